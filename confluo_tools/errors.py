@@ -1,0 +1,51 @@
+"""The errors a user can meet.  Each prints as one line: WHERE: what is wrong; what to do."""
+
+from __future__ import annotations
+
+TROUBLE = 2
+TEMPFAIL = 75
+
+
+class ConfluoError(Exception):
+    """Something the user can understand and mend.
+
+    ``where`` is the path, field or option at fault ('' when there is none); ``hint`` is what to do.
+    """
+
+    exit_status = TROUBLE
+
+    def __init__(self, what: str, *, where: object = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = str(where)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{line}; {self.hint}" if self.hint else line
+
+
+class UsageError(ConfluoError):
+    """The command line, an expression or a configuration file asks for something impossible."""
+
+
+class SchemaError(ConfluoError):
+    """A schema is malformed, or two schemas do not fit together."""
+
+
+class FormatError(ConfluoError):
+    """Bytes are not what they claim to be (a capture, a stream, a segment)."""
+
+
+class StoreError(ConfluoError):
+    """A MultiLog is missing, damaged, of another version or of another log."""
+
+
+class BusyError(ConfluoError):
+    """Somebody else holds a lock that this command needs."""
+
+    exit_status = TEMPFAIL
+
+
+class DiskFullError(StoreError):
+    """No room for the next rows; the rows before them are published and readable."""
