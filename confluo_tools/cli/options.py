@@ -1,0 +1,82 @@
+"""The options that commands share: spelled once, the same words everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from confluo_tools.cli.state import state
+
+
+def _quiet(value: bool) -> bool:
+    state.quiet = state.quiet or bool(value)
+    return value
+
+
+def _verbose(value: bool) -> bool:
+    state.verbose = state.verbose or bool(value)
+    return value
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    more.setdefault("show_default", False)
+    return typer.Option(*names, help=help, **more)
+
+
+def _argument(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+Expr = Annotated[list[str] | None, _argument("[EXPR]", "Which records: confluo-expr(7). Several words are joined.")]
+Inputs = Annotated[list[str] | None, _argument("[INPUT]...", "MultiLogs, streams or captures; - or none: stdin.")]
+Operands = Annotated[
+    list[str] | None,
+    _argument("[INPUT] [EXPR]", "MultiLog, stream, capture or - for stdin; then which records: confluo-expr(7)."),
+]
+Read = Annotated[
+    list[str] | None,
+    _option("-r", "--read", metavar="INPUT", help="Read INPUT (repeatable); all operands are then the expression."),
+]
+InputFormat = Annotated[
+    str | None, _option("-i", "--input-format", metavar="FORMAT", help="Do not guess the input's format.")
+]
+Fields = Annotated[
+    str | None,
+    _option("-f", "--fields", metavar="LIST", help="Only these fields, or -NAME to drop; 'help' lists them."),
+]
+Format = Annotated[
+    str | None,
+    _option(
+        "-o",
+        "--format",
+        metavar="FORMAT",
+        help="table, tsv, csv, ndjson, stream, arrow, parquet or pcap.  Default: a table on a terminal, else "
+        "a stream of records (answers: tsv).",
+    ),
+]
+Tsv = Annotated[bool, _option("-T", help="The same as -o tsv.")]
+Ndjson = Annotated[bool, _option("-J", help="The same as -o ndjson.")]
+Output = Annotated[
+    str | None,
+    _option("-w", "--output", metavar="FILE", help="Write to FILE, complete or not at all; - is stdout."),
+]
+Force = Annotated[bool, _option("--force", help="Overwrite the output file.")]
+Since = Annotated[
+    str | None, _option("--since", metavar="TIME", help="Not before: 2026-11-20T10:00, @1700000000.25, 15m (ago), now.")
+]
+Until = Annotated[
+    str | None, _option("--until", metavar="TIME", help="Before; a date alone is included whole.")
+]
+Local = Annotated[bool, _option("--local", help="Times given and shown in tables are local, not UTC.")]
+Limit = Annotated[int | None, _option("-c", "--limit", metavar="N", min=0, help="Stop after N records.")]
+Count = Annotated[bool, _option("--count", help="Print only how many.")]
+Numeric = Annotated[bool, _option("-n", "--numeric", help="Numbers, not names, for protocols, flags and the like.")]
+NoHeader = Annotated[bool, _option("--no-header", help="No line of field names (tsv, csv, table).")]
+Wide = Annotated[bool, _option("-W", "--wide", help="Tables as wide as their values.")]
+LineBuffered = Annotated[bool, _option("-l", "--line-buffered", help="Write each record at once.")]
+Color = Annotated[str | None, _option("--color", metavar="WHEN", help="auto, always or never.")]
+Config = Annotated[str | None, _option("--config", metavar="FILE", help="Read settings from FILE only.")]
+Quiet = Annotated[bool, _option("-q", "--quiet", callback=_quiet, help="Say nothing on stderr unless it is an error.")]
+Verbose = Annotated[bool, _option("-v", "--verbose", callback=_verbose, help="Say more on stderr.")]
+Stats = Annotated[bool, _option("--stats", help="At the end, counts and times on stderr.")]
