@@ -1,0 +1,43 @@
+# Frames into rows of a schema.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from c_pcap cimport Frame
+from c_rows cimport Rows, COLS
+from confluo_tools.core.block cimport Block, Layout
+from confluo_tools.core.pcap cimport Capture
+
+cdef class PacketBlock(Block):
+    cdef Rows* r
+    cdef uint8_t* extra                 # converted columns and raw bytes
+
+cdef struct Convert:
+    # A column that the schema stores in another integer type.
+    int column
+    uint32_t source                     # offset in Rows
+    uint32_t source_size
+    uint32_t size
+    uint64_t most                       # larger values are stored as this
+    uint64_t bit
+    size_t out                          # offset in extra
+
+cdef class Packets:
+    cdef readonly Layout layout
+    cdef readonly uint32_t capacity
+    cdef readonly uint32_t waiting      # rows parsed and not yet taken
+    cdef readonly bint inner
+    cdef readonly uint32_t snap
+    cdef PacketBlock block              # being filled
+    cdef list pool                      # blocks to use again when nobody else holds them
+    cdef int[64] place                  # schema column of each of ours, -1 if it has none or is converted
+    cdef Convert[64] convert
+    cdef int converts
+    cdef int raw                        # schema column of the raw bytes, -1
+    cdef size_t raw_at
+    cdef size_t extra_size
+    cdef uint64_t[8] note_counts
+    cdef readonly uint64_t wire_bytes
+    cdef void put(self, const Frame* f) noexcept nogil
+    cdef int _fresh(self) except -1
+    cdef int _fill(self, Capture capture) noexcept nogil
+    cpdef bint ready(self) except -1
+    cpdef Block take(self)

@@ -1,0 +1,413 @@
+# From the start of a frame to its network header: link layers, VLAN tags, MPLS labels, PPPoE.
+# Numbers of link types: https://www.tcpdump.org/linktypes.html
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from c_wire cimport be16, be32, be48, get16, get32
+
+cdef enum:
+    ETH_IP = 0x0800
+    ETH_ARP = 0x0806
+    ETH_RARP = 0x8035
+    ETH_IP6 = 0x86DD
+    ETH_MPLS = 0x8847
+    ETH_MPLS_MC = 0x8848
+    ETH_PPPOE = 0x8864
+    ETH_TEB = 0x6558            # transparent Ethernet bridging: an Ethernet frame follows
+    ETH_ANY_IP = 0x10001        # ours: 4 or 6, as the first nibble says
+    ETH_PPP = 0x10002           # ours: a PPP protocol number follows
+    ETH_LLC = 0x10003           # ours: an 802.2 header follows
+
+# Bits of the field `notes`.
+cdef enum Note:
+    NOTE_TRUNCATED = 1          # a header runs past the captured bytes
+    NOTE_MALFORMED = 2          # a header contradicts itself
+    NOTE_FRAGMENT = 4
+    NOTE_UNKNOWN_LINK = 8
+    NOTE_OPTIONS = 16           # IPv4 options or IPv6 extension headers
+    NOTE_INNER = 32             # IP and transport fields are those of an inner packet
+
+cdef struct Link:
+    const uint8_t* data
+    uint32_t end                # captured bytes
+    uint32_t at                 # where the header of `type` starts
+    uint32_t type               # EtherType or ETH_*; 0: nothing known follows
+    uint16_t shown              # the field eth_type
+    uint8_t notes
+    uint8_t vlans
+    uint8_t labels
+    bint pppoe
+    bint has_mac
+    uint16_t vlan
+    uint16_t vlan2
+    uint16_t session            # PPPoE
+    uint32_t label
+    uint64_t src
+    uint64_t dst
+
+
+cdef inline bint is_vlan(uint32_t type) noexcept nogil:
+    return type == 0x8100 or type == 0x88A8 or type == 0x9100 or type == 0x9200 or type == 0x9300
+
+
+cdef inline void _show(Link* k) noexcept nogil:
+    # eth_type: the last EtherType of the outermost frame, whatever labels or tunnels carry.
+    if not k.labels and not k.pppoe:
+        k.shown = k.type if 1536 <= k.type <= 0xFFFF else 0
+
+
+cdef inline void _cut(Link* k) noexcept nogil:
+    k.notes |= NOTE_TRUNCATED
+    k.type = 0
+
+
+cdef inline void _ethernet(Link* k, bint outer) noexcept nogil:
+    """Addresses and type of the Ethernet header at `at`."""
+    if k.end - k.at < 14:
+        if outer and k.end - k.at >= 6:
+            k.dst = be48(k.data + k.at)
+            k.has_mac = True
+            if k.end - k.at >= 12:
+                k.src = be48(k.data + k.at + 6)
+        _cut(k)
+        return
+    if outer:
+        k.dst = be48(k.data + k.at)
+        k.src = be48(k.data + k.at + 6)
+        k.has_mac = True
+    k.type = be16(k.data + k.at + 12)
+    k.at += 14
+
+
+cdef inline void _llc(Link* k) noexcept nogil:
+    cdef const uint8_t* p = k.data + k.at
+    cdef uint32_t oui
+    k.type = 0
+    if k.end - k.at < 3:
+        k.notes |= NOTE_TRUNCATED
+        return
+    if p[0] == 0xAA and p[1] == 0xAA and p[2] == 3:
+        if k.end - k.at < 8:
+            k.notes |= NOTE_TRUNCATED
+            return
+        oui = <uint32_t>p[3] << 16 | be16(p + 4)
+        if oui == 0 or oui == 0xF8:         # RFC 1042, or 802.1H bridge tunnel
+            k.type = be16(p + 6)
+            k.at += 8
+    elif p[0] == 6 and p[1] == 6 and p[2] == 3:
+        k.type = ETH_IP
+        k.at += 3
+
+
+cdef inline void _ppp(Link* k) noexcept nogil:
+    """A PPP protocol number, perhaps after address and control, perhaps compressed to one byte."""
+    cdef const uint8_t* p = k.data + k.at
+    cdef uint32_t left = k.end - k.at, protocol
+    k.type = 0
+    if left >= 2 and p[0] == 0xFF and p[1] == 3:
+        k.at += 2
+        p += 2
+        left -= 2
+    if left and p[0] & 1:
+        protocol = p[0]
+        k.at += 1
+    elif left >= 2:
+        protocol = be16(p)
+        k.at += 2
+    else:
+        k.notes |= NOTE_TRUNCATED
+        return
+    if protocol == 0x21:
+        k.type = ETH_IP
+    elif protocol == 0x57:
+        k.type = ETH_IP6
+    elif protocol == 0x281:
+        k.type = ETH_MPLS
+    elif protocol == 0x283:
+        k.type = ETH_MPLS_MC
+
+
+cdef inline void _mpls(Link* k, bint outer) noexcept nogil:
+    cdef uint32_t entry, nibble
+    while True:
+        if k.end - k.at < 4:
+            _cut(k)
+            return
+        entry = be32(k.data + k.at)
+        if outer:
+            if k.labels == 0:
+                k.label = entry >> 12
+            if k.labels < 255:
+                k.labels += 1
+        k.at += 4
+        if entry & 0x100:                   # bottom of the stack
+            break
+    if k.at >= k.end:
+        _cut(k)
+        return
+    nibble = k.data[k.at] >> 4
+    k.type = 0
+    if nibble == 4:
+        k.type = ETH_IP
+    elif nibble == 6:
+        k.type = ETH_IP6
+    elif nibble == 0:                       # pseudowire control word (RFC 4385), then Ethernet
+        if k.end - k.at < 18:
+            k.notes |= NOTE_TRUNCATED
+            return
+        k.at += 4
+        _ethernet(k, False)
+
+
+cdef inline void walk_tags(Link* k, bint outer) noexcept nogil:
+    """From a type to the type of the network header: VLAN tags, LLC, MPLS labels, PPPoE, inner Ethernet.
+
+    Each step moves `at` on, so that it ends.  `outer` records what is passed.
+    """
+    cdef uint16_t tag
+    while True:
+        if k.type == ETH_IP or k.type == ETH_IP6 or k.type == ETH_ARP:
+            return
+        if is_vlan(k.type):
+            if k.end - k.at < 4:
+                if outer and k.vlans < 255:
+                    k.vlans += 1
+                _cut(k)
+                return
+            tag = be16(k.data + k.at) & 0xFFF
+            k.type = be16(k.data + k.at + 2)
+            k.at += 4
+            if outer:
+                if k.vlans == 0:
+                    k.vlan = tag
+                elif k.vlans == 1:
+                    k.vlan2 = tag
+                if k.vlans < 255:
+                    k.vlans += 1
+                _show(k)
+        elif k.type == ETH_MPLS or k.type == ETH_MPLS_MC:
+            _mpls(k, outer)
+        elif k.type == ETH_PPPOE:
+            if k.end - k.at < 6:
+                _cut(k)
+                return
+            if outer:
+                k.pppoe = True
+                k.session = be16(k.data + k.at + 2)
+            k.at += 6
+            _ppp(k)
+        elif k.type == ETH_PPP:
+            _ppp(k)
+        elif k.type == ETH_TEB:
+            _ethernet(k, False)
+        elif k.type == ETH_ANY_IP:
+            k.type = 0
+            if k.at >= k.end:
+                k.notes |= NOTE_TRUNCATED
+            elif k.data[k.at] >> 4 == 4:
+                k.type = ETH_IP
+            elif k.data[k.at] >> 4 == 6:
+                k.type = ETH_IP6
+            else:
+                k.notes |= NOTE_MALFORMED
+        elif k.type == ETH_LLC or 0 < k.type < 1536:
+            _llc(k)
+            if outer:
+                _show(k)
+        else:
+            return
+
+
+cdef inline void _family(Link* k, uint32_t family) noexcept nogil:
+    """The address families of the systems whose loopback captures are about."""
+    k.type = 0
+    if family == 2:
+        k.type = ETH_IP
+    elif family == 10 or family == 23 or family == 24 or family == 28 or family == 30:
+        k.type = ETH_IP6
+
+
+cdef inline void _null(Link* k, uint32_t header) noexcept nogil:
+    """A family number in the byte order of whoever captured: it is small, so its place tells the order."""
+    cdef uint32_t family
+    if k.end < header:
+        _cut(k)
+        return
+    family = get32(k.data, False)
+    if family > 0xFFFF:
+        family = get32(k.data, True)
+    k.at = header
+    _family(k, family)
+
+
+cdef inline void _cooked(Link* k, bint v2) noexcept nogil:
+    """Linux cooked capture, 16 bytes, or its version 2, 20 bytes."""
+    cdef uint32_t head = 20 if v2 else 16, hardware, size
+    cdef const uint8_t* p = k.data
+    if k.end < head:
+        _cut(k)
+        return
+    hardware = be16(p + 8) if v2 else be16(p + 2)
+    size = p[11] if v2 else be16(p + 4)
+    if size == 6:
+        k.src = be48(p + 12) if v2 else be48(p + 6)
+        k.has_mac = True
+    k.type = be16(p) if v2 else be16(p + 14)
+    k.at = head
+    if hardware == 824:                     # netlink: a family, not a protocol
+        k.type = 0
+    elif k.type == 4:
+        k.type = ETH_LLC
+    elif k.type < 1536:
+        k.type = 0
+    elif hardware == 778 and k.type == 0x88BE:
+        k.type = 0                          # what GRE carried, headers already off
+    _show(k)
+
+
+cdef inline void _nflog(Link* k) noexcept nogil:
+    """Linux netfilter log: attributes in the byte order of whoever captured; number 9 is the packet."""
+    cdef uint32_t size, kind, family
+    cdef bint swap
+    if k.end < 8:
+        _cut(k)
+        return
+    family = k.data[0]
+    k.at = 4
+    size = get16(k.data + 4, False)
+    swap = size < 4 or size > 0xFF and get16(k.data + 4, True) <= 0xFF and get16(k.data + 4, True) >= 4
+    while k.end - k.at >= 4:
+        size, kind = get16(k.data + k.at, swap), get16(k.data + k.at + 2, swap) & 0x7FFF
+        if size < 4:
+            k.notes |= NOTE_MALFORMED
+            k.type = 0
+            return
+        if kind == 9:
+            k.at += 4
+            _family(k, family)
+            return
+        size = (size + 3) & ~<uint32_t>3
+        if size > k.end - k.at:
+            break
+        k.at += size
+    _cut(k)
+
+
+cdef inline void _wlan(Link* k) noexcept nogil:
+    """802.11 data frames; others carry no network header."""
+    cdef const uint8_t* p = k.data + k.at
+    cdef uint32_t left = k.end - k.at, head = 24, control
+    k.type = 0
+    if left < 24:
+        k.notes |= NOTE_TRUNCATED
+        return
+    control = get16(p, False)
+    if control & 0x0C != 0x08:              # not a data frame
+        return
+    if control & 0x0300 == 0x0300:          # between access points: four addresses
+        head = 30
+    if head == 30 and left < 30:
+        k.notes |= NOTE_TRUNCATED
+        return
+    k.has_mac = True
+    k.dst = be48(p + 16) if control & 0x0100 else be48(p + 4)
+    if control & 0x0300 == 0x0300:
+        k.src = be48(p + 24)
+    elif control & 0x0200:
+        k.src = be48(p + 16)
+    else:
+        k.src = be48(p + 10)
+    if control & 0x80:                      # QoS
+        head += 2
+        if control & 0x8000:                # and HT control
+            head += 4
+    if control & 0x4040:                    # encrypted, or without data
+        return
+    if left < head:
+        k.notes |= NOTE_TRUNCATED
+        return
+    k.at += head
+    k.type = ETH_LLC
+
+
+cdef inline void _radiotap(Link* k) noexcept nogil:
+    cdef uint32_t head
+    if k.end < 4:
+        _cut(k)
+        return
+    head = <uint32_t>k.data[2] | <uint32_t>k.data[3] << 8
+    if head < 8 or k.data[0] != 0:
+        k.notes |= NOTE_MALFORMED
+        k.type = 0
+        return
+    if head > k.end:
+        _cut(k)
+        return
+    k.at = head
+    _wlan(k)
+
+
+cdef inline void _hdlc(Link* k, bint cisco) noexcept nogil:
+    """Cisco HDLC, or PPP in HDLC-like framing, which may turn out to be Cisco's."""
+    if k.end < 4:
+        _cut(k)
+        return
+    if cisco or k.data[0] == 0x0F or k.data[0] == 0x8F:
+        k.type = be16(k.data + 2)
+        k.at = 4
+        _show(k)
+        if k.type < 1536:
+            k.type = 0
+    else:
+        _ppp(k)
+
+
+cdef inline void _skip(Link* k, uint32_t head, uint32_t type) noexcept nogil:
+    if k.end < head:
+        _cut(k)
+        return
+    k.at = head
+    k.type = type
+
+
+cdef inline void open_link(Link* k, const uint8_t* data, uint32_t end, uint16_t link) noexcept nogil:
+    """Find the network header of a frame of link type `link`: `at` and `type`."""
+    k.data, k.end, k.at = data, end, 0
+    k.notes, k.vlans, k.labels, k.type, k.shown = 0, 0, 0, 0, 0
+    k.pppoe, k.has_mac = False, False
+    k.vlan, k.vlan2, k.session, k.label, k.src, k.dst = 0, 0, 0, 0, 0, 0
+    if link == 1:
+        _ethernet(k, True)
+        _show(k)
+    elif link == 101 or link == 12 or link == 14 or link == 228 or link == 229:
+        k.type = ETH_ANY_IP
+    elif link == 113:
+        _cooked(k, False)
+    elif link == 276:
+        _cooked(k, True)
+    elif link == 0 or link == 108:
+        _null(k, 4)
+    elif link == 109:                       # OpenBSD enc: family, SPI, flags
+        _null(k, 12)
+    elif link == 9 or link == 166:          # PPP, pppd's with the direction in place of the address
+        if link == 166:
+            _skip(k, 2, ETH_PPP)
+        else:
+            _hdlc(k, False)
+    elif link == 50:
+        _hdlc(k, False)
+    elif link == 104:
+        _hdlc(k, True)
+    elif link == 51:                        # PPPoE without Ethernet
+        k.type = ETH_PPPOE
+    elif link == 127:
+        _radiotap(k)
+    elif link == 105:
+        _wlan(k)
+    elif link == 239:
+        _nflog(k)
+    elif link == 219:
+        k.type = ETH_MPLS
+    else:
+        k.notes |= NOTE_UNKNOWN_LINK
+        return
+    walk_tags(k, True)

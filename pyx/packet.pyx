@@ -1,0 +1,252 @@
+"""Frames into rows: the packet parser behind every source."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+from c_block cimport Column, U8, U16, U32, U64, I64, BYTES
+from c_pcap cimport Frame, FRAME, MORE, END
+from c_rows cimport *
+from c_packet cimport parse_frame
+from c_inet cimport flow_hash as _flow_hash
+from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
+from confluo_tools.core.pcap cimport Capture
+cimport cython
+
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void** out, size_t align, size_t size)
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object o)
+
+cdef enum:
+    POOL = 4
+    FULL = 16                           # status of _fill beside those of c_pcap: the batch is full
+
+NOTES = ("truncated", "malformed", "fragment", "unknown_link", "options", "inner", "time_fixed")
+
+# name, code, bytes, offset in Rows; in the order of c_rows.Col
+cdef Rows* _r = NULL
+cdef list _columns = [
+    ("ts", I64, 8, <size_t>_r.ts), ("len", U32, 4, <size_t>_r.len), ("cap_len", U32, 4, <size_t>_r.cap_len),
+    ("payload_len", U32, 4, <size_t>_r.payload_len), ("ip_version", U8, 1, <size_t>_r.ip_version),
+    ("proto", U8, 1, <size_t>_r.proto), ("src_ip", U32, 4, <size_t>_r.src_ip),
+    ("src_ip6", BYTES, 16, <size_t>_r.src_ip6), ("dst_ip", U32, 4, <size_t>_r.dst_ip),
+    ("dst_ip6", BYTES, 16, <size_t>_r.dst_ip6), ("src_port", U16, 2, <size_t>_r.src_port),
+    ("dst_port", U16, 2, <size_t>_r.dst_port), ("ip_len", U32, 4, <size_t>_r.ip_len), ("ttl", U8, 1, <size_t>_r.ttl),
+    ("dscp", U8, 1, <size_t>_r.dscp), ("ecn", U8, 1, <size_t>_r.ecn), ("ip_id", U16, 2, <size_t>_r.ip_id),
+    ("ip_flags", U8, 1, <size_t>_r.ip_flags), ("frag_offset", U16, 2, <size_t>_r.frag_offset),
+    ("tcp_seq", U32, 4, <size_t>_r.tcp_seq), ("tcp_ack", U32, 4, <size_t>_r.tcp_ack),
+    ("tcp_flags", U16, 2, <size_t>_r.tcp_flags), ("tcp_window", U16, 2, <size_t>_r.tcp_window),
+    ("tcp_opts", U8, 1, <size_t>_r.tcp_opts), ("tcp_mss", U16, 2, <size_t>_r.tcp_mss),
+    ("tcp_wscale", U8, 1, <size_t>_r.tcp_wscale), ("tcp_tsval", U32, 4, <size_t>_r.tcp_tsval),
+    ("tcp_tsecr", U32, 4, <size_t>_r.tcp_tsecr), ("icmp_type", U8, 1, <size_t>_r.icmp_type),
+    ("icmp_code", U8, 1, <size_t>_r.icmp_code), ("eth_src", U64, 8, <size_t>_r.eth_src),
+    ("eth_dst", U64, 8, <size_t>_r.eth_dst), ("eth_type", U16, 2, <size_t>_r.eth_type),
+    ("vlan", U16, 2, <size_t>_r.vlan), ("vlan2", U16, 2, <size_t>_r.vlan2),
+    ("vlan_count", U8, 1, <size_t>_r.vlan_count), ("mpls_label", U32, 4, <size_t>_r.mpls_label),
+    ("mpls_count", U8, 1, <size_t>_r.mpls_count), ("tunnel", U8, 1, <size_t>_r.tunnel), ("vni", U32, 4, <size_t>_r.vni),
+    ("link_type", U16, 2, <size_t>_r.link_type), ("iface", U16, 2, <size_t>_r.iface),
+    ("notes", U8, 1, <size_t>_r.notes), ("flow_hash", U32, 4, <size_t>_r.flow_hash),
+    ("file_offset", U64, 8, <size_t>_r.file_offset),
+]
+assert len(_columns) == COLS
+
+
+cdef class PacketBlock(Block):
+    """The rows of one batch.  Its memory is reused as soon as nobody holds it."""
+
+    def __dealloc__(self):
+        free(self.r)
+        free(self.extra)
+
+
+@cython.final
+cdef class Packets:
+    """Parses frames into batches of rows with the columns of ``layout``.
+
+    Columns are filled by name (those of the packet schema, and ``raw``: the first bytes of the frame);
+    others stay zero.  Integer columns may be of another unsigned type; larger values are stored as its largest.
+    ``inner``: take IP and transport fields from the innermost packet of a tunnel.
+    Raises ValueError for a column whose type cannot hold its field.
+    """
+
+    def __cinit__(self, Layout layout not None, *, bint inner=False, uint32_t rows=ROWS):
+        cdef int i, k
+        cdef Convert* c
+        if not 1 <= rows <= ROWS:
+            raise ValueError(f"{rows} rows in a batch: 1 to {ROWS} are possible")
+        self.pool = []
+        self.layout, self.inner, self.capacity, self.raw = layout, inner, rows, -1
+        for k in range(COLS):
+            self.place[k] = -1
+            name, code, size, offset = _columns[k]
+            i = layout.get(name)
+            if i < 0:
+                continue
+            if layout.column[i].code == code and layout.column[i].width == size:
+                self.place[k] = i
+                continue
+            if (not U8 <= code <= U64 or not U8 <= layout.column[i].code <= U64 or layout.column[i].count != 1):
+                raise ValueError(f"column {name} has a type that cannot hold this field of a packet")
+            c = &self.convert[self.converts]
+            c.column, c.source, c.source_size, c.size = i, offset, size, layout.column[i].size
+            c.most = <uint64_t>-1 >> (64 - 8 * c.size)
+            c.bit = bit(k)
+            c.out = self.extra_size
+            self.extra_size += (<size_t>c.size * rows + 63) & ~<size_t>63
+            self.converts += 1
+        i = layout.get("raw")
+        if i >= 0:
+            if layout.column[i].code != BYTES:
+                raise ValueError("column raw has a type that cannot hold this field of a packet")
+            self.raw, self.snap, self.raw_at = i, layout.column[i].width, self.extra_size
+            self.extra_size += <size_t>self.snap * rows
+        self._fresh()
+
+    cdef int _fresh(self) except -1:
+        """A block to fill: one of those taken before that nobody else holds, else a new one."""
+        cdef PacketBlock block
+        cdef void* memory
+        for block in self.pool:
+            if Py_REFCNT(block) == 2:       # the pool's and ours
+                _clear(block.r, block.rows)
+                break
+        else:
+            block = PacketBlock(self.layout)
+            if posix_memalign(&memory, 64, sizeof(Rows)):
+                raise MemoryError
+            memset(memory, 0, sizeof(Rows))
+            block.r = <Rows*>memory
+            if self.extra_size:
+                block.extra = <uint8_t*>calloc(self.extra_size, 1)
+                if block.extra == NULL:
+                    raise MemoryError
+            self.pool.append(block)
+            if len(self.pool) > POOL:
+                del self.pool[0]            # its holder keeps it alive
+        block.rows = 0
+        self.block = block
+        self.waiting = 0
+        return 0
+
+    cdef void put(self, const Frame* f) noexcept nogil:
+        """Parse one frame into the batch, which has room (see ready)."""
+        cdef uint32_t i = self.waiting, n
+        cdef uint8_t* raw
+        cdef uint8_t notes = parse_frame(self.block.r, i, f, self.inner)
+        self.wire_bytes += f.len
+        if notes:
+            for n in range(7):
+                self.note_counts[n] += notes >> n & 1
+        if self.raw >= 0:
+            raw = self.block.extra + self.raw_at + <size_t>i * self.snap
+            n = f.cap if f.cap < self.snap else self.snap
+            memcpy(raw, f.data, n)
+            memset(raw + n, 0, self.snap - n)
+        self.waiting = i + 1
+
+    cdef int _fill(self, Capture capture) noexcept nogil:
+        cdef Frame f
+        cdef int status
+        while self.waiting < self.capacity:
+            status = capture.next(&f)
+            if status != FRAME:
+                return status
+            self.put(&f)
+        return FULL
+
+    def fill(self, Capture capture not None):
+        """Parse frames until the batch is full ('full'), the capture wants more bytes ('more') or ends ('end')."""
+        cdef int status
+        with nogil:
+            status = self._fill(capture)
+        if status == FULL:
+            return "full"
+        if status == MORE:
+            return "more"
+        capture.release()
+        return "end"
+
+    def add(self, const uint8_t[::1] frame not None, *, int64_t ts=0, uint16_t link_type=1, length=None,
+            uint32_t iface=0, uint64_t offset=0):
+        """Parse one frame.  ``length`` on the wire is that of the bytes unless given.  ValueError when full."""
+        cdef Frame f
+        if not self.ready():
+            raise ValueError("the batch is full; take it first")
+        f.data = &frame[0] if frame.shape[0] else <const uint8_t*>b""
+        if frame.shape[0] > 1 << 24:
+            raise ValueError(f"a frame of {frame.shape[0]} bytes")
+        f.cap = frame.shape[0]
+        f.len = f.cap if length is None else length
+        f.ts, f.link, f.iface, f.offset, f.notes = ts, link_type, iface, offset, 0
+        self.put(&f)
+
+    cpdef bint ready(self) except -1:
+        """Whether the batch has room for a frame."""
+        return self.waiting < self.capacity
+
+    cpdef Block take(self):
+        """The rows parsed since the last call, as a block of their own."""
+        cdef PacketBlock block = self.block
+        cdef Rows* r = block.r
+        cdef int k
+        cdef uint64_t used = r.used
+        block.rows = self.waiting
+        for k in range(COLS):
+            if self.place[k] >= 0:
+                block.col[self.place[k]] = <uint8_t*>r + _offset[k] if used >> k & 1 else _zero
+        for k in range(self.converts):
+            if used & self.convert[k].bit:
+                _convert(&self.convert[k], <uint8_t*>r + self.convert[k].source,
+                         block.extra + self.convert[k].out, block.rows)
+                block.col[self.convert[k].column] = block.extra + self.convert[k].out
+            else:
+                block.col[self.convert[k].column] = _zero
+        if self.raw >= 0:
+            block.col[self.raw] = block.extra + self.raw_at
+        self._fresh()
+        return block
+
+    @property
+    def counts(self):
+        """Packets that carry each of NOTES so far."""
+        return {name: self.note_counts[i] for i, name in enumerate(NOTES)}
+
+
+cdef size_t[64] _offset
+cdef uint32_t[64] _width
+cdef int _k
+for _k in range(COLS):
+    _offset[_k] = _columns[_k][3]
+    _width[_k] = _columns[_k][2]
+cdef const uint8_t* _zero = zero_bytes(ROWS * 16)
+
+
+cdef void _clear(Rows* r, uint32_t rows) noexcept nogil:
+    """Zero the columns that were written."""
+    cdef int k
+    for k in range(COLS):
+        if r.used >> k & 1:
+            memset(<uint8_t*>r + _offset[k], 0, <size_t>rows * _width[k])
+    r.used = 0
+
+
+cdef void _convert(const Convert* c, const uint8_t* source, uint8_t* out, uint32_t rows) noexcept nogil:
+    cdef uint32_t i
+    cdef uint64_t v
+    for i in range(rows):
+        v = 0
+        memcpy(&v, source + <size_t>i * c.source_size, c.source_size)
+        if v > c.most:
+            v = c.most
+        memcpy(out + <size_t>i * c.size, &v, c.size)
+
+
+def column_names():
+    """The columns a packet can fill, `raw` aside."""
+    return [c[0] for c in _columns]
+
+
+def flow_hash(uint32_t src_ip, uint32_t dst_ip, uint16_t src_port, uint16_t dst_port, uint8_t proto):
+    """The field flow_hash of a five-tuple; addresses as their 32-bit columns hold them."""
+    return _flow_hash(src_ip, dst_ip, src_port, dst_port, proto)
