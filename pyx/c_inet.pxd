@@ -134,7 +134,8 @@ cdef inline uint32_t _jumbo(const uint8_t* data, uint32_t at, uint32_t stop) noe
 
 
 cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wire, uint32_t at) noexcept nogil:
-    cdef uint32_t payload, kind, size, k, jumbo, lim
+    cdef uint32_t payload, kind, size, jumbo, lim
+    cdef int _k
     cdef uint64_t length
     ip.notes, ip.opaque, ip.version, ip.offset, ip.flags = 0, False, 6, 0, 0
     if not _fixed(ip, data, end, at, 40):
@@ -160,7 +161,7 @@ cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
         ip.length = <uint32_t>length
     ip.stop = at + ip.length
     lim = end if end < ip.stop else ip.stop
-    for k in range(MAX_EXTENSIONS):
+    for _k in range(MAX_EXTENSIONS):
         if not (kind == 0 or kind == ROUTING or kind == 60 or kind == FRAGMENT or kind == AH
                 or kind == 139 or kind == 140):
             break
@@ -314,7 +315,8 @@ cdef inline bint find_shell(Shell* s, const Ip* ip, const uint8_t* data, uint32_
     return s.kind != T_NONE
 
 
-cdef inline uint32_t flow_hash(uint32_t src, uint32_t dst, uint32_t sport, uint32_t dport, uint32_t proto) noexcept nogil:
+cdef inline uint32_t flow_hash(uint32_t src, uint32_t dst, uint32_t sport, uint32_t dport,
+                               uint32_t proto) noexcept nogil:
     """The same for both directions, never 0.  Stored in logs and used for sampling: it must not change.
 
     tests/twins has it in Python.  src and dst: IPv4 addresses, or fold6 of IPv6 ones.

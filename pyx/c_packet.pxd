@@ -77,7 +77,8 @@ cdef inline uint64_t tcp_options(Rows* r, uint32_t i, const uint8_t* p, uint32_t
     return used | if_set(seen, C_TCP_OPTS)
 
 
-cdef inline uint64_t tcp_header(Rows* r, uint32_t i, Ip* ip, const uint8_t* p, uint32_t left, uint32_t end) noexcept nogil:
+cdef inline uint64_t tcp_header(Rows* r, uint32_t i, Ip* ip, const uint8_t* p, uint32_t left,
+                                uint32_t end) noexcept nogil:
     """p: the header, `left` bytes of it readable.  What is cut away is left out."""
     cdef uint64_t used = 0
     cdef uint32_t flags, size, payload
@@ -239,8 +240,8 @@ cdef inline bint read_ip(Ip* ip, Link* k, uint32_t wire) noexcept nogil:
 cdef inline void _inner(Link* k, Ip* ip, Shell* s, uint32_t wire) noexcept nogil:
     """Follow tunnels to the innermost IP header that can be read."""
     cdef Ip next
-    cdef int depth
-    for depth in range(MAX_NESTING):
+    cdef int _depth
+    for _depth in range(MAX_NESTING):
         if not s.type:
             break
         k.at, k.type = s.at, s.type

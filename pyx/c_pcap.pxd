@@ -127,16 +127,16 @@ cdef inline int64_t capture_time(const Interface* i, uint64_t ticks, uint8_t* no
 cdef inline void resolution(Interface* i, uint8_t code) noexcept nogil:
     """if_tsresol: the high bit chooses powers of two, else powers of ten."""
     cdef uint32_t power = code & 0x7F
-    cdef uint32_t k
+    cdef uint32_t _k
     i.power_of_two = code >> 7
     i.shift = power
     i.mul, i.div = 1, 1
     if not i.power_of_two:
         if power <= 9:
-            for k in range(9 - power):
+            for _k in range(9 - power):
                 i.mul *= 10
         elif power <= 28:
-            for k in range(power - 9):
+            for _k in range(power - 9):
                 i.div *= 10
         else:
             i.div = 0

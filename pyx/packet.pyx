@@ -3,12 +3,12 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from c_block cimport Column, U8, U16, U32, U64, I64, BYTES
-from c_pcap cimport Frame, FRAME, MORE, END
+from c_block cimport U8, U16, U32, U64, I64, BYTES
+from c_pcap cimport Frame, FRAME, MORE
 from c_rows cimport *
 from c_packet cimport parse_frame
 from c_inet cimport flow_hash as _flow_hash
-from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
+from confluo_tools.core.block cimport Block, Layout, zero_bytes
 from confluo_tools.core.pcap cimport Capture
 cimport cython
 

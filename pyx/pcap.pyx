@@ -1,7 +1,7 @@
 """Capture files: pcap and pcapng of either byte order, whole in memory or in pieces as they arrive."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport malloc, realloc, free
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc, free
 from libc.string cimport memcpy, memmove, memset
 from c_pcap cimport (Reader, Frame, Interface, capture_next, FRAME, MORE, GROW, END, MAX_INTERFACES,
                      KIND_NONE, KIND_PCAP, KIND_PCAPNG,

@@ -1,0 +1,226 @@
+"""The bytes of a capture file or pipe, decompressed, in pieces."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import FormatError
+
+if TYPE_CHECKING:
+    from queue import Queue
+
+CHUNK = 1 << 19
+POLL = 0.02  # s between looks at a file that grows
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+class ByteSource:
+    """One input: ``path``, or ``-`` for standard input.
+
+    `read` gives the next bytes, compression removed (told by the first bytes, never by the name).
+    A piece stays unchanged until the next but one is read.
+    ``follow``: at the end of a file wait for it to grow.
+    Raises FormatError when the input cannot be opened or read.
+    """
+
+    def __init__(self, path: str, *, follow: bool = False) -> None:
+        self.name = "standard input" if path == "-" else path
+        self.follow = follow
+        self.problem = ""  # why the bytes ended before their time
+        self.at = 0  # bytes of the file read so far, as they stand in it
+        self._stop = False
+        self._buffers = (bytearray(CHUNK), bytearray(CHUNK))
+        self._turn = 0
+        self._first: memoryview | None = None
+        self._pieces: _Background | None = None
+        self._started = False
+        try:
+            self.fd = os.dup(sys.stdin.fileno()) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (OSError, ValueError, AttributeError) as e:
+            raise FormatError(getattr(e, "strerror", None) or "is closed", where=self.name) from None
+        mode = os.fstat(self.fd).st_mode
+        if stat.S_ISDIR(mode):
+            self.close()
+            raise FormatError("is a folder, not a capture", where=self.name)
+        self.regular = stat.S_ISREG(mode)
+        self.size = os.fstat(self.fd).st_size if self.regular else 0
+        if self.regular:
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    @property
+    def live(self) -> bool:
+        """Whether the next bytes may be long in coming."""
+        return self.follow or not self.regular
+
+    def begin(self) -> bytes:
+        """The first four bytes (fewer when there are no more), which `read` gives again.  Waits for them."""
+        if self._first is None and not self._started:
+            buffer = memoryview(self._buffers[0])
+            while self.at < 4 and self._raw(buffer[self.at :], None):
+                pass
+            self._first, self._turn = buffer[: self.at], 1
+        return bytes(self._first[:4]) if self._first is not None else b""
+
+    def read(self, timeout: float | None = None) -> bytes | memoryview | None:
+        """The next bytes; b'' at the end; None when ``timeout`` seconds brought none (None: wait)."""
+        if not self._started:
+            start = self.begin()
+            self._started = True
+            method = _gunzip if start[:2] == GZIP else _unzstd if start == ZSTD else None
+            if method is not None:
+                self._pieces = _Background(self, method)
+        if self._pieces is not None:
+            return self._pieces.get(timeout)
+        return self._next(timeout)
+
+    def stop(self) -> None:
+        """Whoever waits for bytes gets none.  May be called from a signal handler."""
+        self._stop = True
+
+    def close(self) -> None:
+        self._stop = True
+        if self._pieces is not None:
+            self._pieces.join()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _next(self, timeout: float | None) -> memoryview | None:
+        """The next bytes as they stand in the file."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        piece = self._raw(memoryview(self._buffers[self._turn]), timeout)
+        if piece:
+            self._turn ^= 1
+        return piece
+
+    def _raw(self, buffer: memoryview, timeout: float | None) -> memoryview | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while not self._stop:
+                if not self.regular:
+                    ready, _, _ = select.select([self.fd], [], [], 0.1 if timeout is None else timeout)
+                    if not ready:
+                        if deadline is None:
+                            continue
+                        return None
+                n = os.readv(self.fd, [buffer])
+                if n or not self.follow or not self.regular:
+                    self.at += n
+                    return buffer[:n]
+                if os.fstat(self.fd).st_size < self.at:
+                    self.problem = "became shorter while it was read"
+                    break
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
+                time.sleep(POLL)
+        except OSError as e:
+            raise FormatError(f"cannot be read: {e.strerror}", where=self.name) from None
+        return buffer[:0]
+
+    def _compressed(self) -> Iterator[bytes]:
+        """The compressed bytes, piece by piece."""
+        while not self._stop:
+            piece = self._next(0.2)
+            if piece is not None:
+                if not piece:
+                    return
+                yield bytes(piece)
+
+
+class _Background:
+    """Decompression in a thread of its own, a few pieces ahead: zlib and zstd run without the interpreter lock."""
+
+    def __init__(self, source: ByteSource, method: Callable[[ByteSource], Iterator[bytes]]) -> None:
+        import queue
+        import threading
+
+        self._source, self._method = source, method
+        self._queue: Queue[Any] = queue.Queue(4)
+        self._empty, self._full = queue.Empty, queue.Full
+        self._thread = threading.Thread(target=self._work, name="decompress", daemon=True)
+        self._thread.start()
+
+    def get(self, timeout: float | None) -> bytes | None:
+        try:
+            piece = self._queue.get(timeout=timeout)
+        except self._empty:
+            return None
+        if isinstance(piece, FormatError):
+            raise piece
+        if isinstance(piece, Exception):
+            self._source.problem = f"the compressed data are damaged ({piece})"
+            return b""
+        assert isinstance(piece, bytes)
+        return piece
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _work(self) -> None:
+        end: object = b""
+        try:
+            for piece in self._method(self._source):
+                if not self._put(piece):
+                    return
+        except Exception as e:  # told to the reader, in its thread
+            end = e
+        self._put(end)
+
+    def _put(self, piece: object) -> bool:
+        while not self._source._stop:
+            try:
+                self._queue.put(piece, timeout=0.1)
+                return True
+            except self._full:
+                continue
+        return False
+
+
+def _gunzip(source: ByteSource) -> Iterator[bytes]:
+    """One gzip member after the other; what stands behind them is left alone, as gzip(1) does."""
+    import zlib
+
+    pieces = source._compressed()
+    data = next(pieces, b"")
+    while data:
+        unzip = zlib.decompressobj(31)
+        while not unzip.eof:
+            if not data:
+                data = next(pieces, b"")
+                if not data:
+                    source.problem = "the gzip data are cut off"
+                    return
+            piece = unzip.decompress(data, CHUNK)
+            data = unzip.unconsumed_tail
+            if piece:
+                yield piece
+        data = unzip.unused_data
+        while len(data) < 2 and (more := next(pieces, b"")):
+            data += more
+        if data and data[:2] != GZIP:
+            if data.strip(b"\0"):
+                source.problem = "bytes behind the gzip data were ignored"
+            return
+
+
+def _unzstd(source: ByteSource) -> Iterator[bytes]:
+    import zstandard
+
+    class Raw:
+        # What stream_reader asks for: any number of bytes, b"" at the end.
+        pieces = source._compressed()
+
+        def read(self, size: int) -> bytes:
+            return next(self.pieces, b"")
+
+    reader: Any = zstandard.ZstdDecompressor().stream_reader(Raw(), read_across_frames=True)  # type: ignore[arg-type]
+    while piece := reader.read(CHUNK):
+        yield piece

@@ -1,0 +1,200 @@
+"""Capture files as blocks of packet records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import TracebackType
+
+from confluo_tools.core.block import Block
+from confluo_tools.core.packet import Packets
+from confluo_tools.core.pcap import Capture
+from confluo_tools.errors import ConfluoError, FormatError, SchemaError
+from confluo_tools.schema import Field, Schema, builtin
+from confluo_tools.sources.bytesource import GZIP, ZSTD, ByteSource
+
+ROWS = 512  # rows of a batch: its columns stay in the nearest caches, and Python's share is small
+PATIENCE = 0.05  # s that rows of a live input may wait for others
+MAX_SNAP = 65535
+_MAGICS = "a1b2c3d4 d4c3b2a1 a1b23c4d 4d3cb2a1 a1b2cd34 34cdb2a1 0a0d0d0a"
+MAGICS = frozenset(bytes.fromhex(m) for m in _MAGICS.split())
+
+
+def is_capture(start: bytes) -> bool:
+    """Whether a file with these first four bytes may be a capture, perhaps compressed."""
+    return start[:4] in MAGICS or start[:2] == GZIP or start[:4] == ZSTD
+
+
+@cache
+def packet_schema(*, offset: bool = True, snap: int = 0) -> Schema:
+    """The packet schema as captures fill it.
+
+    ``offset``: with the field file_offset.  ``snap``: with the first ``snap`` bytes of each packet in a field raw.
+    """
+    full = builtin("packet")
+    schema = full.project([f.name for f in full.fields if not f.optional or (offset and f.name == "file_offset")])
+    if not snap:
+        return schema
+    if not 1 <= snap <= MAX_SNAP:
+        raise SchemaError(f"{snap} bytes of each packet cannot be kept", hint=f"1 to {MAX_SNAP} can")
+    text = "first bytes of the packet; cap_len tells how many of them there are"
+    return schema.plus([Field("raw", f"bytes({snap})", "", text)])
+
+
+class Captures:
+    """Iterates the packets of capture files, file after file, as Blocks with the columns of ``schema``.
+
+    Interfaces are numbered through all files; file_offset counts as if the (decompressed) files were one.
+    What is odd or damaged is told in ``warnings``, one line a file, and what can be read is read;
+    ``damaged`` says whether any bytes could not be.
+    A Block may be kept: its memory is not reused while anyone holds it.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        schema: Schema | None = None,
+        *,
+        decap: str = "outer",
+        follow: bool = False,
+        rows: int = ROWS,
+    ) -> None:
+        if decap not in ("outer", "inner"):
+            raise ConfluoError(f"decap '{decap}' is not possible", hint="write outer or inner")
+        self.schema = schema if schema is not None else packet_schema()
+        self.warnings: list[str] = []
+        self.damaged = False
+        self._stop = False
+        self._names = list(paths) or ["-"]
+        if self._names.count("-") > 1:
+            raise FormatError("can be read only once", where="standard input")
+        try:
+            self._packets = Packets(self.schema.layout, inner=decap == "inner", rows=rows)
+        except ValueError as e:
+            raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
+        self._follow = follow
+        self._sources: list[ByteSource] = []
+        self._current: ByteSource | None = None
+        self._read = 0  # bytes of the files that are done
+        self._long = self._bad = 0
+        try:
+            for i, name in enumerate(self._names):
+                source = ByteSource(name, follow=follow and i == len(self._names) - 1)
+                self._sources.append(source)
+                if source.regular and not is_capture(source.begin()):
+                    raise _no_capture(source)
+        except BaseException:
+            self.close()
+            raise
+        self.total_bytes = sum(s.size for s in self._sources) if all(s.regular for s in self._sources) else None
+
+    def __enter__(self) -> Captures:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Block]:
+        first_iface = base = 0
+        for source in self._sources:
+            if self._stop:
+                break
+            self._current = source
+            capture = Capture(first_iface=min(first_iface, 65535), base=base)
+            yield from self._blocks(source, capture)
+            self._report(source, capture)
+            first_iface, base = capture.interfaces, capture.at
+            self._read += source.at
+            source.close()
+        self._current = None
+        if self._packets.waiting:
+            yield self._packets.take()
+
+    def _blocks(self, source: ByteSource, capture: Capture) -> Iterator[Block]:
+        packets, live = self._packets, source.live
+        while True:
+            status = packets.fill(capture)
+            if status == "full":
+                yield packets.take()
+            elif status == "more":
+                piece = source.read(PATIENCE) if live else source.read()
+                while piece is None:
+                    if packets.waiting:
+                        yield packets.take()
+                    piece = b"" if self._stop else source.read(PATIENCE)
+                capture.feed(piece, not piece)
+            else:
+                return
+
+    def _report(self, source: ByteSource, capture: Capture) -> None:
+        """What was odd about a file, in one line."""
+        what: list[str] = []
+        if not capture.kind:
+            if capture.fault and not source.problem and not self._stop:
+                raise _no_capture(source)
+            if not source.problem and not self._stop:
+                raise FormatError("is empty; it is not a capture", where=source.name)
+        if source.problem:
+            what.append(source.problem)
+        if capture.fault and not self._stop:
+            what.append(capture.fault)
+        if what:
+            self.damaged = True
+            what.append(f"{capture.frames} packets before that were read")
+        long_caps, bad, _ = capture.counts
+        self._long += long_caps
+        self._bad += bad
+        if bad:
+            self.damaged = True
+            what.append(f"{bad} impossible records were left out")
+        if long_caps:
+            what.append(f"{long_caps} packets claim more captured bytes than were on the wire")
+        if what:
+            self.warnings.append(f"{source.name}: {'; '.join(what)}")
+
+    def stop(self) -> None:
+        """End after what was read so far.  May be called from a signal handler."""
+        self._stop = True
+        for source in self._sources:
+            source.stop()
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the files read so far, as they stand on disk."""
+        return self._read + (self._current.at if self._current else 0)
+
+    @property
+    def live(self) -> bool:
+        """Whether an input may make its reader wait: a pipe, or a followed file."""
+        return any(s.live for s in self._sources)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Bytes on the wire, packets by what the parser noted (truncated, malformed, ...), odd records."""
+        return {"wire_bytes": self._packets.wire_bytes, **self._packets.counts, "long": self._long, "bad": self._bad}
+
+
+def _no_capture(source: ByteSource) -> FormatError:
+    return FormatError("is not a pcap or pcapng capture", where=source.name)
+
+
+def open_captures(
+    paths: Sequence[str],
+    schema: Schema | None = None,
+    *,
+    decap: str = "outer",
+    follow: bool = False,
+    rows: int = ROWS,
+) -> Captures:
+    """Open capture files (pcap, pcapng, either compressed with gzip or zstd; ``-`` is standard input).
+
+    ``schema``: what to keep of each packet, `packet_schema` unless given; columns are filled by name.
+    ``decap``: 'outer' takes IP and transport fields from the outermost IP header, 'inner' from the innermost.
+    ``follow``: wait for the last file to grow.
+    Raises FormatError for a file that is missing or no capture, SchemaError for a schema that cannot be filled.
+    """
+    return Captures(paths, schema, decap=decap, follow=follow, rows=rows)
