@@ -1,0 +1,219 @@
+"""Bytes as they come: from files, pipes and compressed ones, peeked at without seeking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from confluo_tools.errors import FormatError
+
+CHUNK = 1 << 18  # bytes asked of the system at a time
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class ByteStream:
+    """Bytes of a descriptor, in order.
+
+    ``name`` is what messages call it.  ``idle`` is called before a read that has to wait, so that whoever
+    writes can flush what it has.  ``offset`` counts the bytes handed out.  ``waits`` says whether the input
+    is of the kind that makes one wait (a pipe, a socket, a terminal).
+    """
+
+    def __init__(self, fd: int, name: str, *, close: bool = True) -> None:
+        from stat import S_ISREG
+
+        self.fd, self.name, self.offset = fd, name, 0
+        self.idle: Callable[[], None] | None = None
+        self.waits = not S_ISREG(os.fstat(fd).st_mode)
+        self._close = close
+        self._have = bytearray()
+        self._at = 0
+        self._ended = False
+
+    # -- what is below
+
+    def _more(self) -> bytes:
+        """Some bytes from the descriptor, b'' at its end."""
+        if self.waits and self.idle is not None:
+            from select import select
+
+            if not select([self.fd], [], [], 0)[0]:
+                self.idle()
+        try:
+            return os.read(self.fd, CHUNK)
+        except OSError as e:
+            e.filename = self.name
+            raise
+
+    # -- what is above
+
+    def _fill(self, n: int) -> int:
+        # Have n bytes buffered, or all there are; says how many.
+        while len(self._have) - self._at < n and not self._ended:
+            data = self._more()
+            if not data:
+                self._ended = True
+                break
+            if self._at:
+                del self._have[: self._at]
+                self._at = 0
+            self._have += data
+        return len(self._have) - self._at
+
+    def peek(self, n: int) -> bytes:
+        """The next ``n`` bytes (fewer only at the end), which stay to be read."""
+        self._fill(n)
+        return bytes(self._have[self._at : self._at + n])
+
+    def some(self) -> bytes:
+        """Whatever is there, at least one byte; b'' at the end."""
+        if self._at < len(self._have):
+            data = bytes(self._have[self._at :])
+            self._have.clear()
+            self._at = 0
+        else:
+            data = b"" if self._ended else self._more()
+            self._ended = not data
+        self.offset += len(data)
+        return data
+
+    def read(self, n: int) -> bytes:
+        """``n`` bytes; fewer only at the end."""
+        got = min(self._fill(min(n, CHUNK)), n)
+        if got == n or self._ended:
+            data = bytes(self._have[self._at : self._at + got])
+            self._at += got
+            self.offset += got
+            return data
+        out = bytearray(n)
+        return bytes(out[: self.readinto(memoryview(out))])
+
+    def readinto(self, out: memoryview) -> int:
+        """Fill ``out``; fewer bytes only at the end.  No copy for what is not buffered yet."""
+        n = min(len(out), len(self._have) - self._at)
+        out[:n] = self._have[self._at : self._at + n]
+        self._at += n
+        while n < len(out) and not self._ended:
+            got = self._into(out[n:])
+            self._ended = got == 0
+            n += got
+        self.offset += n
+        return n
+
+    def _into(self, out: memoryview) -> int:
+        if self.waits and self.idle is not None:
+            from select import select
+
+            if not select([self.fd], [], [], 0)[0]:
+                self.idle()
+        try:
+            return os.readv(self.fd, [out])
+        except OSError as e:
+            e.filename = self.name
+            raise
+
+    def at_end(self) -> bool:
+        return self._fill(1) == 0
+
+    def close(self) -> None:
+        if self._close and self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Unzipped(ByteStream):
+    """The decompressed bytes of another stream: gzip (several members) or zstd (several frames)."""
+
+    def __init__(self, below: ByteStream, kind: str) -> None:
+        self.below, self.kind = below, kind
+        self.fd, self.name, self.offset, self.waits = below.fd, below.name, 0, below.waits
+        self._have, self._at, self._ended, self._close = bytearray(), 0, False, False
+        self._engine: Any = None
+        self._started = False
+        self.damage = ""  # why reading ended early
+
+    @property
+    def idle(self) -> Callable[[], None] | None:  # type: ignore[override]
+        return self.below.idle
+
+    @idle.setter
+    def idle(self, call: Callable[[], None] | None) -> None:
+        self.below.idle = call
+
+    def _more(self) -> bytes:
+        while True:
+            data = self._left or self.below.some()
+            if not data:
+                if self._engine is not None and self._started:
+                    self.damage = f"the {self.kind} data end too early"
+                return b""
+            try:
+                out = self._unzip(data)
+            except Exception as e:  # zlib.error, zstandard.ZstdError: no common base
+                if self.damage:
+                    raise
+                self.damage = f"damaged {self.kind} data: {e}"
+                self._left = b""
+                return b""
+            if out:
+                return out
+
+    _left = b""
+
+    def _unzip(self, data: bytes) -> bytes:
+        if self._engine is None:
+            if self._started and self.kind == "gzip" and data[:2] != GZIP[: len(data)]:
+                self._left = b""  # padding after the last member, as gzip(1) ignores it
+                while self.below.some():
+                    pass
+                return b""
+            self._engine, self._started = self._new(), True
+        if self.kind == "gzip":
+            out: bytes = self._engine.decompress(data, CHUNK * 4)
+            self._left = self._engine.unconsumed_tail
+        else:
+            out = self._engine.decompress(data)
+            self._left = b""
+        if self._engine.eof:
+            self._left = self._engine.unused_data
+            self._engine = None
+        return out
+
+    def _new(self) -> Any:
+        if self.kind == "gzip":
+            import zlib
+
+            return zlib.decompressobj(31)
+        try:
+            import zstandard
+        except ImportError:
+            raise FormatError("is zstd-compressed", where=self.name, hint="pip install zstandard") from None
+        return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+
+    def _into(self, out: memoryview) -> int:
+        data = self._more()
+        n = min(len(out), len(data))
+        out[:n] = data[:n]
+        self._have[:] = data[n:]
+        self._at = 0
+        return n
+
+    def close(self) -> None:
+        self.below.close()
+
+
+def open_bytes(path: str) -> ByteStream:
+    """The bytes of a file, or of stdin for ``-``."""
+    if path == "-":
+        return ByteStream(0, "standard input", close=False)
+    return ByteStream(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+
+def unzip(stream: ByteStream) -> ByteStream:
+    """The stream itself, or its decompressed bytes when it is gzip or zstd."""
+    head = stream.peek(4)
+    if head[:2] == GZIP:
+        return Unzipped(stream, "gzip")
+    return Unzipped(stream, "zstd") if head == ZSTD else stream

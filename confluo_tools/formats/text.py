@@ -1,0 +1,455 @@
+"""TSV, CSV and NDJSON: rows as lines and lines as rows.  The core does the work; here is what it works by.
+
+=========== ===================================================================================================
+type        text
+=========== ===================================================================================================
+integers    decimal
+f32 f64     the shortest text that reads back as the same value (``3.0``, ``1e+300``, ``nan``, ``inf``)
+time        ``2026-11-20T10:00:00.000000001Z``; read: RFC 3339 with any zone, or seconds since 1970
+duration    nanoseconds, an integer; read: also ``250us``, ``1.5s``
+ip, ipv4    ``10.1.2.3``, ``2001:db8::1``
+mac         ``02:00:5e:10:00:01``
+enum        its name, else the number
+flags       ``syn|ack``; bits without a name as one hexadecimal number
+bytes       printable ASCII as it is, everything else and the backslash as ``\\xNN``; zeros at the end left out
+list        ``3,7,1``; in JSON an array; zeros at the end left out
+=========== ===================================================================================================
+
+Absent (addresses, names, bytes and lists that are zero; times but the first): ``-`` in TSV, nothing in CSV,
+``null`` in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import FormatError
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.formats.stream import ByteStream
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks, Staging
+    from confluo_tools.core.textio import Item
+    from confluo_tools.schema import Field, Schema
+
+STYLES = ("tsv", "csv", "ndjson")
+ROWS = 8192  # printed at a time: the text stays in the second-level cache
+COMPLAINTS = 5  # lines at fault that are named one by one
+
+_OPS = {"ipv4": "ipv4", "ip": "ip", "mac": "mac", "time": "time", "duration": "duration", "enum": "enum",
+        "flags": "flags", "bytes": "bytes"}  # fmt: skip
+
+
+def _item(key: bytes, schema: Schema, field: Field, numeric: bool, style: str, reading: bool = False) -> Item:
+    kind = field.type.element
+    op = _OPS.get(kind, "number")
+    if numeric and op in ("enum", "flags"):
+        op = "number"
+    col = schema.index(field.name)
+    col6 = col + 1 if op == "ip" else -1
+    colv = schema.index(field.version) if op == "ip" and field.version in schema else -1
+    if colv >= 0 and schema.columns[colv].size != 1:
+        colv = -1
+    always = field is schema.time_field
+    names: list[tuple[int, bytes]] = []
+    if op in ("enum", "flags"):
+        names = [(v, _plain(n, "" if reading else style)) for v, n in field.names.items()]
+    return key, op, col, col6, colv, always, names
+
+
+def _plain(name: str, style: str) -> bytes:
+    # Names come from schema files: they must not break a line of their format.
+    if style == "ndjson":
+        import json
+
+        return json.dumps(name, ensure_ascii=False)[1:-1].encode()
+    if style in ("tsv", "csv"):
+        name = "".join("_" if c in '\t\r\n,"' else c for c in name)
+    return name.encode()
+
+
+def printing_plan(schema: Schema, names: Sequence[str], style: str, numeric: bool = False) -> list[Item]:
+    """The plan by which `Printer` prints these fields of ``schema``, in this order."""
+    out = []
+    for i, name in enumerate(names):
+        key = f'{"," if i else "{"}"{name}":'.encode() if style == "ndjson" else name.encode()
+        out.append(_item(key, schema, schema[name], numeric, style))
+    return out
+
+
+class TextWriter:
+    """Writes blocks as lines to ``out`` (anything with ``write``).
+
+    ``fields``: names in printed order, all of them by default.  ``header``: TSV ``#fields`` and ``#types``
+    lines, CSV a line of names; NDJSON has none.
+    """
+
+    def __init__(
+        self,
+        style: str,
+        schema: Schema,
+        out: Any,
+        *,
+        fields: Sequence[str] | None = None,
+        header: bool = True,
+        numeric: bool = False,
+    ) -> None:
+        from confluo_tools.core.textio import Printer
+
+        names = [f.name for f in schema.fields] if fields is None else list(fields)
+        self.out = out
+        self.printer = Printer(schema.layout, printing_plan(schema, names, style, numeric), style)
+        self._header = header_lines(style, [schema[n] for n in names]) if header else b""
+
+    def start(self) -> None:
+        """Write the header, if that has not happened yet."""
+        if self._header:
+            self.out.write(self._header)
+            self._header = b""
+
+    def write(self, block: Block, picks: Picks | None = None) -> None:
+        self.start()
+        total = block.rows if picks is None else picks.n
+        for start in range(0, total, ROWS):
+            self.out.write(self.printer.lines(block, picks, start, ROWS))
+
+    def flush(self) -> None:
+        """Nothing is kept here."""
+
+    def close(self) -> None:
+        self.start()
+
+
+def header_lines(style: str, fields: Sequence[Field]) -> bytes:
+    names = [f.name for f in fields]
+    if style == "tsv":
+        return ("#fields\t" + "\t".join(names) + "\n#types\t" + "\t".join(f.type.text for f in fields) + "\n").encode()
+    return (",".join(names) + "\n").encode() if style == "csv" else b""
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+class TextReader(Reader):
+    """Rows from lines.
+
+    The fields are those of the header (TSV ``#fields``, CSV's first line) or of the first NDJSON object.
+    Their types: of ``schema`` if given, else of ``#types``, else of the built-in packet schema for names it
+    has, else guessed from the first lines.  A line that does not fit is reported and left out.
+    """
+
+    def __init__(self, stream: ByteStream, style: str, *, schema: Schema | None = None, warn: Warn | None = None) -> None:
+        super().__init__(stream.name, warn)
+        self.stream, self.format = stream, style
+        self.bad_lines = 0
+        self._data = b""
+        self._at = 0
+        self._line = 0  # lines consumed
+        self._ended = False
+        self._header = b""
+        names, types = self._head()
+        self.schema, fields = self._schema(names, types, schema)
+        self._names = names
+        self._scanner = self._new_scanner(names, fields)
+
+    # -- what the header says
+
+    def _head(self) -> tuple[list[str], list[str]]:
+        if self.format == "ndjson":
+            return self._json_names(), []
+        if self.format == "csv":
+            line = self._next_line()
+            self._header = line.removeprefix(b"\xef\xbb\xbf")
+            return [_clean(n) for n in _csv_split(self._text(self._header))], []
+        names: list[str] = []
+        types: list[str] = []
+        while self._peek_line()[:1] == b"#" or not names:
+            line = self._next_line()
+            if not line and self._ended:
+                break
+            words = self._text(line).split("\t")
+            if words[0] == "#fields":
+                names = [_clean(n) for n in words[1:]]
+            elif words[0] == "#types":
+                types = words[1:]
+            elif line[:1] != b"#" and line:
+                break
+        if not names:
+            raise FormatError("has no line of field names", where=self.name, hint="TSV begins with: #fields<TAB>ts<TAB>...")
+        return names, types if len(types) == len(names) else []
+
+    def _json_names(self) -> list[str]:
+        import json
+
+        names: dict[str, None] = {}
+        seen = 0
+        for line in self._first_lines(200):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                seen += 1
+                names.update(dict.fromkeys(row))
+        if not names:
+            if seen:
+                raise FormatError("its objects have no fields", where=self.name)
+            raise FormatError("has no JSON object in its first lines", where=self.name, hint="one object a line")
+        return list(names)
+
+    def _schema(self, names: list[str], types: list[str], given: Schema | None) -> tuple[Schema, list[Field | None]]:
+        from confluo_tools.schema import Field, Schema
+
+        samples: list[list[str]] | None = None
+        known = given
+        if known is None:
+            from confluo_tools.schema import builtin
+
+            known = builtin("packet")
+        fields: list[Field | None] = []
+        guessed: list[Field] = []
+        for i, name in enumerate(names):
+            plain = _clean(name)
+            if plain in known and (not types or _compatible(known[plain], types[i])):
+                fields.append(known[plain])
+                continue
+            if given is not None or not plain or any(f is not None and f.name == plain for f in fields):
+                fields.append(None)
+                continue
+            text = _type_text(types[i]) if types else ""
+            if not text:
+                samples = self._samples(names) if samples is None else samples
+                text = guess_type([row[i] for row in samples if i < len(row)])
+            field = Field(plain, text)
+            fields.append(field)
+            guessed.append(field)
+        used = [f for f in fields if f is not None]
+        if not used:
+            raise FormatError("none of its fields is in the schema", where=self.name)
+        if given is not None:
+            missing = [n for n, f in zip(names, fields, strict=True) if f is None]
+            if missing:
+                self.warn(f"field '{missing[0]}' is not in the schema and left out")
+            return given, fields
+        kind = known.kind if len(guessed) < len(used) else "record"
+        return Schema(kind, [_detached(f) for f in used]), fields
+
+    def _new_scanner(self, names: list[str], fields: list[Field | None]) -> Any:
+        from confluo_tools.core.textscan import Scanner
+
+        explicit = {f.name for f in fields if f is not None}
+        plan: list[Item] = []
+        for name, field in zip(names, fields, strict=True):
+            if field is None:
+                plan.append((name.encode(), "skip", -1, -1, -1, False, ()))
+                continue
+            item = _item(name.encode(), self.schema, self.schema[field.name], False, self.format, reading=True)
+            if field.version in explicit:  # it has a column of its own in the text
+                item = (*item[:4], -1, *item[5:])
+            plan.append(item)
+        return Scanner(self.schema.layout, plan, self.format, self._header if self.format == "csv" else b"")
+
+    # -- the first lines
+
+    def _want(self, lines: int) -> None:
+        # Have that many lines in _data, or all there are, or enough bytes.
+        while not self._ended and self._data.count(b"\n", self._at) < lines and len(self._data) - self._at < 1 << 20:
+            more = self.stream.some()
+            self._ended = not more
+            self._data = self._data[self._at :] + more
+            self._at = 0
+
+    def _first_lines(self, most: int) -> list[bytes]:
+        # Only what is there without waiting beyond the first line: the input may be live.
+        self._want(1)
+        if not self.stream.waits:
+            self._want(most)
+        return self._data[self._at :].split(b"\n")[:most]
+
+    def _peek_line(self) -> bytes:
+        self._want(1)
+        return self._data[self._at :].split(b"\n", 1)[0].rstrip(b"\r")
+
+    def _next_line(self) -> bytes:
+        line = self._peek_line()
+        end = self._data.find(b"\n", self._at)
+        self._at = len(self._data) if end < 0 else end + 1
+        self._line += 1
+        return line
+
+    def _text(self, line: bytes) -> str:
+        return line.decode("utf-8", "surrogateescape")
+
+    def _samples(self, names: list[str]) -> list[list[str]]:
+        rows: list[list[str]] = []
+        for line in self._first_lines(200):
+            if self.format == "ndjson":
+                import json
+
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                rows.append([_json_text(row.get(n)) for n in names])
+            elif line and line[:1] != b"#":
+                text = self._text(line.rstrip(b"\r"))
+                rows.append(["" if v == "-" else v for v in text.split("\t")] if self.format == "tsv" else _csv_split(text))
+        return rows
+
+    # -- rows
+
+    def blocks(self) -> Iterator[Block]:
+        from confluo_tools.core.block import Staging
+
+        while True:
+            if self._at >= len(self._data) and self._ended:
+                break
+            lines = self._data.count(b"\n", self._at)
+            if not lines and not self._ended:
+                more = self.stream.some()
+                self._ended = not more
+                self._data, self._at = self._data[self._at :] + more, 0
+                if len(self._data) > 64 << 20:
+                    raise FormatError("has a line of more than 64 MiB", where=self.name)
+                continue
+            block = Staging(self.schema.layout, min(lines + 1, 65536))
+            self._fill(block)
+            if block.rows:
+                yield block
+        if self.bad_lines > COMPLAINTS:
+            self.warn(f"{self.bad_lines} lines do not fit the schema and are left out")
+
+    def _fill(self, block: Staging) -> None:
+        while block.rows < block.capacity and self._at < len(self._data):
+            before = self._at
+            self._at = self._scanner.feed(self._data, self._at, block, self._ended)
+            if self._scanner.problem:
+                self._line += self._data.count(b"\n", before, self._at)
+                self._complain(before)
+            elif self._at == before:
+                break
+            else:
+                self._line += self._data.count(b"\n", before, self._at)
+        if self._ended and self._at < len(self._data) and block.rows < block.capacity:
+            self._at = len(self._data)
+
+    def _complain(self, before: int) -> None:
+        from confluo_tools.core.textscan import PROBLEMS
+
+        start, end = self._scanner.bad
+        text = self._data[start:end].decode("utf-8", "replace")
+        if self._scanner.problem == 7:  # '#'
+            words = text.rstrip("\r").split("\t")
+            if words[0] == "#fields" and [_clean(w) for w in words[1:]] != self._names:
+                raise FormatError(f"line {self._line}: other fields begin here", where=self.name)
+            return
+        self.bad_lines += 1
+        if self.bad_lines > COMPLAINTS:
+            return
+        what = PROBLEMS[self._scanner.problem]
+        if self._scanner.field >= 0:
+            name = self._names[self._scanner.field]
+            field = self.schema[_clean(name)]
+            shown = text if len(text) <= 40 else text[:37] + "..."
+            what = f"'{shown}' " + ("is too long for" if self._scanner.problem == 2 else "is not")
+            what += f" {field.type.text} (field {name})"
+        self.warn(f"line {self._line}: {what}")
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.stream.idle = call
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def _clean(name: str) -> str:
+    """A foreign name as one of ours: ``id.orig_h`` -> ``id_orig_h``."""
+    out = "".join(c if c.isascii() and c.isalnum() or c == "_" else "_" for c in name.strip().strip('"').lower())
+    return ("_" + out if out[:1].isdigit() else out)[:63]
+
+
+def _detached(field: Field) -> Field:
+    from confluo_tools.schema import Field
+
+    return Field(field.name, field.type, field.unit, field.description, field.names, field.version, field.optional)
+
+
+# What other programs (Zeek) call their types.
+_FOREIGN = {"addr": "ip", "port": "u16", "count": "u64", "int": "i64", "double": "f64", "interval": "f64",
+            "bool": "", "string": "", "enum": ""}  # fmt: skip
+
+
+def _type_text(text: str) -> str:
+    from confluo_tools.errors import SchemaError
+    from confluo_tools.schema import Type
+
+    text = _FOREIGN.get(text, text)
+    try:
+        kind = Type(text).kind if text else ""
+    except SchemaError:
+        return ""
+    return text if kind else ""
+
+
+def _compatible(field: Field, text: str) -> bool:
+    """May a column called like ``field`` whose type is ``text`` be read as it?"""
+    text = _type_text(text)
+    if not text:
+        return True
+    from confluo_tools.schema import Type
+
+    other = Type(text)
+    return other.text == field.type.text or {other.kind, field.type.kind} <= {"ip", "ipv4"}
+
+
+def _json_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, list):
+        return ",".join(_json_text(v) for v in value)
+    return value if isinstance(value, str) else repr(value)
+
+
+def guess_type(values: Sequence[str]) -> str:
+    """The narrowest type that holds all of these texts; bytes with room to spare when nothing else fits."""
+    from confluo_tools.units import try_ip
+
+    values = [v for v in values if v]
+    if not values:
+        return "bytes(32)"
+    if all(_is_number(v) for v in values):
+        if all(v.lstrip("+-").isdigit() for v in values):
+            whole = [int(v) for v in values]
+            if -(1 << 63) <= min(whole) and max(whole) < 1 << 63:
+                return "i64"
+            if min(whole) >= 0 and max(whole) < 1 << 64:
+                return "u64"
+        return "f64"
+    if all(try_ip(v) is not None for v in values):
+        return "ip"
+    if all(len(v) == 17 and v.count(":") == 5 for v in values):
+        return "mac"
+    if all(len(v) >= 10 and v[:4].isdigit() and v[4] == v[7] == "-" and v[8:10].isdigit() for v in values):
+        return "time"
+    longest = max(len(v.encode("utf-8", "surrogateescape")) for v in values)
+    width = 16
+    while width < 2 * longest and width < 32768:
+        width *= 2
+    return f"bytes({width})"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _csv_split(line: str) -> list[str]:
+    import csv
+
+    return next(csv.reader([line]), [])
