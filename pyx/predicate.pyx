@@ -1,0 +1,628 @@
+"""The predicate engine: a tree of tests (expr/leaves.py) compiled once, run over blocks."""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from libc.math cimport nextafter, nextafterf
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+from c_block cimport BLOCK_ROWS, BYTES, F32, F64, I8, I64, MASK_WORDS, U8, U32, U64, Column
+from c_order cimport order_bytes, order_f64
+from c_postings cimport Chunk
+from c_program cimport (ALL, GATHER_ROWS, LIST, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES,
+                        N_SCAN, NONE, NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, estimate,
+                        evaluate, narrow, now_ns)
+from c_scan cimport (PAIR_EQ, PAIR_LE, PAIR_LT, SCAN_SET, scan_best, scan_forced, scan_kernels, scan_level,
+                     scan_mask_rows, scan_range, scan_table)
+from confluo_tools.core.block cimport PICK_ALL, PICK_LIST, PICK_MASK, Block, Layout, Picks
+cimport cython
+
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void** out, size_t align, size_t size)
+
+cdef enum:
+    MAX_DEPTH = 100                 # And and Or inside each other; each level costs 139 KiB of scratch
+    FEW_RANGES = 8                  # a set of at most so many ranges is compared, larger ones are looked up
+    MAX_SPANS = 65536
+
+INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+
+
+def instruction_set():
+    """Name of the instruction set that the kernels use now."""
+    return INSTRUCTION_SETS[scan_level()]
+
+
+def use_instruction_set(name=None):
+    """For tests: make programs compiled from now on use 'portable', 'avx2' or 'avx512'; None: the best here.
+
+    ValueError when this machine does not have it.
+    """
+    global scan_forced
+    level = -1 if name is None else INSTRUCTION_SETS.index(name)
+    if level > scan_best():
+        raise ValueError(f"this machine has no {name}")
+    scan_forced = level
+
+
+@cython.final
+cdef class Program:
+    """``tree`` compiled for blocks of ``layout``.
+
+    A program has working memory of its own: one thread at a time may run it.
+    ValueError when the tree does not fit the layout or is nested more than 100 deep.
+    ``timed`` = True measures each step.
+    """
+
+    def __cinit__(self, tree, Layout layout not None):
+        cdef int i, depth
+        cdef size_t widest = 8
+        cdef void* memory
+        self.layout = layout
+        self.memory, self.notes = [], {}
+        depth = _depth(tree)
+        if depth > MAX_DEPTH:
+            raise ValueError("the expression is nested too deeply")
+        self.root = self.build(tree, 0)
+        for i in range(layout.n):
+            widest = max(widest, layout.column[i].width if layout.column[i].code != BYTES else 0)
+        if posix_memalign(&memory, 64, <size_t>(depth + 3) * SLOT_WORDS * 8):
+            raise MemoryError
+        self.arena = <uint64_t*>memory
+        self.gather = <uint8_t*>self.take(max(<size_t>GATHER_ROWS * 8, 64 * widest))
+        self.gather2 = <uint8_t*>self.take(GATHER_ROWS * 8)
+
+    def __dealloc__(self):
+        free(self.arena)
+
+    cdef void* take(self, size_t size) except NULL:
+        memory = bytearray(max(size, 1))
+        self.memory.append(memory)
+        return PyByteArray_AS_STRING(memory)
+
+    # --- compiling ----------------------------------------------------------------------------------
+
+    cdef Node* build(self, object tree, int depth) except NULL:
+        name = type(tree).__name__
+        if name == "Const":
+            return self.constant(tree.value)
+        if name == "And" or name == "Or":
+            return self.group(N_AND if name == "And" else N_OR, tree.items, depth)
+        if name == "Not":
+            return self.test(tree.item, True)
+        return self.test(tree, False)
+
+    cdef Node* constant(self, bint value) except NULL:
+        cdef Node* node = <Node*>self.take(sizeof(Node))
+        node.kind, node.state, node.found = N_CONST, ALL if value else NONE, NOT_INDEXED
+        return node
+
+    cdef Node* group(self, int kind, object items, int depth) except NULL:
+        # Constants are folded; a group of one is its member; children cheapest first.
+        cdef Node* node = <Node*>self.take(sizeof(Node))
+        cdef Node* item
+        cdef int stops = NONE if kind == N_AND else ALL, i, j
+        items = tuple(items)
+        node.kind, node.state, node.found = kind, SOME, NOT_INDEXED
+        node.item = <Node**>self.take((len(items) + 1) * sizeof(Node*))
+        node.order = <Node**>self.take((len(items) + 1) * sizeof(Node*))
+        for tree in items:
+            item = self.build(tree, depth + 1)
+            if item.kind == N_CONST:
+                if item.state == stops:
+                    return item
+                continue
+            node.item[node.n] = item
+            node.n += 1
+        if node.n == 0:
+            return self.constant(kind == N_AND)
+        if node.n == 1:
+            return node.item[0]
+        for i in range(1, node.n):
+            item, j = node.item[i], i
+            while j > 0 and node.item[j - 1].cost > item.cost:
+                node.item[j] = node.item[j - 1]
+                j -= 1
+            node.item[j] = item
+        for i in range(node.n):
+            node.cost += node.item[i].cost
+        return node
+
+    cdef Node* test(self, object leaf, bint negated) except NULL:
+        cdef Node* node = <Node*>self.take(sizeof(Node))
+        cdef Column* column
+        kind = type(leaf).__name__
+        if not 0 <= leaf.col < self.layout.n:
+            raise ValueError(f"{leaf!r}: there is no column {leaf.col}")
+        column = &self.layout.column[leaf.col]
+        node.col, node.state, node.found, node.kind = leaf.col, SOME, NOT_INDEXED, N_SCAN
+        node.test.mask = ~<uint64_t>0
+        node.test.flip = ~<uint64_t>0 if negated else 0
+        node.test.size, node.test.count, node.test.code = column.size, column.count, column.code
+        if kind == "Range" or kind == "InSet":
+            if not U8 <= column.code <= I64:
+                raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not of integers")
+            node = self.make_integer(node, leaf, kind)
+        elif kind == "FRange":
+            if column.code != F32 and column.code != F64:
+                raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not of floats")
+            node = self.make_real(node, leaf)
+        elif kind == "Bytes" or kind == "Glob":
+            if column.code != BYTES:
+                raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not of bytes")
+            node = self.make_bytes(node, leaf, kind)
+        elif kind == "Pair":
+            node = self.make_pair(node, leaf)
+        else:
+            raise ValueError(f"unknown test {leaf!r}")
+        if node.kind == N_CONST:
+            node.state = node.state if not negated else ALL - node.state
+            return node
+        if node.test.count > 1:
+            node.indexable = False
+            node.cost += 0.6 + 0.1 * node.test.count
+        if node.indexable:
+            node.span_room = min(max(node.keys, <uint32_t>2048), <uint32_t>MAX_SPANS)
+            node.span = <uint32_t*>self.take(node.span_room * 8)
+        self.notes[<size_t>node] = (leaf, negated)
+        return node
+
+    cdef int set_keys(self, Node* node, list ranges, object low, object high, bint exact) except -1:
+        # Order keys that can match, from sorted disjoint ranges; a negated test gets the rest of low .. high.
+        cdef uint32_t i
+        if node.test.flip:
+            if not exact:
+                return 0
+            holes, at = [], low
+            for lo, hi in ranges:
+                if at < lo:
+                    holes.append((at, lo - 1))
+                at = hi + 1
+            if at <= high:
+                holes.append((at, high))
+            ranges = holes
+        node.keys, node.exact, node.indexable = len(ranges), exact, True
+        node.key = <Key*>self.take(len(ranges) * sizeof(Key))
+        for i, (lo, hi) in enumerate(ranges):
+            node.key[i].lo, node.key[i].hi = lo, hi
+        return 0
+
+    cdef int set_range(self, Node* node, list ranges) except -1:
+        cdef scan_range* r = <scan_range*>self.take(len(ranges) * sizeof(scan_range))
+        cdef uint32_t i
+        cdef uint32_t power = {1: 0, 2: 1, 4: 2, 8: 3}[node.test.size]
+        top = (1 << node.test.size * 8) - 1
+        for i, (lo, hi) in enumerate(ranges):
+            r[i].lo, r[i].span = lo & top, hi - lo
+        node.test.range, node.test.k = r, len(ranges)
+        node.fn = scan_kernels().range[power] if len(ranges) == 1 else scan_kernels().ranges[power]
+        node.cost = 0.02 + 0.07 * node.test.size * node.test.count + 0.01 * len(ranges)
+        return 0
+
+    cdef Node* make_integer(self, Node* node, object leaf, str kind) except NULL:
+        cdef bint signed = node.test.code > U64
+        cdef uint32_t size = node.test.size, bits = 3, slots
+        cdef uint64_t x
+        cdef uint64_t* table
+        top = (1 << size * 8) - 1
+        low, high = (-(top >> 1) - 1, top >> 1) if signed else (0, top)
+        bias = 1 << 63 if signed else 0
+        mask = top if leaf.mask is None else leaf.mask & top
+        if kind == "Range":
+            ranges = [(max(leaf.lo, low), min(leaf.hi, high))]
+            ranges = ranges if ranges[0][0] <= ranges[0][1] else []
+        else:
+            ranges = _runs([v for v in leaf.values if low <= v <= high])
+        if mask != top and not signed and ranges and ((mask ^ top) + 1) & (mask ^ top) == 0:
+            # Only low bits are masked out (a prefix): the same as plain ranges.
+            rest = mask ^ top
+            ranges = _runs_of([((lo + rest) & mask, hi | rest) for lo, hi in ranges if (lo + rest) & mask <= hi | rest
+                               and lo + rest <= top])
+            mask = top
+        if not ranges or mask == top and ranges == [(low, high)]:
+            node.kind, node.state = N_CONST, ALL if ranges else NONE
+            return node
+        node.test.mask = mask
+        if mask == top:
+            self.set_keys(node, [(lo + bias, hi + bias) for lo, hi in ranges], low + bias, high + bias, True)
+        if len(ranges) <= FEW_RANGES:
+            self.set_range(node, ranges)
+            if mask != top and not signed:
+                # x & mask is never above x, so x is at least the lowest bound; postings are tested key by key.
+                self.set_keys(node, [(ranges[0][0], high)], low, high, False)
+                if node.test.count == 1:
+                    node.key_mask, node.indexable = mask, True
+            return node
+        if size <= 2:
+            table = <uint64_t*>self.take(1 << (size * 8 - 3))
+            for lo, hi in ranges:
+                for v in range(lo, hi + 1):
+                    x = v & top
+                    table[x >> 6] |= <uint64_t>1 << (x & 63)
+            node.fn, node.cost = scan_kernels().bitmap[size - 1], 0.8 * node.test.count
+        else:
+            values = [v & top for v in leaf.values if low <= v <= high]
+            while <uint64_t>1 << bits < <uint64_t>len(values) * 2:
+                bits += 1
+            slots = 1 << bits
+            table = <uint64_t*>self.take(<size_t>slots * 8)
+            for v in values:
+                x = v
+                if x == 0:
+                    node.test.has_zero = 1
+                    continue
+                x = x * <uint64_t>0x9E3779B97F4A7C15u >> (64 - bits)
+                while table[x] and table[x] != <uint64_t>v:
+                    x = (x + 1) & (slots - 1)
+                table[x] = v
+            node.test.shift = 64 - bits
+            node.fn, node.cost = scan_kernels().hash[0 if size == 4 else 1], 1.5 * node.test.count
+        node.test.table = table
+        return node
+
+    cdef Node* make_real(self, Node* node, object leaf) except NULL:
+        # Open and double bounds become closed ones in the column's own type.
+        cdef double lo = leaf.lo, hi = leaf.hi
+        cdef float below, above
+        cdef bint single = node.test.code == F32
+        cdef double infinity = float("inf")
+        cdef bint lo_open = leaf.lo_open, hi_open = leaf.hi_open
+        if single:
+            below, above = <float>lo, <float>hi
+            if <double>below < lo or (lo_open and <double>below == lo):
+                if below == <float>infinity:
+                    below = <float>float("nan")
+                else:
+                    below = nextafterf(below, <float>infinity)
+            if <double>above > hi or (hi_open and <double>above == hi):
+                if above == -<float>infinity:
+                    above = <float>float("nan")
+                else:
+                    above = nextafterf(above, -<float>infinity)
+            lo, hi = below, above
+        else:
+            if lo_open:
+                lo = float("nan") if lo == infinity else nextafter(lo, infinity)
+            if hi_open:
+                hi = float("nan") if hi == -infinity else nextafter(hi, -infinity)
+        if not lo <= hi:
+            node.kind, node.state = N_CONST, NONE
+            return node
+        node.test.lo, node.test.hi = lo, hi
+        self.set_keys(node, [(order_f64(lo), order_f64(hi))], 0, ~<uint64_t>0, True)
+        node.fn = scan_kernels().real[0 if single else 1]
+        node.cost = 0.02 + 0.07 * node.test.size * node.test.count
+        return node
+
+    cdef Node* make_bytes(self, Node* node, object leaf, str kind) except NULL:
+        cdef uint32_t size = node.test.size
+        cdef uint8_t* p
+        lo = hi = mask = None
+        if kind == "Glob":
+            pattern = leaf.pattern
+            fixed = pattern.split(b"*")[0].split(b"?")[0]
+            if fixed == pattern and len(pattern) <= size and not pattern.endswith(b"\0"):
+                lo = hi = pattern.ljust(size, b"\0")
+            elif fixed + b"*" == pattern and 0 < len(fixed) <= size and not fixed.endswith(b"\0"):
+                lo, hi = fixed.ljust(size, b"\0"), fixed.ljust(size, b"\xff")
+        else:
+            lo, hi, mask = bytes(leaf.lo), bytes(leaf.hi), leaf.mask
+            if len(lo) != size or len(hi) != size or mask is not None and len(mask) != size:
+                raise ValueError(f"{leaf!r}: the column has {size} bytes")
+            if mask is not None and mask == b"\xff" * size:
+                mask = None
+        if lo is None:
+            node.kind, node.cost = N_GLOB, 15.0
+            node.test.glen = len(pattern)
+            p = <uint8_t*>self.take(len(pattern) + 1)
+            memcpy(p, <const uint8_t*>pattern, len(pattern))
+            node.test.blo = p
+            fixed = fixed[:8]
+            self.set_keys(node, [(int.from_bytes(fixed.ljust(8, b"\0"), "big"), int.from_bytes(fixed.ljust(8, b"\xff"), "big"))],
+                          0, ~<uint64_t>0, False)
+            return node
+        if lo > hi or mask is None and lo == b"\0" * size and hi == b"\xff" * size:
+            node.kind, node.state = N_CONST, NONE if lo > hi else ALL
+            return node
+        node.kind = N_BYTES
+        p = <uint8_t*>self.take(3 * <size_t>size)
+        memcpy(p, <const uint8_t*>lo, size)
+        memcpy(p + size, <const uint8_t*>hi, size)
+        node.test.blo, node.test.bhi, node.test.same = p, p + size, lo == hi
+        if mask is not None:
+            mask = bytes(mask)
+            memcpy(p + 2 * size, <const uint8_t*>mask, size)
+            node.test.bmask = p + 2 * size
+        else:
+            self.set_keys(node, [(order_bytes(node.test.blo, size), order_bytes(node.test.bhi, size))],
+                          0, ~<uint64_t>0, size <= 8)
+        node.cost = 0.4 + 0.07 * size + (0 if node.test.same else 3.0)
+        return node
+
+    cdef Node* make_pair(self, Node* node, object leaf) except NULL:
+        cdef Column* a = &self.layout.column[leaf.col]
+        cdef Column* b
+        cdef int op, col2 = leaf.col2, first, second
+        if not 0 <= col2 < self.layout.n:
+            raise ValueError(f"{leaf!r}: there is no column {col2}")
+        b = &self.layout.column[col2]
+        if a.count > 1 or b.count > 1:
+            raise ValueError(f"{leaf!r}: lists do not compare with each other")
+        if leaf.op not in ("==", "!=", "<", "<=", ">", ">="):
+            raise ValueError(f"{leaf!r}: unknown operator")
+        if (a.code == BYTES) != (b.code == BYTES) or a.code == BYTES and a.size != b.size:
+            raise ValueError(f"{leaf!r}: columns of different kinds")
+        if leaf.mask is not None and (a.code == BYTES or a.code > I64):
+            raise ValueError(f"{leaf!r}: only integers have a mask")
+        # != is == negated; x > y is y < x.
+        op = {"==": PAIR_EQ, "!=": PAIR_EQ, "<": PAIR_LT, ">": PAIR_LT, "<=": PAIR_LE, ">=": PAIR_LE}[leaf.op]
+        if leaf.op == "!=":
+            node.test.flip = ~node.test.flip
+        node.kind, node.test.op = N_PAIR, op
+        node.col2 = col2
+        node.test.mask2 = ~<uint64_t>0
+        if leaf.mask is not None:
+            node.test.mask = leaf.mask & (1 << a.size * 8) - 1
+        if leaf.op.startswith(">"):
+            node.col, node.col2 = node.col2, node.col
+            node.test.mask, node.test.mask2 = node.test.mask2, node.test.mask
+            a, b = b, a
+        node.test.size, node.test.code, node.test.code2 = a.size, a.code, b.code
+        if a.code == BYTES:
+            node.kind, node.pair_zones, node.cost = N_PAIR_BYTES, 1, 2 + 0.15 * a.size
+            return node
+        node.cost = 0.2 + 0.07 * (a.size + b.size)
+        if a.code == b.code and leaf.mask is None:
+            node.test.wide = a.code
+            node.pair_zones = 2 if a.code > I64 else 1
+            return node
+        first, second = a.code, b.code
+        node.cost += 0.3
+        if first <= I64 and second <= I64:
+            if first != U64 and second != U64:
+                node.test.wide = -I64
+            elif first <= U64 and second <= U64:
+                node.test.wide = -U64
+            if leaf.mask is None and (first <= U64) == (second <= U64):
+                node.pair_zones = 1
+        elif first not in (U64, I64) and second not in (U64, I64):
+            node.test.wide = -F64
+        if node.test.wide == 0:
+            node.cost = 8
+        return node
+
+    # --- running --------------------------------------------------------------------------------------
+
+    cdef void prepare(self, Context* c, Block block, Chunk** chunk) noexcept nogil:
+        c.col, c.zone, c.rows, c.chunk = block.col, block.zone, block.rows, chunk
+        c.kernel = scan_kernels()
+        c.arena, c.gather, c.gather2, c.timed = self.arena, self.gather, self.gather2, self.timed
+
+    cdef int run(self, Block block, Picks out) noexcept nogil:
+        return self.run_indexed(block, NULL, out)
+
+    cdef int run_indexed(self, Block block, Chunk** chunk, Picks out) noexcept nogil:
+        cdef Context c
+        cdef uint64_t began = now_ns() if self.timed else 0
+        self.prepare(&c, block, chunk)
+        if block.rows == 0:
+            out.set_none(0)
+            return 0
+        decide(&c, self.root)
+        self.decided(&c, out)
+        if self.timed:
+            self.ns += now_ns() - began
+        return <int>out.n
+
+    cdef void decided(self, Context* c, Picks out) noexcept nogil:
+        # What remains when the zone maps have spoken.
+        cdef Found f
+        estimate(c, self.root)
+        evaluate(c, self.root, out.words, 0, &f)
+        if f.kind == NONE or f.n == 0:
+            out.set_none(c.rows)
+        elif f.kind == ALL or f.n == c.rows:
+            out.set_all(c.rows)
+        elif f.kind == MASK:
+            out.kind, out.rows, out.n = PICK_MASK, c.rows, f.n
+            if f.words != out.words:
+                memcpy(out.words, f.words, MASK_WORDS * 8)
+        else:
+            if f.list != out.list:
+                memcpy(out.list, f.list, f.n * 2)
+            out.set_list(c.rows, f.n)
+        self.blocks += 1
+        self.rows += c.rows
+        self.chosen += out.n
+
+    cdef int64_t count_indexed(self, Block block, Chunk** chunk, Picks scratch) noexcept nogil:
+        cdef Context c
+        cdef Node* node = self.root
+        cdef Node* one
+        cdef int i, undecided = 1
+        cdef int64_t n = -1
+        cdef uint64_t began = now_ns() if self.timed else 0
+        self.prepare(&c, block, chunk)
+        if block.rows == 0:
+            return 0
+        decide(&c, node)
+        while node.state == SOME and node.kind < N_SCAN and undecided == 1:
+            one, undecided = NULL, 0                    # a group of which one member is left is that member
+            for i in range(node.n):
+                if node.item[i].state == SOME:
+                    one = node.item[i]
+                    undecided += 1
+            node = one if undecided == 1 else node
+        if node.state != SOME:
+            n = block.rows if node.state == ALL else 0
+        elif (node.kind >= N_SCAN and node.indexable and chunk != NULL and chunk[node.col] != NULL
+                and chunk[node.col].rows == block.rows):
+            estimate(&c, node)
+            if node.found != NOT_INDEXED and node.sure:
+                node.by_index += 1
+                n = node.found
+        if n < 0:
+            self.decided(&c, scratch)
+            n = scratch.n
+        else:
+            self.blocks += 1
+            self.rows += block.rows
+            self.chosen += n
+        if self.timed:
+            self.ns += now_ns() - began
+        return n
+
+    cdef int narrow(self, Block block, Picks picks) noexcept nogil:
+        cdef Context c
+        cdef uint64_t* bits
+        cdef uint32_t n = picks.n
+        if n == 0:
+            return 0
+        if picks.kind == PICK_ALL and n == block.rows:
+            return self.run_indexed(block, NULL, picks)
+        self.prepare(&c, block, NULL)
+        decide(&c, self.root)
+        picks.as_list()
+        bits = self.arena
+        narrow(&c, self.root, picks.list, n, bits, SCAN_SET, self.arena, 2)
+        picks.set_list(picks.rows, scan_mask_rows(bits, n, picks.list, picks.list))
+        return <int>picks.n
+
+    def select(self, Block block not None):
+        """The rows of ``block`` for which the tree holds, as new Picks.  ValueError: a block of another layout."""
+        cdef Picks out = Picks()
+        self._fits(block)
+        with nogil:
+            self.run_indexed(block, NULL, out)
+        return out
+
+    def select_into(self, Block block not None, Picks out not None):
+        """The same into ``out``, whose memory is used again; returns how many rows."""
+        cdef int n
+        self._fits(block)
+        with nogil:
+            n = self.run_indexed(block, NULL, out)
+        return n
+
+    def refine(self, Block block not None, Picks picks not None):
+        """Keep those of ``picks`` for which the tree holds; returns how many are left."""
+        cdef int n
+        self._fits(block)
+        if picks.rows > block.rows:
+            raise ValueError("the picks are of another block")
+        with nogil:
+            n = self.narrow(block, picks)
+        return n
+
+    def count(self, Block block not None):
+        """How many rows of ``block`` the tree holds for."""
+        cdef Picks scratch = Picks()
+        cdef int64_t n
+        self._fits(block)
+        with nogil:
+            n = self.count_indexed(block, NULL, scratch)
+        return n
+
+    def _fits(self, Block block):
+        if block.layout is not self.layout and not _same(block.layout, self.layout):
+            raise ValueError("the block has other columns than the program")
+
+    @property
+    def columns(self):
+        """Numbers of the columns that the compiled tree looks at, ascending."""
+        used = set()
+        for leaf, _ in self.notes.values():
+            used.add(leaf.col)
+            if type(leaf).__name__ == "Pair":
+                used.add(leaf.col2)
+        return sorted(used)
+
+    @property
+    def indexable(self):
+        """Numbers of the columns whose postings the tree could use, ascending."""
+        return sorted({node["col"] for node in _tests(self.describe()) if node["indexable"]})
+
+    def describe(self):
+        """The compiled tree with its counters, for --explain: nested dicts.
+
+        Groups: op 'and' or 'or', items.  Constants: op 'const', value.  Tests: op 'test', leaf (the tree's own object),
+        negated, col, indexable, and counts of blocks: zone_none and zone_all (decided by zone maps), by_index, by_scan,
+        by_list (only candidate rows), rows_in (rows looked at), ns (when timed).
+        """
+        return _describe(self, self.root)
+
+    def reset(self):
+        """Set the counters to zero."""
+        self.blocks = self.rows = self.chosen = self.ns = 0
+        _reset(self.root)
+
+
+cdef object _describe(Program program, Node* node):
+    cdef int i
+    if node.kind == N_CONST:
+        return {"op": "const", "value": node.state == ALL}
+    if node.kind == N_AND or node.kind == N_OR:
+        return {"op": "and" if node.kind == N_AND else "or",
+                "items": [_describe(program, node.item[i]) for i in range(node.n)]}
+    leaf, negated = program.notes[<size_t>node]
+    return {
+        "op": "test", "leaf": leaf, "negated": negated, "col": leaf.col, "indexable": bool(node.indexable),
+        "zone_none": node.zone_none, "zone_all": node.zone_all, "by_index": node.by_index, "by_scan": node.by_scan,
+        "by_list": node.by_list, "rows_in": node.rows_in, "ns": node.ns,
+    }
+
+
+cdef void _reset(Node* node) noexcept:
+    cdef int i
+    node.zone_none = node.zone_all = node.by_index = node.by_scan = node.by_list = 0
+    node.rows_in = node.ns = 0
+    for i in range(node.n):
+        _reset(node.item[i])
+
+
+def _tests(node):
+    if node["op"] == "test":
+        yield node
+    for item in node.get("items", ()):
+        yield from _tests(item)
+
+
+def _depth(tree):
+    # Without recursion: the tree may be deeper than the interpreter likes.
+    deepest, todo = 0, [(tree, 0)]
+    while todo:
+        node, depth = todo.pop()
+        deepest = max(deepest, depth)
+        for item in getattr(node, "items", ()):
+            todo.append((item, depth + 1))
+    return deepest
+
+
+def _runs(values):
+    """Sorted integers -> the runs of neighbours among them, as (first, last)."""
+    return _runs_of([(v, v) for v in values])
+
+
+def _runs_of(ranges):
+    out = []
+    first = last = None
+    for lo, hi in sorted(ranges):
+        if last is not None and lo <= last + 1:
+            last = max(hi, last)
+            continue
+        if last is not None:
+            out.append((first, last))
+        first, last = lo, hi
+    if last is not None:
+        out.append((first, last))
+    return out
+
+
+cdef bint _same(Layout a, Layout b) noexcept:
+    cdef int i
+    if a.n != b.n:
+        return False
+    for i in range(a.n):
+        if (a.column[i].code != b.column[i].code or a.column[i].size != b.column[i].size
+                or a.column[i].count != b.column[i].count):
+            return False
+    return True
