@@ -1,0 +1,19 @@
+# The control page of a MultiLog, mapped: the door for lanes and versions.
+
+from libc.stdint cimport uint8_t, uint64_t
+from c_layout cimport ControlPage, Line
+
+cdef uint64_t boot_now() noexcept nogil
+
+cdef class Control:
+    cdef readonly object path
+    cdef readonly bint writable
+    cdef readonly int lanes             # lines there is room for
+    cdef readonly bytes schema          # the Arrow schema message
+    cdef uint8_t* map
+    cdef size_t size
+    cdef int fd
+    cdef const ControlPage* page
+    cdef Line* line                     # `lanes` of them
+    cdef int _check(self) except -1
+    cdef int claimed_lanes(self) noexcept nogil

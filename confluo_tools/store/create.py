@@ -1,0 +1,185 @@
+"""Making a MultiLog: the folder, its control page and multilog.yaml; and the history kept in the latter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from confluo_tools.core.control import page
+from confluo_tools.core.segment import Shape
+from confluo_tools.errors import StoreError
+from confluo_tools.formats import arrow_meta
+from confluo_tools.schema import Schema
+
+FORMAT_VERSION = 1
+LANES = 256
+SEGMENT_BLOCKS = 16
+SYNC = {"none": 0, "seal": 1, "batch": 2}
+PAGE = 4096
+CONTROL = "control"
+ABOUT = "multilog.yaml"
+
+
+def message_bytes(schema: Schema) -> int:
+    """Bytes of the record batch message of a segment of ``schema``: the same for any number of rows."""
+    size = len(arrow_meta.batch_message(schema, 0, [(0, 0)] * len(schema.columns), 0))
+    return -(-size // 64) * 64
+
+
+def metadata(uuid: bytes) -> dict[str, str]:
+    """Key-value metadata of the schema messages of a log, beside ``confluo:schema``."""
+    return {"confluo:format": str(FORMAT_VERSION), "confluo:uuid": uuid.hex()}
+
+
+def header(schema: Schema, uuid: bytes) -> bytes:
+    """What every segment of a log begins with: ``ARROW1`` and the schema message, a multiple of 4 KiB."""
+    message = arrow_meta.schema_message(schema, metadata(uuid))
+    size = -(-(8 + len(message)) // PAGE) * PAGE - 8
+    return arrow_meta.MAGIC + b"\0\0" + arrow_meta.schema_message(schema, metadata(uuid), size=size)
+
+
+def shape(schema: Schema, head: bytes, uuid: bytes, segment_blocks: int, log_schema: Schema | None = None) -> Shape:
+    """The compiled form of segments with header ``head``, as readers with ``log_schema`` see them."""
+    return Shape(
+        schema.layout, head, uuid, message_bytes(schema), segment_blocks, (log_schema or schema).layout, schema
+    )
+
+
+def create(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    sync: str = "none",
+    lanes: int = LANES,
+    segment_blocks: int = SEGMENT_BLOCKS,
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Make an empty MultiLog at ``path``: a new folder, or an empty one.
+
+    ``sync``: 'none', 'seal' or 'batch', see multilog(5).  ``lanes``: how many writers there may be at once.
+    ``argv``: the command line, for the history.  Raises StoreError.
+    """
+    import secrets
+    import time
+
+    if sync not in SYNC:
+        raise StoreError(f"no such sync '{sync}'", hint="there are none, seal, batch")
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if set(os.listdir(folder)) - {ABOUT, CONTROL + ".tmp"}:
+            there = "is a MultiLog already" if (folder / CONTROL).exists() else "is not empty"
+            raise StoreError(there, where=path, hint="choose another name, or append to it")
+        uuid = secrets.token_bytes(16)
+        now = time.time_ns()
+        try:
+            control = page(
+                uuid, segment_blocks=segment_blocks, lanes=lanes, sync=SYNC[sync], created=now,
+                message_bytes=message_bytes(schema), schema=header(schema, uuid)[8:],
+            )  # fmt: skip
+        except ValueError as e:
+            raise StoreError(str(e), where=path) from None
+        options = {"sync": sync, "lanes": lanes, "block_rows": 65536, "segment_blocks": segment_blocks}
+        (folder / ABOUT).write_text(_about(schema, uuid, now, options), encoding="utf-8")
+        if argv is not None:
+            remember(folder, argv)
+        with open(folder / (CONTROL + ".tmp"), "wb") as f:  # its last step makes the folder a MultiLog
+            f.write(control)
+            f.flush()
+            if SYNC[sync]:
+                os.fsync(f.fileno())
+        os.rename(folder / (CONTROL + ".tmp"), folder / CONTROL)
+        if SYNC[sync]:
+            sync_folder(folder)
+    except OSError as e:
+        raise StoreError(f"cannot be made: {e.strerror}", where=e.filename or path) from None
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the names in ``folder`` reach the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remember(path: str | os.PathLike[str], argv: Sequence[str]) -> None:
+    """Append one command line to the history in multilog.yaml, in one write."""
+    import socket
+    import time
+
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    words = [os.fsencode(a).decode("utf-8", "backslashreplace") for a in argv]
+    line = f"- {_flow({'time': now, 'host': socket.gethostname(), 'argv': words})}\n"
+    fd = os.open(Path(path) / ABOUT, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_CREAT, 0o666)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
+def about(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What multilog.yaml says: uuid, created, options, schema, history (a list of time, host, argv).
+
+    Raises StoreError when it cannot be read.  Nothing but people depends on this file.
+    """
+    import yaml
+
+    file = Path(path) / ABOUT
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        raise StoreError(f"cannot be read: {str(e).splitlines()[0]}", where=file) from None
+    return data if isinstance(data, dict) else {}
+
+
+def history(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The command lines that made the log, oldest first: dicts with time, host, argv."""
+    entries = about(path).get("history") or []
+    return [e for e in entries if isinstance(e, dict)]
+
+
+def _about(schema: Schema, uuid: bytes, now: int, options: dict[str, Any]) -> str:
+    import time
+
+    data = schema.as_dict()
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now // 1_000_000_000))
+    lines = [
+        "# A MultiLog of confluo-tools, for people: see multilog(5).  The programs read the file 'control'.",
+        f"format: {FORMAT_VERSION}",
+        f"uuid: {_flow(uuid.hex())}",
+        f"created: {_flow(created)}",
+        f"options: {_flow(options)}",
+        "schema:",
+        f"  schema: {_flow(data['schema'])}",
+        f"  description: {_flow(data['description'])}",
+        "  fields:",
+        *(f"  - {_flow(f)}" for f in data["fields"]),
+        "history:",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: Any) -> str:
+    # YAML in one line, without importing a YAML library: quoted strings with YAML's own escapes.
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    return '"' + "".join(map(_escape, str(value))) + '"'
+
+
+def _escape(c: str) -> str:
+    if c in '"\\':
+        return "\\" + c
+    if c == " " or (c.isprintable() and c != "\ufeff"):
+        return c
+    n = ord(c)
+    return f"\\x{n:02x}" if n < 256 else f"\\u{n:04x}" if n < 65536 else f"\\U{n:08x}"

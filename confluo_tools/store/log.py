@@ -1,0 +1,291 @@
+"""An open MultiLog: versions, segments, blocks, writers."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Self
+
+from confluo_tools.core import lane as core_lane
+from confluo_tools.core.block import Block
+from confluo_tools.core.control import Control
+from confluo_tools.core.segment import Part, Segment, SegmentBlock, Shape
+from confluo_tools.errors import ConfluoError, DiskFullError, SchemaError, StoreError
+from confluo_tools.formats import arrow_meta
+from confluo_tools.schema import Schema
+from confluo_tools.store import create as _create
+from confluo_tools.store import recover
+from confluo_tools.store.version import Version
+
+BLOCK_ROWS = 65536
+
+
+@lru_cache(maxsize=64)
+def _read_schema(message: bytes) -> Schema:
+    # Raises ValueError: the core knows no other.
+    try:
+        parsed = arrow_meta.parse_message(message)
+        schema = arrow_meta.schema_from_metadata(parsed.metadata)
+    except ConfluoError as e:
+        raise ValueError(e.what) from None
+    if schema is None or not arrow_meta.matches(parsed, schema):
+        raise ValueError("its Arrow schema is not that of a MultiLog")
+    return schema
+
+
+class _Shapes(dict[bytes, Shape]):
+    """Header bytes -> Shape, for the segments that were written before the log gained columns."""
+
+    def __init__(self, main: Shape, schema: Schema) -> None:
+        super().__init__({main.header: main})
+        self.main, self.schema = main, schema
+
+    def __missing__(self, header: bytes) -> Shape:
+        schema = _read_schema(header[8:])
+        shape = _create.shape(schema, header, self.main.uuid, self.main.segment_blocks, self.schema)
+        self[header] = shape
+        return shape
+
+
+class Log:
+    """An open MultiLog.  ``damage`` grows as readers meet damaged parts: (path, block number or None, reason)."""
+
+    def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
+        self.path = os.fspath(path)
+        self.damage: list[tuple[str, int | None, str]] = []
+        try:
+            self.control = Control(os.path.join(self.path, _create.CONTROL), readonly)
+            self.schema = _read_schema(self.control.schema)
+        except (FileNotFoundError, NotADirectoryError):
+            there = os.path.exists(self.path)
+            what = "is not a MultiLog (it has no control page)" if there else "there is no such MultiLog"
+            raise StoreError(what, where=self.path) from None
+        except OSError as e:
+            raise StoreError(f"cannot be opened: {e.strerror}", where=self.path) from None
+        except ValueError as e:
+            raise StoreError(str(e), where=self.path) from None
+        self.uuid = self.control.uuid
+        self.sync = next(name for name, number in _create.SYNC.items() if number == self.control.sync)
+        self.segment_rows = self.control.segment_blocks * BLOCK_ROWS
+        try:
+            if _create.message_bytes(self.schema) != self.control.message_bytes:
+                raise ValueError("its control page and its schema do not fit together")
+            self._shape = _create.shape(
+                self.schema, arrow_meta.MAGIC + b"\0\0" + self.control.schema, self.uuid, self.control.segment_blocks
+            )
+        except ValueError as e:
+            raise StoreError(str(e), where=self.path) from None
+        self._shapes = _Shapes(self._shape, self.schema)
+        self._lanes: dict[int, _LaneCache] = {}
+
+    def __repr__(self) -> str:
+        return f"Log({self.path!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget the mapped segments.  Blocks given out stay valid."""
+        self._lanes.clear()
+
+    # -- reading
+
+    def version(self) -> Version:
+        """The rows published at this instant, in all lanes: an atomic cut.  Readers take no lock."""
+        try:
+            tails, _ = self.control.cut()
+        except (TimeoutError, OverflowError) as e:
+            raise StoreError(str(e), where=self.path) from None
+        return Version(tails)
+
+    def segments(self, version: Version | None = None) -> list[Part]:
+        """The segments with rows of ``version`` (None: now), lane by lane in the order of their rows.
+
+        Damaged or missing ones are left out and noted in ``damage``.
+        """
+        version = self.version() if version is None else version
+        parts: list[Part] = []
+        for lane, rows in enumerate(version.tails):
+            if rows:
+                parts += self._parts(lane, rows)
+        return parts
+
+    def blocks(self, version: Version | None = None) -> Iterator[SegmentBlock]:
+        """The blocks of ``version``, without copying: lane by lane, in the order of their rows.
+
+        Each has ``lane``, ``base``, ``zone``, and `SegmentBlock.check` to call before the first look at a column.
+        Damaged blocks are left out and noted in ``damage``.
+        """
+        for part in self.segments(version):
+            for number in range(part.blocks):
+                block = part.block(number)
+                if block is not None:
+                    yield block
+            part.release()
+
+    def row_block(self, lane: int, row: int, version: Version | None = None) -> tuple[SegmentBlock, int] | None:
+        """The block with row ``row`` of ``lane`` and the row's number in it; None when it is not there."""
+        rows = (self.version() if version is None else version)[lane]
+        for part in self._parts(lane, rows) if 0 <= row < rows else ():
+            if part.base <= row < part.base + part.rows:
+                number, inside = part.find(row)
+                block = part.block(number)
+                return None if block is None else (block, inside)
+        return None
+
+    def _parts(self, lane: int, rows: int) -> list[Part]:
+        epoch, sealed = self.control.epoch(lane), self.control.sealed(lane)
+        cache = self._lanes.get(lane)
+        if cache is None or cache.epoch != epoch or not cache.entries or (
+            rows > cache.entries[-1][0] + self.segment_rows
+        ):
+            entries = recover.list_segments(recover.lane_folder(self.path, lane))
+            cache = self._lanes[lane] = _LaneCache(epoch, entries, cache)
+        parts: list[Part] = []
+        expected = self.control.lane(lane)["first"]
+        for i, (base, path) in enumerate(cache.entries):
+            if base >= rows:
+                break
+            limit = base + self.segment_rows
+            end = min(cache.entries[i + 1][0] if i + 1 < len(cache.entries) else limit, limit)
+            self._gap(lane, expected, base)
+            expected = end
+            segment = self._segment(cache, lane, base, path, max(min(sealed, end) - base, 0))
+            if segment is not None:
+                parts.append(Part(segment, min(end, rows) - base))
+        self._gap(lane, min(expected, rows), rows)
+        return parts
+
+    def _gap(self, lane: int, expected: int, base: int) -> None:
+        if base > expected:
+            entry = (recover.lane_folder(self.path, lane), None, f"rows {expected} to {base - 1} are missing")
+            if entry not in self.damage:
+                self.damage.append(entry)
+
+    def _segment(self, cache: _LaneCache, lane: int, base: int, path: str, sealed: int) -> Segment | None:
+        known = cache.segments.get(base)
+        if known is not None and known.sealed == sealed:
+            return known
+        if cache.bad.get(base) == sealed:
+            return None
+        try:
+            segment = Segment(path, lane, base, self._shapes, self._shape, self.damage, sealed)
+        except ValueError as e:
+            reason = str(e)
+        except OSError as e:
+            reason = f"cannot be opened: {e.strerror}"
+        else:
+            cache.segments[base] = segment
+            return segment
+        cache.bad[base] = sealed
+        self.damage.append((path, None, reason))
+        return None
+
+    # -- writing
+
+    def writer(self, *, sync: str | None = None, ahead: int = 1) -> Writer:
+        """Claim a lane and write to it, beside any other writers.
+
+        ``sync``: 'none', 'seal' or 'batch' (None: what the log was made with).
+        ``ahead``: blocks to prepare ahead, -1 for no helper threads.
+        Raises StoreError, DiskFullError, BusyError (all lanes have a writer).
+        """
+        if not self.control.writable:
+            raise StoreError("cannot be written", where=self.path, hint="you may only read it")
+        number = _create.SYNC.get(sync or self.sync)
+        if number is None:
+            raise StoreError(f"no such sync '{sync}'", hint="there are none, seal, batch")
+        claim = recover.claim(self.path, self.control)
+        try:
+            recover.settle(self.control, claim, self._shapes, self._shape, number > 0)
+            self.control.claim(claim.lane, *recover.owner())
+            directory = os.open(claim.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as e:
+            os.close(claim.lock)
+            raise self._trouble(e) from None
+        full = recover.batch(self._shape, BLOCK_ROWS), recover.footer(self._shape, self.segment_rows)
+        return Writer(
+            self.control, self._shape, claim.lane, directory=directory, lock=claim.lock,
+            message=full[0], footer=full[1], sync=number, ahead=ahead, log=self,
+        )  # fmt: skip
+
+    def _trouble(self, e: OSError) -> StoreError:
+        where = e.filename or self.path
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFullError("the disk is full", where=where, hint="the rows before are kept; make room")
+        return StoreError(f"cannot be written: {e.strerror}", where=where)
+
+    def remember(self, argv: list[str]) -> None:
+        """Add a command line to the history in multilog.yaml."""
+        try:
+            _create.remember(self.path, argv)
+        except OSError as e:
+            raise self._trouble(e) from None
+
+
+class _LaneCache:
+    # What a reader knows of a lane's folder while the lane's epoch stands.
+    __slots__ = ("bad", "entries", "epoch", "segments")
+
+    def __init__(self, epoch: int, entries: list[tuple[int, str]], before: _LaneCache | None) -> None:
+        self.epoch, self.entries = epoch, entries
+        here = {base for base, _ in entries}
+        self.segments = {b: s for b, s in before.segments.items() if b in here} if before else {}
+        self.bad = {b: s for b, s in before.bad.items() if b in here} if before else {}
+
+
+class Writer(core_lane.Writer):
+    """The writer of one lane, for one thread.  `close` seals what was written; so does leaving a ``with``.
+
+    A writer that dies loses nothing that was published: the next one seals the lane for it.
+    """
+
+    log: Log
+
+    def __init__(self, control: Control, shape: Shape, number: int, *, log: Log, **rest: Any) -> None:
+        self.log = log
+
+    def append(self, block: Block) -> None:
+        """Copy the rows of ``block`` into the lane and publish them.
+
+        Raises DiskFullError: the rows counted by ``rows`` are published, the others not stored.
+        """
+        try:
+            super().append(block)
+        except OSError as e:
+            raise self.log._trouble(e) from None
+        except ValueError as e:
+            raise SchemaError(str(e), where=self.log.path) from None
+
+    def close(self) -> None:
+        """Publish, seal, and give the lane back.  A second call does nothing."""
+        if self.closed:
+            return
+        lock = self.join()
+        log = self.log
+        claim = recover.Claim(self.number, recover.lane_folder(log.path, self.number), lock)
+        try:
+            recover.settle(log.control, claim, log._shapes, log._shape, self.sync > 0)
+            log.control.release(self.number)
+        except OSError as e:
+            raise log._trouble(e) from None
+        finally:
+            os.close(lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ConfluoError:
+            if value is None:  # else the first error is the one to hear of
+                raise

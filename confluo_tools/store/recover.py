@@ -1,0 +1,162 @@
+"""Claiming a lane: its lock, and the settling of what its last owner left behind.
+
+The lock is flock(2) on ``lane-NNN/lock``: the kernel lets go of it when its holder dies, however it dies and
+in whatever pid namespace it lived, which no number written into a file could tell.
+Every step may be cut off by a death and is repeated by the next owner.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from confluo_tools.core.control import Control, fault
+from confluo_tools.core.segment import Segment, Shape, seal_compact, seal_in_place
+from confluo_tools.errors import BusyError, StoreError
+from confluo_tools.formats import arrow_meta
+from confluo_tools.store.create import metadata, sync_folder
+
+BLOCK_ROWS = 65536
+COMPACT_ROWS = 32768  # a lone block with fewer rows is rewritten without room for more
+_NAME = re.compile(r"seg-(\d{16,20})\.arrow$")
+_TEMPORARY = re.compile(r"\.seg-\d+\.tmp$")
+
+
+class Claim(NamedTuple):
+    lane: int
+    folder: str
+    lock: int
+
+
+def lane_folder(log: str, lane: int) -> str:
+    return os.path.join(log, f"lane-{lane:03d}")
+
+
+def list_segments(folder: str) -> list[tuple[int, str]]:
+    """(row number of the first row, path) of the segments of a lane, ascending.  [] when there is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = [(int(m[1]), os.path.join(folder, m[0])) for m in map(_NAME.match, names) if m]
+    return sorted(found)
+
+
+def batch(shape: Shape, rows: int, capacity: int = BLOCK_ROWS) -> bytes:
+    """The record batch message of a block of ``capacity`` rows that says ``rows``."""
+    stride, buffers = shape.geometry(capacity)
+    return arrow_meta.batch_message(shape.schema, rows, buffers, stride - shape.message, size=shape.message)
+
+
+def footer(shape: Shape, rows: int, capacity: int = BLOCK_ROWS) -> bytes:
+    """The Arrow footer of a segment of ``rows`` rows."""
+    return arrow_meta.footer(shape.schema, metadata(shape.uuid), shape.blocks(rows, capacity))
+
+
+def claim(path: str, control: Control) -> Claim:
+    """Lock the first lane that has no owner.  Raises BusyError when all lanes have one, StoreError."""
+    try:
+        for lane in range(control.lanes):
+            folder = lane_folder(path, lane)
+            os.makedirs(folder, exist_ok=True)
+            lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            except OSError:
+                os.close(lock)
+                raise
+            fault("claim-locked")
+            return Claim(lane, folder, lock)
+    except OSError as e:
+        hint = "the log is read-only for you" if e.errno in (errno.EACCES, errno.EROFS, errno.EPERM) else ""
+        raise StoreError(f"cannot be written: {e.strerror}", where=e.filename or path, hint=hint) from None
+    raise BusyError(f"all {control.lanes} lanes have a writer", where=path, hint="stop one of them first")
+
+
+def settle(control: Control, claim: Claim, shapes: Mapping[bytes, Shape], shape: Shape, sync: bool) -> None:
+    """Leave the lane with sealed segments only, ending at its published tail.
+
+    Half-made files and segments without a published row are removed; rows beyond the tail were never
+    visible and go.  The caller holds the lock.  Raises OSError (for one, when the disk is full).
+    """
+    tail = control.rows(claim.lane)
+    segments = list_segments(claim.folder)
+    for name in os.listdir(claim.folder):
+        if _TEMPORARY.match(name):
+            os.unlink(os.path.join(claim.folder, name))
+    for base, path in segments:
+        if base >= tail:
+            os.unlink(path)
+            fault("settle-empty")
+    segments = [(base, path) for base, path in segments if base < tail]
+    ends = [*(base for base, _ in segments[1:]), tail][: len(segments)]
+    for (base, path), end in zip(segments, ends, strict=True):
+        if end <= control.sealed(claim.lane):
+            continue
+        try:
+            seals = _settle_one(claim, base, path, end - base, shapes, shape, sync)
+        except ValueError:
+            seals = 0  # damaged: readers and --verify say how; it must not stop the next writer
+        fault("settle-mark")
+        control.set_sealed(claim.lane, end, seals)
+
+
+def _settle_one(
+    claim: Claim, base: int, path: str, rows: int, shapes: Mapping[bytes, Shape], shape: Shape, sync: bool
+) -> int:
+    damage: list[tuple[str, int | None, str]] = []
+    try:
+        sealed = Segment(path, claim.lane, base, shapes, shape, damage, rows)
+        if not damage and not sealed.check_trailer():
+            return 0
+    except ValueError:
+        pass
+    growing = Segment(path, claim.lane, base, shapes, shape, damage)
+    own = growing.shape
+    if rows > growing.blocks_on_file * growing.capacity:
+        raise ValueError(f"it has room for {growing.blocks_on_file * growing.capacity} rows; it should have {rows}")
+    if growing.capacity == BLOCK_ROWS and rows <= COMPACT_ROWS:
+        capacity = -(-rows // 64) * 64
+        new = os.path.join(claim.folder, f".seg-{base:016d}.tmp")
+        seal_compact(
+            path, new, own, claim.lane, base, rows, batch(own, rows, capacity), footer(own, rows, capacity), sync
+        )
+        fault("compact-rename")
+        os.rename(new, path)
+        if sync:
+            sync_folder(claim.folder)
+    elif growing.capacity == BLOCK_ROWS:
+        in_last = rows - (rows - 1) // BLOCK_ROWS * BLOCK_ROWS
+        seal_in_place(path, own, claim.lane, base, rows, batch(own, in_last), footer(own, rows), sync)
+    else:
+        raise ValueError("it is compact but its seal is damaged")
+    return 1
+
+
+def owner() -> tuple[int, int, int]:
+    """(pid, start time in clock ticks since boot, first 8 bytes of the boot id) of this process, for people."""
+    started = boot = 0
+    try:
+        with open("/proc/self/stat", "rb") as f:
+            started = int(f.read().rpartition(b")")[2].split()[19])
+        boot = boot_id()
+    except (OSError, ValueError, IndexError):
+        pass
+    return os.getpid(), started, boot
+
+
+def boot_id() -> int:
+    """First 8 bytes of the id of this boot of the machine, 0 when there is none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as f:
+            return int(f.read(19).replace(b"-", b"")[:16], 16)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,98 @@
+# The only file that names memory orders.
+#
+# A lane has one writer.  It fills columns, then publishes the rows with one compare-and-swap of the tail word:
+#
+#   tail word    bits 0-47   rows published
+#                bits 48-55  freezes in force (coordinators may overlap)
+#                bits 56-63  freezes that were broken because their deadline had passed, modulo 256
+#
+#   publish      release: the columns, the zones and the block head are visible to whoever sees the new tail.
+#                Refused while the freeze count is not zero; bits 48-63 never change in a publish.
+#   load         acquire: what was stored before the tail that we read is what we read after it.
+#   freeze/thaw  sequentially consistent read-modify-write.  A coordinator raises the count in all lanes, then
+#                reads all tails: any publish after that fails, so the vector of tails was true at one instant.
+#   break        the writer takes an expired freeze out: count to zero, broken + 1, in one compare-and-swap.
+#                A coordinator that finds `broken` changed when it thaws knows that its cut was not atomic.
+#
+# Fields with one writer and no order of their own (zones, owner, counts) are plain 8-byte relaxed accesses.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint64_t cfl_load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+    static inline void cfl_store(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+    static inline uint64_t cfl_peek(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+    static inline void cfl_poke(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+    static inline uint32_t cfl_load32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+    static inline void cfl_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+    static inline uint64_t cfl_or(uint64_t *p, uint64_t v) { return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL); }
+    static inline int cfl_swap_release(uint64_t *p, uint64_t *seen, uint64_t v) {
+        return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    }
+    static inline int cfl_swap(uint64_t *p, uint64_t *seen, uint64_t v) {
+        return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    }
+    static inline int cfl_swap32(uint32_t *p, uint32_t *seen, uint32_t v) {
+        return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    }
+    static inline void cfl_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+    """
+    uint64_t load_acquire "cfl_load"(const uint64_t* p) noexcept nogil
+    void store_release "cfl_store"(uint64_t* p, uint64_t v) noexcept nogil
+    uint64_t load_relaxed "cfl_peek"(const uint64_t* p) noexcept nogil
+    void store_relaxed "cfl_poke"(uint64_t* p, uint64_t v) noexcept nogil
+    uint32_t load_acquire32 "cfl_load32"(const uint32_t* p) noexcept nogil
+    void store_release32 "cfl_store32"(uint32_t* p, uint32_t v) noexcept nogil
+    uint64_t fetch_or "cfl_or"(uint64_t* p, uint64_t v) noexcept nogil
+    bint swap_release "cfl_swap_release"(uint64_t* p, uint64_t* seen, uint64_t v) noexcept nogil
+    bint swap "cfl_swap"(uint64_t* p, uint64_t* seen, uint64_t v) noexcept nogil
+    bint swap32 "cfl_swap32"(uint32_t* p, uint32_t* seen, uint32_t v) noexcept nogil
+    void fence "cfl_fence"() noexcept nogil
+
+cdef enum:
+    FREEZE_SHIFT = 48
+    BROKEN_SHIFT = 56
+    FREEZE_LIMIT = 255
+
+cdef inline uint64_t tail_rows(uint64_t word) noexcept nogil:
+    return word & ((<uint64_t>1 << FREEZE_SHIFT) - 1)
+
+cdef inline uint32_t tail_freezes(uint64_t word) noexcept nogil:
+    return <uint32_t>(word >> FREEZE_SHIFT) & 255
+
+cdef inline uint32_t tail_broken(uint64_t word) noexcept nogil:
+    return <uint32_t>(word >> BROKEN_SHIFT)
+
+cdef inline bint tail_publish(uint64_t* tail, uint64_t rows) noexcept nogil:
+    """Publish `rows` rows; False while the lane is frozen.  Only the lane's writer calls this."""
+    cdef uint64_t word = load_relaxed(tail)
+    while tail_freezes(word) == 0:
+        if tail_rows(word) >= rows:
+            return True
+        if swap_release(tail, &word, (word >> FREEZE_SHIFT << FREEZE_SHIFT) | rows):
+            return True
+    return False
+
+cdef inline bint tail_freeze(uint64_t* tail, uint64_t* before) noexcept nogil:
+    """Raise the freeze count; `before` gets the word as it was.  False when 255 freezes are in force."""
+    cdef uint64_t word = load_acquire(tail)
+    while tail_freezes(word) < FREEZE_LIMIT:
+        if swap(tail, &word, word + (<uint64_t>1 << FREEZE_SHIFT)):
+            before[0] = word
+            return True
+    return False
+
+cdef inline bint tail_thaw(uint64_t* tail, uint32_t broken) noexcept nogil:
+    """Lower the freeze count again; False when our freeze was broken in between."""
+    cdef uint64_t word = load_acquire(tail)
+    while tail_broken(word) == broken and tail_freezes(word) > 0:
+        if swap(tail, &word, word - (<uint64_t>1 << FREEZE_SHIFT)):
+            return True
+    return False
+
+cdef inline void tail_break(uint64_t* tail, uint64_t seen) noexcept nogil:
+    """Take the freezes of the word `seen` out, if it is still the word."""
+    cdef uint64_t broken = (<uint64_t>tail_broken(seen) + 1) & 255
+    swap(tail, &seen, tail_rows(seen) | broken << BROKEN_SHIFT)

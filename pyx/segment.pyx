@@ -1,0 +1,726 @@
+"""Segments of a MultiLog: files of up to `segment_blocks` blocks in Arrow layout, mapped for reading, and sealed.
+
+Errors are ValueError (what is wrong with the file) and OSError; the store says them to people.
+Damage found later, in a page that nobody had looked at yet, goes to the list ``damage``.
+"""
+
+from libc.errno cimport errno, EINTR, ENOMEM, ENXIO, EIO
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memcmp, memset
+from posix.mman cimport mmap, munmap, madvise, MAP_SHARED, MAP_FAILED, PROT_READ, PROT_WRITE, MADV_DONTNEED
+from posix.stat cimport fstat, struct_stat
+from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
+from posix.types cimport off_t
+from posix.unistd cimport close, ftruncate, lseek
+from c_atomic cimport fetch_or, load_acquire, load_relaxed
+from c_block cimport Zone, BLOCK_ROWS, I8, F64
+from c_crc cimport crc32c, crc_page, crc_use_hardware, CRC_ZERO_PAGE
+from c_fault cimport fault_point
+from c_layout cimport (Geometry, BlockHead, Seal, BLOCK_MAGIC, SEAL_MAGIC, ARROW_MAGIC, PAGE, HEAD_BYTES, SEAL_BYTES,
+                       SEAL_GAP, SEAL_CRC, FORMAT_VERSION, MAX_COLUMNS, geometry, data_end, blocks_of, seal_bytes,
+                       round_up)
+from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes, PICK_ALL
+cimport cython
+import os
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pread(int fd, void* data, size_t n, off_t at)
+    ssize_t pwrite(int fd, const void* data, size_t n, off_t at)
+    enum: SEEK_DATA
+    enum: SEEK_HOLE
+
+cdef extern from "fcntl.h" nogil:
+    int fallocate(int fd, int mode, off_t at, off_t n)
+    int posix_fallocate(int fd, off_t at, off_t n)
+    enum: FALLOC_FL_KEEP_SIZE
+    enum: FALLOC_FL_PUNCH_HOLE
+
+MAX_HEADER = 4 << 20
+
+
+cdef class Shape:
+    """What all segments of one schema in one log share.
+
+    ``layout``: columns of the segments; ``log_layout``: the columns that readers see, found by name
+    (ValueError when a column of the same name has another type).
+    """
+
+    def __cinit__(self, Layout layout not None, bytes header not None, bytes uuid not None, uint32_t message,
+                  int segment_blocks, Layout log_layout not None, schema=None):
+        cdef int i, j
+        if len(uuid) != 16 or layout.n > MAX_COLUMNS or len(header) % PAGE or message % 64:
+            raise ValueError("impossible shape of a segment")
+        self.layout, self.header, self.uuid, self.message = layout, header, uuid, message
+        self.header_bytes = <uint32_t>len(header)
+        self.segment_blocks, self.log_layout, self.schema = segment_blocks, log_layout, schema
+        self.source = <int*>calloc(max(log_layout.n, 1), sizeof(int))
+        if self.source == NULL:
+            raise MemoryError
+        self.identity = layout.n == log_layout.n
+        for i in range(log_layout.n):
+            j = layout.get(log_layout.names[i])
+            self.source[i] = j
+            self.identity = self.identity and i == j
+            if j >= 0 and (layout.column[j].code != log_layout.column[i].code
+                           or layout.column[j].width != log_layout.column[i].width):
+                raise ValueError(f"its column {log_layout.names[i]} has another type than the log's")
+
+    def __dealloc__(self):
+        free(self.source)
+
+    cdef void fill(self, Geometry* g, uint32_t capacity) noexcept nogil:
+        geometry(g, self.layout.column, self.layout.n, self.header_bytes, self.message, capacity)
+
+    def geometry(self, uint32_t capacity=BLOCK_ROWS):
+        """(stride, [(offset in the body, bytes) of each column]) of blocks of ``capacity`` rows."""
+        cdef Geometry g
+        cdef int i
+        if not 1 <= capacity <= BLOCK_ROWS:
+            raise ValueError(f"capacity {capacity}")
+        self.fill(&g, capacity)
+        return g.stride, [(g.column[i] - g.message, <uint64_t>self.layout.column[i].width * capacity)
+                          for i in range(self.layout.n)]
+
+    def blocks(self, uint64_t rows, uint32_t capacity=BLOCK_ROWS):
+        """(offset, message bytes, body bytes) of each block of a segment of ``rows`` rows, for the footer."""
+        cdef Geometry g
+        cdef uint32_t k
+        if not 1 <= capacity <= BLOCK_ROWS:
+            raise ValueError(f"capacity {capacity}")
+        self.fill(&g, capacity)
+        return [(g.header + k * g.stride, g.message, g.stride - g.message) for k in range(blocks_of(&g, rows))]
+
+
+cdef int _read_all(int fd, void* data, size_t n, uint64_t at) noexcept nogil:
+    # 0, or errno; EIO when the file ends before.
+    cdef ssize_t got
+    cdef uint8_t* p = <uint8_t*>data
+    while n:
+        got = pread(fd, p, n, at)
+        if got < 0 and errno == EINTR:
+            continue
+        if got <= 0:
+            return errno if got < 0 else EIO
+        p += got
+        at += got
+        n -= got
+    return 0
+
+
+cdef int _write_all(int fd, const void* data, size_t n, uint64_t at) noexcept nogil:
+    cdef ssize_t done
+    cdef const uint8_t* p = <const uint8_t*>data
+    while n:
+        done = pwrite(fd, p, n, at)
+        if done < 0 and errno == EINTR:
+            continue
+        if done < 0:
+            return errno
+        p += done
+        at += done
+        n -= done
+    return 0
+
+
+cdef class Segment:
+    """The segment at ``path``, mapped.  ``rows``: how many rows it has been sealed with, 0 while it grows.
+
+    ``shapes``: a mapping from the header bytes to a Shape (raising ValueError for a header that is none);
+    ``shape``: that of the log, tried when the header is damaged.
+    Raises ValueError when nothing in the file can be trusted.
+    """
+
+    def __cinit__(self, path, int lane, uint64_t base, shapes, Shape shape not None, list damage not None,
+                  uint64_t rows=0):
+        cdef int fd
+        self.path, self.lane, self.base, self.damage = path, lane, base, damage
+        self.map = NULL
+        self._told = set()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._open(fd, shapes, shape, rows)
+        finally:
+            close(fd)
+
+    def _open(self, int fd, shapes, Shape main, uint64_t rows):
+        cdef struct_stat st
+        cdef uint8_t start[16]
+        cdef uint32_t length
+        if fstat(fd, &st):
+            raise OSError("fstat")
+        cdef uint64_t size = st.st_size
+        candidates = [main]
+        if _read_all(fd, start, 16, 0):
+            raise ValueError(f"it has {size} bytes")
+        memcpy(&length, start + 12, 4)
+        header = b""
+        if not memcmp(start, ARROW_MAGIC, 8) and 16 <= length <= MAX_HEADER and not (length + 16) % PAGE:
+            header = os.pread(fd, length + 16, 0)
+        problem = None
+        if header != main.header:
+            problem = "its header is damaged"
+            try:
+                candidates = [shapes[header], main] if header else [main]
+            except ValueError as e:
+                problem = f"its header is damaged ({e})"
+        for shape in candidates:
+            found = self._try(fd, size, shape, rows)
+            if found is None:
+                if header != (<Shape>shape).header:
+                    if not self.sealed:
+                        break                       # no checksums to tell which columns these are
+                    self.tell(None, problem)
+                return
+            problem = problem or found
+        raise ValueError(problem)
+
+    def _try(self, int fd, uint64_t size, Shape shape, uint64_t rows):
+        # None when the file is a segment of this shape, else what is wrong.
+        cdef BlockHead head
+        cdef void* memory
+        cdef uint64_t room
+        self.shape = shape
+        if _read_all(fd, &head, sizeof(head), len(shape.header) + shape.message):
+            return f"it ends before its first block ({size} bytes)"
+        if (memcmp(head.magic, BLOCK_MAGIC, 8) or head.capacity == 0 or head.capacity > BLOCK_ROWS
+                or head.capacity % 64):
+            return "its first block has no head"
+        if memcmp(head.uuid, <const char*>shape.uuid, 16):
+            return "it belongs to another MultiLog"
+        if head.lane != <uint32_t>self.lane or head.base != self.base:
+            return f"it is row {head.base} of lane {head.lane}; it should be row {self.base} of lane {self.lane}"
+        if head.columns != <uint32_t>shape.layout.n:
+            return f"it has {head.columns} columns; its schema has {shape.layout.n}"
+        shape.fill(&self.g, head.capacity)
+        room = 1 if head.capacity < BLOCK_ROWS else shape.segment_blocks
+        self.blocks_on_file = min(room, (size - self.g.header) // self.g.stride if size > self.g.header else 0)
+        if rows and blocks_of(&self.g, rows) > <uint32_t>self.blocks_on_file:
+            return f"it is cut short: {size} bytes for {rows} rows"
+        if not self.blocks_on_file:
+            return f"it is cut short: {size} bytes"
+        if rows:
+            self.blocks_on_file = blocks_of(&self.g, rows)
+            what = self._open_seal(fd, size, rows)
+            if what:
+                return "its seal is missing or damaged"
+        self.size = self.g.header + self.blocks_on_file * self.g.stride
+        memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
+        if memory == MAP_FAILED:
+            raise OSError(errno, os.strerror(errno), self.path)
+        self.map = <uint8_t*>memory
+        self.bad_block = <uint64_t*>calloc((self.blocks_on_file + 63) // 64, 8)
+        self._cache = [None] * self.blocks_on_file
+        if self.bad_block == NULL:
+            raise MemoryError
+        return None
+
+    cdef int _open_seal(self, int fd, uint64_t size, uint64_t rows) except -1:
+        # Read the seal with read(2), not through the map: a file that is being sealed changes its length.
+        cdef uint64_t end = data_end(&self.g, rows), n = end // PAGE
+        cdef uint8_t gap[192]
+        cdef Seal* seal = <Seal*>(gap + SEAL_GAP)
+        cdef uint32_t check
+        if _read_all(fd, gap, SEAL_GAP + SEAL_BYTES, end):
+            return 1
+        free(self.crc)
+        free(self.good)
+        self.crc = <uint32_t*>malloc(n * 4)
+        self.good = <uint64_t*>calloc((n + 63) // 64, 8)
+        if self.crc == NULL or self.good == NULL:
+            raise MemoryError
+        if _read_all(fd, self.crc, n * 4, end + SEAL_GAP + SEAL_BYTES):
+            return 1
+        memcpy(&check, gap + SEAL_GAP + SEAL_CRC, 4)
+        if check != crc32c(gap, SEAL_GAP + SEAL_CRC):
+            self.tell(None, "its seal record is damaged")
+        elif (memcmp(seal.magic, SEAL_MAGIC, 8) or seal.rows != rows or seal.base != self.base or seal.pages != n
+                or seal.lane != <uint32_t>self.lane or memcmp(seal.uuid, <const char*>self.shape.uuid, 16)):
+            return 1
+        self.sealed, self.pages = rows, n
+        return 0
+
+    def __dealloc__(self):
+        if self.map != NULL:
+            munmap(self.map, self.size)
+        free(self.crc)
+        free(self.good)
+        free(self.bad_block)
+
+    def __repr__(self):
+        return f"Segment({self.path!r}, lane={self.lane}, base={self.base}, sealed={self.sealed})"
+
+    @property
+    def uuid(self):
+        return self.shape.uuid
+
+    @property
+    def capacity(self):
+        """Rows of a block: 65,536, or less in a compacted segment of one block."""
+        return self.g.capacity
+
+    def tell(self, number, str reason not None):
+        """Note damage: of block ``number``, or of the segment as a whole (None).  Once for each reason."""
+        if (number, reason) not in self._told:
+            self._told.add((number, reason))
+            self.damage.append((self.path, number, reason))
+
+    cdef bint ensure_bytes(self, uint64_t start, uint64_t end) noexcept nogil:
+        cdef uint64_t page, last, bit
+        if self.crc == NULL or start >= end:
+            return True
+        last = (end - 1) // PAGE
+        for page in range(start // PAGE, last + 1):
+            bit = <uint64_t>1 << (page & 63)
+            if load_relaxed(&self.good[page >> 6]) & bit:
+                continue
+            if page >= self.pages or crc_page(self.map + page * PAGE) != self.crc[page]:
+                return False
+            fetch_or(&self.good[page >> 6], bit)
+        return True
+
+    cdef bint ensure(self, int number, int column, uint32_t start, uint32_t rows) noexcept nogil:
+        cdef int j = self.shape.source[column]
+        cdef uint64_t at, width
+        cdef const BlockHead* head
+        if self.crc == NULL or j < 0:
+            return True
+        at = self.g.header + number * self.g.stride
+        head = <const BlockHead*>(self.map + at + self.g.message)
+        if not head.used[j >> 6] >> (j & 63) & 1:
+            return True
+        width = self.shape.layout.column[j].width
+        at += self.g.column[j]
+        return self.ensure_bytes(at + start * width, at + (<uint64_t>start + rows) * width)
+
+    cdef bint ensure_list(self, int number, int column, const uint16_t* rows, uint32_t n) noexcept nogil:
+        cdef int j = self.shape.source[column]
+        cdef uint64_t at, width, page, before = ~<uint64_t>0
+        cdef const BlockHead* head
+        cdef uint32_t i
+        if self.crc == NULL or j < 0:
+            return True
+        at = self.g.header + number * self.g.stride
+        head = <const BlockHead*>(self.map + at + self.g.message)
+        if not head.used[j >> 6] >> (j & 63) & 1:
+            return True
+        width = self.shape.layout.column[j].width
+        at += self.g.column[j]
+        for i in range(n):
+            page = (at + (rows[i] + <uint64_t>1) * width - 1) // PAGE
+            if page == before and (at + rows[i] * width) // PAGE == page:
+                continue
+            before = page
+            if not self.ensure_bytes(at + rows[i] * width, at + (rows[i] + <uint64_t>1) * width):
+                return False
+        return True
+
+    cpdef SegmentBlock block(self, int number, uint32_t rows):
+        """Block ``number``, its first ``rows`` rows; None when it is damaged (see ``damage``)."""
+        cdef SegmentBlock block
+        cdef BlockHead* head
+        cdef Zone* zone
+        cdef uint64_t start
+        cdef int i, j
+        if not 0 <= number < self.blocks_on_file or rows > self.g.capacity:
+            self.tell(number, f"rows {self.base + number * self.g.capacity} and on are not in the file")
+            return None
+        block = self._cache[number]
+        if block is not None and block.rows == rows:
+            return block
+        if self.bad_block[number >> 6] >> (number & 63) & 1:
+            return None
+        start = self.g.header + number * self.g.stride
+        if not self.ensure_bytes(start, start + self.g.column[0]):
+            self.condemn(number, "the head of the block is damaged")
+            return None
+        head = <BlockHead*>(self.map + start + self.g.message)
+        if (memcmp(head.magic, BLOCK_MAGIC, 8) or memcmp(head.uuid, <const char*>self.shape.uuid, 16)
+                or head.lane != <uint32_t>self.lane or head.base != self.base + number * <uint64_t>self.g.capacity
+                or head.number != <uint32_t>number or head.capacity != self.g.capacity
+                or head.columns != <uint32_t>self.g.n):
+            self.condemn(number, "the block has no head of its own")
+            return None
+        block = SegmentBlock(self.shape.log_layout)
+        block.segment, block.number, block.owner = self, number, self
+        block.lane, block.rows, block.base = self.lane, rows, head.base
+        zone = <Zone*>(self.map + start + self.g.zones)
+        for i in range(self.shape.log_layout.n):
+            j = self.shape.source[i]
+            if j >= 0 and head.used[j >> 6] >> (j & 63) & 1:
+                block.col[i] = self.map + start + self.g.column[j]
+        if self.shape.identity:
+            block.zone = zone
+        else:
+            _map_zones(block, self.shape, zone)
+        self._cache[number] = block
+        return block
+
+    def condemn(self, int number, str reason not None):
+        """Note that block ``number`` is damaged: it is not given out again."""
+        if 0 <= number < self.blocks_on_file:
+            self.bad_block[number >> 6] |= <uint64_t>1 << (number & 63)
+            self._cache[number] = None
+        self.tell(number, reason)
+
+    def release(self):
+        """Give the memory of the map back.  Blocks stay valid; what is touched again is read again."""
+        madvise(self.map, self.size, MADV_DONTNEED)
+
+    def bad_pages(self):
+        """Numbers of the pages that are not what was sealed (of an unsealed segment: none)."""
+        cdef uint64_t page
+        cdef uint8_t* mark
+        cdef bint any_bad = False
+        if self.crc == NULL:
+            return []
+        mark = <uint8_t*>calloc(self.pages, 1)
+        if mark == NULL:
+            raise MemoryError
+        try:
+            with nogil:
+                for page in range(self.pages):
+                    if crc_page(self.map + page * PAGE) != self.crc[page]:
+                        mark[page] = 1
+                        any_bad = True
+            return [i for i in range(self.pages) if mark[i]] if any_bad else []
+        finally:
+            free(mark)
+
+    def name_page(self, uint64_t page):
+        """(block number or None, [names of the columns]) of what stands in ``page``."""
+        cdef uint64_t start = page * PAGE, end = start + PAGE, at
+        cdef int i
+        if start < self.g.header:
+            return None, []
+        number = (start - self.g.header) // self.g.stride
+        at = self.g.header + number * self.g.stride
+        names = []
+        for i in range(self.g.n):
+            if (at + self.g.column[i] < end
+                    and at + self.g.column[i] + <uint64_t>self.shape.layout.column[i].width * self.g.capacity > start):
+                names.append(self.shape.layout.names[i])
+        return number, names
+
+    def check_trailer(self):
+        """What is wrong with the bytes after the data of a sealed segment: a list of sentences."""
+        cdef Seal* seal
+        cdef uint32_t check
+        cdef uint64_t end = self.pages * PAGE, fixed = seal_bytes(end)
+        if self.crc == NULL:
+            return []
+        with open(self.path, "rb") as f:
+            f.seek(end)
+            data = f.read()
+        cdef const uint8_t[::1] view = data
+        if <uint64_t>len(data) < fixed:
+            return ["it ends inside its seal"]
+        seal = <Seal*>&view[SEAL_GAP]
+        memcpy(&check, &view[SEAL_GAP + SEAL_CRC], 4)
+        if check != crc32c(&view[0], SEAL_GAP + SEAL_CRC):
+            return ["its seal record is damaged"]
+        found = []
+        if seal.pages_crc != crc32c(&view[SEAL_GAP + SEAL_BYTES], fixed - SEAL_GAP - SEAL_BYTES):
+            found.append("the page checksums in its seal are damaged")
+        if <uint64_t>len(data) != fixed + seal.footer_bytes:
+            found.append(f"it has {end + len(data)} bytes; sealed with {end + fixed + seal.footer_bytes}")
+        elif seal.footer_crc != crc32c(&view[0] + fixed, seal.footer_bytes):
+            found.append("its Arrow footer is damaged")
+        return found
+
+
+cdef int _map_zones(SegmentBlock block, Shape shape, const Zone* zone) except -1:
+    # The zones in the order of the log's columns; absent columns have the zone of zeros.
+    cdef Zone* own = <Zone*>calloc(max(shape.log_layout.n, 1), sizeof(Zone))
+    cdef uint64_t zero
+    cdef int i
+    if own == NULL:
+        raise MemoryError
+    for i in range(shape.log_layout.n):
+        if shape.source[i] >= 0:
+            own[i] = zone[shape.source[i]]
+        elif block.rows:
+            zero = <uint64_t>1 << 63 if I8 <= shape.log_layout.column[i].code <= F64 else 0
+            own[i].not_min, own[i].max = ~zero, zero
+    block.own, block.own_size, block.zone = <uint8_t*>own, shape.log_layout.n * sizeof(Zone), own
+    return 0
+
+
+cdef class SegmentBlock(Block):
+    """A block of a segment, in the map of its file."""
+
+    cdef bint ensure(self, int column) noexcept nogil:
+        return self.segment.ensure(self.number, column, 0, self.rows)
+
+    cdef bint ensure_picks(self, int column, Picks picks) noexcept nogil:
+        if picks.kind == PICK_ALL or picks.n * 8 > self.rows:
+            return self.segment.ensure(self.number, column, 0, self.rows)
+        return self.segment.ensure_list(self.number, column, picks.as_list(), picks.n)
+
+    def check(self, columns=None, Picks picks=None):
+        """Whether the bytes of ``columns`` (numbers; None: all) are what was sealed, for all rows or ``picks``.
+
+        Damage is noted (``segment.damage``), and the block is not given out again.
+        Call it before the first look at a column; a page is summed once a process.
+        """
+        cdef int i
+        cdef bint fine
+        for i in range(self.layout.n) if columns is None else columns:
+            if not 0 <= i < self.layout.n:
+                raise IndexError(i)
+            fine = self.ensure(i) if picks is None else self.ensure_picks(i, picks)
+            if not fine:
+                self.segment.condemn(self.number, f"column {self.layout.names[i]} is damaged")
+                return False
+        return True
+
+
+@cython.final
+cdef class Part:
+    """A segment at a version: its first ``rows`` rows, in ``blocks`` blocks."""
+
+    def __cinit__(self, Segment segment not None, uint64_t rows):
+        self.segment, self.rows = segment, rows
+        self.blocks = <int>((rows + segment.g.capacity - 1) // segment.g.capacity)
+
+    def __repr__(self):
+        return f"Part({self.segment.path!r}, rows={self.rows})"
+
+    @property
+    def lane(self):
+        return self.segment.lane
+
+    @property
+    def base(self):
+        return self.segment.base
+
+    @property
+    def path(self):
+        return self.segment.path
+
+    @property
+    def sealed(self):
+        return self.segment.sealed != 0
+
+    @property
+    def uuid(self):
+        return self.segment.shape.uuid
+
+    def block(self, int number):
+        """Block ``number`` with the rows of this version; None when it is damaged."""
+        cdef uint64_t before
+        if not 0 <= number < self.blocks:
+            raise IndexError(number)
+        before = <uint64_t>number * self.segment.g.capacity
+        return self.segment.block(number, <uint32_t>min(self.rows - before, <uint64_t>self.segment.g.capacity))
+
+    def find(self, uint64_t row):
+        """(block number, row in the block) of row ``row`` of the lane."""
+        if not self.segment.base <= row < self.segment.base + self.rows:
+            raise IndexError(row)
+        return divmod(row - self.segment.base, self.segment.g.capacity)
+
+    def release(self):
+        """Give the memory of the map back; blocks stay valid."""
+        self.segment.release()
+
+
+cdef int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_t rows, uint64_t base, uint32_t lane,
+                   const uint8_t* uuid, const uint8_t* footer, uint32_t footer_bytes) noexcept nogil:
+    """Write EOS, seal record, page checksums and footer after the data; set the length.  0 or errno.
+
+    Nobody writes to the data any more.  Holes are not read: a page of zeros has one known checksum.
+    """
+    cdef uint64_t end = data_end(g, rows), fixed = seal_bytes(end), page, last
+    cdef uint8_t* out = <uint8_t*>calloc(fixed + footer_bytes, 1)
+    cdef uint32_t* crc
+    cdef Seal* seal
+    cdef timespec now
+    cdef off_t at = 0, stop
+    cdef int error
+    if out == NULL:
+        return ENOMEM
+    crc = <uint32_t*>(out + SEAL_GAP + SEAL_BYTES)
+    for page in range(end // PAGE):
+        crc[page] = CRC_ZERO_PAGE
+    while <uint64_t>at < end:
+        at = lseek(fd, at, SEEK_DATA)
+        if at < 0 and errno == ENXIO:
+            break
+        stop = lseek(fd, at, SEEK_HOLE) if at >= 0 else -1
+        if at < 0 or stop < 0:                      # a file system that cannot tell
+            at, stop = 0, end
+        last = min((<uint64_t>stop + PAGE - 1) // PAGE, end // PAGE)
+        for page in range(<uint64_t>at // PAGE, last):
+            crc[page] = crc_page(map + page * PAGE)
+        at = stop
+    memset(out, 0xFF, 4)                            # EOS: continuation mark, length 0
+    seal = <Seal*>(out + SEAL_GAP)
+    memcpy(seal.magic, SEAL_MAGIC, 8)
+    memcpy(seal.uuid, uuid, 16)
+    clock_gettime(CLOCK_REALTIME, &now)
+    seal.version, seal.lane, seal.base, seal.rows = FORMAT_VERSION, lane, base, rows
+    seal.blocks, seal.capacity, seal.pages = blocks_of(g, rows), g.capacity, <uint32_t>(end // PAGE)
+    seal.footer_bytes, seal.footer_crc = footer_bytes, crc32c(footer, footer_bytes)
+    seal.pages_crc = crc32c(crc, fixed - SEAL_GAP - SEAL_BYTES)
+    seal.sealed = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+    (<uint32_t*>(out + SEAL_GAP + SEAL_CRC))[0] = crc32c(out, SEAL_GAP + SEAL_CRC)
+    memcpy(out + fixed, footer, footer_bytes)
+    fault_point("seal-before")
+    error = _write_all(fd, out, fixed // 2, end)    # in two steps, so that a test can die between them
+    fault_point("seal-half")
+    if not error:
+        error = _write_all(fd, out + fixed // 2, fixed - fixed // 2 + footer_bytes, end + fixed // 2)
+    if not error and ftruncate(fd, end + fixed + footer_bytes):
+        error = errno
+    fault_point("seal-written")
+    free(out)
+    return error
+
+
+cdef class _Map:
+    # A writable map of a whole file, for the sealing of a segment by its next owner.
+    cdef uint8_t* p
+    cdef size_t size
+    cdef int fd
+
+    def __cinit__(self, path, int flags=os.O_RDWR, size_t size=0):
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        if size:
+            os.ftruncate(self.fd, size)
+        self.size = os.fstat(self.fd).st_size
+        cdef void* memory = mmap(NULL, max(self.size, 1), PROT_READ | PROT_WRITE, MAP_SHARED, self.fd, 0)
+        if memory == MAP_FAILED:
+            raise OSError(errno, os.strerror(errno), path)
+        self.p = <uint8_t*>memory
+
+    def __dealloc__(self):
+        if self.p != NULL:
+            munmap(self.p, self.size)
+        if self.fd > 0:
+            close(self.fd)
+
+
+def _check_errno(int error, path):
+    if error:
+        raise OSError(error, os.strerror(error), path)
+
+
+def seal_in_place(path, Shape shape not None, int lane, uint64_t base, uint64_t rows, bytes message not None,
+                  bytes footer not None, bint sync):
+    """Seal the growing segment at ``path`` with its first ``rows`` rows; what stands beyond them is removed.
+
+    ``message``: record batch message of the last block; ``footer``: that of the file.
+    May be repeated after a death at any point.  Readers of published rows are not disturbed.
+    """
+    cdef Geometry g
+    cdef _Map m = _Map(path)
+    cdef uint64_t block, end, start, stop
+    cdef uint32_t in_last, width
+    cdef int i
+    shape.fill(&g, BLOCK_ROWS)
+    end = data_end(&g, rows)
+    if rows == 0 or m.size < end or len(message) != g.message:
+        raise ValueError(f"it is cut short: {m.size} bytes for {rows} rows")
+    block = end - g.stride
+    in_last = <uint32_t>(rows - (blocks_of(&g, rows) - 1) * <uint64_t>BLOCK_ROWS)
+    _check_errno(_write_all(m.fd, <const char*>message, g.message, block), path)
+    fault_point("trim-message")
+    if in_last < BLOCK_ROWS:
+        for i in range(g.n):
+            width = shape.layout.column[i].width
+            start = block + g.column[i] + <uint64_t>in_last * width
+            stop = block + g.column[i] + <uint64_t>BLOCK_ROWS * width
+            _clear(m.fd, m.p, start, stop)
+            fault_point("trim-column")
+    os.ftruncate(m.fd, end)
+    fault_point("trim-length")
+    cdef const uint8_t* uuid = shape.uuid
+    cdef const uint8_t* foot = footer
+    cdef uint32_t n = <uint32_t>len(footer)
+    cdef int error
+    with nogil:
+        error = seal_file(m.fd, m.p, &g, rows, base, lane, uuid, foot, n)
+    _check_errno(error, path)
+    if sync:
+        os.fdatasync(m.fd)
+
+
+cdef void _clear(int fd, uint8_t* p, uint64_t start, uint64_t stop) noexcept nogil:
+    # Zeros from start to stop: a hole where the file system can make one.
+    cdef uint64_t i
+    if fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, stop - start) == 0:
+        return
+    for i in range(start, stop):
+        if p[i]:
+            p[i] = 0
+
+
+def seal_compact(path, new_path, Shape shape not None, int lane, uint64_t base, uint32_t rows, bytes message not None,
+                 bytes footer not None, bint sync):
+    """Write the first ``rows`` rows of the one block at ``path`` to ``new_path``, sealed, with room for no more.
+
+    ``message`` and ``footer`` are those of a block of ``rows`` rounded up to 64.  The caller renames.
+    """
+    cdef Geometry g, small
+    cdef _Map m = _Map(path), out
+    cdef BlockHead* head
+    cdef uint32_t capacity = (rows + 63) // 64 * 64
+    cdef int i
+    shape.fill(&g, BLOCK_ROWS)
+    shape.fill(&small, capacity)
+    if not 1 <= rows <= BLOCK_ROWS or m.size < data_end(&g, rows) or len(message) != g.message:
+        raise ValueError(f"it is cut short: {m.size} bytes for {rows} rows")
+    out = _Map(new_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, small.header + small.stride)
+    _check_errno(posix_fallocate(out.fd, 0, out.size), new_path)
+    memcpy(out.p, <const char*>shape.header, g.header)
+    memcpy(out.p + g.header, <const char*>message, g.message)
+    memcpy(out.p + g.header + g.message, m.p + g.header + g.message, g.zones - g.message + g.n * sizeof(Zone))
+    head = <BlockHead*>(out.p + g.header + g.message)
+    head.capacity = capacity
+    for i in range(g.n):
+        if head.used[i >> 6] >> (i & 63) & 1:
+            memcpy(out.p + small.header + small.column[i], m.p + g.header + g.column[i],
+                   <size_t>rows * shape.layout.column[i].width)
+    fault_point("compact-copied")
+    cdef const uint8_t* uuid = shape.uuid
+    cdef const uint8_t* foot = footer
+    _check_errno(seal_file(out.fd, out.p, &small, rows, base, lane, uuid, foot, <uint32_t>len(footer)), new_path)
+    if sync:
+        os.fdatasync(out.fd)
+
+
+def offsets():
+    """Names and places of everything in the files, as docs/format.md lists them: {structure: {name: offset}}."""
+    cdef Seal seal
+    cdef BlockHead head
+    return {
+        "block head": {n: p for n, p in [
+            ("magic", <uint8_t*>&head.magic - <uint8_t*>&head), ("uuid", <uint8_t*>&head.uuid - <uint8_t*>&head),
+            ("base", <uint8_t*>&head.base - <uint8_t*>&head), ("lane", <uint8_t*>&head.lane - <uint8_t*>&head),
+            ("number", <uint8_t*>&head.number - <uint8_t*>&head),
+            ("capacity", <uint8_t*>&head.capacity - <uint8_t*>&head),
+            ("columns", <uint8_t*>&head.columns - <uint8_t*>&head),
+            ("used", <uint8_t*>&head.used - <uint8_t*>&head)]},
+        "seal record": {n: p for n, p in [
+            ("magic", <uint8_t*>&seal.magic - <uint8_t*>&seal), ("version", <uint8_t*>&seal.version - <uint8_t*>&seal),
+            ("lane", <uint8_t*>&seal.lane - <uint8_t*>&seal), ("uuid", <uint8_t*>&seal.uuid - <uint8_t*>&seal),
+            ("base", <uint8_t*>&seal.base - <uint8_t*>&seal), ("rows", <uint8_t*>&seal.rows - <uint8_t*>&seal),
+            ("blocks", <uint8_t*>&seal.blocks - <uint8_t*>&seal),
+            ("capacity", <uint8_t*>&seal.capacity - <uint8_t*>&seal),
+            ("pages", <uint8_t*>&seal.pages - <uint8_t*>&seal),
+            ("footer_bytes", <uint8_t*>&seal.footer_bytes - <uint8_t*>&seal),
+            ("footer_crc", <uint8_t*>&seal.footer_crc - <uint8_t*>&seal),
+            ("pages_crc", <uint8_t*>&seal.pages_crc - <uint8_t*>&seal),
+            ("sealed", <uint8_t*>&seal.sealed - <uint8_t*>&seal), ("crc", SEAL_CRC)]},
+    }
+
+
+def crc_of_pages(const uint8_t[::1] data not None, bint hardware=True):
+    """CRC32C of each 4 KiB page of ``data``, by the crc32 instruction or by tables; for tests."""
+    cdef Py_ssize_t i
+    crc_use_hardware(hardware)
+    try:
+        return [crc_page(&data[i * PAGE]) for i in range(data.shape[0] // PAGE)]
+    finally:
+        crc_use_hardware(1)
