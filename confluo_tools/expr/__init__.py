@@ -1,0 +1,89 @@
+"""The language of expressions: what a row must be to be chosen.  Manual: confluo-expr(7).
+
+compile(text, schema) -> Expr            parsed, typed, lowered to leaves (confluo_tools.expr.leaves)
+parse_aggregates(text, schema), parse_by(text, schema)     --agg and --by
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from confluo_tools.expr.leaves import Tree, depth
+from confluo_tools.expr.lower import Lowering, columns_used
+from confluo_tools.expr.parse import parse
+from confluo_tools.expr.syntax import ExprError, Syntax, unparse
+from confluo_tools.schema import Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.predicate import Program
+    from confluo_tools.expr.aggregates import Agg, By
+
+__all__ = ["Expr", "ExprError", "compile", "parse", "parse_aggregates", "parse_by", "unparse"]
+
+MAX_LEVELS = 100  # what the predicate engine takes
+
+
+class Expr:
+    """A compiled expression.
+
+    ``text`` as written, ``schema`` it was compiled against, ``syntax`` its syntax tree, ``tree`` its leaves in
+    negation normal form, ``fields`` the names of the fields that the tree looks at, ``notes`` remarks for the reader.
+    """
+
+    def __init__(self, text: str, schema: Schema, syntax: Syntax, tree: Tree, notes: tuple[str, ...] = ()) -> None:
+        self.text, self.schema, self.syntax, self.tree, self.notes = text, schema, syntax, tree, notes
+        self.fields = columns_used(tree, schema)
+
+    def __repr__(self) -> str:
+        return f"Expr({self.text!r})"
+
+    @cached_property
+    def program(self) -> Program:
+        """The vector program that selects rows of blocks."""
+        from confluo_tools.core.predicate import Program
+
+        return Program(self.tree, self.schema.layout)
+
+    def within(self, since_ns: int | None, until_ns: int | None) -> Expr:
+        """This and since_ns <= time < until_ns; None is no limit.  Raises UsageError without a time field."""
+        if since_ns is None and until_ns is None:
+            return self
+        field = self.schema.time_field
+        if field is None:
+            from confluo_tools.errors import UsageError
+
+            raise UsageError(f"schema '{self.schema.kind}' has no time", hint="--since and --until need one")
+        from confluo_tools.expr.simplify import Simplifier
+
+        simplify = Simplifier(self.schema)
+        lo = -(1 << 63) if since_ns is None else since_ns
+        hi = (1 << 63) - 1 if until_ns is None else until_ns - 1
+        when = simplify.within(self.schema.index(field.name), [(lo, hi)])
+        return Expr(self.text, self.schema, self.syntax, simplify.both([when, self.tree]), self.notes)
+
+
+def compile(text: str, schema: Schema, *, now_ns: int | None = None) -> Expr:
+    """``text`` parsed, typed against ``schema`` and lowered.  The empty text chooses every row.
+
+    ``now_ns`` is what `now` and `15m ago` count from.  Raises ExprError, which knows the column.
+    """
+    parsed = parse(text)
+    tree = Lowering(text, schema, now_ns).tree(parsed.tree)
+    if depth(tree) > MAX_LEVELS:
+        raise ExprError("too many conditions inside each other", text, 0)
+    return Expr(text, schema, parsed.tree, tree, parsed.notes)
+
+
+def parse_aggregates(text: str, schema: Schema) -> list[Agg]:
+    """What ``--agg`` asks for: 'count, sum(len), p99(len), distinct(src_ip)'."""
+    from confluo_tools.expr import aggregates
+
+    return aggregates.parse_aggregates(text, schema)
+
+
+def parse_by(text: str, schema: Schema) -> list[By]:
+    """What ``--by`` groups by: 'dst_ip/24, 1s, flow, proto'."""
+    from confluo_tools.expr import aggregates
+
+    return aggregates.parse_by(text, schema)

@@ -137,6 +137,13 @@ def tests(tree: Tree) -> Iterator[Test]:
         yield tree
 
 
+def depth(tree: Tree) -> int:
+    """How many And and Or stand inside each other."""
+    if not isinstance(tree, (And, Or)):
+        return 0
+    return 1 + max([depth(item) for item in tree.items], default=0)
+
+
 def columns(tree: Tree) -> set[int]:
     """Numbers of the physical columns that the tree looks at."""
     used: set[int] = set()
