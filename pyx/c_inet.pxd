@@ -48,16 +48,36 @@ cdef struct Ip:
 
 
 cdef inline bint _fixed(Ip* ip, const uint8_t* data, uint32_t end, uint32_t at, uint32_t size) noexcept nogil:
-    """Point `head` at `size` bytes, copied and filled with zeros if they are cut."""
-    if end - at >= size:
+    """Point `head` at `size` bytes.  If they are cut, at a copy with zeros for each field that is not whole."""
+    cdef uint32_t left = end - at
+    if left >= size:
         ip.head = data + at
         return True
+    if size == 20:
+        if left > 9:
+            left &= ~<uint32_t>3            # addresses; the checksum is not looked at
+            if left < 12:
+                left = 10
+        elif left != 9 and left != 1:
+            left &= ~<uint32_t>1
+    elif left > 8:
+        left = 24 if left >= 24 else 8
+    elif left < 6:
+        left &= ~<uint32_t>1
     memset(ip.copy, 0, 40)
-    memcpy(ip.copy, data + at, end - at)
+    memcpy(ip.copy, data + at, left)
     ip.head = ip.copy
     ip.notes |= NOTE_TRUNCATED
     ip.opaque = True
     return False
+
+
+cdef inline void _limit(Ip* ip, uint32_t at, uint32_t wire) noexcept nogil:
+    """Where the packet ends: a length beyond what came over the wire is not believed."""
+    ip.stop = at + ip.length
+    if ip.stop > wire:
+        ip.stop = wire
+        ip.notes |= NOTE_MALFORMED
 
 
 cdef inline void read_ip4(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wire, uint32_t at) noexcept nogil:
@@ -76,7 +96,7 @@ cdef inline void read_ip4(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
     ip.flags = fragment >> 13
     ip.offset = (fragment & 0x1FFF) * 8
     ip.up = at + size
-    ip.stop = at + ip.length
+    _limit(ip, at, wire)
     if size < 20:
         ip.notes |= NOTE_MALFORMED
         ip.opaque = True
@@ -159,7 +179,7 @@ cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
             ip.notes |= NOTE_MALFORMED
             length = 40
         ip.length = <uint32_t>length
-    ip.stop = at + ip.length
+    _limit(ip, at, wire)
     lim = end if end < ip.stop else ip.stop
     for _k in range(MAX_EXTENSIONS):
         if not (kind == 0 or kind == ROUTING or kind == 60 or kind == FRAGMENT or kind == AH

@@ -12,6 +12,7 @@ cdef enum:
     ETH_MPLS = 0x8847
     ETH_MPLS_MC = 0x8848
     ETH_PPPOE = 0x8864
+    ETH_CMD = 0x8909            # Cisco metadata: a security group tag, then the next type
     ETH_TEB = 0x6558            # transparent Ethernet bridging: an Ethernet frame follows
     ETH_ANY_IP = 0x10001        # ours: 4 or 6, as the first nibble says
     ETH_PPP = 0x10002           # ours: a PPP protocol number follows
@@ -29,6 +30,7 @@ cdef enum Note:
 cdef struct Link:
     const uint8_t* data
     uint32_t end                # captured bytes
+    uint32_t wire               # where the packet ends on the wire, as the headers passed so far tell
     uint32_t at                 # where the header of `type` starts
     uint32_t type               # EtherType or ETH_*; 0: nothing known follows
     uint16_t shown              # the field eth_type
@@ -53,6 +55,11 @@ cdef inline void _show(Link* k) noexcept nogil:
     # eth_type: the last EtherType of the outermost frame, whatever labels or tunnels carry.
     if not k.labels and not k.pppoe:
         k.shown = k.type if 1536 <= k.type <= 0xFFFF else 0
+
+
+cdef inline void _bound(Link* k, uint32_t stop) noexcept nogil:
+    if stop < k.wire:
+        k.wire = stop
 
 
 cdef inline void _cut(Link* k) noexcept nogil:
@@ -158,6 +165,13 @@ cdef inline void _mpls(Link* k, bint outer) noexcept nogil:
         _ethernet(k, False)
 
 
+cdef inline uint32_t _metadata(const uint8_t* p) noexcept nogil:
+    # Version and length are 1 and 1; the next type stands last in Ethernet and first in GRE.
+    if be16(p) == 0x0101:
+        return be16(p + 6)
+    return be16(p) if be16(p + 2) == 0x0101 else 0
+
+
 cdef inline void walk_tags(Link* k, bint outer) noexcept nogil:
     """From a type to the type of the network header: VLAN tags, LLC, MPLS labels, PPPoE, inner Ethernet.
 
@@ -193,10 +207,17 @@ cdef inline void walk_tags(Link* k, bint outer) noexcept nogil:
             if outer:
                 k.pppoe = True
                 k.session = be16(k.data + k.at + 2)
+            _bound(k, k.at + 6 + <uint32_t>be16(k.data + k.at + 4))
             k.at += 6
             _ppp(k)
         elif k.type == ETH_PPP:
             _ppp(k)
+        elif k.type == ETH_CMD:
+            if k.end - k.at < 8:
+                _cut(k)
+                return
+            k.type = _metadata(k.data + k.at)
+            k.at += 8
         elif k.type == ETH_TEB:
             _ethernet(k, False)
         elif k.type == ETH_ANY_IP:
@@ -210,6 +231,8 @@ cdef inline void walk_tags(Link* k, bint outer) noexcept nogil:
             else:
                 k.notes |= NOTE_MALFORMED
         elif k.type == ETH_LLC or 0 < k.type < 1536:
+            if k.type < 1536:
+                _bound(k, k.at + k.type)    # 802.3: a length in the place of the type
             _llc(k)
             if outer:
                 _show(k)
@@ -369,9 +392,10 @@ cdef inline void _skip(Link* k, uint32_t head, uint32_t type) noexcept nogil:
     k.type = type
 
 
-cdef inline void open_link(Link* k, const uint8_t* data, uint32_t end, uint16_t link) noexcept nogil:
+cdef inline void open_link(Link* k, const uint8_t* data, uint32_t end, uint32_t wire,
+                           uint16_t link) noexcept nogil:
     """Find the network header of a frame of link type `link`: `at` and `type`."""
-    k.data, k.end, k.at = data, end, 0
+    k.data, k.end, k.wire, k.at = data, end, wire, 0
     k.notes, k.vlans, k.labels, k.type, k.shown = 0, 0, 0, 0, 0
     k.pppoe, k.has_mac = False, False
     k.vlan, k.vlan2, k.session, k.label, k.src, k.dst = 0, 0, 0, 0, 0, 0

@@ -6,7 +6,7 @@ from c_wire cimport be16, be32, be48, unlikely
 from c_fold cimport fold6
 from c_pcap cimport Frame
 from c_rows cimport *
-from c_link cimport (Link, open_link, walk_tags, ETH_IP, ETH_IP6, ETH_ARP, ETH_RARP,
+from c_link cimport (Link, open_link, walk_tags, _bound, ETH_IP, ETH_IP6, ETH_ARP, ETH_RARP,
                      NOTE_TRUNCATED, NOTE_MALFORMED, NOTE_FRAGMENT, NOTE_INNER)
 from c_inet cimport (Ip, Shell, read_ip4, read_ip6, find_shell, flow_hash, _missing,
                      TCP, UDP, UDPLITE, SCTP, ICMP, ICMP6, T_PPPOE)
@@ -218,7 +218,7 @@ cdef inline uint64_t arp_fields(Rows* r, uint32_t i, Link* k) noexcept nogil:
     return used
 
 
-cdef inline bint read_ip(Ip* ip, Link* k, uint32_t wire) noexcept nogil:
+cdef inline bint read_ip(Ip* ip, Link* k) noexcept nogil:
     """The IP header at `at`, by its own version number; False if there is none."""
     cdef uint32_t version
     if k.type != ETH_IP and k.type != ETH_IP6:
@@ -228,16 +228,16 @@ cdef inline bint read_ip(Ip* ip, Link* k, uint32_t wire) noexcept nogil:
         return False
     version = k.data[k.at] >> 4
     if version == 4:
-        read_ip4(ip, k.data, k.end, wire, k.at)
+        read_ip4(ip, k.data, k.end, k.wire, k.at)
     elif version == 6:
-        read_ip6(ip, k.data, k.end, wire, k.at)
+        read_ip6(ip, k.data, k.end, k.wire, k.at)
     else:
         k.notes |= NOTE_MALFORMED
         return False
     return True
 
 
-cdef inline void _inner(Link* k, Ip* ip, Shell* s, uint32_t wire) noexcept nogil:
+cdef inline void _inner(Link* k, Ip* ip, Shell* s) noexcept nogil:
     """Follow tunnels to the innermost IP header that can be read."""
     cdef Ip next
     cdef int _depth
@@ -245,8 +245,9 @@ cdef inline void _inner(Link* k, Ip* ip, Shell* s, uint32_t wire) noexcept nogil
         if not s.type:
             break
         k.at, k.type = s.at, s.type
+        _bound(k, ip.stop)
         walk_tags(k, False)
-        if not read_ip(&next, k, wire):
+        if not read_ip(&next, k):
             break
         next.notes |= ip.notes & NOTE_TRUNCATED | NOTE_INNER
         ip[0] = next
@@ -294,19 +295,19 @@ cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner)
     r.file_offset[i] = f.offset
     used = (bit(C_TS) | bit(C_LEN) | bit(C_CAP_LEN) | bit(C_FILE_OFFSET)
             | if_set(f.link, C_LINK_TYPE) | if_set(f.iface, C_IFACE))
-    open_link(&k, f.data, f.cap, f.link)
+    open_link(&k, f.data, f.cap, wire, f.link)
     used |= link_fields(r, i, &k)
     if k.pppoe:
         r.tunnel[i] = T_PPPOE
         r.vni[i] = k.session
         used |= bit(C_TUNNEL) | if_set(k.session, C_VNI)
-    if read_ip(&ip, &k, wire):
+    if read_ip(&ip, &k):
         if unlikely(find_shell(&s, &ip, k.data, k.end), False):
             r.tunnel[i] = s.kind
             r.vni[i] = s.vni
             used |= bit(C_TUNNEL) | if_set(s.vni, C_VNI)
             if inner:
-                _inner(&k, &ip, &s, wire)
+                _inner(&k, &ip, &s)
         used |= ip_fields(r, i, &ip)
         used |= transport(r, i, &ip, k.data, k.end)
         notes = k.notes | ip.notes
