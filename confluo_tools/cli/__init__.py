@@ -33,7 +33,9 @@ from confluo_tools.cli.options import (
     Verbose,
     Wide,
 )
+from confluo_tools.cli.output import RecordOutput, choose_fields, choose_format, command_line, list_fields, output
 from confluo_tools.cli.progress import Progress, humane
+from confluo_tools.cli.records import no_input, open_one, open_records, usage
 from confluo_tools.cli.runner import App, Stopped, command_app, describe, run, version
 from confluo_tools.cli.state import (
     NOTHING,
@@ -75,6 +77,7 @@ __all__ = [
     "Progress",
     "Quiet",
     "Read",
+    "RecordOutput",
     "Since",
     "Stats",
     "Stopped",
@@ -82,16 +85,25 @@ __all__ = [
     "Until",
     "Verbose",
     "Wide",
+    "choose_fields",
+    "choose_format",
     "colour",
     "command_app",
+    "command_line",
     "describe",
     "humane",
     "is_terminal",
+    "list_fields",
+    "no_input",
     "note",
+    "open_one",
+    "open_records",
+    "output",
     "printable",
     "run",
     "say",
     "state",
+    "usage",
     "version",
     "warn",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from confluo_tools.errors import SchemaError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -52,3 +54,44 @@ class Reader:
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+
+class Chain(Reader):
+    """Several inputs, one after the other, as rows of the first one's schema.
+
+    Fields that a later input lacks are zero, those it has more are left out.
+    Raises SchemaError when records of different kinds meet.
+    """
+
+    def __init__(self, first: Reader, rest: Sequence[str], open_next: Callable[[str], Reader]) -> None:
+        super().__init__(first.name)
+        self.schema, self.format, self.metadata = first.schema, first.format, first.metadata
+        self._now, self._rest, self._open_next = first, list(rest), open_next
+        self._idle: Callable[[], None] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self._one()
+        for path in self._rest:
+            self._now = self._open_next(path)
+            if self._idle is not None:
+                self._now.on_idle(self._idle)
+            if self._now.schema.kind != self.schema.kind:
+                what = f"holds records of kind '{self._now.schema.kind}', {self.name} of kind '{self.schema.kind}'"
+                raise SchemaError(what, where=path)
+            yield from self._one()
+
+    def _one(self) -> Iterator[Block]:
+        layout = self.schema.layout
+        for block in self._now:
+            try:
+                yield block if block.layout is layout else block.project(layout)
+            except ValueError as e:
+                raise SchemaError(str(e), where=self._now.name) from None
+        self._now.close()
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self._idle = call
+        self._now.on_idle(call)
+
+    def close(self) -> None:
+        self._now.close()

@@ -67,6 +67,17 @@ class ByteStream:
         self._fill(n)
         return bytes(self._have[self._at : self._at + n])
 
+    def look(self, n: int, enough: int = 8) -> bytes:
+        """Up to ``n`` of the next bytes, without waiting for more than ``enough`` of them or a line."""
+        have = self._fill(1)
+        while have < enough and not self._ended and b"\n" not in self._have[self._at :]:
+            have = self._fill(have + 1)
+        return bytes(self._have[self._at : self._at + n])
+
+    def taken(self) -> bytes:
+        """What was read from the descriptor and not handed out: for somebody who goes on reading it."""
+        return bytes(self._have[self._at :])
+
     def some(self) -> bytes:
         """Whatever is there, at least one byte; b'' at the end."""
         if self._at < len(self._have):
@@ -135,7 +146,7 @@ class Unzipped(ByteStream):
         self.damage = ""  # why reading ended early
 
     @property
-    def idle(self) -> Callable[[], None] | None:  # type: ignore[override]
+    def idle(self) -> Callable[[], None] | None:
         return self.below.idle
 
     @idle.setter
@@ -211,9 +222,34 @@ def open_bytes(path: str) -> ByteStream:
     return ByteStream(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
 
+def sniff(stream: ByteStream, n: int) -> bytes:
+    """Up to ``n`` of the first bytes, decompressed; nothing is consumed."""
+    raw = stream.look(CHUNK, 18)
+    if raw[:2] != GZIP and raw[:4] != ZSTD:
+        return raw[:n]
+    while True:
+        head = unzip(_Look(raw, stream)).look(n)
+        if len(head) >= min(n, 8) or len(raw) >= CHUNK or stream.at_end():
+            return head
+        more = stream.look(CHUNK, len(raw) + 1)
+        if len(more) == len(raw):
+            return head
+        raw = more
+
+
+class _Look(ByteStream):
+    # Bytes that are there already, once more.
+    def __init__(self, data: bytes, stream: ByteStream) -> None:
+        self.fd, self.name, self.offset, self.waits, self.idle = -1, stream.name, 0, False, None
+        self._have, self._at, self._ended, self._close = bytearray(data), 0, False, False
+
+    def _more(self) -> bytes:
+        return b""
+
+
 def unzip(stream: ByteStream) -> ByteStream:
     """The stream itself, or its decompressed bytes when it is gzip or zstd."""
-    head = stream.peek(4)
+    head = stream.look(4, 4)
     if head[:2] == GZIP:
         return Unzipped(stream, "gzip")
     return Unzipped(stream, "zstd") if head == ZSTD else stream

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
+from confluo_tools.formats.foreign import clean, detached
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.formats.stream import ByteStream
 
@@ -139,7 +140,9 @@ class TextReader(Reader):
     has, else guessed from the first lines.  A line that does not fit is reported and left out.
     """
 
-    def __init__(self, stream: ByteStream, style: str, *, schema: Schema | None = None, warn: Warn | None = None) -> None:
+    def __init__(
+        self, stream: ByteStream, style: str, *, schema: Schema | None = None, warn: Warn | None = None
+    ) -> None:
         super().__init__(stream.name, warn)
         self.stream, self.format = stream, style
         self.bad_lines = 0
@@ -161,7 +164,7 @@ class TextReader(Reader):
         if self.format == "csv":
             line = self._next_line()
             self._header = line.removeprefix(b"\xef\xbb\xbf")
-            return [_clean(n) for n in _csv_split(self._text(self._header))], []
+            return [clean(n) for n in _csv_split(self._text(self._header))], []
         names: list[str] = []
         types: list[str] = []
         while self._peek_line()[:1] == b"#" or not names:
@@ -170,13 +173,14 @@ class TextReader(Reader):
                 break
             words = self._text(line).split("\t")
             if words[0] == "#fields":
-                names = [_clean(n) for n in words[1:]]
+                names = [clean(n) for n in words[1:]]
             elif words[0] == "#types":
                 types = words[1:]
             elif line[:1] != b"#" and line:
                 break
         if not names:
-            raise FormatError("has no line of field names", where=self.name, hint="TSV begins with: #fields<TAB>ts<TAB>...")
+            hint = "TSV begins with: #fields<TAB>ts<TAB>..."
+            raise FormatError("has no line of field names", where=self.name, hint=hint)
         return names, types if len(types) == len(names) else []
 
     def _json_names(self) -> list[str]:
@@ -210,7 +214,7 @@ class TextReader(Reader):
         fields: list[Field | None] = []
         guessed: list[Field] = []
         for i, name in enumerate(names):
-            plain = _clean(name)
+            plain = clean(name)
             if plain in known and (not types or _compatible(known[plain], types[i])):
                 fields.append(known[plain])
                 continue
@@ -233,7 +237,7 @@ class TextReader(Reader):
                 self.warn(f"field '{missing[0]}' is not in the schema and left out")
             return given, fields
         kind = known.kind if len(guessed) < len(used) else "record"
-        return Schema(kind, [_detached(f) for f in used]), fields
+        return Schema(kind, [detached(f) for f in used]), fields
 
     def _new_scanner(self, names: list[str], fields: list[Field | None]) -> Any:
         from confluo_tools.core.textscan import Scanner
@@ -294,7 +298,8 @@ class TextReader(Reader):
                 rows.append([_json_text(row.get(n)) for n in names])
             elif line and line[:1] != b"#":
                 text = self._text(line.rstrip(b"\r"))
-                rows.append(["" if v == "-" else v for v in text.split("\t")] if self.format == "tsv" else _csv_split(text))
+                words = text.split("\t") if self.format == "tsv" else _csv_split(text)
+                rows.append(["" if v == "-" else v for v in words])
         return rows
 
     # -- rows
@@ -341,7 +346,7 @@ class TextReader(Reader):
         text = self._data[start:end].decode("utf-8", "replace")
         if self._scanner.problem == 7:  # '#'
             words = text.rstrip("\r").split("\t")
-            if words[0] == "#fields" and [_clean(w) for w in words[1:]] != self._names:
+            if words[0] == "#fields" and [clean(w) for w in words[1:]] != self._names:
                 raise FormatError(f"line {self._line}: other fields begin here", where=self.name)
             return
         self.bad_lines += 1
@@ -350,7 +355,7 @@ class TextReader(Reader):
         what = PROBLEMS[self._scanner.problem]
         if self._scanner.field >= 0:
             name = self._names[self._scanner.field]
-            field = self.schema[_clean(name)]
+            field = self.schema[clean(name)]
             shown = text if len(text) <= 40 else text[:37] + "..."
             what = f"'{shown}' " + ("is too long for" if self._scanner.problem == 2 else "is not")
             what += f" {field.type.text} (field {name})"
@@ -361,18 +366,6 @@ class TextReader(Reader):
 
     def close(self) -> None:
         self.stream.close()
-
-
-def _clean(name: str) -> str:
-    """A foreign name as one of ours: ``id.orig_h`` -> ``id_orig_h``."""
-    out = "".join(c if c.isascii() and c.isalnum() or c == "_" else "_" for c in name.strip().strip('"').lower())
-    return ("_" + out if out[:1].isdigit() else out)[:63]
-
-
-def _detached(field: Field) -> Field:
-    from confluo_tools.schema import Field
-
-    return Field(field.name, field.type, field.unit, field.description, field.names, field.version, field.optional)
 
 
 # What other programs (Zeek) call their types.
@@ -423,7 +416,7 @@ def guess_type(values: Sequence[str]) -> str:
     if all(_is_number(v) for v in values):
         if all(v.lstrip("+-").isdigit() for v in values):
             whole = [int(v) for v in values]
-            if -(1 << 63) <= min(whole) and max(whole) < 1 << 63:
+            if min(whole) >= -(1 << 63) and max(whole) < 1 << 63:
                 return "i64"
             if min(whole) >= 0 and max(whole) < 1 << 64:
                 return "u64"

@@ -24,20 +24,21 @@ class ByteSource:
     """One input: ``path``, or ``-`` for standard input.
 
     `read` gives the next bytes, compression removed (told by the first bytes, never by the name).
+    ``begun`` are first bytes that were read already.
     A piece stays unchanged until the next but one is read.
     ``follow``: at the end of a file wait for it to grow.
     Raises FormatError when the input cannot be opened or read.
     """
 
-    def __init__(self, path: str, *, follow: bool = False) -> None:
+    def __init__(self, path: str, *, follow: bool = False, begun: bytes = b"") -> None:
         self.name = "standard input" if path == "-" else path
         self.follow = follow
         self.problem = ""  # why the bytes ended before their time
-        self.at = 0  # bytes of the file read so far, as they stand in it
+        self.at = len(begun)  # bytes of the file read so far, as they stand in it
         self._stop = False
         self._buffers = (bytearray(CHUNK), bytearray(CHUNK))
         self._turn = 0
-        self._first: memoryview | None = None
+        self._first = memoryview(begun) if begun else None
         self._pieces: _Background | None = None
         self._started = False
         try:

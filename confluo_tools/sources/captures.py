@@ -58,6 +58,7 @@ class Captures:
         decap: str = "outer",
         follow: bool = False,
         rows: int = ROWS,
+        begun: bytes = b"",
     ) -> None:
         if decap not in ("outer", "inner"):
             raise ConfluoError(f"decap '{decap}' is not possible", hint="write outer or inner")
@@ -79,7 +80,7 @@ class Captures:
         self._long = self._bad = 0
         try:
             for i, name in enumerate(self._names):
-                source = ByteSource(name, follow=follow and i == len(self._names) - 1)
+                source = ByteSource(name, follow=follow and i == len(self._names) - 1, begun=begun if i == 0 else b"")
                 self._sources.append(source)
                 if source.regular and not is_capture(source.begin()):
                     raise _no_capture(source)
@@ -189,12 +190,14 @@ def open_captures(
     decap: str = "outer",
     follow: bool = False,
     rows: int = ROWS,
+    begun: bytes = b"",
 ) -> Captures:
     """Open capture files (pcap, pcapng, either compressed with gzip or zstd; ``-`` is standard input).
 
     ``schema``: what to keep of each packet, `packet_schema` unless given; columns are filled by name.
     ``decap``: 'outer' takes IP and transport fields from the outermost IP header, 'inner' from the innermost.
     ``follow``: wait for the last file to grow.
+    ``begun``: first bytes of the first input, which somebody took from its pipe to see what it is.
     Raises FormatError for a file that is missing or no capture, SchemaError for a schema that cannot be filled.
     """
-    return Captures(paths, schema, decap=decap, follow=follow, rows=rows)
+    return Captures(paths, schema, decap=decap, follow=follow, rows=rows, begun=begun)

@@ -1,0 +1,100 @@
+"""Inputs of a command: any format, from files, pipes and folders, as one sequence of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.cli.state import is_terminal, say, state, warn
+from confluo_tools.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.formats.stream import ByteStream
+    from confluo_tools.schema import Schema
+
+
+def no_input(inputs: Sequence[str]) -> bool:
+    """Nothing was named and stdin is a terminal: nobody meant to type records."""
+    return not inputs and is_terminal(0)
+
+
+def usage(app: Any) -> int:
+    """Usage and examples on stderr, exit status 2: what a command started bare says."""
+    import typer
+
+    command: Any = typer.main.get_command(app)
+    with command.make_context(state.prog, [], resilient_parsing=True) as context:
+        say(command.short_help_text(context))
+    return 2
+
+
+def _tell(what: str) -> None:
+    warn(what)
+
+
+def open_records(inputs: Sequence[str], *, input_format: str | None = None, schema: Schema | None = None) -> Reader:
+    """Open any inputs as one Reader: MultiLogs, Arrow streams and files, Parquet, captures, TSV, CSV, NDJSON.
+
+    No input is stdin.  ``input_format``: do not guess.  ``schema``: of text that does not name its types.
+    What is wrong but not fatal is printed and makes the exit status 2.
+    """
+    names = list(inputs) or ["-"]
+    if names.count("-") > 1:
+        raise UsageError("standard input can be read only once")
+    first = open_one(names[0], input_format, schema)
+    if len(names) == 1:
+        return first
+    from confluo_tools.formats.reader import Chain
+
+    return Chain(first, names[1:], lambda path: open_one(path, input_format, schema))
+
+
+def open_one(path: str, input_format: str | None = None, schema: Schema | None = None) -> Reader:
+    """One input.  Raises FormatError when nothing is known about its first bytes."""
+    from confluo_tools.formats import detect
+
+    if input_format is not None and input_format not in detect.INPUTS:
+        hint = f"there are {', '.join(detect.INPUTS)}"
+        raise UsageError(f"no input format '{input_format}'", where="-i", hint=hint)
+    if input_format == "multilog" or detect.is_folder(path):
+        from confluo_tools.store.reader import LogReader
+
+        return LogReader(path, warn=_tell)
+    from confluo_tools.formats.stream import open_bytes, sniff, unzip
+
+    try:
+        stream = open_bytes(path)
+    except OSError as e:
+        raise FormatError(e.strerror or str(e), where=path) from None
+    if path == "-":
+        _check_readable(stream)
+    head = sniff(stream, detect.PEEK)
+    fmt = input_format or detect.detect(head)
+    if fmt in ("pcap", "pcapng"):
+        from confluo_tools.sources.reader import CaptureReader
+
+        return CaptureReader(path, stream, warn=_tell)
+    if not fmt:
+        what = "is empty: there is not even a header" if not head else "is in no format known here"
+        raise FormatError(what, where=stream.name, hint="" if not head else "-i FORMAT says which it is")
+    plain = unzip(stream)
+    if fmt == "stream":
+        from confluo_tools.formats.arrow import StreamReader
+
+        return StreamReader(plain, warn=_tell)
+    if fmt in ("arrow", "parquet"):
+        from confluo_tools.formats.parquet import ArrowFileReader
+
+        return ArrowFileReader(plain, fmt, warn=_tell)
+    from confluo_tools.formats.text import TextReader
+
+    return TextReader(plain, fmt, schema=schema, warn=_tell)
+
+
+def _check_readable(stream: ByteStream) -> None:
+    import fcntl
+    import os
+
+    if fcntl.fcntl(stream.fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+        raise FormatError("is closed", where=stream.name)

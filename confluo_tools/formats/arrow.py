@@ -1,0 +1,345 @@
+"""The Arrow IPC stream: what flows between the tools.  Written and, where it is plain, read without pyarrow.
+
+Plain: little-endian, uncompressed, fixed-width columns of the types we store (nulls read as zero).
+Everything else (compressed, dictionaries, strings, other units) goes through pyarrow, in formats/foreign.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import ConfluoError, FormatError
+from confluo_tools.formats import arrow_meta as meta
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.formats.stream import ByteStream
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Layout, Picks
+    from confluo_tools.schema import Column, Schema
+
+BLOCK_ROWS = 65536
+GATHER = 8192  # rows that small pieces are put together to before they are written
+BIG = 64 << 20  # bytes of a body that are believed before they are seen
+_PAD = bytes(64)
+
+
+def metadata_of(
+    schema: Schema, inherited: Mapping[str, str], command: str = "", host: str = "", clock: str = ""
+) -> dict[str, str]:
+    """Key-value metadata of an output: those of its input, the kind, host and clock, the history and this command.
+
+    Keys: confluo:kind, confluo:host, confluo:clock, confluo:history (JSON list of command lines, the oldest first).
+    """
+    out = {k: v for k, v in inherited.items() if k.startswith("confluo:") and k != "confluo:schema"}
+    out["confluo:kind"] = schema.kind
+    if host:
+        out.setdefault("confluo:host", host)
+    if clock:
+        out.setdefault("confluo:clock", clock)
+    if command:
+        import json
+
+        out["confluo:history"] = json.dumps([*history_of(inherited), command], ensure_ascii=False)
+    return out
+
+
+def history_of(metadata: Mapping[str, str]) -> list[str]:
+    """The command lines that made these records, the oldest first."""
+    text = metadata.get("confluo:history")
+    if not text:
+        return []
+    import json
+
+    try:
+        lines = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [str(line) for line in lines][-1000:] if isinstance(lines, list) else []
+
+
+class StreamWriter:
+    """Blocks to an Arrow stream on ``out`` (anything with ``writev``).
+
+    ``fields``: names to write, all by default.  Small pieces are gathered to `GATHER` rows unless `flush` is called.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        out: Any,
+        *,
+        fields: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.schema = schema if fields is None else schema.project(fields)
+        self.layout: Layout = self.schema.layout
+        self.out, self.metadata = out, dict(metadata or {})
+        self._widths = [c.size * c.count for c in self.schema.columns]
+        self._started = False
+        self._waiting: list[list[bytes]] = []
+        self._rows = 0
+        self._heads: dict[int, tuple[bytes, list[int]]] = {}
+
+    def start(self) -> None:
+        """Write the schema, if that has not happened yet."""
+        if not self._started:
+            self._started = True
+            self.out.writev([meta.schema_message(self.schema, self.metadata)])
+
+    def write(self, block: Block, picks: Picks | None = None) -> None:
+        self.start()
+        if block.layout is not self.layout:
+            block = block.project(self.layout)
+        if picks is not None:
+            block = block.take(picks)
+        if not block.rows:
+            return
+        if block.rows + self._rows > BLOCK_ROWS or (block.rows >= GATHER and self._rows):
+            self._gathered()
+        if block.rows >= GATHER:
+            self._batch(block.rows, [block.buffer(i) for i in range(self.layout.n)])
+            return
+        self._waiting.append([bytes(block.buffer(i)) for i in range(self.layout.n)])
+        self._rows += block.rows
+        if self._rows >= GATHER:
+            self._gathered()
+
+    def _gathered(self) -> None:
+        if self._rows:
+            columns = self._waiting[0]
+            if len(self._waiting) > 1:
+                columns = [b"".join(pieces) for pieces in zip(*self._waiting, strict=True)]
+            rows, self._waiting, self._rows = self._rows, [], 0
+            self._batch(rows, columns)
+
+    def _batch(self, rows: int, columns: Sequence[bytes | memoryview]) -> None:
+        head = self._heads.get(rows)
+        if head is None:
+            places, pads, at = [], [], 0
+            for width in self._widths:
+                size = rows * width
+                places.append((at, size))
+                pads.append(-size % 64)
+                at += size + pads[-1]
+            head = meta.batch_message(self.schema, rows, places, at), pads
+            if len(self._heads) < 16:
+                self._heads[rows] = head
+        pieces: list[bytes | memoryview] = [head[0]]
+        for column, pad in zip(columns, head[1], strict=True):
+            pieces.append(column)
+            if pad:
+                pieces.append(_PAD[:pad])
+        self.out.writev(pieces)
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        self.start()
+        self._gathered()
+
+    def close(self) -> None:
+        """Write what was gathered and the end mark."""
+        self.flush()
+        self.out.writev([meta.EOS])
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+class StreamReader(Reader):
+    """Rows of an Arrow stream, or of several concatenated ones of equal schema.
+
+    A stream without its end mark gives its rows and a warning.  Raises FormatError for damage.
+    """
+
+    format = "stream"
+
+    def __init__(self, stream: ByteStream, *, warn: Warn | None = None) -> None:
+        super().__init__(stream.name, warn)
+        self.stream = stream
+        head = self._head()
+        if head is None:
+            raise FormatError("ends before the schema of its stream", where=self.name)
+        message = self._parse(head)
+        if message.kind != meta.SCHEMA:
+            raise FormatError("does not begin with a schema", where=self.name)
+        self.metadata = dict(message.metadata)
+        self._foreign: Any = None
+        self._first = message
+        try:
+            exact = meta.schema_from_metadata(message.metadata)
+        except ConfluoError as e:
+            raise FormatError(str(e), where=self.name) from None
+        if exact is not None and message.little_endian and meta.matches(message, exact):
+            self.schema = exact
+            self._plain(exact, range(len(exact.columns)))
+            return
+        from confluo_tools.formats import foreign
+
+        found = foreign.plain_columns(message, exact) if message.little_endian else None
+        if found is not None:
+            self._plain(*found)
+        else:
+            self._foreign = foreign.open_stream(self.stream, head, exact, self.warn)
+            self.schema = self._foreign.schema
+
+    def _plain(self, schema: Schema, sources: Sequence[int]) -> None:
+        self.schema = schema
+        self._columns = [_Plain(i, c) for i, c in zip(sources, schema.columns, strict=True)]
+        self._number()
+
+    def _number(self) -> None:
+        # Buffers and nodes of a batch are flattened depth first: where do those of our columns stand?
+        nodes, buffers, node, buffer = {}, {}, 0, 0
+        for i, f in enumerate(self._first.fields):
+            is_list = f.type == "fixed_size_list"
+            nodes[i], buffers[i] = node, buffer
+            node += 2 if is_list else 1
+            buffer += 3 if is_list else 2
+        self._expect = node, buffer
+        for c in self._columns:
+            if c.field >= 0:
+                c.node, c.buffer = nodes[c.field], buffers[c.field]
+        self._layout = self.schema.layout
+
+    def _head(self) -> bytes | None:
+        """The next message's metadata with its 8 bytes before; b'' for an end mark; None at the end of the input."""
+        start = self.stream.read(8)
+        if len(start) < 8:
+            if not start:
+                return None
+            raise _cut(self.name)
+        mark, size = int.from_bytes(start[:4], "little"), int.from_bytes(start[4:], "little", signed=True)
+        if mark != meta.CONTINUATION:
+            raise FormatError(f"is no Arrow stream at byte {self.stream.offset - 8}", where=self.name)
+        if size == 0:
+            return b""
+        if not 0 < size <= meta.MAX_METADATA:
+            raise FormatError(f"claims a message of {size} bytes", where=self.name)
+        body = self.stream.read(size)
+        if len(body) < size:
+            raise _cut(self.name)
+        return start + body
+
+    def _parse(self, head: bytes) -> meta.Message:
+        try:
+            return meta.parse_message(head)
+        except FormatError as e:
+            raise FormatError(e.what, where=self.name, hint=e.hint) from None
+
+    def blocks(self) -> Iterator[Block]:
+        if self._foreign is not None:
+            yield from self._foreign
+            return
+        while True:
+            try:
+                head = self._head()
+                if head is None:
+                    self.warn("has no end mark: whoever wrote it was cut short")
+                    return
+                if not head:
+                    if self.stream.at_end():
+                        return
+                    self._again()
+                    continue
+                message = self._parse(head)
+                if message.kind != meta.BATCH:
+                    raise FormatError("has a second schema without an end mark before it", where=self.name)
+                body = self._body(message.body_length)
+            except _Cut:
+                self.warn("ends in the middle of a message: whoever wrote it was cut short")
+                return
+            yield from self._split(message, body)
+
+    def _again(self) -> None:
+        # After an end mark another stream of the same fields may follow.
+        head = self._head()
+        message = self._parse(head) if head else None
+        if message is None or message.kind != meta.SCHEMA:
+            raise FormatError("has something after its end that is no stream", where=self.name)
+        if repr(message.fields) != repr(self._first.fields):
+            raise FormatError("has two streams with different fields", where=self.name, hint="query them one by one")
+
+    def _body(self, size: int) -> memoryview:
+        if size <= BIG:
+            out = bytearray(size)
+            if self.stream.readinto(memoryview(out)) < size:
+                raise _cut(self.name)
+            return memoryview(out)
+        out = bytearray()  # grows with what really comes
+        while len(out) < size:
+            piece = self.stream.read(min(BIG, size - len(out)))
+            out += piece
+            if not piece:
+                raise _cut(self.name)
+        return memoryview(out)
+
+    def _split(self, message: meta.Message, body: memoryview) -> Iterator[Block]:
+        from confluo_tools.core.block import Block
+
+        if message.compression:
+            raise FormatError("has a compressed batch after plain ones", where=self.name)
+        if (len(message.nodes), len(message.buffers)) != self._expect:
+            raise FormatError("has a batch of another shape than its schema", where=self.name)
+        columns = [c.values(message, body) for c in self._columns]
+        try:
+            for start in range(0, message.rows, BLOCK_ROWS):
+                rows = min(BLOCK_ROWS, message.rows - start)
+                pieces = [
+                    None if v is None else v[start * c.width : (start + rows) * c.width]
+                    for c, v in zip(self._columns, columns, strict=True)
+                ]
+                yield Block.wrap(self._layout, rows, pieces)
+        except ValueError as e:
+            raise FormatError(f"has a damaged batch: {e}", where=self.name) from None
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.stream.idle = call
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class _Cut(FormatError):
+    pass
+
+
+def _cut(name: str) -> _Cut:
+    return _Cut("ends in the middle of a message", where=name)
+
+
+class _Plain:
+    # One of our columns in a batch: the number of its field (-1: zeros), and where its nodes and buffers begin.
+    __slots__ = ("buffer", "field", "is_list", "node", "size", "width")
+
+    def __init__(self, field: int, column: Column) -> None:
+        self.field, self.size = field, column.size
+        self.width = column.size * column.count
+        self.is_list = column.field.type.is_list
+        self.node = self.buffer = 0
+
+    def values(self, message: meta.Message, body: memoryview) -> memoryview | None:
+        if self.field < 0:
+            return None
+        offset, size = message.buffers[self.buffer + (2 if self.is_list else 1)]
+        values = body[offset : offset + size]
+        if message.nodes[self.node][1] or (self.is_list and message.nodes[self.node + 1][1]):
+            values = self._without_nulls(message, body, values)
+        return values
+
+    def _without_nulls(self, message: meta.Message, body: memoryview, values: memoryview) -> memoryview:
+        # What stands under a null is anything; here absent is zero.
+        out = bytearray(values)
+        layers = [(self.buffer, self.width)]
+        if self.is_list:
+            layers.append((self.buffer + 1, self.size))
+        for buffer, width in layers:
+            offset, size = message.buffers[buffer]
+            for at, byte in enumerate(body[offset : offset + size]):
+                if byte == 255:
+                    continue
+                for bit in range(8):
+                    start = (at * 8 + bit) * width
+                    if not byte >> bit & 1 and start + width <= len(out):
+                        out[start : start + width] = bytes(width)
+        return memoryview(out)

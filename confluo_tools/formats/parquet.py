@@ -1,0 +1,174 @@
+"""Arrow files and Parquet, by pyarrow: physical columns as they are, or readable ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import FormatError
+from confluo_tools.formats import arrow_meta
+from confluo_tools.formats.foreign import Foreign, pyarrow
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.formats.stream import ByteStream
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.schema import Schema
+
+GROUP = 1 << 20  # rows of a Parquet row group
+
+
+class _File:
+    """What pyarrow takes for an output file."""
+
+    def __init__(self, out: Any) -> None:
+        self._out, self._at, self.closed = out, 0, False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._out.write(bytes(view))
+        self._at += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._at
+
+    def flush(self) -> None:
+        pass
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ArrowFileWriter:
+    """Blocks to an Arrow IPC file ('arrow') or Parquet ('parquet') on ``out``."""
+
+    def __init__(
+        self,
+        kind: str,
+        schema: Schema,
+        out: Any,
+        *,
+        fields: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        pa = pyarrow(f"output format {kind}")
+        self.kind, self.schema = kind, schema if fields is None else schema.project(fields)
+        self.layout = self.schema.layout
+        message = arrow_meta.schema_message(self.schema, dict(metadata or {}))
+        self._arrow = pa.ipc.read_schema(pa.py_buffer(message))
+        self._sink = pa.PythonFile(_File(out), mode="w")
+        self._batches: list[Any] = []
+        self._rows = 0
+        if kind == "arrow":
+            self._writer: Any = pa.ipc.new_file(self._sink, self._arrow)
+        else:
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(
+                self._sink, self._arrow, compression="zstd", version="2.6", store_schema=True, use_dictionary=True
+            )
+
+    def start(self) -> None:
+        """The head was written when the file was opened."""
+
+    def write(self, block: Block, picks: Picks | None = None) -> None:
+        if block.layout is not self.layout:
+            block = block.project(self.layout)
+        if picks is not None:
+            block = block.take(picks)
+        if block.rows:
+            self._batches.append(self._batch(block))
+            self._rows += block.rows
+            if self._rows >= (GROUP if self.kind == "parquet" else 65536):
+                self.flush()
+
+    def _batch(self, block: Block) -> Any:
+        import pyarrow as pa
+
+        arrays = []
+        for i, type_ in enumerate(self._arrow.types):
+            data = pa.py_buffer(bytes(block.buffer(i)))
+            if pa.types.is_fixed_size_list(type_):
+                values = pa.Array.from_buffers(type_.value_type, block.rows * type_.list_size, [None, data])
+                arrays.append(pa.FixedSizeListArray.from_arrays(values, type=type_))
+            else:
+                arrays.append(pa.Array.from_buffers(type_, block.rows, [None, data]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def flush(self) -> None:
+        """Write the rows gathered so far as one batch or row group."""
+        if not self._batches:
+            return
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(self._batches).combine_chunks()
+        self._batches, self._rows = [], 0
+        if self.kind == "parquet":
+            self._writer.write_table(table, row_group_size=GROUP)
+        else:
+            for batch in table.to_batches():
+                self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self.flush()
+        self._writer.close()
+        self._sink.close()
+
+
+class ArrowFileReader(Reader):
+    """Rows of an Arrow file or of Parquet.  From a pipe the whole is taken into memory: both need to be sought in."""
+
+    def __init__(self, stream: ByteStream, kind: str, *, warn: Warn | None = None) -> None:
+        super().__init__(stream.name, warn)
+        self.format = kind
+        pa = pyarrow(stream.name)
+        self.stream = stream
+        try:
+            source: Any = None
+            if not stream.waits and stream.offset == 0 and type(stream) is ByteStream:
+                source = pa.memory_map(f"/dev/fd/{stream.fd}")
+            else:
+                source = pa.BufferReader(pa.py_buffer(b"".join(iter(stream.some, b""))))
+            if kind == "arrow":
+                reader: Any = pa.ipc.open_file(source)
+                schema = reader.schema
+                batches = self._ipc(reader)
+            else:
+                import pyarrow.parquet as pq
+
+                reader = pq.ParquetFile(source)
+                schema = reader.schema_arrow
+                batches = reader.iter_batches(batch_size=65536)
+            self.metadata = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace")
+                             for k, v in (schema.metadata or {}).items()}  # fmt: skip
+            exact = arrow_meta.schema_from_metadata(self.metadata)
+            self._foreign = Foreign(schema, self._guarded(batches), exact, self.name, self._tell)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
+            raise FormatError(f"is not a whole {kind} file: {str(e).splitlines()[0]}", where=self.name) from None
+        self.schema = self._foreign.schema
+
+    def _tell(self, what: str) -> None:
+        if self._warn is not None:
+            self._warn(what)
+
+    def _ipc(self, reader: Any) -> Iterator[Any]:
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i)
+
+    def _guarded(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        try:
+            yield from batches
+        except (pa.ArrowInvalid, OSError) as e:
+            raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.name) from None
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self._foreign
+
+    def close(self) -> None:
+        self.stream.close()

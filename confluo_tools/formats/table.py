@@ -1,0 +1,249 @@
+"""Tables for people: numbers to the right, below 80 columns unless asked, `~` where something was cut.
+
+The first rows decide the widths of the columns; rows are then printed as they come, so that a table of any
+length takes no memory.  A short result on a terminal is drawn by rich, everything else by hand, alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.schema import Field, Schema
+
+SAMPLE = 200  # rows that decide the widths
+GAP = "  "
+CUT = "~"
+SHORTEST = 8  # a column is not cut below this
+
+# What to show of a record with too many fields, if it has these.
+SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len")
+_NUMBERS = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "duration")
+
+
+def default_fields(schema: Schema) -> list[str]:
+    """The fields a table shows when nobody chose."""
+    names = [f.name for f in schema.fields]
+    some = [n for n in SUMMARY if n in schema]
+    return some if len(names) > 12 and len(some) >= 4 else names
+
+
+class TableWriter:
+    """Blocks as a table on ``out`` (anything with ``write``).
+
+    ``width``: columns of the screen, None for as wide as the values are (-W).  ``styled``: may use rich.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        out: Any,
+        *,
+        fields: Sequence[str] | None = None,
+        header: bool = True,
+        numeric: bool = False,
+        width: int | None = 79,
+        styled: bool = False,
+        local: bool = False,
+    ) -> None:
+        from confluo_tools.core.textio import Printer
+        from confluo_tools.formats.text import printing_plan
+
+        self.names = default_fields(schema) if fields is None else list(fields)
+        self.partial = fields is None and len(self.names) < len(schema.fields)
+        self.fields = [schema[n] for n in self.names]
+        self.out, self.header, self.width, self.styled, self.local = out, header, width, styled, local
+        self.printer = Printer(schema.layout, printing_plan(schema, self.names, "tsv", numeric), "tsv")
+        self._right = [f.type.kind in _NUMBERS and not f.type.is_list for f in self.fields]
+        self._sample: list[list[str]] = []
+        self._widths: list[int] | None = None
+        self._shown = len(self.names)
+        self._date = ""
+
+    def start(self) -> None:
+        """Nothing is known yet of the widths: the header comes with the first rows."""
+
+    def write(self, block: Block, picks: Picks | None = None) -> None:
+        total = block.rows if picks is None else picks.n
+        for start in range(0, total, 512):
+            lines = self.printer.lines(block, picks, start, 512).decode("ascii", "replace").split("\n")
+            rows = [self._cells(line.split("\t")) for line in lines[:-1]]
+            if self._widths is None:
+                self._sample += rows
+                if len(self._sample) >= SAMPLE:
+                    self._begin()
+            else:
+                self._rows(rows)
+
+    def flush(self) -> None:
+        """Show what there is, with the widths it asks for."""
+        if self._widths is None and self._sample:
+            self._begin()
+
+    def close(self) -> None:
+        if self._widths is not None:
+            return
+        if self.styled and self._sample:
+            self._fit()
+            self._draw(self._sample)
+        else:
+            self._begin()
+
+    # -- cells
+
+    def _cells(self, values: list[str]) -> list[str]:
+        out = []
+        for i, (field, value) in enumerate(zip(self.fields, values, strict=True)):
+            kind = field.type.element
+            if value == "-":
+                value = ""
+            elif field.type.is_list:
+                pass
+            elif kind == "time":
+                value = self._time(value, i == 0)
+            elif kind == "duration":
+                from confluo_tools.units import format_duration
+
+                value = format_duration(int(value))
+            elif kind in ("f32", "f64"):
+                value = _short_float(value)
+            out.append(value)
+        return out
+
+    def _time(self, value: str, first: bool) -> str:
+        if self.local:
+            from confluo_tools import units
+
+            value = units.format_time(units.time(value), 9, local=True)
+            value = value[:29]
+        else:
+            value = value[:-1]
+        digits = value.rstrip("0")
+        cut = 26 if len(digits) <= 26 else 29
+        return value[:10] + " " + value[11:cut]
+
+    # -- layout
+
+    def _begin(self) -> None:
+        self._fit()
+        sample, self._sample = self._sample, []
+        if self.header:
+            self._line([f.name for f in self.fields], more=True)
+            assert self._widths is not None
+            rule = GAP.join("-" * w for w in self._widths[: self._shown])
+            self.out.write((rule + "\n").encode())
+        self._rows(sample)
+
+    def _fit(self) -> None:
+        self._hoist_date()
+        widths = [len(f.name) if self.header else 1 for f in self.fields]
+        for row in self._sample:
+            for i, cell in enumerate(row):
+                if len(cell) > widths[i]:
+                    widths[i] = len(cell)
+        self._shown = len(widths)
+        if self.width is not None:
+            room = self.width - (len(GAP) + 1 if self.partial else 0)
+            while sum(widths) + len(GAP) * (len(widths) - 1) > room:
+                # Take from the widest; when all are short, columns at the right go.
+                i = max(range(len(widths)), key=lambda k: widths[k])
+                if widths[i] <= SHORTEST:
+                    widths.pop()
+                    room = self.width - len(GAP) - 1
+                    if len(widths) <= 1:
+                        break
+                else:
+                    widths[i] -= 1
+            self._shown = len(widths)
+        self._widths = widths
+
+    def _hoist_date(self) -> None:
+        # All times of the first column on one day: the day is said once, above.
+        if not self.fields or self.fields[0].type.kind != "time" or not self._sample:
+            return
+        days = {row[0][:10] for row in self._sample if row[0]}
+        if len(days) == 1 and self.width is not None and self.header:
+            self._date = days.pop()
+            for row in self._sample:
+                row[0] = row[0][11:]
+
+    def _line(self, cells: Sequence[str], more: bool = False) -> None:
+        self.out.write((self._text(cells, more) + "\n").encode("utf-8", "replace"))
+
+    def _text(self, cells: Sequence[str], more: bool = False) -> str:
+        widths = self._widths or []
+        parts = []
+        for i in range(self._shown):
+            cell = cut(cells[i], widths[i])
+            parts.append(cell.rjust(widths[i]) if self._right[i] else cell.ljust(widths[i]))
+        if more and (self.partial or self._shown < len(self.fields)):
+            parts.append(CUT)
+        return GAP.join(parts).rstrip()
+
+    def _rows(self, rows: list[list[str]]) -> None:
+        out = []
+        for row in rows:
+            if self._date and len(row[0]) > 10 and row[0][4:5] == "-":
+                row[0] = row[0][11:] if row[0][:10] == self._date else row[0]
+            out.append(self._text(row))
+        if out:
+            self.out.write(("\n".join(out) + "\n").encode("utf-8", "replace"))
+
+    # -- rich
+
+    def _draw(self, rows: list[list[str]]) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+
+        assert self._widths is not None
+        table = Table(box=SIMPLE_HEAD, show_header=self.header, pad_edge=False, show_edge=False, header_style="bold")
+        for i in range(self._shown):
+            table.add_column(
+                cut(self.fields[i].name, self._widths[i]), justify="right" if self._right[i] else "left",
+                width=self._widths[i], no_wrap=True, style=_style(self.fields[i]),
+            )  # fmt: skip
+        if self.partial or self._shown < len(self.fields):
+            table.add_column(CUT, width=1)
+        for row in rows:
+            table.add_row(*[_escape(cut(c, w)) for c, w in zip(row, self._widths, strict=False)])
+        width = sum(self._widths) + 4 * len(self._widths) + 8
+        console = Console(force_terminal=True, width=width, color_system="standard", highlight=False)
+        with console.capture() as text:
+            console.print(table)
+        lines = [line.rstrip() for line in text.get().split("\n")]
+        self.out.write("\n".join(lines).strip("\n").encode("utf-8", "replace") + b"\n")
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def _style(field: Field) -> str:
+    return {"time": "dim", "ip": "cyan", "ipv4": "cyan", "enum": "green", "flags": "yellow"}.get(field.type.kind, "")
+
+
+def cut(text: str, width: int) -> str:
+    """The text in ``width`` columns, its end replaced by `~` when it is longer."""
+    return text if len(text) <= width else text[: width - 1] + CUT
+
+
+def _short_float(text: str) -> str:
+    value = float(text)
+    if value != value or value in (float("inf"), float("-inf")):
+        return text
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.6g}"
+
+
+def screen_width() -> int:
+    """Columns a table may fill: those of the terminal, at most 79 (so that lines do not touch the edge)."""
+    try:
+        columns = os.get_terminal_size(1).columns
+    except OSError:
+        columns = 80
+    return min(79, max(20, columns - 1)) if columns else 79

@@ -1,0 +1,45 @@
+"""A capture file as an input like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.sources.captures import open_captures
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.formats.stream import ByteStream
+
+ROWS = 4096  # of a block: a question does more per block than a capture
+
+
+class CaptureReader(Reader):
+    """Packets of one capture file or pipe.  ``stream``: the same input, of which the first bytes were looked at."""
+
+    format = "pcap"
+
+    def __init__(self, path: str, stream: ByteStream, *, warn: Warn | None = None) -> None:
+        super().__init__(stream.name, warn)
+        begun = stream.taken()
+        stream.close()
+        self.captures = open_captures([path], rows=ROWS, begun=begun if stream.waits else b"")
+        self.schema = self.captures.schema
+        self._idle: Callable[[], None] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        live = self.captures.live
+        for block in self.captures:
+            yield block
+            if live and block.rows < ROWS and self._idle is not None:
+                self._idle()  # not full: the next packet is not there yet
+        for line in self.captures.warnings:
+            if self._warn is not None and self.captures.damaged:
+                self._warn(line)
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self._idle = call
+
+    def close(self) -> None:
+        self.captures.close()
