@@ -16,7 +16,11 @@
 #
 # Fields with one writer and no order of their own (zones, owner, counts) are plain 8-byte relaxed accesses.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
+from posix.time cimport clock_gettime, timespec
+
+cdef extern from "time.h" nogil:
+    enum: CLOCK_BOOTTIME
 
 cdef extern from *:
     """
@@ -96,3 +100,9 @@ cdef inline void tail_break(uint64_t* tail, uint64_t seen) noexcept nogil:
     """Take the freezes of the word `seen` out, if it is still the word."""
     cdef uint64_t broken = (<uint64_t>tail_broken(seen) + 1) & 255
     swap(tail, &seen, tail_rows(seen) | broken << BROKEN_SHIFT)
+
+cdef inline uint64_t boot_now() noexcept nogil:
+    """CLOCK_BOOTTIME in ns: the clock of freeze deadlines (monotonic, the same in all processes of a boot)."""
+    cdef timespec t
+    clock_gettime(CLOCK_BOOTTIME, &t)
+    return <uint64_t>t.tv_sec * 1000000000 + t.tv_nsec

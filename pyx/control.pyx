@@ -9,19 +9,15 @@ from libc.string cimport memcpy, memcmp, memset
 from posix.fcntl cimport open as c_open, O_RDONLY, O_RDWR, O_CLOEXEC
 from posix.mman cimport mmap, munmap, MAP_SHARED, MAP_FAILED, PROT_READ, PROT_WRITE
 from posix.stat cimport fstat, struct_stat
-from posix.time cimport clock_gettime, timespec
 from posix.unistd cimport close
-from c_atomic cimport (load_acquire, load_relaxed, store_release, store_relaxed, load_acquire32, swap32, swap, fence,
-                       tail_rows, tail_freezes, tail_broken, tail_freeze, tail_thaw)
+from c_atomic cimport (boot_now, load_acquire, load_relaxed, store_release, store_relaxed, load_acquire32, swap32, swap,
+                       fence, tail_rows, tail_freezes, tail_broken, tail_freeze, tail_thaw)
 from c_crc cimport crc32c
 from c_fault cimport fault_point
 from c_layout cimport (ControlPage, Line, CONTROL_MAGIC, CONTROL_CHECKED, CONTROL_CRC, CONTROL_CLAIMED, PAGE,
                        FORMAT_VERSION, ENDIAN_MARK, LINE_BYTES, MAX_LANES, MAX_SEGMENT_BLOCKS, SYNC_BATCH)
 from c_block cimport BLOCK_ROWS
 import os
-
-cdef extern from "time.h" nogil:
-    enum: CLOCK_BOOTTIME
 
 cdef extern from *:
     """
@@ -37,13 +33,6 @@ cdef extern from *:
 MAX_FREEZE_NS = 60_000_000_000      # a freeze never holds longer, whatever its deadline says
 MAX_SCHEMA_BYTES = 4 << 20
 _FREEZE_FOR_CUT_NS = 1_000_000_000
-
-
-cdef uint64_t boot_now() noexcept nogil:
-    """CLOCK_BOOTTIME in ns: the clock of freeze deadlines (monotonic, the same in all processes of a boot)."""
-    cdef timespec t
-    clock_gettime(CLOCK_BOOTTIME, &t)
-    return <uint64_t>t.tv_sec * 1000000000 + t.tv_nsec
 
 
 def fault(str name not None):

@@ -4,37 +4,22 @@ Errors are ValueError (what is wrong with the file) and OSError; the store says 
 Damage found later, in a page that nobody had looked at yet, goes to the list ``damage``.
 """
 
-from libc.errno cimport errno, EINTR, ENOMEM, ENXIO, EIO
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.errno cimport errno
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memcmp, memset
-from posix.mman cimport mmap, munmap, madvise, MAP_SHARED, MAP_FAILED, PROT_READ, PROT_WRITE, MADV_DONTNEED
+from libc.string cimport memcpy, memcmp
+from posix.mman cimport mmap, munmap, madvise, MAP_SHARED, MAP_FAILED, PROT_READ, MADV_DONTNEED
 from posix.stat cimport fstat, struct_stat
-from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
-from posix.types cimport off_t
-from posix.unistd cimport close, ftruncate, lseek
-from c_atomic cimport fetch_or, load_acquire, load_relaxed
+from posix.unistd cimport close
+from c_atomic cimport fetch_or, load_relaxed
 from c_block cimport Zone, BLOCK_ROWS, I8, F64
-from c_crc cimport crc32c, crc_page, crc_use_hardware, CRC_ZERO_PAGE
-from c_fault cimport fault_point
-from c_layout cimport (Geometry, BlockHead, Seal, BLOCK_MAGIC, SEAL_MAGIC, ARROW_MAGIC, PAGE, HEAD_BYTES, SEAL_BYTES,
-                       SEAL_GAP, SEAL_CRC, FORMAT_VERSION, MAX_COLUMNS, geometry, data_end, blocks_of, seal_bytes,
-                       round_up)
-from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes, PICK_ALL
+from c_crc cimport crc32c, crc_page
+from c_layout cimport (Geometry, BlockHead, Seal, BLOCK_MAGIC, SEAL_MAGIC, ARROW_MAGIC, PAGE, SEAL_BYTES, SEAL_GAP,
+                       SEAL_CRC, MAX_COLUMNS, geometry, data_end, blocks_of, seal_bytes)
+from c_seal cimport read_all
+from confluo_tools.core.block cimport Block, Layout, Picks, PICK_ALL
 cimport cython
 import os
-
-cdef extern from "unistd.h" nogil:
-    ssize_t pread(int fd, void* data, size_t n, off_t at)
-    ssize_t pwrite(int fd, const void* data, size_t n, off_t at)
-    enum: SEEK_DATA
-    enum: SEEK_HOLE
-
-cdef extern from "fcntl.h" nogil:
-    int fallocate(int fd, int mode, off_t at, off_t n)
-    int posix_fallocate(int fd, off_t at, off_t n)
-    enum: FALLOC_FL_KEEP_SIZE
-    enum: FALLOC_FL_PUNCH_HOLE
 
 MAX_HEADER = 4 << 20
 
@@ -92,37 +77,6 @@ cdef class Shape:
         return [(g.header + k * g.stride, g.message, g.stride - g.message) for k in range(blocks_of(&g, rows))]
 
 
-cdef int _read_all(int fd, void* data, size_t n, uint64_t at) noexcept nogil:
-    # 0, or errno; EIO when the file ends before.
-    cdef ssize_t got
-    cdef uint8_t* p = <uint8_t*>data
-    while n:
-        got = pread(fd, p, n, at)
-        if got < 0 and errno == EINTR:
-            continue
-        if got <= 0:
-            return errno if got < 0 else EIO
-        p += got
-        at += got
-        n -= got
-    return 0
-
-
-cdef int _write_all(int fd, const void* data, size_t n, uint64_t at) noexcept nogil:
-    cdef ssize_t done
-    cdef const uint8_t* p = <const uint8_t*>data
-    while n:
-        done = pwrite(fd, p, n, at)
-        if done < 0 and errno == EINTR:
-            continue
-        if done < 0:
-            return errno
-        p += done
-        at += done
-        n -= done
-    return 0
-
-
 cdef class Segment:
     """The segment at ``path``, mapped.  ``rows``: how many rows it has been sealed with, 0 while it grows.
 
@@ -151,7 +105,7 @@ cdef class Segment:
             raise OSError("fstat")
         cdef uint64_t size = st.st_size
         candidates = [main]
-        if _read_all(fd, start, 16, 0):
+        if read_all(fd, start, 16, 0):
             raise ValueError(f"it has {size} bytes")
         memcpy(&length, start + 12, 4)
         header = b""
@@ -181,7 +135,7 @@ cdef class Segment:
         cdef void* memory
         cdef uint64_t room
         self.shape = shape
-        if _read_all(fd, &head, sizeof(head), len(shape.header) + shape.message):
+        if read_all(fd, &head, sizeof(head), len(shape.header) + shape.message):
             return f"it ends before its first block ({size} bytes)"
         if (memcmp(head.magic, BLOCK_MAGIC, 8) or head.capacity == 0 or head.capacity > BLOCK_ROWS
                 or head.capacity % 64):
@@ -221,7 +175,7 @@ cdef class Segment:
         cdef uint8_t gap[192]
         cdef Seal* seal = <Seal*>(gap + SEAL_GAP)
         cdef uint32_t check
-        if _read_all(fd, gap, SEAL_GAP + SEAL_BYTES, end):
+        if read_all(fd, gap, SEAL_GAP + SEAL_BYTES, end):
             return 1
         free(self.crc)
         free(self.good)
@@ -229,7 +183,7 @@ cdef class Segment:
         self.good = <uint64_t*>calloc((n + 63) // 64, 8)
         if self.crc == NULL or self.good == NULL:
             raise MemoryError
-        if _read_all(fd, self.crc, n * 4, end + SEAL_GAP + SEAL_BYTES):
+        if read_all(fd, self.crc, n * 4, end + SEAL_GAP + SEAL_BYTES):
             return 1
         memcpy(&check, gap + SEAL_GAP + SEAL_CRC, 4)
         if check != crc32c(gap, SEAL_GAP + SEAL_CRC):
@@ -523,204 +477,3 @@ cdef class Part:
     def release(self):
         """Give the memory of the map back; blocks stay valid."""
         self.segment.release()
-
-
-cdef int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_t rows, uint64_t base, uint32_t lane,
-                   const uint8_t* uuid, const uint8_t* footer, uint32_t footer_bytes) noexcept nogil:
-    """Write EOS, seal record, page checksums and footer after the data; set the length.  0 or errno.
-
-    Nobody writes to the data any more.  Holes are not read: a page of zeros has one known checksum.
-    """
-    cdef uint64_t end = data_end(g, rows), fixed = seal_bytes(end), page, last
-    cdef uint8_t* out = <uint8_t*>calloc(fixed + footer_bytes, 1)
-    cdef uint32_t* crc
-    cdef Seal* seal
-    cdef timespec now
-    cdef off_t at = 0, stop
-    cdef int error
-    if out == NULL:
-        return ENOMEM
-    crc = <uint32_t*>(out + SEAL_GAP + SEAL_BYTES)
-    for page in range(end // PAGE):
-        crc[page] = CRC_ZERO_PAGE
-    while <uint64_t>at < end:
-        at = lseek(fd, at, SEEK_DATA)
-        if at < 0 and errno == ENXIO:
-            break
-        stop = lseek(fd, at, SEEK_HOLE) if at >= 0 else -1
-        if at < 0 or stop < 0:                      # a file system that cannot tell
-            at, stop = 0, end
-        last = min((<uint64_t>stop + PAGE - 1) // PAGE, end // PAGE)
-        for page in range(<uint64_t>at // PAGE, last):
-            crc[page] = crc_page(map + page * PAGE)
-        at = stop
-    memset(out, 0xFF, 4)                            # EOS: continuation mark, length 0
-    seal = <Seal*>(out + SEAL_GAP)
-    memcpy(seal.magic, SEAL_MAGIC, 8)
-    memcpy(seal.uuid, uuid, 16)
-    clock_gettime(CLOCK_REALTIME, &now)
-    seal.version, seal.lane, seal.base, seal.rows = FORMAT_VERSION, lane, base, rows
-    seal.blocks, seal.capacity, seal.pages = blocks_of(g, rows), g.capacity, <uint32_t>(end // PAGE)
-    seal.footer_bytes, seal.footer_crc = footer_bytes, crc32c(footer, footer_bytes)
-    seal.pages_crc = crc32c(crc, fixed - SEAL_GAP - SEAL_BYTES)
-    seal.sealed = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
-    (<uint32_t*>(out + SEAL_GAP + SEAL_CRC))[0] = crc32c(out, SEAL_GAP + SEAL_CRC)
-    memcpy(out + fixed, footer, footer_bytes)
-    fault_point("seal-before")
-    error = _write_all(fd, out, fixed // 2, end)    # in two steps, so that a test can die between them
-    fault_point("seal-half")
-    if not error:
-        error = _write_all(fd, out + fixed // 2, fixed - fixed // 2 + footer_bytes, end + fixed // 2)
-    if not error and ftruncate(fd, end + fixed + footer_bytes):
-        error = errno
-    fault_point("seal-written")
-    free(out)
-    return error
-
-
-cdef class _Map:
-    # A writable map of a whole file, for the sealing of a segment by its next owner.
-    cdef uint8_t* p
-    cdef size_t size
-    cdef int fd
-
-    def __cinit__(self, path, int flags=os.O_RDWR, size_t size=0):
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
-        if size:
-            os.ftruncate(self.fd, size)
-        self.size = os.fstat(self.fd).st_size
-        cdef void* memory = mmap(NULL, max(self.size, 1), PROT_READ | PROT_WRITE, MAP_SHARED, self.fd, 0)
-        if memory == MAP_FAILED:
-            raise OSError(errno, os.strerror(errno), path)
-        self.p = <uint8_t*>memory
-
-    def __dealloc__(self):
-        if self.p != NULL:
-            munmap(self.p, self.size)
-        if self.fd > 0:
-            close(self.fd)
-
-
-def _check_errno(int error, path):
-    if error:
-        raise OSError(error, os.strerror(error), path)
-
-
-def seal_in_place(path, Shape shape not None, int lane, uint64_t base, uint64_t rows, bytes message not None,
-                  bytes footer not None, bint sync):
-    """Seal the growing segment at ``path`` with its first ``rows`` rows; what stands beyond them is removed.
-
-    ``message``: record batch message of the last block; ``footer``: that of the file.
-    May be repeated after a death at any point.  Readers of published rows are not disturbed.
-    """
-    cdef Geometry g
-    cdef _Map m = _Map(path)
-    cdef uint64_t block, end, start, stop
-    cdef uint32_t in_last, width
-    cdef int i
-    shape.fill(&g, BLOCK_ROWS)
-    end = data_end(&g, rows)
-    if rows == 0 or m.size < end or len(message) != g.message:
-        raise ValueError(f"it is cut short: {m.size} bytes for {rows} rows")
-    block = end - g.stride
-    in_last = <uint32_t>(rows - (blocks_of(&g, rows) - 1) * <uint64_t>BLOCK_ROWS)
-    _check_errno(_write_all(m.fd, <const char*>message, g.message, block), path)
-    fault_point("trim-message")
-    if in_last < BLOCK_ROWS:
-        for i in range(g.n):
-            width = shape.layout.column[i].width
-            start = block + g.column[i] + <uint64_t>in_last * width
-            stop = block + g.column[i] + <uint64_t>BLOCK_ROWS * width
-            _clear(m.fd, m.p, start, stop)
-            fault_point("trim-column")
-    os.ftruncate(m.fd, end)
-    fault_point("trim-length")
-    cdef const uint8_t* uuid = shape.uuid
-    cdef const uint8_t* foot = footer
-    cdef uint32_t n = <uint32_t>len(footer)
-    cdef int error
-    with nogil:
-        error = seal_file(m.fd, m.p, &g, rows, base, lane, uuid, foot, n)
-    _check_errno(error, path)
-    if sync:
-        os.fdatasync(m.fd)
-
-
-cdef void _clear(int fd, uint8_t* p, uint64_t start, uint64_t stop) noexcept nogil:
-    # Zeros from start to stop: a hole where the file system can make one.
-    cdef uint64_t i
-    if fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, stop - start) == 0:
-        return
-    for i in range(start, stop):
-        if p[i]:
-            p[i] = 0
-
-
-def seal_compact(path, new_path, Shape shape not None, int lane, uint64_t base, uint32_t rows, bytes message not None,
-                 bytes footer not None, bint sync):
-    """Write the first ``rows`` rows of the one block at ``path`` to ``new_path``, sealed, with room for no more.
-
-    ``message`` and ``footer`` are those of a block of ``rows`` rounded up to 64.  The caller renames.
-    """
-    cdef Geometry g, small
-    cdef _Map m = _Map(path), out
-    cdef BlockHead* head
-    cdef uint32_t capacity = (rows + 63) // 64 * 64
-    cdef int i
-    shape.fill(&g, BLOCK_ROWS)
-    shape.fill(&small, capacity)
-    if not 1 <= rows <= BLOCK_ROWS or m.size < data_end(&g, rows) or len(message) != g.message:
-        raise ValueError(f"it is cut short: {m.size} bytes for {rows} rows")
-    out = _Map(new_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, small.header + small.stride)
-    _check_errno(posix_fallocate(out.fd, 0, out.size), new_path)
-    memcpy(out.p, <const char*>shape.header, g.header)
-    memcpy(out.p + g.header, <const char*>message, g.message)
-    memcpy(out.p + g.header + g.message, m.p + g.header + g.message, g.zones - g.message + g.n * sizeof(Zone))
-    head = <BlockHead*>(out.p + g.header + g.message)
-    head.capacity = capacity
-    for i in range(g.n):
-        if head.used[i >> 6] >> (i & 63) & 1:
-            memcpy(out.p + small.header + small.column[i], m.p + g.header + g.column[i],
-                   <size_t>rows * shape.layout.column[i].width)
-    fault_point("compact-copied")
-    cdef const uint8_t* uuid = shape.uuid
-    cdef const uint8_t* foot = footer
-    _check_errno(seal_file(out.fd, out.p, &small, rows, base, lane, uuid, foot, <uint32_t>len(footer)), new_path)
-    if sync:
-        os.fdatasync(out.fd)
-
-
-def offsets():
-    """Names and places of everything in the files, as docs/format.md lists them: {structure: {name: offset}}."""
-    cdef Seal seal
-    cdef BlockHead head
-    return {
-        "block head": {n: p for n, p in [
-            ("magic", <uint8_t*>&head.magic - <uint8_t*>&head), ("uuid", <uint8_t*>&head.uuid - <uint8_t*>&head),
-            ("base", <uint8_t*>&head.base - <uint8_t*>&head), ("lane", <uint8_t*>&head.lane - <uint8_t*>&head),
-            ("number", <uint8_t*>&head.number - <uint8_t*>&head),
-            ("capacity", <uint8_t*>&head.capacity - <uint8_t*>&head),
-            ("columns", <uint8_t*>&head.columns - <uint8_t*>&head),
-            ("used", <uint8_t*>&head.used - <uint8_t*>&head)]},
-        "seal record": {n: p for n, p in [
-            ("magic", <uint8_t*>&seal.magic - <uint8_t*>&seal), ("version", <uint8_t*>&seal.version - <uint8_t*>&seal),
-            ("lane", <uint8_t*>&seal.lane - <uint8_t*>&seal), ("uuid", <uint8_t*>&seal.uuid - <uint8_t*>&seal),
-            ("base", <uint8_t*>&seal.base - <uint8_t*>&seal), ("rows", <uint8_t*>&seal.rows - <uint8_t*>&seal),
-            ("blocks", <uint8_t*>&seal.blocks - <uint8_t*>&seal),
-            ("capacity", <uint8_t*>&seal.capacity - <uint8_t*>&seal),
-            ("pages", <uint8_t*>&seal.pages - <uint8_t*>&seal),
-            ("footer_bytes", <uint8_t*>&seal.footer_bytes - <uint8_t*>&seal),
-            ("footer_crc", <uint8_t*>&seal.footer_crc - <uint8_t*>&seal),
-            ("pages_crc", <uint8_t*>&seal.pages_crc - <uint8_t*>&seal),
-            ("sealed", <uint8_t*>&seal.sealed - <uint8_t*>&seal), ("crc", SEAL_CRC)]},
-    }
-
-
-def crc_of_pages(const uint8_t[::1] data not None, bint hardware=True):
-    """CRC32C of each 4 KiB page of ``data``, by the crc32 instruction or by tables; for tests."""
-    cdef Py_ssize_t i
-    crc_use_hardware(hardware)
-    try:
-        return [crc_page(&data[i * PAGE]) for i in range(data.shape[0] // PAGE)]
-    finally:
-        crc_use_hardware(1)

@@ -3,8 +3,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 from c_layout cimport ControlPage, Line
 
-cdef uint64_t boot_now() noexcept nogil
-
 cdef class Control:
     cdef readonly object path
     cdef readonly bint writable

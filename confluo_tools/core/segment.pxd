@@ -54,6 +54,3 @@ cdef class Part:
     cdef readonly Segment segment
     cdef readonly uint64_t rows
     cdef readonly int blocks
-
-cdef int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_t rows, uint64_t base, uint32_t lane,
-                   const uint8_t* uuid, const uint8_t* footer, uint32_t footer_bytes) noexcept nogil

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from confluo_tools.core.control import Control, fault
-from confluo_tools.core.segment import Segment, Shape, seal_compact, seal_in_place
+from confluo_tools.core.seal import seal_compact, seal_in_place
+from confluo_tools.core.segment import Segment, Shape
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.store.create import metadata, sync_folder

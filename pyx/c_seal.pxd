@@ -1,0 +1,102 @@
+# Sealing a segment: what follows its data.  Header only: shared by the writer's helper and by the next owner.
+
+from libc.errno cimport errno, EINTR, ENOMEM, ENXIO, EIO
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
+from posix.types cimport off_t
+from posix.unistd cimport ftruncate, lseek
+from c_crc cimport crc32c, crc_page, CRC_ZERO_PAGE
+from c_fault cimport fault_point
+from c_layout cimport (Geometry, Seal, SEAL_MAGIC, PAGE, SEAL_BYTES, SEAL_GAP, SEAL_CRC, FORMAT_VERSION, data_end,
+                       blocks_of, seal_bytes)
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pread(int fd, void* data, size_t n, off_t at)
+    ssize_t pwrite(int fd, const void* data, size_t n, off_t at)
+    enum: SEEK_DATA
+    enum: SEEK_HOLE
+
+cdef inline int read_all(int fd, void* data, size_t n, uint64_t at) noexcept nogil:
+    """0 or errno; EIO when the file ends before."""
+    cdef ssize_t got
+    cdef uint8_t* p = <uint8_t*>data
+    while n:
+        got = pread(fd, p, n, at)
+        if got < 0 and errno == EINTR:
+            continue
+        if got <= 0:
+            return errno if got < 0 else EIO
+        p += got
+        at += got
+        n -= got
+    return 0
+
+
+cdef inline int write_all(int fd, const void* data, size_t n, uint64_t at) noexcept nogil:
+    cdef ssize_t done
+    cdef const uint8_t* p = <const uint8_t*>data
+    while n:
+        done = pwrite(fd, p, n, at)
+        if done < 0 and errno == EINTR:
+            continue
+        if done < 0:
+            return errno
+        p += done
+        at += done
+        n -= done
+    return 0
+
+
+cdef inline int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_t rows, uint64_t base, uint32_t lane,
+                   const uint8_t* uuid, const uint8_t* footer, uint32_t footer_bytes) noexcept nogil:
+    """Write EOS, seal record, page checksums and footer after the data; set the length.  0 or errno.
+
+    Nobody writes to the data any more.  Holes are not read: a page of zeros has one known checksum.
+    """
+    cdef uint64_t end = data_end(g, rows), fixed = seal_bytes(end), page, last
+    cdef uint8_t* out = <uint8_t*>calloc(fixed + footer_bytes, 1)
+    cdef uint32_t* crc
+    cdef Seal* seal
+    cdef timespec now
+    cdef off_t at = 0, stop
+    cdef int error
+    if out == NULL:
+        return ENOMEM
+    crc = <uint32_t*>(out + SEAL_GAP + SEAL_BYTES)
+    for page in range(end // PAGE):
+        crc[page] = CRC_ZERO_PAGE
+    while <uint64_t>at < end:
+        at = lseek(fd, at, SEEK_DATA)
+        if at < 0 and errno == ENXIO:
+            break
+        stop = lseek(fd, at, SEEK_HOLE) if at >= 0 else -1
+        if at < 0 or stop < 0:                      # a file system that cannot tell
+            at, stop = 0, end
+        last = min((<uint64_t>stop + PAGE - 1) // PAGE, end // PAGE)
+        for page in range(<uint64_t>at // PAGE, last):
+            crc[page] = crc_page(map + page * PAGE)
+        at = stop
+    memset(out, 0xFF, 4)                            # EOS: continuation mark, length 0
+    seal = <Seal*>(out + SEAL_GAP)
+    memcpy(seal.magic, SEAL_MAGIC, 8)
+    memcpy(seal.uuid, uuid, 16)
+    clock_gettime(CLOCK_REALTIME, &now)
+    seal.version, seal.lane, seal.base, seal.rows = FORMAT_VERSION, lane, base, rows
+    seal.blocks, seal.capacity, seal.pages = blocks_of(g, rows), g.capacity, <uint32_t>(end // PAGE)
+    seal.footer_bytes, seal.footer_crc = footer_bytes, crc32c(footer, footer_bytes)
+    seal.pages_crc = crc32c(crc, fixed - SEAL_GAP - SEAL_BYTES)
+    seal.sealed = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+    (<uint32_t*>(out + SEAL_GAP + SEAL_CRC))[0] = crc32c(out, SEAL_GAP + SEAL_CRC)
+    memcpy(out + fixed, footer, footer_bytes)
+    fault_point("seal-before")
+    error = write_all(fd, out, fixed // 2, end)    # in two steps, so that a test can die between them
+    fault_point("seal-half")
+    if not error:
+        error = write_all(fd, out + fixed // 2, fixed - fixed // 2 + footer_bytes, end + fixed // 2)
+    if not error and ftruncate(fd, end + fixed + footer_bytes):
+        error = errno
+    fault_point("seal-written")
+    free(out)
+    return error
