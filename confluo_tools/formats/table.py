@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
 
 SAMPLE = 200  # rows that decide the widths
-GAP = "  "
 CUT = "~"
 SHORTEST = 8  # a column is not cut below this
+SHORTEST_NAME = 4  # nor a name below this
+TIME_FLOOR = 12  # 10:20:30.123
 
 # What to show of a record with too many fields, if it has these.
 SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len")
@@ -62,6 +63,8 @@ class TableWriter:
         self._widths: list[int] | None = None
         self._shown = len(self.names)
         self._date = ""
+        self._gap = "  "
+        self._full: dict[int, int] = {}  # columns of times: how long the longest is
 
     def start(self) -> None:
         """Nothing is known yet of the widths: the header comes with the first rows."""
@@ -103,7 +106,7 @@ class TableWriter:
             elif field.type.is_list:
                 pass
             elif kind == "time":
-                value = self._time(value, i == 0)
+                value = self._time(value)
             elif kind == "duration":
                 from confluo_tools.units import format_duration
 
@@ -113,17 +116,14 @@ class TableWriter:
             out.append(value)
         return out
 
-    def _time(self, value: str, first: bool) -> str:
+    def _time(self, value: str) -> str:
+        # 2026-11-20 10:20:30.123456, as many digits as it takes: none, 3, 6 or 9.
         if self.local:
             from confluo_tools import units
 
             value = units.format_time(units.time(value), 9, local=True)
-            value = value[:29]
-        else:
-            value = value[:-1]
-        digits = value.rstrip("0")
-        cut = 26 if len(digits) <= 26 else 29
-        return value[:10] + " " + value[11:cut]
+        digits = len(value[20:29].rstrip("0"))
+        return f"{value[:10]} {value[11 : (19, 23, 26, 29)[-(-digits // 3)]]}"
 
     # -- layout
 
@@ -131,34 +131,60 @@ class TableWriter:
         self._fit()
         sample, self._sample = self._sample, []
         if self.header:
+            self._title()
             self._line([f.name for f in self.fields], more=True)
             assert self._widths is not None
-            rule = GAP.join("-" * w for w in self._widths[: self._shown])
+            rule = self._gap.join("-" * w for w in self._widths[: self._shown])
             self.out.write((rule + "\n").encode())
         self._rows(sample)
 
     def _fit(self) -> None:
+        for i, field in enumerate(self.fields):
+            if field.type.kind == "time":
+                self._full[i] = max([len(row[i]) for row in self._sample], default=0)
+        self._sample = [self._same_digits(row) for row in self._sample]
         self._hoist_date()
-        widths = [len(f.name) if self.header else 1 for f in self.fields]
+        data = [1] * len(self.fields)
         for row in self._sample:
             for i, cell in enumerate(row):
-                if len(cell) > widths[i]:
-                    widths[i] = len(cell)
-        self._shown = len(widths)
+                if len(cell) > data[i]:
+                    data[i] = len(cell)
+        widths = [max(d, len(f.name)) if self.header else d for d, f in zip(data, self.fields, strict=True)]
         if self.width is not None:
-            room = self.width - (len(GAP) + 1 if self.partial else 0)
-            while sum(widths) + len(GAP) * (len(widths) - 1) > room:
-                # Take from the widest; when all are short, columns at the right go.
-                i = max(range(len(widths)), key=lambda k: widths[k])
-                if widths[i] <= SHORTEST:
-                    widths.pop()
-                    room = self.width - len(GAP) - 1
-                    if len(widths) <= 1:
-                        break
-                else:
-                    widths[i] -= 1
-            self._shown = len(widths)
-        self._widths = widths
+            self._squeeze(widths, data, self.width)
+        self._shown, self._widths = len(widths), widths
+
+    def _same_digits(self, row: list[str]) -> list[str]:
+        for i, full in self._full.items():
+            if 19 <= len(row[i]) < full:
+                row[i] = (row[i] if len(row[i]) > 19 else row[i] + ".").ljust(full, "0")
+        return row
+
+    def _squeeze(self, widths: list[int], data: list[int], width: int) -> None:
+        # In turn: gaps, digits of times, names longer than what stands below, long values, columns at the right.
+        if self._missing(widths, width) > 0:
+            self._gap = " "
+        for i, f in enumerate(self.fields):
+            if f.type.kind == "time":
+                widths[i] -= min(max(self._missing(widths, width), 0), max(widths[i] - TIME_FLOOR, 0))
+        while self._missing(widths, width) > 0:
+            i = max(range(len(widths)), key=lambda k: widths[k] - max(data[k], SHORTEST_NAME))
+            if widths[i] <= max(data[i], SHORTEST_NAME):
+                break
+            widths[i] -= 1
+        floors = [TIME_FLOOR if f.type.kind == "time" else SHORTEST for f in self.fields]
+        while self._missing(widths, width) > 0:
+            i = max(range(len(widths)), key=lambda k: (widths[k] > floors[k], widths[k]))
+            if widths[i] > floors[i]:
+                widths[i] -= 1
+            elif len(widths) > 1:
+                widths.pop()
+            else:
+                break
+
+    def _missing(self, widths: list[int], width: int) -> int:
+        cut_off = self.partial or len(widths) < len(self.fields)
+        return sum(widths) + len(self._gap) * (len(widths) - 1 + cut_off) + cut_off - width
 
     def _hoist_date(self) -> None:
         # All times of the first column on one day: the day is said once, above.
@@ -169,6 +195,10 @@ class TableWriter:
             self._date = days.pop()
             for row in self._sample:
                 row[0] = row[0][11:]
+
+    def _title(self) -> None:
+        if self._date:
+            self.out.write(f"date: {self._date} {'local' if self.local else 'UTC'}\n".encode())
 
     def _line(self, cells: Sequence[str], more: bool = False) -> None:
         self.out.write((self._text(cells, more) + "\n").encode("utf-8", "replace"))
@@ -181,11 +211,12 @@ class TableWriter:
             parts.append(cell.rjust(widths[i]) if self._right[i] else cell.ljust(widths[i]))
         if more and (self.partial or self._shown < len(self.fields)):
             parts.append(CUT)
-        return GAP.join(parts).rstrip()
+        return self._gap.join(parts).rstrip()
 
     def _rows(self, rows: list[list[str]]) -> None:
         out = []
         for row in rows:
+            self._same_digits(row)
             if self._date and len(row[0]) > 10 and row[0][4:5] == "-":
                 row[0] = row[0][11:] if row[0][:10] == self._date else row[0]
             out.append(self._text(row))
@@ -200,7 +231,10 @@ class TableWriter:
         from rich.table import Table
 
         assert self._widths is not None
-        table = Table(box=SIMPLE_HEAD, show_header=self.header, pad_edge=False, show_edge=False, header_style="bold")
+        table = Table(
+            box=SIMPLE_HEAD, show_header=self.header, show_edge=False, header_style="bold",
+            pad_edge=False, padding=(0, len(self._gap) - 1, 0, 0),
+        )  # fmt: skip
         for i in range(self._shown):
             table.add_column(
                 cut(self.fields[i].name, self._widths[i]), justify="right" if self._right[i] else "left",
@@ -214,6 +248,7 @@ class TableWriter:
         console = Console(force_terminal=True, width=width, color_system="standard", highlight=False)
         with console.capture() as text:
             console.print(table)
+        self._title()
         lines = [line.rstrip() for line in text.get().split("\n")]
         self.out.write("\n".join(lines).strip("\n").encode("utf-8", "replace") + b"\n")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block import Block
     from confluo_tools.formats.stream import ByteStream
 
-ROWS = 4096  # of a block: a question does more per block than a capture
+ROWS = 1024  # of a block: a question does more per block than a capture
 
 
 class CaptureReader(Reader):

@@ -1,0 +1,242 @@
+"""confluo-query: select, aggregate and print records of a MultiLog, a stream or a capture.  Manual: confluo-query(1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.expr import Expr
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
+
+app = cli.command_app(
+    """
+# who talked to port 80, and how much
+confluo-query trace.ml 'dst_port == 80' -f ts,src_ip,dst_ip,len
+
+# the ten /24 networks that sent most, per second
+confluo-query trace.ml tcp --agg 'count, sum(len)' --by 'src_ip/24, 1s' --top 10
+
+# packets of one host, back to a capture
+confluo-query trace.ml 'host 10.1.2.3' -o pcap --source trace.pcap | tcpdump -nr -
+
+# in a pipe, as NDJSON
+zcat trace.pcap.gz | confluo-query - 'tcp_flags has rst' -J
+"""
+)
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def query(
+    operands: cli.Operands = None,
+    read: cli.Read = None,
+    expression: Annotated[
+        str | None, _option("-e", "--expr", metavar="EXPR", help="The expression; all operands are then inputs.")
+    ] = None,
+    input_format: cli.InputFormat = None,
+    fields: cli.Fields = None,
+    since: cli.Since = None,
+    until: cli.Until = None,
+    local: cli.Local = False,
+    limit: cli.Limit = None,
+    count: cli.Count = False,
+    sample: Annotated[
+        str | None, _option("--sample", metavar="1/N", help="Every Nth flow, the same ones each time.")
+    ] = None,
+    agg: Annotated[
+        str | None, _option("--agg", metavar="LIST", help="Aggregates: 'count, sum(len), p99(len), distinct(src_ip)'.")
+    ] = None,
+    by: Annotated[str | None, _option("--by", metavar="LIST", help="Groups: 'dst_ip/24, proto, flow, 1s'.")] = None,
+    having: Annotated[
+        str | None, _option("--having", metavar="EXPR", help="Only groups whose aggregates are so: 'count > 100'.")
+    ] = None,
+    top: Annotated[
+        int | None, _option("--top", metavar="N", min=1, help="The N groups with the largest first aggregate.")
+    ] = None,
+    explain: Annotated[bool, _option("--explain", help="Print how the rows were found, instead of the rows.")] = False,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    source: Annotated[
+        list[str] | None,
+        _option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
+    ] = None,
+    output: cli.Output = None,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    line_buffered: cli.LineBuffered = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Print the records of INPUT for which EXPR holds."""
+    if file is not None:
+        config.use_file(file)
+    inputs, text = split_operands(operands or [], read or [], expression)
+    if cli.no_input(inputs):
+        return cli.usage(app)
+    if (by or having or top) and agg is None:
+        agg = "count"
+    local = config.truth("local", local)
+    span = time_range(since, until, local)
+    with cli.open_records(inputs, input_format=input_format) as reader:
+        if fields == "help" and agg is None:
+            print(cli.list_fields(reader.schema))
+            return cli.OK
+        asked = Question(reader, compile_expr(text, reader.schema, span, sample))
+        groups = Groups(asked, agg, by, having, top) if agg is not None else None
+        if explain:
+            return asked.explain(groups)
+        if count:
+            if groups is not None:
+                raise UsageError("--count and --agg exclude each other", hint="--agg count counts")
+            rows = asked.count(limit)
+            print(rows)
+        else:
+            schema = groups.schema if groups is not None else reader.schema
+            if fields == "help":
+                print(cli.list_fields(schema))
+                return cli.OK
+            fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=groups is not None)
+            with cli.output(
+                schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema),
+                metadata=reader.metadata, header=not no_header, numeric=numeric, wide=wide, local=local,
+                line_buffered=line_buffered, color=color, sources=source or [],
+            ) as out:  # fmt: skip
+                reader.on_idle(out.flush)
+                pairs = groups.selected(*span) if groups is not None else asked.selected()
+                for block, picks in limited(pairs, limit):
+                    out.write(block, picks)
+            rows = out.rows if asked.found else 0
+        if stats:
+            cli.note(f"{reader.rows} records read, {asked.found} chosen, {rows} printed")
+        return cli.OK if rows else cli.NOTHING
+
+
+def split_operands(operands: list[str], read: list[str], expression: str | None) -> tuple[list[str], str]:
+    """(inputs, expression).
+
+    The first operand is the input and the others are the expression, as if joined by blanks (like tcpdump's);
+    with -r every operand belongs to the expression, with -e every operand is an input (like grep's).
+    """
+    if expression is not None:
+        return [*read, *operands], expression
+    if read:
+        return read, " ".join(operands)
+    return operands[:1], " ".join(operands[1:])
+
+
+def time_range(since: str | None, until: str | None, local: bool) -> tuple[int | None, int | None]:
+    """--since and --until in nanoseconds, half open."""
+    from confluo_tools import units
+
+    first = units.time(since, local=local) if since is not None else None
+    after = units.until(until, local=local) if until is not None else None
+    if first is not None and after is not None and first >= after:
+        raise UsageError(f"--until {until} is not after --since {since}")
+    return first, after
+
+
+def compile_expr(text: str, schema: Schema, span: tuple[int | None, int | None], sample: str | None) -> Expr:
+    """The expression with the time range and the sample in it."""
+    from confluo_tools.expr import compile
+
+    expr = compile(text, schema)
+    for note in expr.notes:
+        if not cli.state.quiet:
+            cli.note(note)
+    expr = expr.within(*span)
+    return expr if sample is None else sampled(expr, sample)
+
+
+def sampled(expr: Expr, text: str) -> Expr:
+    """One flow in N: those with a small flow hash, the same flows whenever and wherever it is asked."""
+    raise NotImplementedError(text)
+
+
+def limited(pairs: Iterator[tuple[Block, Picks | None]], limit: int | None) -> Iterator[tuple[Block, Picks | None]]:
+    """The first ``limit`` rows; reading stops with the last of them."""
+    if limit is None:
+        yield from pairs
+        return
+    left = limit
+    if left == 0:
+        return
+    for block, picks in pairs:
+        n = block.rows if picks is None else len(picks)
+        if n >= left:
+            yield first_rows(block, picks, left)
+            return
+        left -= n
+        yield block, picks
+
+
+def first_rows(block: Block, picks: Picks | None, n: int) -> tuple[Block, Picks | None]:
+    if picks is None:
+        return block.slice(0, n), None
+    from confluo_tools.core.block import Picks
+
+    return block, Picks.of(block.rows, picks.tolist()[:n])
+
+
+class Question:
+    """An expression asked of an input: rows, a number, or groups."""
+
+    def __init__(self, reader: Reader, expr: Expr) -> None:
+        self.reader, self.expr, self.schema = reader, expr, reader.schema
+        self.found = 0  # rows chosen so far
+
+    def selected(self) -> Iterator[tuple[Block, Picks | None]]:
+        """Blocks and which of their rows were chosen."""
+        program = self.expr.program
+        for block in self.reader:
+            picks = program.select(block)
+            if len(picks):
+                self.found += len(picks)
+                yield block, picks
+
+    def count(self, limit: int | None) -> int:
+        n = 0
+        for block, picks in limited(self.selected(), limit):
+            n += block.rows if picks is None else len(picks)
+        return n
+
+
+class Groups:
+    """The answer of --agg and --by: rows of a schema of its own."""
+
+    def __init__(self, asked: Question, agg: str, by: str | None, having: str | None, top: int | None) -> None:
+        from confluo_tools.expr import compile, parse_aggregates, parse_by
+        from confluo_tools.store import aggregate
+
+        self.asked, self.top = asked, top
+        aggs, keys = parse_aggregates(agg, asked.schema), parse_by(by, asked.schema) if by else []
+        self.question = aggregate.Question(asked.schema, aggs, keys)
+        self.schema = self.question.result
+        self.having = compile(having, self.schema) if having is not None else None
+
+    def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
+        rollup = self.question.rollup()
+        for block, picks in self.asked.selected():
+            rollup.update(block, picks)
+        for block in self.question.answer(rollup, having=self.having, top=self.top, since=since, until=until):
+            yield block, None
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-query", argv)
