@@ -82,6 +82,7 @@ cdef inline uint64_t tcp_header(Rows* r, uint32_t i, Ip* ip, const uint8_t* p, u
     """p: the header, `left` bytes of it readable.  What is cut away is left out."""
     cdef uint64_t used = 0
     cdef uint32_t flags, size, payload
+    cdef uint8_t odd = 0
     if left >= 8:
         r.tcp_seq[i] = be32(p + 4)
         used |= bit(C_TCP_SEQ)
@@ -103,9 +104,11 @@ cdef inline uint64_t tcp_header(Rows* r, uint32_t i, Ip* ip, const uint8_t* p, u
         r.payload_len[i] = payload
         used |= if_set(payload, C_PAYLOAD_LEN)
         if size > 20 and left > 20:
-            used |= tcp_options(r, i, p + 20, (size if size < left else left) - 20, &ip.notes)
+            used |= tcp_options(r, i, p + 20, (size if size < left else left) - 20, &odd)
         if left < size:
             _missing(ip, end, size)
+        else:
+            ip.notes |= odd
     else:
         _missing(ip, end, 20)
     return used
@@ -118,11 +121,11 @@ cdef inline uint64_t transport(Rows* r, uint32_t i, Ip* ip, const uint8_t* data,
     cdef uint64_t used = bit(C_FLOW_HASH)
     cdef const uint8_t* p = data + ip.up
     if unlikely(ip.opaque or ip.up > lim, False):
-        payload = ip.stop - ip.up if ip.stop > ip.up and not ip.notes & NOTE_MALFORMED else 0
-        if ip.offset == 0 and (proto == TCP or proto == UDP or proto == SCTP or proto == ICMP or proto == ICMP6):
-            payload = 0                     # unknown: the header that comes first cannot be read
-            if not ip.notes & (NOTE_TRUNCATED | NOTE_MALFORMED):
-                _missing(ip, end, 8)
+        payload = 0                         # unknown when a header cannot be read
+        if ip.offset:
+            payload = ip.stop - ip.up if ip.stop > ip.up else 0
+        elif not ip.notes & (NOTE_TRUNCATED | NOTE_MALFORMED):
+            _missing(ip, end, 8)
         r.payload_len[i] = payload
         used |= if_set(payload, C_PAYLOAD_LEN)
         r.flow_hash[i] = flow_hash(r.src_ip[i], r.dst_ip[i], 0, 0, proto)

@@ -64,6 +64,7 @@ cdef struct Reader:
     uint64_t base               # offset in the capture of data[0]
     uint64_t skip               # bytes of an ignored block still to come
     bint final                  # no bytes after these
+    bint stopped                # at `at` is something that cannot be read, nor anything behind it
     int kind
     int fault
     bint swap
@@ -82,8 +83,7 @@ cdef struct Reader:
 cdef inline int _more(Reader* c, size_t need) noexcept nogil:
     if c.final:
         if c.at < c.size:
-            c.fault = FAULT_CUT
-            c.at = c.size
+            return _stop(c, FAULT_CUT)
         return END
     c.need = need
     return MORE
@@ -91,8 +91,7 @@ cdef inline int _more(Reader* c, size_t need) noexcept nogil:
 
 cdef inline int _stop(Reader* c, int fault) noexcept nogil:
     c.fault = fault
-    c.final = True
-    c.at = c.size
+    c.stopped = True
     return END
 
 
@@ -279,8 +278,7 @@ cdef inline int _pcapng(Reader* c, Frame* f) noexcept nogil:
                 c.skip -= left
                 c.at = c.size
                 if c.final:
-                    c.fault = FAULT_CUT
-                    return END
+                    return _stop(c, FAULT_CUT)
                 c.need = 1
                 return MORE
             c.at += c.skip
@@ -326,6 +324,8 @@ cdef inline int _pcapng(Reader* c, Frame* f) noexcept nogil:
 cdef inline int capture_next(Reader* c, Frame* f) noexcept nogil:
     """The next frame.  Its data stay valid until the bytes of the capture are changed."""
     cdef int status
+    if unlikely(c.stopped, False):
+        return END
     if unlikely(c.kind == KIND_NONE, False):
         status = _begin(c)
         if status != FRAME:

@@ -46,10 +46,13 @@ cdef class Capture:
     def feed(self, const uint8_t[::1] data not None, bint last=False):
         """The next bytes of the capture, to be left unchanged until they are read.  ``last``: there are no more.
 
+        Ignored behind something that cannot be read.
         Only when the reader asked for more; ValueError otherwise.
         """
         cdef size_t left = self.c.size - self.c.at
         cdef const uint8_t* bytes = &data[0] if data.shape[0] else NULL
+        if self.c.stopped:
+            return
         if self.pending or self.last:
             raise ValueError("feed: the bytes before these are not all read")
         if left:                            # a record that goes on in the new bytes
@@ -145,9 +148,10 @@ cdef class Capture:
             yield f.ts, f.iface, f.link, f.len, f.offset, f.data[:f.cap]
 
     cpdef release(self):
-        """Let go of the bytes, once all are read."""
-        if self.last and not self.pending and self.c.at == self.c.size:
-            self.c.base += self.c.size
+        """Let go of the bytes, once all are read that can be."""
+        if self.c.stopped or (self.last and not self.pending and self.c.at == self.c.size):
+            self.c.base += self.c.at
+            self.pending = False
             self.c.data, self.c.size, self.c.at = NULL, 0, 0
             self.buffer = None
 

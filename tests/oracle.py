@@ -22,10 +22,11 @@ NUMBER = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132, "ip": 4, "i
 VLAN_TYPES = {0x8100, 0x88A8, 0x9100}
 
 # Fields compared.  What tshark has no column for (TCP options, SCTP ports, tunnels) has tests of its own.
-FIELDS = (
+_FIELDS = (
     "ts len cap_len iface eth_src eth_dst eth_type vlan mpls_label ip_version src_ip dst_ip proto ttl ip_id ip_len ecn "
     "dscp ip_flags frag_offset src_port dst_port tcp_seq tcp_ack tcp_flags tcp_window payload_len icmp_type icmp_code"
-).split()
+)
+FIELDS = _FIELDS.split()
 
 
 def lines(path: Path) -> Iterator[dict[str, str]]:
@@ -167,7 +168,7 @@ def explain(file: str, field: str, theirs: Row, mine: Row) -> str | None:
 
 
 # What the stored truth has no column for is asked of tshark here and now: every occurrence, outermost first.
-LIVE = (
+_LIVE = (
     "frame.protocols ip.src ip.dst ipv6.src ipv6.dst ip.proto ipv6.nxt ip.ttl ipv6.hlim ip.len ipv6.plen ip.id "
     "tcp.srcport tcp.dstport udp.srcport udp.dstport sctp.srcport sctp.dstport tcp.seq_raw tcp.ack_raw tcp.flags "
     "tcp.window_size_value tcp.len icmp.type icmp.code icmpv6.type icmpv6.code tcp.option_kind tcp.options.mss_val "
@@ -175,7 +176,8 @@ LIVE = (
     "arp.dst.proto_ipv4 eth.type vlan.etype vlan.id ieee8021ad.id mpls.label vxlan.vni geneve.vni gre.key "
     "erspan.spanid pppoe.session_id ipv6.hopopts.nxt ipv6.dstopts.nxt ipv6.routing.nxt ipv6.fraghdr.nxt "
     "ipv6.fraghdr.more udp.length frame.time_epoch"
-).split()
+)
+LIVE = _LIVE.split()
 
 
 def tshark(path: Path) -> list[dict[str, list[str]]]:
