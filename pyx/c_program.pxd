@@ -65,7 +65,10 @@ cdef struct Node:
     uint32_t found                  # rows in them, or NOT_INDEXED
     bint sure                       # these rows match; else they are candidates
     # Counters.
-    uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, ns
+    uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, posted, ns
+
+# Asked before the first look at a column: its rows (NULL: all of them) are what was stored?
+ctypedef bint (*look_fn)(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil
 
 cdef struct Context:
     const uint8_t** col
@@ -77,6 +80,9 @@ cdef struct Context:
     uint8_t* gather2
     uint32_t rows
     bint timed
+    look_fn look                    # or NULL: everything is believed
+    void* who
+    bint damaged                    # some look said no: the answer is void
 
 cdef struct Found:                  # rows of a block
     int kind                        # NONE ALL MASK LIST
@@ -169,10 +175,20 @@ cdef inline int decide(Context* c, Node* node) noexcept nogil:
 
 # --- scanning ---------------------------------------------------------------------------------------
 
+cdef inline void look(Context* c, Node* node, const uint16_t* rows, uint32_t n) noexcept nogil:
+    if c.look != NULL:
+        if n * 8 > c.rows:                      # so many that it comes to the whole column
+            rows = NULL
+        if not c.look(c.who, node.col, rows, n):
+            c.damaged = True
+        if node.kind >= N_PAIR and not c.look(c.who, node.col2, rows, n):
+            c.damaged = True
+
 cdef inline void scan(Context* c, Node* node, uint64_t* out, int mode) noexcept nogil:
     """A test over all rows of the block."""
     cdef const uint8_t* p = c.col[node.col]
     cdef uint64_t began = now_ns() if c.timed else 0
+    look(c, node, NULL, 0)
     node.by_scan += 1
     node.rows_in += c.rows
     if node.kind == N_SCAN:
@@ -194,6 +210,7 @@ cdef inline void scan_rows(Context* c, Node* node, const uint16_t* rows, uint32_
     cdef const uint8_t* p = c.col[node.col]
     cdef uint32_t width = node.test.size * node.test.count, at = 0, m
     cdef uint64_t began = now_ns() if c.timed else 0
+    look(c, node, rows, n)
     node.by_list += 1
     node.rows_in += n
     if node.kind == N_BYTES or node.kind == N_GLOB:
@@ -364,6 +381,7 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
     cdef uint64_t began = now_ns() if c.timed else 0
     cdef uint32_t i, k, a, b, n, top = 0
     node.by_index += 1
+    node.posted += node.found
     if node.found == 0:
         out.kind, out.n = NONE, 0
         return True

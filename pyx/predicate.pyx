@@ -20,11 +20,13 @@ cdef extern from "stdlib.h" nogil:
     int posix_memalign(void** out, size_t align, size_t size)
 
 cdef enum:
-    MAX_DEPTH = 100                 # And and Or inside each other; each level costs 139 KiB of scratch
+    MAX_DEPTH = 110                 # And and Or inside each other; each level costs 139 KiB of scratch
     FEW_RANGES = 8                  # a set of at most so many ranges is compared, larger ones are looked up
     MAX_SPANS = 65536
 
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+_TOP = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFFFFFF, 8: 0xFFFFFFFFFFFFFFFF}     # bytes -> largest unsigned value
+_SIGN = 0x8000000000000000
 
 
 def instruction_set():
@@ -49,7 +51,7 @@ cdef class Program:
     """``tree`` compiled for blocks of ``layout``.
 
     A program has working memory of its own: one thread at a time may run it.
-    ValueError when the tree does not fit the layout or is nested more than 100 deep.
+    ValueError when the tree does not fit the layout or is nested more than 110 deep.
     ``timed`` = True measures each step.
     """
 
@@ -190,7 +192,7 @@ cdef class Program:
         cdef scan_range* r = <scan_range*>self.take(len(ranges) * sizeof(scan_range))
         cdef uint32_t i
         cdef uint32_t power = {1: 0, 2: 1, 4: 2, 8: 3}[node.test.size]
-        top = (1 << node.test.size * 8) - 1
+        top = _TOP[node.test.size]
         for i, (lo, hi) in enumerate(ranges):
             r[i].lo, r[i].span = lo & top, hi - lo
         node.test.range, node.test.k = r, len(ranges)
@@ -203,9 +205,9 @@ cdef class Program:
         cdef uint32_t size = node.test.size, bits = 3, slots
         cdef uint64_t x
         cdef uint64_t* table
-        top = (1 << size * 8) - 1
+        top = _TOP[size]
         low, high = (-(top >> 1) - 1, top >> 1) if signed else (0, top)
-        bias = 1 << 63 if signed else 0
+        bias = _SIGN if signed else 0
         mask = top if leaf.mask is None else leaf.mask & top
         if kind == "Range":
             ranges = [(max(leaf.lo, low), min(leaf.hi, high))]
@@ -361,7 +363,7 @@ cdef class Program:
         node.col2 = col2
         node.test.mask2 = ~<uint64_t>0
         if leaf.mask is not None:
-            node.test.mask = leaf.mask & (1 << a.size * 8) - 1
+            node.test.mask = leaf.mask & _TOP[a.size]
         if leaf.op.startswith(">"):
             node.col, node.col2 = node.col2, node.col
             node.test.mask, node.test.mask2 = node.test.mask2, node.test.mask
@@ -396,6 +398,7 @@ cdef class Program:
         c.col, c.zone, c.rows, c.chunk = block.col, block.zone, block.rows, chunk
         c.kernel = scan_kernels()
         c.arena, c.gather, c.gather2, c.timed = self.arena, self.gather, self.gather2, self.timed
+        c.look, c.who, c.damaged = self.look, <void*>block, False
 
     cdef int run(self, Block block, Picks out) noexcept nogil:
         return self.run_indexed(block, NULL, out)
@@ -411,7 +414,7 @@ cdef class Program:
         self.decided(&c, out)
         if self.timed:
             self.ns += now_ns() - began
-        return <int>out.n
+        return -1 if c.damaged else <int>out.n
 
     cdef void decided(self, Context* c, Picks out) noexcept nogil:
         # What remains when the zone maps have spoken.
@@ -459,10 +462,11 @@ cdef class Program:
             estimate(&c, node)
             if node.found != NOT_INDEXED and node.sure:
                 node.by_index += 1
+                node.posted += node.found
                 n = node.found
         if n < 0:
             self.decided(&c, scratch)
-            n = scratch.n
+            n = -1 if c.damaged else scratch.n
         else:
             self.blocks += 1
             self.rows += block.rows
@@ -485,7 +489,7 @@ cdef class Program:
         bits = self.arena
         narrow(&c, self.root, picks.list, n, bits, SCAN_SET, self.arena, 2)
         picks.set_list(picks.rows, scan_mask_rows(bits, n, picks.list, picks.list))
-        return <int>picks.n
+        return -1 if c.damaged else <int>picks.n
 
     def select(self, Block block not None):
         """The rows of ``block`` for which the tree holds, as new Picks.  ValueError: a block of another layout."""
@@ -546,7 +550,7 @@ cdef class Program:
 
         Groups: op 'and' or 'or', items.  Constants: op 'const', value.  Tests: op 'test', leaf (the tree's own object),
         negated, col, indexable, and counts of blocks: zone_none and zone_all (decided by zone maps), by_index, by_scan,
-        by_list (only candidate rows), rows_in (rows looked at), ns (when timed).
+        by_list (only candidate rows), rows_in (rows looked at), posted (rows that postings gave), ns (when timed).
         """
         return _describe(self, self.root)
 
@@ -567,14 +571,14 @@ cdef object _describe(Program program, Node* node):
     return {
         "op": "test", "leaf": leaf, "negated": negated, "col": leaf.col, "indexable": bool(node.indexable),
         "zone_none": node.zone_none, "zone_all": node.zone_all, "by_index": node.by_index, "by_scan": node.by_scan,
-        "by_list": node.by_list, "rows_in": node.rows_in, "ns": node.ns,
+        "by_list": node.by_list, "rows_in": node.rows_in, "posted": node.posted, "ns": node.ns,
     }
 
 
 cdef void _reset(Node* node) noexcept:
     cdef int i
     node.zone_none = node.zone_all = node.by_index = node.by_scan = node.by_list = 0
-    node.rows_in = node.ns = 0
+    node.rows_in = node.posted = node.ns = 0
     for i in range(node.n):
         _reset(node.item[i])
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from c_postings cimport Chunk
-from c_program cimport Context, Node
+from c_program cimport Context, Node, look_fn
 from confluo_tools.core.block cimport Block, Layout, Picks
 
 cdef class Program:
@@ -15,6 +15,7 @@ cdef class Program:
     cdef dict notes                 # node address -> (leaf, negated)
     cdef public bint timed          # measure the time of each step
     cdef readonly uint64_t blocks, rows, chosen, ns
+    cdef look_fn look               # NULL, or asked (with the block) before a column is looked at
     cdef void* take(self, size_t size) except NULL
     cdef Node* build(self, object tree, int depth) except NULL
     cdef Node* group(self, int kind, object items, int depth) except NULL
@@ -28,7 +29,8 @@ cdef class Program:
     cdef Node* make_pair(self, Node* node, object leaf) except NULL
     cdef void prepare(self, Context* c, Block block, Chunk** chunk) noexcept nogil
     cdef void decided(self, Context* c, Picks out) noexcept nogil
-    # Rows of the block for which the tree holds, into `out`; returns how many.  One thread at a time.
+    # Rows of the block for which the tree holds, into `out`; returns how many, -1 when `look`
+    # said that a column is damaged.  One thread at a time.
     cdef int run(self, Block block, Picks out) noexcept nogil
     # The same with postings by column (NULL: none); the caller has checked that they are those of this block.
     cdef int run_indexed(self, Block block, Chunk** chunk, Picks out) noexcept nogil

@@ -1,0 +1,33 @@
+# A program over the blocks of a log, with the postings of its indexes; and the merge of lanes by time.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from c_postings cimport Chunk
+from confluo_tools.core.block cimport Block, Layout, Picks, Staging
+from confluo_tools.core.predicate cimport Program
+
+cdef class Search:
+    cdef readonly Program program
+    cdef readonly dict postings         # column -> Postings of the present segment
+    cdef list _columns
+    cdef Chunk** chunk
+    cdef void point(self, int number, uint64_t base)
+
+cdef struct Cursor:                     # a lane's place in the merge
+    const uint8_t** col
+    const int64_t* ts
+    const uint16_t* rows
+    uint32_t at, n
+
+cdef class Merger:
+    cdef readonly Layout layout
+    cdef readonly int lanes
+    cdef int ts
+    cdef Cursor* cursor
+    cdef list _kept                     # (block, picks) of each lane
+    cdef Staging out
+    cdef uint16_t* from_lane
+    cdef uint16_t* from_row
+    cdef uint32_t pending, filled
+    cdef bint* wanted
+    cdef void gather(self) noexcept nogil
+    cdef int merge(self) noexcept nogil

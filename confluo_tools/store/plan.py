@@ -1,0 +1,315 @@
+"""From a question to its rows: zone maps first, then indexes, then scans; exact whatever views there are.
+
+    plan = Plan(log, version, expr)
+    for block, picks in plan: ...            lane by lane; `ordered` goes by time
+    plan.count()                             touches no row where postings or zone maps know
+
+Per block (core/search, pyx/c_program.pxd): zone maps decide the tests they can; postings give the lists of the most
+selective tests, which are intersected and united; what remains is scanned, or tested on the candidates only.
+A block without postings (beyond the watermark of a view, or of a damaged file) is scanned.  Paper: section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.core.block import Block, Picks
+from confluo_tools.core.predicate import Program
+from confluo_tools.core.search import Merger, Search
+from confluo_tools.errors import UsageError
+from confluo_tools.expr import leaves
+from confluo_tools.store.views import Reader
+
+if TYPE_CHECKING:
+    from confluo_tools.core.postings import Postings
+    from confluo_tools.core.segment import Part, SegmentBlock
+    from confluo_tools.expr import Expr
+    from confluo_tools.schema import Schema
+    from confluo_tools.store.log import Log
+    from confluo_tools.store.version import Version
+
+KEEP = 128 << 20  # bytes of maps left in memory behind the cursor; more is given back
+
+
+class Plan:
+    """The rows of ``log`` at ``version`` (None: now) for which ``expr`` (None: all) holds, since <= time < until (ns).
+
+    ``columns``: numbers of the physical columns that the caller will look at (None: all); their checksums are
+    compared before a block is given out, and damaged blocks are left out: see `damaged` and `warnings`.
+    ``timed``: measure each step for `explain`.  Raises UsageError: a time range without a time field.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        version: Version | None = None,
+        expr: Expr | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        *,
+        columns: Iterable[int] | None = None,
+        use_indexes: bool = True,
+        reader: Reader | None = None,
+        timed: bool = False,
+    ) -> None:
+        self.log = log
+        self.version = log.version() if version is None else version
+        schema = log.schema
+        if expr is not None and (since is not None or until is not None):
+            expr = expr.within(since, until)
+        tree: leaves.Tree = leaves.TRUE if expr is None else expr.tree
+        if expr is None and (since is not None or until is not None):
+            tree = _time_range(schema, since, until)
+        self.program = Program(tree, schema.layout)
+        self.program.timed = timed
+        self.columns = None if columns is None else sorted(set(columns))
+        self.damaged = 0  # blocks left out because their bytes are not what was stored
+        self._used = self.program.columns
+        self._indexable = set(self.program.indexable) if use_indexes else set()
+        self._reader = (reader or Reader(log)) if self._indexable else None
+        self._indexes = self._reader.refresh() if self._reader is not None else []
+        self._indexed: dict[int, int] = {}  # column -> blocks that had postings
+        self._seen_damage = len(log.damage)
+        self._blocks = 0
+        row_bytes = schema.layout.row_bytes
+        self._scan_bytes = sum(_width(schema, i) for i in self._used) / max(row_bytes, 1)
+
+    # --- rows
+
+    def __iter__(self) -> Iterator[tuple[SegmentBlock, Picks]]:
+        """(block, the chosen rows), lane by lane in the order of the rows; blocks without a match are left out.
+
+        The Picks are used again: look at them before the next step.
+        """
+        return self._rows(self.log.segments(self.version))
+
+    def _rows(self, parts: list[Part]) -> Iterator[tuple[SegmentBlock, Picks]]:
+        search, picks = Search(self.program), Picks()  # of our own: lanes take turns in `ordered`
+        select = search.select
+        columns = self.columns
+        behind = _Behind()
+        for part in parts:
+            search.open(self._postings(part))
+            given = False
+            for number in range(part.blocks):
+                block = part.block(number)
+                found = -1 if block is None else select(block, picks)
+                self._blocks += 1
+                if found == 0:
+                    continue
+                if found < 0 or (columns != [] and not block.check(columns, picks)):
+                    self._skip(block)
+                    continue
+                given = True
+                yield block, picks
+            behind.passed(part, self._touched(part, given, bool(search.postings)))
+        self._close()
+
+    def count(self) -> int:
+        """How many rows there are, without looking at any where postings or zone maps know."""
+        search, picks = Search(self.program), Picks()
+        count = search.count
+        behind = _Behind()
+        total = 0
+        for part in self.log.segments(self.version):
+            search.open(self._postings(part))
+            for number in range(part.blocks):
+                block = part.block(number)
+                found = -1 if block is None else count(block, picks)
+                self._blocks += 1
+                if found < 0:
+                    self._skip(block)
+                else:
+                    total += found
+            behind.passed(part, self._touched(part, False, bool(search.postings)))
+        self._close()
+        return total
+
+    def ordered(self) -> Iterator[tuple[Block, Picks]]:
+        """The rows by time: ties by lane, and the rows of one lane in the order in which they were written.
+
+        One lane is passed through as it is; rows of several are copied together into blocks without lane and base.
+        """
+        parts = self.log.segments(self.version)
+        lanes = sorted({part.lane for part in parts})
+        time = self.log.schema.time_field
+        if len(lanes) < 2 or time is None:
+            yield from self._rows(parts)
+            return
+        ts = self.log.schema.index(time.name)
+        wanted = None if self.columns is None else {ts, *self.columns}
+        if self.columns is not None and ts not in self.columns:
+            self.columns = sorted({ts, *self.columns})
+        streams = [self._rows([p for p in parts if p.lane == lane]) for lane in lanes]
+        merger = Merger(self.log.schema.layout, len(lanes), ts, wanted)
+        for lane, stream in enumerate(streams):
+            self._feed(merger, lane, stream)
+        while True:
+            block = merger.step()
+            if block is not None:
+                yield block, Picks.of(len(block))
+                continue
+            lane = merger.hungry
+            if lane < 0:
+                break
+            self._feed(merger, lane, streams[lane])
+        block = merger.flush()
+        if block is not None:
+            yield block, Picks.of(len(block))
+
+    def _feed(self, merger: Merger, lane: int, stream: Iterator[tuple[SegmentBlock, Picks]]) -> None:
+        block, picks = next(stream, (None, None))
+        merger.load(lane, block, picks)
+
+    # --- the way there
+
+    def _postings(self, part: Part) -> dict[int, Postings]:
+        if self._reader is None or not self._indexes:
+            return {}
+        postings = self._reader.postings(part, self._indexable)
+        for column, found in postings.items():
+            self._indexed[column] = self._indexed.get(column, 0) + min(found.blocks, part.blocks)
+        return postings
+
+    def _touched(self, part: Part, given: bool, indexed: bool) -> float:
+        # A guess at the bytes of the segment that are in memory now because of us.
+        size: float = part.rows * self.log.schema.layout.row_bytes
+        if given:
+            return size
+        if indexed:
+            return size * 0.02
+        return size * self._scan_bytes
+
+    def _skip(self, block: SegmentBlock | None) -> None:
+        if block is not None:
+            block.check(self._used)  # notes which column it is, and that the block is not to be used
+        self.damaged += 1
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.report()
+
+    @property
+    def warnings(self) -> list[tuple[str, str]]:
+        """(path, what is wrong) of damaged parts of the log and of views that were met on the way."""
+        found = []
+        for path, block, reason in self.log.damage[self._seen_damage :]:
+            found.append((path, reason if block is None else f"block {block}: {reason}"))
+        return found + ([] if self._reader is None else self._reader.warnings)
+
+    # --- what was done
+
+    def explain(self) -> dict[str, Any]:
+        """What the plan did so far, for --explain.
+
+        version_rows, blocks, damaged, matched (rows), ns (in the program, when timed), and lists:
+        indexes {field, bucket, blocks} that were used; steps, one for each test in the order of the tree: {depth, op,
+        text, zone_none, zone_all, by_index, by_scan, by_list (blocks decided in each way), rows_in (rows looked at),
+        posted (rows that postings gave), selectivity (posted by rows of the blocks, None without postings), ns}.
+        """
+        schema = self.log.schema
+        steps: list[dict[str, Any]] = []
+
+        def walk(node: dict[str, Any], depth: int) -> None:
+            if node["op"] == "test":
+                rows = node["by_index"] * 65536
+                step = {key: node[key] for key in _COUNTERS}
+                step |= {"selectivity": node["posted"] / rows if rows else None}
+                text = in_words(schema, node["leaf"], node["negated"])
+                steps.append({"depth": depth, "op": "test", "text": text, **step})
+                return
+            text = node["op"] if "items" in node else str(node["value"]).lower()
+            steps.append({"depth": depth, "op": node["op"], "text": text})
+            for item in node.get("items", ()):
+                walk(item, depth + 1)
+
+        walk(self.program.describe(), 0)
+        return {
+            "version_rows": self.version.rows,
+            "blocks": self._blocks,
+            "damaged": self.damaged,
+            "matched": self.program.chosen,
+            "ns": self.program.ns,
+            "indexes": [
+                {"field": v.field, "bucket": v.bucket, "blocks": self._indexed[v.column]}
+                for v in self._indexes
+                if v.column in self._indexed
+            ],
+            "steps": steps,
+        }
+
+
+_COUNTERS = ("zone_none", "zone_all", "by_index", "by_scan", "by_list", "rows_in", "posted", "ns")
+
+
+class _Behind:
+    # Segments behind the cursor, the memory of whose maps is given back when there is too much of it.
+    def __init__(self) -> None:
+        self.parts: list[tuple[Part, float]] = []
+        self.size = 0.0
+
+    def passed(self, part: Part, size: float) -> None:
+        self.parts.append((part, size))
+        self.size += size
+        while self.size > KEEP and self.parts:
+            old, much = self.parts.pop(0)
+            old.release()
+            self.size -= much
+
+
+def _width(schema: Schema, column: int) -> int:
+    _, _, size, count = schema.layout.describe(column)
+    return size * count
+
+
+def _time_range(schema: Schema, since: int | None, until: int | None) -> leaves.Tree:
+    if schema.time_field is None:
+        raise UsageError(f"schema '{schema.kind}' has no time", hint="--since and --until need one")
+    lo = -(1 << 63) if since is None else max(since, -(1 << 63))
+    hi = (1 << 63) - 1 if until is None else min(until - 1, (1 << 63) - 1)
+    return leaves.Range(schema.index(schema.time_field.name), lo, hi) if lo <= hi else leaves.FALSE
+
+
+# --- tests in words ---------------------------------------------------------------------------------------
+
+
+def in_words(schema: Schema, leaf: leaves.Test, negated: bool = False) -> str:
+    """A test of the lowered tree in the words of an expression."""
+    text = _positive(schema, leaf)
+    return f"not ({text})" if negated else text
+
+
+def _positive(schema: Schema, leaf: leaves.Test) -> str:
+    name = schema.columns[leaf.col].name
+
+    def show(value: Any) -> str:
+        return _value(schema, leaf.col, value)
+
+    if isinstance(leaf, leaves.Pair):
+        left = name if leaf.mask is None else f"({name} & {leaf.mask:#x})"
+        return f"{left} {leaf.op} {schema.columns[leaf.col2].name}"
+    if isinstance(leaf, leaves.Glob):
+        return f"{name} like {leaf.pattern.decode('utf-8', 'backslashreplace')}"
+    if isinstance(leaf, leaves.Bytes):
+        left = name if leaf.mask is None else f"({name} & 0x{leaf.mask.hex()})"
+        lo, hi = leaf.lo.hex(), leaf.hi.hex()
+        return f"{left} == 0x{lo}" if lo == hi else f"0x{lo} <= {left} <= 0x{hi}"
+    if isinstance(leaf, leaves.FRange):
+        return f"{leaf.lo!r} {'<' if leaf.lo_open else '<='} {name} {'<' if leaf.hi_open else '<='} {leaf.hi!r}"
+    left = name if leaf.mask is None else f"({name} & {leaf.mask:#x})"
+    if isinstance(leaf, leaves.InSet):
+        some = ", ".join(show(v) for v in leaf.values[:4])
+        return f"{left} in {{{some}{f', ... {len(leaf.values)} values' if len(leaf.values) > 4 else ''}}}"
+    if leaf.lo == leaf.hi:
+        return f"{left} == {show(leaf.lo)}"
+    return f"{left} in {show(leaf.lo)}..{show(leaf.hi)}"
+
+
+def _value(schema: Schema, column: int, value: int) -> str:
+    kind = schema.columns[column].field.type.element
+    if kind in ("ip", "ipv4"):
+        return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
+    if kind == "time" and abs(value) < 1 << 62:
+        return f"@{value // 1_000_000_000}.{value % 1_000_000_000:09d}"
+    return str(value)

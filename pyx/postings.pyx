@@ -1,0 +1,323 @@
+"""Posting files of an index: one for each segment, appended to block by block, read through a map.
+
+    header     FileHeader; `published` blocks are complete, and only they are looked at
+    table      {u64 offset, u32 bytes, u32 rows} for each block there is room for; bytes 0: the block is not indexed
+    chunks     c_postings.pxd, 64 bytes aligned, in the order of the blocks
+
+A published chunk is never written again: a file that is found damaged is made anew and renamed over.
+"""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+from posix.mman cimport MADV_DONTNEED, MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
+from posix.types cimport off_t
+from c_atomic cimport load_acquire, store_release
+from c_block cimport BLOCK_ROWS, Column
+from c_crc cimport crc32c
+from c_fault cimport fault_point
+from c_postings cimport (CHUNK_MOST, Chunk, Sorter, build_chunk, chunk_check, chunk_key, chunk_open, chunk_rows,
+                         chunk_start, rows_at)
+from confluo_tools.core.block cimport Block
+cimport cython
+import os
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pwrite(int fd, const void* data, size_t n, off_t at)
+
+cdef extern from *:
+    """
+    #define CFL_INDEX_MAGIC "CFLINDX"
+    """
+    const char* INDEX_MAGIC "CFL_INDEX_MAGIC"
+
+cdef enum:
+    INDEX_VERSION = 1
+    PAGE = 4096
+    KEY_BYTES = 128                 # of the header: what the file was made for, under its checksum
+    TABLE_AT = 192
+    SEEN_WORDS = 13                 # 64 granules a word; the largest chunk has 768 and a few
+
+cdef struct FileHeader:
+    char magic[8]                   # INDEX_MAGIC
+    uint32_t version                # INDEX_VERSION
+    uint32_t endian                 # 0x01020304
+    uint8_t uuid[16]                # of the log
+    uint64_t base                   # first row of the segment
+    uint64_t bucket                 # values a key stands for; 1: none
+    uint32_t lane
+    uint32_t blocks                 # room in the table
+    uint32_t code, size             # of the column (c_block.pxd)
+    char field[64]                  # name of the column, zeros after it
+    uint32_t crc                    # CRC32C of the KEY_BYTES before it
+    uint32_t reserved
+    uint64_t published              # complete blocks; stored last, with release
+
+cdef struct Entry:
+    uint64_t offset
+    uint32_t bytes
+    uint32_t rows
+
+
+def file_key(bytes uuid not None, int lane, uint64_t base, str field not None, int code, uint32_t size,
+             uint64_t bucket, uint32_t blocks):
+    """The header bytes of the posting file of this segment and column."""
+    cdef FileHeader h
+    memset(&h, 0, sizeof(h))
+    name = field.encode()
+    if len(uuid) != 16 or len(name) > 63 or not 1 <= blocks <= 1 << 16 or bucket < 1:
+        raise ValueError("impossible posting file")
+    memcpy(h.magic, INDEX_MAGIC, 8)
+    memcpy(h.uuid, <const char*>uuid, 16)
+    memcpy(h.field, <const char*>name, len(name))
+    h.version, h.endian, h.base, h.bucket = INDEX_VERSION, 0x01020304, base, bucket
+    h.lane, h.blocks, h.code, h.size = lane, blocks, code, size
+    h.crc = crc32c(&h, KEY_BYTES)
+    return (<uint8_t*>&h)[:KEY_BYTES + 4]
+
+
+cdef inline size_t _header_bytes(uint32_t blocks) noexcept nogil:
+    return (TABLE_AT + <size_t>blocks * sizeof(Entry) + PAGE - 1) // PAGE * PAGE
+
+
+@cython.final
+cdef class Postings:
+    """The posting file at ``path``, which must have been made for ``key`` (see file_key).
+
+    ValueError when it was not, or its header is damaged.  One block's postings are believed only after their
+    checksums were compared; what is not believed is not used (see damaged).
+    """
+
+    def __cinit__(self, path, bytes key not None):
+        cdef FileHeader h
+        cdef void* memory
+        cdef uint64_t published
+        cdef int i
+        self.path, self.key = path, key
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(fd).st_size
+            if self.size < PAGE:
+                raise ValueError(f"it has {self.size} bytes")
+            memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
+            if memory == MAP_FAILED:
+                raise OSError(errno, os.strerror(errno), path)
+            self.map = <uint8_t*>memory
+        finally:
+            os.close(fd)
+        memcpy(&h, self.map, sizeof(h))
+        if h.crc != crc32c(&h, KEY_BYTES) or memcmp(h.magic, INDEX_MAGIC, 8):
+            raise ValueError("its header is damaged")
+        if (<uint8_t*>&h)[:KEY_BYTES + 4] != key:
+            raise ValueError("it was made for another segment")
+        self.lane, self.base, self.bucket = h.lane, h.base, h.bucket
+        published = load_acquire(&(<FileHeader*>self.map).published)
+        if published > h.blocks or _header_bytes(h.blocks) > self.size:
+            raise ValueError("its header is damaged")
+        self.blocks = <int>published
+        self.chunk = <Chunk*>calloc(max(self.blocks, 1), sizeof(Chunk))
+        self.seen = <uint64_t*>calloc(max(self.blocks, 1) * SEEN_WORDS, 8)
+        if self.chunk == NULL or self.seen == NULL:
+            raise MemoryError
+        for i in range(self.blocks):
+            self.chunk[i].seen = self.seen + i * SEEN_WORDS
+            self.chunk[i].bucket, self.chunk[i].code = h.bucket, <uint8_t>h.code
+
+    def __dealloc__(self):
+        if self.map != NULL:
+            munmap(self.map, self.size)
+        free(self.chunk)
+        free(self.seen)
+
+    cdef Chunk* get(self, int number, uint64_t base) noexcept nogil:
+        cdef Chunk* c
+        cdef const Entry* e
+        if number >= self.blocks:
+            return NULL
+        c = &self.chunk[number]
+        if c.state == 0:
+            e = <const Entry*>(self.map + TABLE_AT) + number
+            if e.bytes == 0:
+                c.state = -2                # deliberately empty
+            elif e.offset % 64 or e.offset > self.size or e.bytes > self.size - e.offset:
+                c.state = -1
+            else:
+                chunk_open(c, self.map + e.offset, e.bytes, base)
+        return c if c.state == 1 else NULL
+
+    @property
+    def damaged(self):
+        """Numbers of the blocks whose postings were found damaged so far."""
+        return [i for i in range(self.blocks) if self.chunk[i].state == -1]
+
+    @property
+    def grown(self):
+        """True when more blocks have been completed since the file was opened."""
+        return load_acquire(&(<FileHeader*>self.map).published) > <uint64_t>self.blocks
+
+    def sound(self, uint64_t capacity=BLOCK_ROWS):
+        """True when the header of every chunk is, and its place in the file."""
+        cdef int i
+        for i in range(self.blocks):
+            if self.get(i, self.base + i * capacity) == NULL and self.chunk[i].state == -1:
+                return False
+        return True
+
+    def release(self):
+        """Give the memory of the map back; what is touched again is read again."""
+        madvise(self.map, self.size, MADV_DONTNEED)
+
+    def whole(self, uint64_t capacity=BLOCK_ROWS):
+        """True when every chunk is sound to its last byte."""
+        cdef int i
+        cdef Chunk* c
+        if not self.sound(capacity):
+            return False
+        for i in range(self.blocks):
+            c = &self.chunk[i]
+            if c.state == 1 and not chunk_check(c, c.key, rows_at(c.keys, c.key_bytes) + c.rows * 2):
+                return False
+        return True
+
+    def keys(self, int number, uint64_t capacity=BLOCK_ROWS):
+        """[(order key, rows)] of block ``number``, for tests and for people; None when there is nothing to trust."""
+        cdef Chunk* c = self.get(number, self.base + number * capacity)
+        cdef uint32_t i, a, b, k
+        cdef const uint16_t* rows
+        if c == NULL:
+            return None
+        out = []
+        for i in range(c.keys):
+            a, b = chunk_start(c, i), chunk_start(c, i + 1)
+            rows = chunk_rows(c, a, b)
+            if rows == NULL or c.state != 1:
+                return None
+            out.append((chunk_key(c, i), [rows[k] for k in range(b - a)]))
+        return out
+
+
+@cython.final
+cdef class Builder:
+    """Appends blocks to posting files.  Keeps the working memory (3 MiB) of the sort."""
+
+    def __cinit__(self):
+        self.memory = <uint8_t*>malloc(3 * BLOCK_ROWS * 8 + BLOCK_ROWS * 4)
+        self.out = <uint8_t*>malloc(CHUNK_MOST)
+        if self.memory == NULL or self.out == NULL:
+            raise MemoryError
+        self.sorter.key = <uint64_t*>self.memory
+        self.sorter.pair = self.sorter.key + BLOCK_ROWS
+        self.sorter.pair2 = self.sorter.pair + BLOCK_ROWS
+        self.sorter.count = <uint32_t*>(self.sorter.pair2 + BLOCK_ROWS)
+
+    def __dealloc__(self):
+        free(self.memory)
+        free(self.out)
+
+    cdef Column* column(self, Block block, int column, uint64_t bucket) except NULL:
+        cdef Column* c
+        if not 0 <= column < block.layout.n or block.rows == 0:
+            raise ValueError(f"column {column} of a block of {block.rows} rows")
+        c = &block.layout.column[column]
+        if c.count != 1 or bucket < 1 or bucket > 1 and (c.code > 8 or bucket > <uint64_t>1 << 62):
+            raise ValueError(f"column {block.layout.names[column]} cannot be indexed so")
+        return c
+
+    def chunk(self, Block block not None, int column, uint64_t bucket=1):
+        """The postings of one column of a block of at least one row, as bytes."""
+        cdef uint32_t n
+        cdef Column* c = self.column(block, column, bucket)
+        with nogil:
+            n = build_chunk(&self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base, self.out)
+        return self.out[:n]
+
+    def append(self, int fd, int number, Block block, int column, uint64_t bucket):
+        """Append block ``number`` to the file open (read and write) as ``fd``, publish it; bytes written.
+
+        ``block`` None: no postings, readers look at the block itself.  ValueError unless ``number`` is the next.
+        """
+        cdef Column* c
+        cdef FileHeader* h
+        cdef Entry* e
+        cdef void* memory
+        cdef uint32_t n = 0, room
+        cdef uint64_t at
+        cdef size_t size
+        cdef int error = 0
+        if block is not None:
+            c = self.column(block, column, bucket)
+        size = os.fstat(fd).st_size
+        if size < PAGE:
+            raise ValueError("the posting file is cut short")
+        memory = mmap(NULL, size if size < PAGE * 65 else PAGE * 65, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if memory == MAP_FAILED:
+            raise OSError(errno, os.strerror(errno))
+        try:
+            h = <FileHeader*>memory
+            room = h.blocks
+            at = _header_bytes(room)
+            if room > 1 << 14 or at > size or <uint64_t>number != h.published or <uint32_t>number >= room:
+                raise ValueError(f"block {number} is not the next of the posting file")
+            e = <Entry*>(<uint8_t*>memory + TABLE_AT) + number
+            if number:
+                at = ((e - 1).offset + (e - 1).bytes + 63) // 64 * 64
+            with nogil:
+                if block is not None:
+                    n = build_chunk(&self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base,
+                                    self.out)
+                    error = _write(fd, self.out, n, at)
+                if not error:
+                    fault_point("index-written")
+                    e.offset, e.bytes, e.rows = at, n, (block.rows if n else 0)
+                    fault_point("index-entered")
+                    store_release(&h.published, number + 1)
+                    fault_point("index-published")
+            if error:
+                raise OSError(error, os.strerror(error))
+        finally:
+            munmap(memory, size if size < PAGE * 65 else PAGE * 65)
+        return n
+
+
+cdef int _write(int fd, const uint8_t* p, size_t n, uint64_t at) noexcept nogil:
+    cdef ssize_t done
+    cdef size_t half = n // 2
+    cdef bint first = True
+    while n:
+        done = pwrite(fd, p, half if first and half else n, at)     # in two steps, so that a test can die between
+        if done < 0 and errno == EINTR:
+            continue
+        if done < 0:
+            return errno
+        if first:
+            fault_point("index-half")
+        first = False
+        p += done
+        at += done
+        n -= done
+    return 0
+
+
+def blank(bytes key not None, uint32_t blocks):
+    """The first bytes of a posting file for ``key`` with room for ``blocks`` blocks and none complete."""
+    return key.ljust(_header_bytes(blocks), b"\0")
+
+
+def offsets():
+    """Names and places in the files, as docs/format.md lists them: {structure: {name: offset}}."""
+    cdef FileHeader h
+    cdef Entry e
+    return {
+        "index file": {n: p for n, p in [
+            ("magic", <uint8_t*>&h.magic - <uint8_t*>&h), ("version", <uint8_t*>&h.version - <uint8_t*>&h),
+            ("endian", <uint8_t*>&h.endian - <uint8_t*>&h), ("uuid", <uint8_t*>&h.uuid - <uint8_t*>&h),
+            ("base", <uint8_t*>&h.base - <uint8_t*>&h), ("bucket", <uint8_t*>&h.bucket - <uint8_t*>&h),
+            ("lane", <uint8_t*>&h.lane - <uint8_t*>&h), ("blocks", <uint8_t*>&h.blocks - <uint8_t*>&h),
+            ("code", <uint8_t*>&h.code - <uint8_t*>&h), ("size", <uint8_t*>&h.size - <uint8_t*>&h),
+            ("field", <uint8_t*>&h.field - <uint8_t*>&h), ("crc", <uint8_t*>&h.crc - <uint8_t*>&h),
+            ("published", <uint8_t*>&h.published - <uint8_t*>&h), ("table", TABLE_AT)]},
+        "index entry": {n: p for n, p in [
+            ("offset", <uint8_t*>&e.offset - <uint8_t*>&e), ("bytes", <uint8_t*>&e.bytes - <uint8_t*>&e),
+            ("rows", <uint8_t*>&e.rows - <uint8_t*>&e)]},
+    }

@@ -1,0 +1,212 @@
+"""A program over the blocks of a log: postings where they serve, checksums before the first look; lanes by time."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from c_block cimport I64
+from c_postings cimport Chunk
+from confluo_tools.core.block cimport Block, Layout, Picks, Staging
+from confluo_tools.core.postings cimport Postings
+from confluo_tools.core.predicate cimport Program
+from confluo_tools.core.segment cimport SegmentBlock
+cimport cython
+
+cdef enum:
+    MERGE_ROWS = 16384                  # rows of one merged block
+
+
+cdef bint _look(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil:
+    # The checksums of what a program is about to read.
+    if rows == NULL:
+        return (<SegmentBlock>who).ensure(column)
+    return (<SegmentBlock>who).segment.ensure_list((<SegmentBlock>who).number, column, rows, n)
+
+
+@cython.final
+cdef class Search:
+    """Runs ``program`` over blocks of segments; `open` says which postings there are for the segment at hand."""
+
+    def __cinit__(self, Program program not None):
+        self.program = program
+        self.postings, self._columns = {}, []
+        self.chunk = <Chunk**>calloc(max(program.layout.n, 1), sizeof(Chunk*))
+        if self.chunk == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.chunk)
+
+    def open(self, dict postings not None):
+        """Use these from now on: {column: Postings of the segment of the blocks to come}."""
+        cdef int column
+        for column in self._columns:
+            self.chunk[column] = NULL
+        for column in postings:
+            if not 0 <= column < self.program.layout.n or not isinstance(postings[column], Postings):
+                raise ValueError(f"no postings of column {column}")
+        self.postings, self._columns = postings, list(postings)
+
+    cdef void point(self, int number, uint64_t base):
+        cdef int column
+        for column in self._columns:
+            self.chunk[column] = (<Postings>self.postings[column]).get(number, base)
+
+    def select(self, SegmentBlock block not None, Picks out not None):
+        """The rows of ``block`` for which the program holds, into ``out``; how many, or -1: the block is damaged."""
+        cdef int n
+        self.point(block.number, block.base)
+        self.program._fits(block)
+        self.program.look = _look
+        with nogil:
+            n = self.program.run_indexed(block, self.chunk, out)
+        self.program.look = NULL
+        return n
+
+    def count(self, SegmentBlock block not None, Picks scratch not None):
+        """How many rows of ``block`` the program holds for; -1: the block is damaged."""
+        cdef int64_t n
+        self.point(block.number, block.base)
+        self.program._fits(block)
+        self.program.look = _look
+        with nogil:
+            n = self.program.count_indexed(block, self.chunk, scratch)
+        self.program.look = NULL
+        return n
+
+
+@cython.final
+cdef class Merger:
+    """Merges ``lanes`` streams of rows by the time in column ``ts``: ties by lane, rows of a lane in their order.
+
+    `load` gives a lane its next rows, `merge` goes on until it needs more or a block is full.
+    ``columns``: those that are wanted (numbers); the others stay zero.
+    """
+
+    def __cinit__(self, Layout layout not None, int lanes, int ts, columns=None):
+        cdef int i
+        if not 0 <= ts < layout.n or layout.column[ts].code != I64 or layout.column[ts].count != 1:
+            raise ValueError(f"column {ts} is not a time")
+        if not 1 <= lanes <= 65535:
+            raise ValueError(f"{lanes} lanes")
+        self.layout, self.lanes, self.ts = layout, lanes, ts
+        self._kept = [None] * lanes
+        self.cursor = <Cursor*>calloc(lanes, sizeof(Cursor))
+        self.from_lane = <uint16_t*>calloc(MERGE_ROWS, 2)
+        self.from_row = <uint16_t*>calloc(MERGE_ROWS, 2)
+        self.wanted = <bint*>calloc(layout.n, sizeof(bint))
+        if self.cursor == NULL or self.from_lane == NULL or self.from_row == NULL or self.wanted == NULL:
+            raise MemoryError
+        for i in range(layout.n) if columns is None else columns:
+            if not 0 <= i < layout.n:
+                raise IndexError(i)
+            self.wanted[i] = True
+
+    def __dealloc__(self):
+        free(self.cursor)
+        free(self.from_lane)
+        free(self.from_row)
+        free(self.wanted)
+
+    def load(self, int lane, Block block, Picks picks):
+        """The next rows of ``lane`` (its last ones are used up); block None: there are no more."""
+        cdef Cursor* c
+        if not 0 <= lane < self.lanes:
+            raise IndexError(lane)
+        c = &self.cursor[lane]
+        if c.at < c.n:
+            raise ValueError(f"lane {lane} has rows left")
+        self.gather()                           # the old block may go now
+        self._kept[lane] = None if block is None else (block, picks)
+        c.at = c.n = 0
+        if block is None:
+            return
+        if block.layout.n != self.layout.n or picks.rows > block.rows:
+            raise ValueError("a block of other columns")
+        c.col, c.ts = block.col, <const int64_t*>block.col[self.ts]
+        c.rows, c.n = picks.as_list(), picks.n
+
+    @property
+    def hungry(self):
+        """The first lane that was loaded and has no rows left; -1 when there is none."""
+        cdef int i
+        for i in range(self.lanes):
+            if self._kept[i] is not None and self.cursor[i].at >= self.cursor[i].n:
+                return i
+        return -1
+
+    def step(self):
+        """Merge until a lane is hungry or a block is full; that block, or None."""
+        cdef int full
+        if self.out is None:
+            self.out = Staging(self.layout, MERGE_ROWS)
+        with nogil:
+            full = self.merge()
+        return self.flush() if full else None
+
+    def flush(self):
+        """The rows merged so far as a block, None when there are none."""
+        self.gather()
+        if self.out is None or self.filled == 0:
+            return None
+        block = self.out
+        block.set_rows(self.filled)
+        self.out, self.filled = None, 0
+        return block
+
+    cdef int merge(self) noexcept nogil:
+        # 1 when the block is full.  A lane goes on while it is before the second best.
+        cdef Cursor* c
+        cdef int i, best, second
+        cdef int64_t t, limit = 0
+        while self.filled + self.pending < MERGE_ROWS:
+            best = second = -1
+            for i in range(self.lanes):
+                c = &self.cursor[i]
+                if c.n == 0:
+                    continue
+                if c.at >= c.n:
+                    return 0
+                t = c.ts[c.rows[c.at]]
+                if best < 0 or t < self.cursor[best].ts[self.cursor[best].rows[self.cursor[best].at]]:
+                    second = best
+                    best = i
+                elif second < 0 or t < self.cursor[second].ts[self.cursor[second].rows[self.cursor[second].at]]:
+                    second = i
+            if best < 0:
+                return 0
+            c = &self.cursor[best]
+            if second >= 0:
+                limit = self.cursor[second].ts[self.cursor[second].rows[self.cursor[second].at]]
+            while c.at < c.n and self.filled + self.pending < MERGE_ROWS:
+                t = c.ts[c.rows[c.at]]
+                if second >= 0 and (t > limit or t == limit and best > second):
+                    break
+                self.from_lane[self.pending] = <uint16_t>best
+                self.from_row[self.pending] = c.rows[c.at]
+                self.pending += 1
+                c.at += 1
+        return 1
+
+    cdef void gather(self) noexcept nogil:
+        cdef uint32_t i, width, n = self.pending, row
+        cdef const uint8_t* p
+        cdef uint8_t* out
+        cdef int k
+        for k in range(self.layout.n):
+            if not self.wanted[k] or n == 0:
+                continue
+            width = self.layout.column[k].width
+            out = self.out.out[k] + <size_t>self.filled * width
+            for i in range(n):
+                row = self.from_row[i]
+                p = self.cursor[self.from_lane[i]].col[k]
+                if width == 4:
+                    (<uint32_t*>out)[i] = (<const uint32_t*>p)[row]
+                elif width == 2:
+                    (<uint16_t*>out)[i] = (<const uint16_t*>p)[row]
+                elif width == 8:
+                    (<uint64_t*>out)[i] = (<const uint64_t*>p)[row]
+                else:
+                    memcpy(out + <size_t>i * width, p + <size_t>row * width, width)
+        self.filled += n
+        self.pending = 0
