@@ -182,6 +182,9 @@ def test_a_cut_packet_has_the_fields_that_are_there(packet: tuple[int, bytes, Ro
     told = {"cap_len", "notes", "flow_hash"}
     if part.get("notes", 0) & TRUNCATED:
         told |= {"proto"}  # with IPv6 extension headers: the last one that is there
+        assert part.get("tcp_opts", 0) | whole.get("tcp_opts", 0) == whole.get("tcp_opts", 0)
+        assert part["notes"] & MALFORMED == 0
+        told |= {"tcp_opts"}
         for name in ("src_ip", "dst_ip"):
             if part.get(name) in ("0.0.0.0", "::"):
                 told.add(name)
