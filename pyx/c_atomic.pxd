@@ -55,6 +55,12 @@ cdef extern from *:
     bint swap32 "cfl_swap32"(uint32_t* p, uint32_t* seen, uint32_t v) noexcept nogil
     void fence "cfl_fence"() noexcept nogil
 
+cdef extern from *:
+    """
+    #define CFL_MAX_FREEZE_NS 60000000000ull
+    """
+    const uint64_t MAX_FREEZE_NS "CFL_MAX_FREEZE_NS"    # no freeze holds longer, whatever its deadline says
+
 cdef enum:
     FREEZE_SHIFT = 48
     BROKEN_SHIFT = 56
@@ -106,3 +112,19 @@ cdef inline uint64_t boot_now() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_BOOTTIME, &t)
     return <uint64_t>t.tv_sec * 1000000000 + t.tv_nsec
+
+cdef inline bint tail_show(uint64_t* tail, const uint64_t* deadline, uint64_t rows) noexcept nogil:
+    """Publish `rows` rows, breaking freezes whose deadline has passed; False while one stands."""
+    cdef uint64_t word, until, now
+    cdef int _try
+    for _try in range(2):
+        if tail_publish(tail, rows):
+            return True
+        word = load_acquire(tail)
+        until = load_acquire(deadline)
+        now = boot_now()
+        if tail_freezes(word) and now < until <= now + MAX_FREEZE_NS:
+            return False
+        if tail_freezes(word):
+            tail_break(tail, word)
+    return False

@@ -12,10 +12,10 @@ from libc.string cimport memcpy, memset
 from posix.mman cimport mmap, munmap, madvise, msync, MAP_SHARED, MAP_FAILED, MS_SYNC, PROT_READ, PROT_WRITE
 from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
 from posix.types cimport off_t, mode_t
-from posix.unistd cimport close, ftruncate, fdatasync
+from posix.unistd cimport close, fdatasync, fsync, ftruncate
 from c_append cimport Slot, store, store_row
-from c_atomic cimport (boot_now, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows,
-                       tail_freezes, tail_publish, tail_break)
+from c_atomic cimport (load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows, tail_publish,
+                       tail_show)
 from c_block cimport Column, Zone, BLOCK_ROWS
 from c_fault cimport fault_point
 from c_layout cimport (Geometry, Line, BlockHead, BLOCK_MAGIC, PAGE, HEAD_BIT, SYNC_BATCH, SYNC_SEAL, data_end,
@@ -56,7 +56,6 @@ cdef extern from *:
     void touch "cfl_touch"(uint8_t* p) nogil
 
 cdef enum:
-    MAX_FREEZE = 60                     # seconds; see control.pyx
     FIRST_FEED = 1024                   # rows after which the first block of a writer is worth preparing
 
 cdef extern from "pthread.h" nogil:
@@ -112,6 +111,7 @@ cdef struct Lane:
     uint64_t block_end                  # of the first row after it; equal to filled: a block must begin
     BlockHead* head
     Slot slot[250]
+    const uint8_t* zeros[250]           # a column that starts here is the shared memory of zeros
     uint64_t mask[4]                    # columns used so far: what the feeder prepares
     bint plain                          # the file system has no fallocate: the writer does the work itself
     # shared with the helpers, under the lock
@@ -168,6 +168,8 @@ cdef inline Seg* _make(Lane* lane, uint64_t base, int* error) noexcept nogil:
     if not code and renameat(lane.dir, temporary, lane.dir, name):
         code = errno
     fault_point("segment-named")
+    if not code and lane.sync == SYNC_BATCH and (fsync(seg.fd) or fsync(lane.dir)):
+        code = errno
     if code:
         unlinkat(lane.dir, temporary, 0)
         if memory != MAP_FAILED:
@@ -302,6 +304,8 @@ cdef inline int _store(Lane* lane, const uint8_t** columns, uint64_t rows) noexc
     cdef int i, code
     for i in range(lane.n):
         at[i] = columns[i]
+        if at[i] == lane.zeros[i]:
+            at[i] = NULL
     while rows:
         if lane.filled == lane.block_end:
             code = _enter_block(lane)
@@ -327,19 +331,7 @@ cdef inline int _store(Lane* lane, const uint8_t** columns, uint64_t rows) noexc
 
 cdef inline bint lane_publish(Lane* lane) noexcept nogil:
     """Show all filled rows to readers; False while a freeze stands against it (the feeder tries again)."""
-    cdef uint64_t rows = load_acquire(&lane.filled), word, deadline, now
-    cdef int tries
-    for tries in range(2):
-        if tail_publish(&lane.line.tail, rows):
-            return True
-        word = load_acquire(&lane.line.tail)
-        deadline = load_acquire(&lane.line.deadline)
-        now = boot_now()
-        if tail_freezes(word) and now < deadline <= now + MAX_FREEZE * <uint64_t>1000000000:
-            return False
-        if tail_freezes(word):
-            tail_break(&lane.line.tail, word)
-    return False
+    return tail_show(&lane.line.tail, &lane.line.deadline, load_acquire(&lane.filled))
 
 
 cdef inline int _publish(Lane* lane) noexcept nogil:
@@ -354,8 +346,13 @@ cdef inline int _publish(Lane* lane) noexcept nogil:
         pthread_mutex_unlock(&lane.lock)
     fault_point("publish-after")
     if lane.sync == SYNC_BATCH:
-        msync(<void*>(<size_t>lane.line // PAGE * PAGE), PAGE, MS_SYNC)
+        lane_sync_line(lane)
     return 0
+
+
+cdef inline void lane_sync_line(Lane* lane) noexcept nogil:
+    """Make the tail reach the disk."""
+    msync(<void*>(<size_t>lane.line // PAGE * PAGE), PAGE, MS_SYNC)
 
 
 cdef inline int lane_append(Lane* lane, const uint8_t** columns, uint64_t rows) noexcept nogil:
@@ -534,7 +531,7 @@ cdef inline void* _sealer(void* arg) noexcept nogil:
             if not failed and tail_rows(load_acquire(&lane.line.tail)) >= seg.base + rows:
                 code = seal_file(seg.fd, seg.map, &lane.g, rows, seg.base, lane.number, lane.uuid,
                                  lane.footer, lane.footer_bytes)
-                if not code and lane.sync >= SYNC_SEAL and fdatasync(seg.fd):
+                if not code and lane.sync >= SYNC_SEAL and (fsync(seg.fd) or fsync(lane.dir)):
                     code = errno
                 failed = code != 0                  # the next owner of the lane seals it
                 if not failed:
@@ -542,6 +539,8 @@ cdef inline void* _sealer(void* arg) noexcept nogil:
                     lane.line.seals += 1
                     store_release(&lane.line.sealed, seg.base + rows)
                     fault_point("sealed-after")
+                    if lane.sync >= SYNC_SEAL:
+                        lane_sync_line(lane)
             else:
                 failed = True
             lane_drop(lane, seg)

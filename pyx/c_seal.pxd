@@ -18,6 +18,10 @@ cdef extern from "unistd.h" nogil:
     enum: SEEK_DATA
     enum: SEEK_HOLE
 
+cdef enum:
+    CHUNK = 256                     # pages read at once
+
+
 cdef inline int read_all(int fd, void* data, size_t n, uint64_t at) noexcept nogil:
     """0 or errno; EIO when the file ends before."""
     cdef ssize_t got
@@ -50,7 +54,7 @@ cdef inline int write_all(int fd, const void* data, size_t n, uint64_t at) noexc
 
 
 cdef inline int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_t rows, uint64_t base, uint32_t lane,
-                   const uint8_t* uuid, const uint8_t* footer, uint32_t footer_bytes) noexcept nogil:
+                          const uint8_t* uuid, const uint8_t* footer, uint32_t footer_bytes) noexcept nogil:
     """Write EOS, seal record, page checksums and footer after the data; set the length.  0 or errno.
 
     Nobody writes to the data any more.  Holes are not read: a page of zeros has one known checksum.
@@ -99,4 +103,41 @@ cdef inline int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_
         error = errno
     fault_point("seal-written")
     free(out)
+    return error
+
+
+cdef inline int check_pages(int fd, const uint32_t* crc, uint64_t pages, uint8_t* mark, uint64_t* bad) noexcept nogil:
+    """Mark the pages whose checksum is not `crc`.  0 or errno.  A hole is a page of zeros, and is not read."""
+    cdef uint8_t* data = <uint8_t*>calloc(CHUNK, PAGE)
+    cdef uint64_t page = 0, data_page = 0, hole_page = 0, n, i
+    cdef uint32_t found
+    cdef off_t at
+    cdef int error = 0
+    if data == NULL:
+        return ENOMEM
+    while page < pages and not error:
+        if page >= hole_page:                       # the next stretch of data
+            at = lseek(fd, page * PAGE, SEEK_DATA)
+            data_page = <uint64_t>at // PAGE if at >= 0 else (pages if errno == ENXIO else page)
+            at = lseek(fd, at, SEEK_HOLE) if at >= 0 else -1
+            hole_page = (<uint64_t>at + PAGE - 1) // PAGE if at >= 0 else pages
+            data_page, hole_page = min(data_page, pages), min(hole_page, pages)
+        if page < data_page:
+            n = data_page - page
+        else:
+            n = min(hole_page - page, <uint64_t>CHUNK)
+            error = read_all(fd, data, n * PAGE, page * PAGE)
+            if error == EIO:                        # cut short: what cannot be read is zeros, and will not match
+                memset(data, 0, CHUNK * PAGE)
+                for i in range(n):
+                    if read_all(fd, data + i * PAGE, PAGE, (page + i) * PAGE):
+                        memset(data + i * PAGE, 255, PAGE)
+                error = 0
+        for i in range(n):
+            found = CRC_ZERO_PAGE if page < data_page else crc_page(data + i * PAGE)
+            if found != crc[page + i]:
+                mark[page + i] = 1
+                bad[0] += 1
+        page += n
+    free(data)
     return error

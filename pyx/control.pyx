@@ -6,18 +6,21 @@ Errors are ValueError (not a control page, or a damaged one) and OSError; the st
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport malloc, free
 from libc.string cimport memcpy, memcmp, memset
-from posix.fcntl cimport open as c_open, O_RDONLY, O_RDWR, O_CLOEXEC
-from posix.mman cimport mmap, munmap, MAP_SHARED, MAP_FAILED, PROT_READ, PROT_WRITE
+from posix.fcntl cimport open as c_open, O_RDWR, O_CLOEXEC
+from libc.errno cimport errno
+from posix.mman cimport mmap, munmap, msync, MAP_SHARED, MAP_FAILED, MS_SYNC, PROT_READ, PROT_WRITE
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close
 from c_atomic cimport (boot_now, load_acquire, load_relaxed, store_release, store_relaxed, load_acquire32, swap32, swap,
-                       fence, tail_rows, tail_freezes, tail_broken, tail_freeze, tail_thaw)
+                       fence, tail_rows, tail_freezes, tail_broken, tail_freeze,
+                       tail_show, tail_thaw, MAX_FREEZE_NS)
 from c_crc cimport crc32c
 from c_fault cimport fault_point
 from c_layout cimport (ControlPage, Line, CONTROL_MAGIC, CONTROL_CHECKED, CONTROL_CRC, CONTROL_CLAIMED, PAGE,
                        FORMAT_VERSION, ENDIAN_MARK, LINE_BYTES, MAX_LANES, MAX_SEGMENT_BLOCKS, SYNC_BATCH)
 from c_block cimport BLOCK_ROWS
 import os
+import time
 
 cdef extern from *:
     """
@@ -30,7 +33,6 @@ cdef extern from *:
     """
     void pause "cfl_pause"() nogil
 
-MAX_FREEZE_NS = 60_000_000_000      # a freeze never holds longer, whatever its deadline says
 MAX_SCHEMA_BYTES = 4 << 20
 _FREEZE_FOR_CUT_NS = 1_000_000_000
 
@@ -47,8 +49,11 @@ def crc(const uint8_t[::1] data not None):
 
 
 def page(bytes uuid not None, *, uint32_t segment_blocks, uint32_t lanes, uint32_t sync, uint32_t message_bytes,
-         bytes schema not None, int64_t created):
-    """The bytes of a new control file: control page, empty lane lines, schema message."""
+         bytes schema not None, int64_t created, uint64_t schema_offset=0):
+    """The bytes of a new control file: control page, empty lane lines, schema message.
+
+    With ``schema_offset``: only the checked part of a page whose schema message stands there.
+    """
     cdef ControlPage p
     cdef bytearray out = bytearray(PAGE + lanes * LINE_BYTES)
     cdef uint8_t[::1] view = out
@@ -59,13 +64,14 @@ def page(bytes uuid not None, *, uint32_t segment_blocks, uint32_t lanes, uint32
     memcpy(p.magic, CONTROL_MAGIC, 8)
     memcpy(p.uuid, <const char*>uuid, 16)
     p.version, p.endian, p.block_rows, p.segment_blocks = FORMAT_VERSION, ENDIAN_MARK, BLOCK_ROWS, segment_blocks
-    p.lanes, p.line_bytes, p.lanes_offset, p.schema_offset = lanes, LINE_BYTES, PAGE, len(out)
+    p.lanes, p.line_bytes, p.lanes_offset = lanes, LINE_BYTES, PAGE
+    p.schema_offset = schema_offset or <uint64_t>len(out)
     p.schema_bytes, p.schema_crc, p.sync = len(schema), crc(schema), sync
     p.message_bytes, p.created = message_bytes, created
     memcpy(&view[0], &p, sizeof(p))
     check = crc32c(&view[0], CONTROL_CRC)
     memcpy(&view[CONTROL_CRC], &check, 4)
-    return bytes(out) + schema
+    return bytes(out) + schema if schema_offset == 0 else bytes(out[:CONTROL_CHECKED])
 
 
 cdef void _collect(const Line* line, uint64_t* seen, int n) noexcept nogil:
@@ -108,7 +114,14 @@ cdef class Control:
         if memory == MAP_FAILED:
             raise OSError("mmap")
         self.map = <uint8_t*>memory
-        self._check()
+        for attempt in range(4):
+            try:
+                self._check()
+                break
+            except ValueError as e:                 # the log may be gaining columns at this very moment
+                if attempt == 3 or "(checksum)" not in str(e):
+                    raise
+                time.sleep(0.001)
 
     cdef int _check(self) except -1:
         cdef ControlPage p
@@ -225,6 +238,17 @@ cdef class Control:
                 break
         fault_point("claim-count")
 
+    def raise_tail(self, int lane, uint64_t rows):
+        """Publish ``rows`` rows that a seal proves were published: after a loss of power the line may be older."""
+        cdef Line* line = &self.line[self._line(lane)]
+        self._need_write()
+        return tail_show(&line.tail, &line.deadline, rows)
+
+    def flush(self):
+        """Wait until the lines are on the disk."""
+        if msync(self.map, self.size, MS_SYNC):
+            raise OSError(errno, os.strerror(errno), self.path)
+
     def release(self, int lane):
         """The owner of ``lane`` has closed it."""
         self._need_write()
@@ -288,13 +312,13 @@ cdef class Control:
         cdef int i, n = 0
         cdef Line* line
         self._need_write()
-        deadline = boot_now() + min(timeout_ns, <uint64_t>MAX_FREEZE_NS)
+        deadline = boot_now() + min(timeout_ns, MAX_FREEZE_NS)
         cdef list taken = []
         while n < self.claimed_lanes():         # a lane claimed meanwhile is frozen too: then n stands still
             for i in range(n, self.claimed_lanes()):
                 line = &self.line[i]
                 old = load_acquire(&line.deadline)
-                while (old < deadline or old > deadline + <uint64_t>MAX_FREEZE_NS) and not swap(
+                while (old < deadline or old > deadline + MAX_FREEZE_NS) and not swap(
                         &line.deadline, &old, deadline):
                     pass
                 if not tail_freeze(&line.tail, &before):

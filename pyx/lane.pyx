@@ -15,7 +15,7 @@ from c_lane cimport (Lane, Seg, lane_append, lane_append_row, lane_publish, lane
                      pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_cond_init,
                      pthread_cond_broadcast, pthread_join)
 from c_layout cimport data_end, seal_bytes
-from confluo_tools.core.block cimport Block
+from confluo_tools.core.block cimport Block, zero_bytes
 from confluo_tools.core.control cimport Control
 from confluo_tools.core.segment cimport Shape
 cimport cython
@@ -27,10 +27,12 @@ cdef extern from "time.h" nogil:
 
 cdef object _writers = weakref.WeakSet()
 
+
 def _after_fork():
     # The child shares the lock's file description: it must neither write nor hold the lock.
     for writer in list(_writers):
         (<Writer>writer)._disown()
+
 
 os.register_at_fork(after_in_child=_after_fork)
 
@@ -77,6 +79,7 @@ cdef class Writer:
     def __cinit__(self, Control control not None, Shape shape not None, int number, *, int directory, int lock,
                   bytes message not None, bytes footer not None, int sync=0, int ahead=1, **ignored):
         cdef Lane* lane
+        cdef int i
         if not 0 <= number < control.lanes or not control.writable or len(message) != shape.message:
             raise ValueError(f"lane {number}")
         self.control, self.shape, self.number, self.lock_fd = control, shape, number, lock
@@ -90,6 +93,8 @@ cdef class Writer:
         lane.footer_bytes = <uint32_t>len(footer)
         memcpy(lane.uuid, <const char*>shape.uuid, 16)
         lane.number, lane.dir, lane.sync, lane.ahead = number, directory, sync, ahead
+        for i in range(lane.n):
+            lane.zeros[i] = zero_bytes(<size_t>lane.column[i].width * BLOCK_ROWS)
         lane.line = &control.line[number]
         lane.start = lane.filled = lane.block_end = tail_rows(load_acquire(&lane.line.tail))
         lane.file_size = data_end(&lane.g, <uint64_t>lane.blocks * BLOCK_ROWS)
@@ -241,7 +246,7 @@ def append_repeatedly(Writer writer not None, Block block not None, uint64_t tim
     """
     cdef const uint8_t* columns[250]
     cdef uint64_t histogram[64 * 16]
-    cdef uint64_t k, start, before, now, took
+    cdef uint64_t _k, start, before, now, took
     cdef uint32_t at = 0
     cdef int i, code = 0, bucket
     if not 1 <= batch <= block.rows or block.layout.n != writer.lane.n:
@@ -250,7 +255,7 @@ def append_repeatedly(Writer writer not None, Block block not None, uint64_t tim
     memset(histogram, 0, sizeof(histogram))
     with nogil:
         start = before = _clock()
-        for k in range(times):
+        for _k in range(times):
             if at + batch > block.rows:
                 at = 0
             for i in range(writer.lane.n):

@@ -16,7 +16,7 @@ from c_block cimport Zone, BLOCK_ROWS, I8, F64
 from c_crc cimport crc32c, crc_page
 from c_layout cimport (Geometry, BlockHead, Seal, BLOCK_MAGIC, SEAL_MAGIC, ARROW_MAGIC, PAGE, SEAL_BYTES, SEAL_GAP,
                        SEAL_CRC, MAX_COLUMNS, geometry, data_end, blocks_of, seal_bytes)
-from c_seal cimport read_all
+from c_seal cimport read_all, check_pages
 from confluo_tools.core.block cimport Block, Layout, Picks, PICK_ALL
 cimport cython
 import os
@@ -321,25 +321,30 @@ cdef class Segment:
         """Give the memory of the map back.  Blocks stay valid; what is touched again is read again."""
         madvise(self.map, self.size, MADV_DONTNEED)
 
+    def forget(self):
+        """Drop the kept blocks; those given out stay valid."""
+        self._cache = [None] * self.blocks_on_file
+
     def bad_pages(self):
-        """Numbers of the pages that are not what was sealed (of an unsealed segment: none)."""
-        cdef uint64_t page
+        """Numbers of the pages that are not what was sealed (of an unsealed segment: none).  Reads the whole file."""
+        cdef uint64_t n = 0
         cdef uint8_t* mark
-        cdef bint any_bad = False
+        cdef int fd, error
         if self.crc == NULL:
             return []
         mark = <uint8_t*>calloc(self.pages, 1)
         if mark == NULL:
             raise MemoryError
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with nogil:
-                for page in range(self.pages):
-                    if crc_page(self.map + page * PAGE) != self.crc[page]:
-                        mark[page] = 1
-                        any_bad = True
-            return [i for i in range(self.pages) if mark[i]] if any_bad else []
+                error = check_pages(fd, self.crc, self.pages, mark, &n)
+            if error:
+                raise OSError(error, os.strerror(error), self.path)
+            return [i for i in range(self.pages) if mark[i]] if n else []
         finally:
             free(mark)
+            close(fd)
 
     def name_page(self, uint64_t page):
         """(block number or None, [names of the columns]) of what stands in ``page``."""
@@ -381,6 +386,34 @@ cdef class Segment:
         elif seal.footer_crc != crc32c(&view[0] + fixed, seal.footer_bytes):
             found.append("its Arrow footer is damaged")
         return found
+
+
+def find_seal(path, Shape shape not None, int lane, uint64_t base):
+    """Rows of the segment at ``path`` as its seal tells them; 0 when it has no valid seal for this place."""
+    cdef uint8_t gap[SEAL_GAP + SEAL_BYTES]
+    cdef Seal* seal = <Seal*>(gap + SEAL_GAP)
+    cdef BlockHead head
+    cdef Geometry g
+    cdef uint32_t check
+    cdef int k
+    cdef int fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
+            return 0
+        if head.capacity == 0 or head.capacity > BLOCK_ROWS or head.capacity % 64:
+            return 0
+        shape.fill(&g, head.capacity)
+        for k in range(1, shape.segment_blocks + 1):
+            if read_all(fd, gap, SEAL_GAP + SEAL_BYTES, g.header + k * g.stride):
+                return 0
+            memcpy(&check, gap + SEAL_GAP + SEAL_CRC, 4)
+            if (not memcmp(seal.magic, SEAL_MAGIC, 8) and check == crc32c(gap, SEAL_GAP + SEAL_CRC)
+                    and seal.lane == <uint32_t>lane and seal.base == base and blocks_of(&g, seal.rows) == <uint32_t>k
+                    and not memcmp(seal.uuid, <const char*>shape.uuid, 16)):
+                return seal.rows
+        return 0
+    finally:
+        close(fd)
 
 
 cdef int _map_zones(SegmentBlock block, Shape shape, const Zone* zone) except -1:

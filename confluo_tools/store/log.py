@@ -9,9 +9,9 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
 
-from confluo_tools.core import lane as core_lane
 from confluo_tools.core.block import Block
 from confluo_tools.core.control import Control
+from confluo_tools.core.lane import Writer as LaneWriter
 from confluo_tools.core.segment import Part, Segment, SegmentBlock, Shape
 from confluo_tools.errors import ConfluoError, DiskFullError, SchemaError, StoreError
 from confluo_tools.formats import arrow_meta
@@ -92,6 +92,9 @@ class Log:
 
     def close(self) -> None:
         """Forget the mapped segments.  Blocks given out stay valid."""
+        for cache in self._lanes.values():
+            for segment in cache.segments.values():
+                segment.forget()
         self._lanes.clear()
 
     # -- reading
@@ -235,12 +238,15 @@ class _LaneCache:
 
     def __init__(self, epoch: int, entries: list[tuple[int, str]], before: _LaneCache | None) -> None:
         self.epoch, self.entries = epoch, entries
-        here = {base for base, _ in entries}
-        self.segments = {b: s for b, s in before.segments.items() if b in here} if before else {}
-        self.bad = {b: s for b, s in before.bad.items() if b in here} if before else {}
+        self.segments: dict[int, Segment] = {}
+        self.bad: dict[int, int] = {}
+        if before is not None:
+            here = {base for base, _ in entries}
+            self.segments = {b: s for b, s in before.segments.items() if b in here}
+            self.bad = {b: s for b, s in before.bad.items() if b in here}
 
 
-class Writer(core_lane.Writer):
+class Writer(LaneWriter):
     """The writer of one lane, for one thread.  `close` seals what was written; so does leaving a ``with``.
 
     A writer that dies loses nothing that was published: the next one seals the lane for it.

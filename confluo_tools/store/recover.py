@@ -11,12 +11,13 @@ import errno
 import fcntl
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from confluo_tools.core.control import Control, fault
 from confluo_tools.core.seal import seal_compact, seal_in_place
-from confluo_tools.core.segment import Segment, Shape
+from confluo_tools.core.segment import Segment, Shape, find_seal
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.store.create import metadata, sync_folder
@@ -88,8 +89,8 @@ def settle(control: Control, claim: Claim, shapes: Mapping[bytes, Shape], shape:
     Half-made files and segments without a published row are removed; rows beyond the tail were never
     visible and go.  The caller holds the lock.  Raises OSError (for one, when the disk is full).
     """
-    tail = control.rows(claim.lane)
     segments = list_segments(claim.folder)
+    tail = _proven(control, claim, segments, shapes, shape)
     for name in os.listdir(claim.folder):
         if _TEMPORARY.match(name):
             os.unlink(os.path.join(claim.folder, name))
@@ -108,6 +109,30 @@ def settle(control: Control, claim: Claim, shapes: Mapping[bytes, Shape], shape:
             seals = 0  # damaged: readers and --verify say how; it must not stop the next writer
         fault("settle-mark")
         control.set_sealed(claim.lane, end, seals)
+    if sync:
+        control.flush()
+
+
+def _proven(
+    control: Control, claim: Claim, segments: list[tuple[int, str]], shapes: Mapping[bytes, Shape], shape: Shape
+) -> int:
+    # The rows of the lane.  Only published rows are sealed, so a whole seal proves more than the line may say
+    # after a loss of power, when the control page was the last to reach the disk.
+    tail = control.rows(claim.lane)
+    for base, path in segments:
+        if not base <= tail < base + shape.segment_blocks * BLOCK_ROWS:
+            continue
+        try:
+            own = Segment(path, claim.lane, base, shapes, shape, []).shape
+            rows = find_seal(path, own, claim.lane, base)
+            if base + rows <= tail or Segment(path, claim.lane, base, shapes, shape, [], rows).bad_pages():
+                continue
+        except ValueError:
+            continue
+        while not control.raise_tail(claim.lane, base + rows):
+            time.sleep(0.001)  # frozen, for 60 s at most
+        tail = base + rows
+    return tail
 
 
 def _settle_one(
@@ -161,3 +186,8 @@ def boot_id() -> int:
             return int(f.read(19).replace(b"-", b"")[:16], 16)
     except (OSError, ValueError):
         return 0
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is the half-made segment of some writer."""
+    return _TEMPORARY.match(name) is not None

@@ -1,0 +1,133 @@
+"""Checking a whole MultiLog: every page of every sealed segment, and the structure of everything else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from confluo_tools.core.segment import Segment
+from confluo_tools.store import recover
+from confluo_tools.store.log import BLOCK_ROWS, Log
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be.
+
+    ``block``: its number in the segment, None when it is not about one; ``columns``: the columns whose bytes
+    are wrong.  ``damage`` is False for what is only worth knowing (a segment that nobody has sealed yet).
+    """
+
+    path: str
+    block: int | None
+    columns: tuple[str, ...]
+    what: str
+    damage: bool = True
+
+    def __str__(self) -> str:
+        where = self.path if self.block is None else f"{self.path}: block {self.block}"
+        return f"{where}: {self.what}"
+
+
+def verify(log: Log) -> Iterator[Finding]:
+    """Check everything; yields what is wrong.  Reads the whole log; writers and readers may go on meanwhile.
+
+    Any bit that changed in a sealed segment is found.  Segments that are still written have no checksums:
+    of them only the structure is checked.
+    """
+    version = log.version()
+    control = log.control
+    for lane in range(control.lanes):
+        line, folder = control.lane(lane), recover.lane_folder(log.path, lane)
+        where = f"{log.path}/control"
+        if lane >= len(version):
+            if line["rows"] and lane >= control.claimed:
+                yield Finding(where, None, (), f"lane {lane} has rows but was never claimed")
+            continue
+        if line["sealed"] > line["rows"] or (line["rows"] and not line["epoch"]):
+            yield Finding(where, None, (), f"the line of lane {lane} contradicts itself: {line}")
+        yield from _folder(folder, version[lane], _owned(folder))
+        yield from _lane(log, lane, folder, version[lane])
+
+
+def _owned(folder: str) -> bool:
+    # Whether a living writer holds the lane.  Our look at the lock lasts a microsecond.
+    try:
+        fd = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _folder(folder: str, rows: int, owned: bool) -> Iterator[Finding]:
+    known = {os.path.basename(path): base for base, path in recover.list_segments(folder)}
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as e:
+        if rows:
+            yield Finding(folder, None, (), f"cannot be read: {e.strerror}")
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        if name == "lock" or known.get(name, rows) < rows or owned:
+            continue
+        if name in known or recover.is_temporary(name):
+            yield Finding(path, None, (), "left by a writer that died; the next writer removes it", False)
+        else:
+            yield Finding(path, None, (), "is not part of a MultiLog", False)
+
+
+def _lane(log: Log, lane: int, folder: str, rows: int) -> Iterator[Finding]:
+    line = log.control.lane(lane)
+    sealed, expected = line["sealed"], line["first"]
+    segments = [(base, path) for base, path in recover.list_segments(folder) if base < rows]
+    for i, (base, path) in enumerate(segments):
+        limit = base + log.segment_rows
+        end = min(segments[i + 1][0] if i + 1 < len(segments) else limit, limit)
+        if base != expected:
+            yield Finding(folder, None, (), f"rows {expected} to {base - 1} are missing")
+        expected = end
+        seal = max(min(sealed, end) - base, 0)
+        yield from _segment(log, lane, base, path, seal, min(end, rows) - base)
+        if not seal and line["boot"] not in (0, recover.boot_id()):
+            yield Finding(path, None, (), "unsealed since before the last boot: rows may be lost if power was", False)
+    if expected < rows:
+        yield Finding(folder, None, (), f"rows {expected} to {rows - 1} are missing")
+
+
+def _segment(log: Log, lane: int, base: int, path: str, sealed: int, rows: int) -> Iterator[Finding]:
+    damage: list[tuple[str, int | None, str]] = []
+    try:
+        segment = Segment(path, lane, base, log._shapes, log._shape, damage, sealed)
+    except ValueError as e:
+        yield Finding(path, None, (), str(e))
+        return
+    except OSError as e:
+        yield Finding(path, None, (), f"cannot be opened: {e.strerror}")
+        return
+    reasons = [reason for _, _, reason in damage]
+    reasons += [reason for reason in segment.check_trailer() if reason not in reasons]
+    for reason in reasons:
+        yield Finding(path, None, (), reason)
+    found: dict[tuple[int | None, tuple[str, ...]], list[int]] = {}
+    for page in segment.bad_pages():
+        block, columns = segment.name_page(page)
+        found.setdefault((block, tuple(columns)), []).append(page)
+    for (block, names), pages in found.items():
+        part = "its header" if block is None else f"column {' or '.join(names)}" if names else "the head of the block"
+        where = f"{len(pages)} page{'s' * (len(pages) > 1)} from byte {pages[0] * 4096}"
+        yield Finding(path, block, names, f"{part} is damaged ({where})")
+    bad = {block for block, _ in found}
+    for number in range(-(-rows // segment.capacity)):
+        if number not in bad:
+            damage.clear()
+            segment.block(number, min(rows - number * segment.capacity, BLOCK_ROWS))
+            for _, _, reason in damage:
+                yield Finding(path, number, (), reason)
