@@ -29,7 +29,11 @@ ALL4 = (1 << 32) - 1
 ALL6 = (1 << 128) - 1
 ZERO6 = bytes(16)
 INF = float("inf")
-PSEUDO = frozenset({"flow", "conn", "host", "net", "port"})
+EXAMPLES = {
+    "flow": "write flow == 10.0.0.1:34512-10.0.1.7:80/tcp", "conn": "write conn == 10.0.0.1:34512-10.0.1.7:80/tcp",
+    "host": "write host 10.0.0.1", "net": "write net 10.0.0.0/8", "port": "write port 80",
+}  # fmt: skip
+PSEUDO = frozenset(EXAMPLES)
 _ORDERS = frozenset({"<", "<=", ">", ">="})
 
 
@@ -103,7 +107,7 @@ class Lowering:
 
     def nonzero(self, ref: FieldRef) -> Tree:
         if ref.name in PSEUDO and ref.name not in self.schema:
-            raise self.fail(ref.pos, f"'{ref.name}' needs a value", f"write {ref.name} == ...")
+            raise self.fail(ref.pos, f"'{ref.name}' needs a value", EXAMPLES[ref.name])
         field = self.field(ref.name, ref.pos)
         col, kind = self.col(field), field.type.kind
         if ref.mask is not None:
@@ -118,10 +122,8 @@ class Lowering:
         if kind == "bytes":
             zero = bytes(field.type.size)
             return self.negate(Bytes(col, zero, zero))
-        if field.type.is_float:
-            if field.type.is_list:
-                return self.either([FRange(col, -INF, 0.0, False, True), FRange(col, 0.0, INF, True, False)])
-            return self.negate(FRange(col, 0.0, 0.0))
+        if field.type.is_float:  # NaN is no number, so not one other than zero
+            return self.either([FRange(col, -INF, 0.0, False, True), FRange(col, 0.0, INF, True, False)])
         return self.within(col, self.without_zero([(-(1 << 63), (1 << 64) - 1)]))
 
     @staticmethod

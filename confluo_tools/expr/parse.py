@@ -283,7 +283,8 @@ class _Parser:
         word = token.lower()
         if word in RESERVED:
             raise self.fail(f"'{token}' where a condition begins")
-        if word in KEYWORDS and not self.op("[", i + 1) and not self.is_operand(i):
+        lone = word in KINDS and not self.op("(", i + 1) and (self.word(i + 1) or "and") in RESERVED
+        if word in KEYWORDS and not self.op("[", i + 1) and not self.is_operand(i) and not lone:
             self.words = True
             return self.primitive()
         operand = self.operand()

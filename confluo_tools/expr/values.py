@@ -46,8 +46,7 @@ class Typer:
             raise self.empty(value)
         least, most = field.type.bounds
         if not clipped and (lo < least or hi > most):
-            shown = value.text if ranged else units.format_number(lo) if lo == hi else value.text
-            raise self.fail(value.pos, f"{shown} does not fit {field.name} ({field.type.text}: {least} to {most})")
+            raise self.fail(value.pos, f"{value.text} does not fit {field.name} ({field.type.text}: {least} to {most})")
         return lo, hi, ranged
 
     def _span(self, field: Field, value: Value) -> tuple[int, int, bool]:
