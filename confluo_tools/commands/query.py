@@ -1,4 +1,4 @@
-"""confluo-query: select, aggregate and print records of a MultiLog, a stream or a capture.  Manual: confluo-query(1)."""
+"""confluo-query: select, aggregate and print records of logs, streams and captures.  Manual: confluo-query(1)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def query(
         asked = Question(reader, compile_expr(text, reader.schema, span, sample))
         groups = Groups(asked, agg, by, having, top) if agg is not None else None
         if explain:
-            return asked.explain(groups)
+            return tell_plan(asked, groups)
         if count:
             if groups is not None:
                 raise UsageError("--count and --agg exclude each other", hint="--agg count counts")
@@ -113,13 +113,14 @@ def query(
                 print(cli.list_fields(schema))
                 return cli.OK
             fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=groups is not None)
+            shown = cli.choose_fields(fields, schema)
             with cli.output(
-                schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema),
+                schema, fmt, path=output, force=force, fields=shown,
                 metadata=reader.metadata, header=not no_header, numeric=numeric, wide=wide, local=local,
                 line_buffered=line_buffered, color=color, sources=source or [],
             ) as out:  # fmt: skip
                 reader.on_idle(out.flush)
-                pairs = groups.selected(*span) if groups is not None else asked.selected()
+                pairs = groups.selected(*span) if groups is not None else asked.selected(shown)
                 for block, picks in limited(pairs, limit):
                     out.write(block, picks)
             rows = out.rows if asked.found else 0
@@ -161,12 +162,11 @@ def compile_expr(text: str, schema: Schema, span: tuple[int | None, int | None],
         if not cli.state.quiet:
             cli.note(note)
     expr = expr.within(*span)
-    return expr if sample is None else sampled(expr, sample)
+    if sample is None:
+        return expr
+    from confluo_tools.expr.sample import sampled
 
-
-def sampled(expr: Expr, text: str) -> Expr:
-    """One flow in N: those with a small flow hash, the same flows whenever and wherever it is asked."""
-    raise NotImplementedError(text)
+    return sampled(expr, sample)
 
 
 def limited(pairs: Iterator[tuple[Block, Picks | None]], limit: int | None) -> Iterator[tuple[Block, Picks | None]]:
@@ -195,26 +195,31 @@ def first_rows(block: Block, picks: Picks | None, n: int) -> tuple[Block, Picks 
 
 
 class Question:
-    """An expression asked of an input: rows, a number, or groups."""
+    """An expression asked of an input."""
 
     def __init__(self, reader: Reader, expr: Expr) -> None:
         self.reader, self.expr, self.schema = reader, expr, reader.schema
         self.found = 0  # rows chosen so far
 
-    def selected(self) -> Iterator[tuple[Block, Picks | None]]:
-        """Blocks and which of their rows were chosen."""
-        program = self.expr.program
-        for block in self.reader:
-            picks = program.select(block)
-            if len(picks):
-                self.found += len(picks)
-                yield block, picks
+    def selected(
+        self, names: list[str] | None = None, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        """Blocks and which of their rows were chosen.  ``names``: the fields that will be looked at, None for all."""
+        for block, picks in self.reader.select(self.expr, self._columns(names), by_time=by_time):
+            self.found += block.rows if picks is None else len(picks)
+            yield block, picks
 
     def count(self, limit: int | None) -> int:
-        n = 0
-        for block, picks in limited(self.selected(), limit):
-            n += block.rows if picks is None else len(picks)
-        return n
+        if limit is None:
+            self.found = self.reader.count(self.expr)
+            return self.found
+        return sum([block.rows if picks is None else len(picks) for block, picks in limited(self.selected([]), limit)])
+
+    def _columns(self, names: list[str] | None) -> list[int] | None:
+        if names is None:
+            return None
+        fields = {n for name in names for n in (name, self.schema[name].version) if n in self.schema}
+        return [i for i, c in enumerate(self.schema.columns) if c.field.name in fields]
 
 
 class Groups:
@@ -225,17 +230,63 @@ class Groups:
         from confluo_tools.store import aggregate
 
         self.asked, self.top = asked, top
+        fields = [f.name for f in asked.schema.fields]
         aggs, keys = parse_aggregates(agg, asked.schema), parse_by(by, asked.schema) if by else []
         self.question = aggregate.Question(asked.schema, aggs, keys)
+        looked = {*(a.field for a in aggs), *(k.field for k in keys)}
+        looked |= set(aggregate.FLOW) if any(k.kind == "flow" for k in keys) else set()
+        looked |= {asked.schema.time_field.name} if asked.schema.time_field is not None else set()
+        self.names = [n for n in fields if n in looked]
         self.schema = self.question.result
         self.having = compile(having, self.schema) if having is not None else None
 
     def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
         rollup = self.question.rollup()
-        for block, picks in self.asked.selected():
+        for block, picks in self.asked.selected(self.names, by_time=False):
             rollup.update(block, picks)
         for block in self.question.answer(rollup, having=self.having, top=self.top, since=since, until=until):
             yield block, None
+
+
+def tell_plan(asked: Question, groups: Groups | None) -> int:
+    """--explain: find the rows, print how."""
+    from time import perf_counter
+
+    asked.reader.timed = True  # type: ignore[attr-defined]
+    start = perf_counter()
+    if groups is not None:
+        for _ in groups.selected(None, None):
+            pass
+    else:
+        asked.count(None)
+    seconds = perf_counter() - start
+    done = asked.reader.explain()
+    print(f"input    {asked.reader.name}: {asked.reader.rows:,} records")
+    print(f"found    {asked.found:,} in {1000 * seconds:.1f} ms")
+    if done is None:
+        print("plan     every record is tested: only a MultiLog has zone maps and indexes")
+        return cli.OK
+    used = [f"{i['field']} ({i['blocks']:,} blocks)" for i in done["indexes"]]
+    print(f"blocks   {done['blocks']:,}" + (f", {done['damaged']:,} damaged" if done["damaged"] else ""))
+    print(f"indexes  {', '.join(used) or 'none that helps'}")
+    print(f"tests    {1000 * done['ns'] / 1e9:.1f} ms")
+    columns = ("ZONE-NO", "ZONE-ALL", "INDEX", "LIST", "SCAN", "ROWS", "SELECTED", "MS")
+    rows = [("STEP", *columns)]
+    for step in done["steps"]:
+        text = "  " * step["depth"] + step["text"]
+        if step["op"] != "test":
+            rows.append((text, *[""] * len(columns)))
+            continue
+        share = "" if step["selectivity"] is None else f"{100 * step['selectivity']:.3g}%"
+        rows.append((
+            text, *[f"{step[k]:,}" for k in ("zone_none", "zone_all", "by_index", "by_list", "by_scan", "rows_in")],
+            share, f"{step['ns'] / 1e6:.1f}",
+        ))  # fmt: skip
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *[c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]]
+        print("  ".join(cells).rstrip())
+    return cli.OK
 
 
 def main(argv: list[str] | None = None) -> int:

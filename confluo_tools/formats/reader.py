@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block
+    from confluo_tools.core.block import Block, Picks
     from confluo_tools.schema import Schema
 
 Warn = Callable[[str], None]
@@ -43,6 +43,28 @@ class Reader:
             self.rows += block.rows
             yield block
 
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        """Blocks and the rows of each for which ``expr`` (compiled against ``schema``) holds, where there are any.
+
+        ``columns``: numbers of the columns that will be looked at, None for all.  Picks are valid until the next.
+        ``by_time``: merge the lanes of a MultiLog; other inputs come as they are.
+        """
+        program = expr.program
+        for block in self:
+            picks = program.select(block)
+            if len(picks):
+                yield block, picks
+
+    def count(self, expr: Any) -> int:
+        """How many rows `select` would give."""
+        return sum([len(picks) for _, picks in self.select(expr, [], by_time=False) if picks is not None])
+
+    def explain(self) -> dict[str, Any] | None:
+        """How `select` or `count` found the rows; None when it just looked at all of them."""
+        return None
+
     def on_idle(self, call: Callable[[], None]) -> None:
         """Have ``call`` called before every wait for more input."""
 
@@ -69,8 +91,9 @@ class Chain(Reader):
         self._now, self._rest, self._open_next = first, list(rest), open_next
         self._idle: Callable[[], None] | None = None
 
-    def blocks(self) -> Iterator[Block]:
-        yield from self._one()
+    def _readers(self) -> Iterator[Reader]:
+        yield self._now
+        self._now.close()
         for path in self._rest:
             self._now = self._open_next(path)
             if self._idle is not None:
@@ -78,16 +101,35 @@ class Chain(Reader):
             if self._now.schema.kind != self.schema.kind:
                 what = f"holds records of kind '{self._now.schema.kind}', {self.name} of kind '{self.schema.kind}'"
                 raise SchemaError(what, where=path)
-            yield from self._one()
+            yield self._now
+            self._now.close()
 
-    def _one(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Block]:
+        for reader in self._readers():
+            yield from self._as_ours(reader)
+
+    def _as_ours(self, reader: Reader) -> Iterator[Block]:
         layout = self.schema.layout
-        for block in self._now:
+        for block in reader:
             try:
                 yield block if block.layout is layout else block.project(layout)
             except ValueError as e:
-                raise SchemaError(str(e), where=self._now.name) from None
-        self._now.close()
+                raise SchemaError(str(e), where=reader.name) from None
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        for reader in self._readers():
+            if reader.schema == self.schema:  # its own way: a MultiLog has indexes
+                before = reader.rows
+                yield from reader.select(expr, columns, by_time=by_time)
+                self.rows += reader.rows - before
+                continue
+            for block in self._as_ours(reader):
+                self.rows += block.rows
+                picks = expr.program.select(block)
+                if len(picks):
+                    yield block, picks
 
     def on_idle(self, call: Callable[[], None]) -> None:
         self._idle = call

@@ -99,7 +99,7 @@ class TableWriter:
 
     def _cells(self, values: list[str]) -> list[str]:
         out = []
-        for i, (field, value) in enumerate(zip(self.fields, values, strict=True)):
+        for field, value in zip(self.fields, values, strict=True):
             kind = field.type.element
             if value == "-":
                 value = ""

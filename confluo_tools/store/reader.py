@@ -1,42 +1,75 @@
-"""A MultiLog as an input like any other: its rows at one version, lane by lane."""
+"""A MultiLog as an input like any other: its rows at one version, found by plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.store.log import Log
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.store.plan import Plan
+
+TOLD = 5  # damaged parts that are named one by one
 
 
 class LogReader(Reader):
-    """All rows of a MultiLog at the version of its opening.  Damaged blocks are left out, with a warning."""
+    """The rows of a MultiLog at the version of its opening, by time (lanes merged).
+
+    Damaged blocks are left out, with a warning.  ``rows`` counts those of the version that were in question.
+    ``timed``: `explain` measures each step.
+    """
 
     format = "multilog"
+    timed = False
 
     def __init__(self, path: str, *, warn: Warn | None = None) -> None:
         super().__init__(path, warn)
         self.log = Log(path, readonly=True)
         self.version = self.log.version()
         self.schema = self.log.schema
+        self._plan: Plan | None = None
+
+    def plan(self, expr: Any = None, columns: Sequence[int] | None = None) -> Plan:
+        from confluo_tools.store.plan import Plan
+
+        self._plan = Plan(self.log, self.version, expr, columns=columns, timed=self.timed)
+        return self._plan
 
     def blocks(self) -> Iterator[Block]:
-        for block in self.log.blocks(self.version):
-            if block.check():
-                yield block
-        self.tell_damage()
+        plan = self.plan()
+        for block, picks in plan.ordered():
+            yield block.take(picks)
+        self._tell(plan)
 
-    def tell_damage(self) -> None:
-        """Warn of what had to be left out."""
-        for path, number, reason in self.log.damage[:5]:
-            if self._warn is not None:
-                self._warn(f"{path}: {reason}" if number is None else f"{path}: block {number}: {reason}")
-        if self._warn is not None and len(self.log.damage) > 5:
-            what = f"{len(self.log.damage)} damaged parts are left out"
-            self._warn(f"{self.name}: {what}; confluo-info --verify names them")
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        plan = self.plan(expr, columns)
+        self.rows += self.version.rows
+        yield from plan.ordered() if by_time else plan
+        self._tell(plan)
+
+    def count(self, expr: Any) -> int:
+        plan = self.plan(expr, [])
+        self.rows += self.version.rows
+        found = plan.count()
+        self._tell(plan)
+        return found
+
+    def explain(self) -> dict[str, Any] | None:
+        return None if self._plan is None else self._plan.explain()
+
+    def _tell(self, plan: Plan) -> None:
+        if self._warn is None:
+            return
+        told = plan.warnings
+        for path, what in told[:TOLD]:
+            self._warn(f"{path}: {what}")
+        if len(told) > TOLD:
+            self._warn(f"{self.name}: {len(told)} damaged parts are left out; confluo-info --verify names them")
 
     def close(self) -> None:
         self.log.close()

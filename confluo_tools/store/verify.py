@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from confluo_tools.core.segment import Segment
@@ -30,14 +30,16 @@ class Finding(NamedTuple):
         return f"{where}: {self.what}"
 
 
-def verify(log: Log) -> Iterator[Finding]:
+def verify(log: Log, progress: Callable[[int], None] | None = None) -> Iterator[Finding]:
     """Check everything; yields what is wrong.  Reads the whole log; writers and readers may go on meanwhile.
+    ``progress`` is told the rows checked so far.
 
     Any bit that changed in a sealed segment is found.  Segments that are still written have no checksums:
     of them only the structure is checked.
     """
     version = log.version()
     control = log.control
+    checked = 0
     for lane in range(control.lanes):
         line, folder = control.lane(lane), recover.lane_folder(log.path, lane)
         where = f"{log.path}/control"
@@ -48,7 +50,8 @@ def verify(log: Log) -> Iterator[Finding]:
         if line["sealed"] > line["rows"] or (line["rows"] and not line["epoch"]):
             yield Finding(where, None, (), f"the line of lane {lane} contradicts itself: {line}")
         yield from _folder(folder, version[lane], _owned(folder))
-        yield from _lane(log, lane, folder, version[lane])
+        yield from _lane(log, lane, folder, version[lane], checked, progress)
+        checked += version[lane]
 
 
 def _owned(folder: str) -> bool:
@@ -84,7 +87,9 @@ def _folder(folder: str, rows: int, owned: bool) -> Iterator[Finding]:
             yield Finding(path, None, (), "is not part of a MultiLog", False)
 
 
-def _lane(log: Log, lane: int, folder: str, rows: int) -> Iterator[Finding]:
+def _lane(
+    log: Log, lane: int, folder: str, rows: int, checked: int, progress: Callable[[int], None] | None
+) -> Iterator[Finding]:
     line = log.control.lane(lane)
     sealed, expected = line["sealed"], line["first"]
     segments = [(base, path) for base, path in recover.list_segments(folder) if base < rows]
@@ -96,6 +101,8 @@ def _lane(log: Log, lane: int, folder: str, rows: int) -> Iterator[Finding]:
         expected = end
         seal = max(min(sealed, end) - base, 0)
         yield from _segment(log, lane, base, path, seal, min(end, rows) - base)
+        if progress is not None:
+            progress(checked + min(end, rows))
         if not seal and line["boot"] not in (0, recover.boot_id()):
             yield Finding(path, None, (), "unsealed since before the last boot: rows may be lost if power was", False)
     if expected < rows:
