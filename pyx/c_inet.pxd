@@ -337,15 +337,19 @@ cdef inline bint find_shell(Shell* s, const Ip* ip, const uint8_t* data, uint32_
 
 cdef inline uint32_t flow_hash(uint32_t src, uint32_t dst, uint32_t sport, uint32_t dport,
                                uint32_t proto) noexcept nogil:
-    """The same for both directions, never 0.  Stored in logs and used for sampling: it must not change.
+    """Of a five-tuple.  src and dst: IPv4 addresses, or fold6 of IPv6 ones."""
+    return pair_hash(<uint64_t>src << 16 | sport, <uint64_t>dst << 16 | dport, proto)
 
-    tests/twins has it in Python.  src and dst: IPv4 addresses, or fold6 of IPv6 ones.
+
+cdef inline uint32_t pair_hash(uint64_t a, uint64_t b, uint32_t kind) noexcept nogil:
+    """Of two ends of 48 bits: the same for both directions, never 0.
+
+    Stored in logs and used for sampling: it must not change.  tests/test_packet.py has it in Python.
     """
-    cdef uint64_t a = <uint64_t>src << 16 | sport, b = <uint64_t>dst << 16 | dport
     cdef uint64_t low = a if a < b else b, high = b if a < b else a
     cdef uint64_t h = low * <uint64_t>0x9E3779B97F4A7C15u
     h ^= h >> 32
-    h += high | <uint64_t>proto << 48
+    h += high | <uint64_t>kind << 48
     h *= <uint64_t>0xD6E8FEB86659FD93u
     h ^= h >> 32
     h *= <uint64_t>0xD6E8FEB86659FD93u

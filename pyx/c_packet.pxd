@@ -8,7 +8,7 @@ from c_pcap cimport Frame
 from c_rows cimport *
 from c_link cimport (Link, open_link, walk_tags, _bound, ETH_IP, ETH_IP6, ETH_ARP, ETH_RARP,
                      NOTE_TRUNCATED, NOTE_MALFORMED, NOTE_FRAGMENT, NOTE_INNER)
-from c_inet cimport (Ip, Shell, read_ip4, read_ip6, find_shell, flow_hash, _missing,
+from c_inet cimport (Ip, Shell, read_ip4, read_ip6, find_shell, flow_hash, pair_hash, _missing,
                      TCP, UDP, UDPLITE, SCTP, ICMP, ICMP6, T_PPPOE)
 
 cdef enum:
@@ -317,6 +317,8 @@ cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner)
     else:
         if k.type == ETH_ARP or k.type == ETH_RARP:
             used |= arp_fields(r, i, &k)
+        r.flow_hash[i] = pair_hash(k.src, k.dst, k.shown)
+        used |= bit(C_FLOW_HASH)
         notes = k.notes
     notes |= f.notes
     r.notes[i] = notes

@@ -3,12 +3,12 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from c_block cimport U8, U16, U32, U64, I64, BYTES
+from c_block cimport BLOCK_ROWS, Zone, U8, U16, U32, U64, I8, I64, BYTES
 from c_pcap cimport Frame, FRAME, MORE
 from c_rows cimport *
 from c_packet cimport parse_frame
 from c_inet cimport flow_hash as _flow_hash
-from confluo_tools.core.block cimport Block, Layout, zero_bytes
+from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
 from confluo_tools.core.pcap cimport Capture
 cimport cython
 
@@ -58,6 +58,31 @@ cdef class PacketBlock(Block):
     def __dealloc__(self):
         free(self.r)
         free(self.extra)
+        free(self.zones)
+
+    cdef int _make(self, size_t extra) except -1:
+        cdef void* memory
+        if posix_memalign(&memory, 64, sizeof(Rows)):
+            raise MemoryError
+        memset(memory, 0, sizeof(Rows))
+        self.r = <Rows*>memory
+        self.zones = <Zone*>calloc(self.layout.n, sizeof(Zone))
+        if self.zones == NULL:
+            raise MemoryError
+        self.zone = self.zones
+        if extra:
+            self.extra = <uint8_t*>calloc(extra, 1)
+            if self.extra == NULL:
+                raise MemoryError
+        return 0
+
+    cdef void _show(self, int i, const uint8_t* data, bint used) noexcept nogil:
+        """Column i of the block stands at `data`, all zeros unless `used`."""
+        cdef uint8_t code = self.layout.column[i].code
+        cdef uint64_t zero = <uint64_t>1 << 63 if I8 <= code < BYTES else 0
+        self.col[i] = data
+        self.zones[i].not_min = ~<uint64_t>0 if used else ~zero
+        self.zones[i].max = ~<uint64_t>0 if used else zero
 
 
 @cython.final
@@ -85,6 +110,7 @@ cdef class Packets:
                 continue
             if layout.column[i].code == code and layout.column[i].width == size:
                 self.place[k] = i
+                self.zero[k] = zero_bytes(<size_t>size * BLOCK_ROWS)
                 continue
             if (not U8 <= code <= U64 or not U8 <= layout.column[i].code <= U64 or layout.column[i].count != 1):
                 raise ValueError(f"column {name} has a type that cannot hold this field of a packet")
@@ -106,21 +132,16 @@ cdef class Packets:
     cdef int _fresh(self) except -1:
         """A block to fill: one of those taken before that nobody else holds, else a new one."""
         cdef PacketBlock block
-        cdef void* memory
+        cdef int i
         for block in self.pool:
             if Py_REFCNT(block) == 2:       # the pool's and ours
                 _clear(block.r, block.rows)
                 break
         else:
             block = PacketBlock(self.layout)
-            if posix_memalign(&memory, 64, sizeof(Rows)):
-                raise MemoryError
-            memset(memory, 0, sizeof(Rows))
-            block.r = <Rows*>memory
-            if self.extra_size:
-                block.extra = <uint8_t*>calloc(self.extra_size, 1)
-                if block.extra == NULL:
-                    raise MemoryError
+            block._make(self.extra_size)
+            for i in range(self.layout.n):
+                block._show(i, block.col[i], False)
             self.pool.append(block)
             if len(self.pool) > POOL:
                 del self.pool[0]            # its holder keeps it alive
@@ -188,22 +209,23 @@ cdef class Packets:
     cpdef Block take(self):
         """The rows parsed since the last call, as a block of their own."""
         cdef PacketBlock block = self.block
-        cdef Rows* r = block.r
+        cdef const uint8_t* r = <const uint8_t*>block.r
         cdef int k
-        cdef uint64_t used = r.used
+        cdef bint used
+        cdef Convert* c
         block.rows = self.waiting
         for k in range(COLS):
             if self.place[k] >= 0:
-                block.col[self.place[k]] = <uint8_t*>r + _offset[k] if used >> k & 1 else _zero
+                used = block.r.used >> k & 1
+                block._show(self.place[k], r + _offset[k] if used else self.zero[k], used)
         for k in range(self.converts):
-            if used & self.convert[k].bit:
-                _convert(&self.convert[k], <uint8_t*>r + self.convert[k].source,
-                         block.extra + self.convert[k].out, block.rows)
-                block.col[self.convert[k].column] = block.extra + self.convert[k].out
-            else:
-                block.col[self.convert[k].column] = _zero
+            c = &self.convert[k]
+            used = block.r.used & c.bit != 0
+            if used:
+                _convert(c, r + c.source, block.extra + c.out, block.rows)
+            block._show(c.column, block.extra + c.out if used else zero_bytes(<size_t>c.size * BLOCK_ROWS), used)
         if self.raw >= 0:
-            block.col[self.raw] = block.extra + self.raw_at
+            block._show(self.raw, block.extra + self.raw_at, True)
         self._fresh()
         return block
 
@@ -219,7 +241,6 @@ cdef int _k
 for _k in range(COLS):
     _offset[_k] = _columns[_k][3]
     _width[_k] = _columns[_k][2]
-cdef const uint8_t* _zero = zero_bytes(ROWS * 16)
 
 
 cdef void _clear(Rows* r, uint32_t rows) noexcept nogil:
@@ -229,6 +250,51 @@ cdef void _clear(Rows* r, uint32_t rows) noexcept nogil:
         if r.used >> k & 1:
             memset(<uint8_t*>r + _offset[k], 0, <size_t>rows * _width[k])
     r.used = 0
+
+
+def sample_flows(Block block not None, Picks picks not None, uint32_t n):
+    """Of the picked rows, those of one flow in ``n``: whose flow_hash is at most 2^32 / n.  Any schema with flow_hash.
+
+    The same flows wherever and whenever it is done, and those of 1/1000 are among those of 1/100.
+    """
+    cdef int column = block.layout.get("flow_hash")
+    cdef const uint32_t* hashes
+    cdef const uint16_t* rows
+    cdef uint32_t i, kept = 0, most
+    if column < 0 or block.layout.column[column].code != U32:
+        raise ValueError("no column flow_hash")
+    if n == 0 or picks.rows != block.rows:
+        raise ValueError("one in none, or picks of another block")
+    most = 0xFFFFFFFFu // n
+    hashes = <const uint32_t*>block.col[column]
+    with nogil:
+        rows = picks.as_list()
+        for i in range(picks.n):
+            if hashes[rows[i]] <= most:
+                picks.list[kept] = rows[i]
+                kept += 1
+        picks.set_list(block.rows, kept)
+
+
+def sample_packets(Picks picks not None, uint64_t seen, uint64_t n):
+    """Of the picked rows, every ``n``th, counting from the ``seen`` before them; returns how many are seen now."""
+    cdef const uint16_t* rows
+    cdef uint32_t i, total = picks.n, kept = 0
+    cdef uint64_t phase
+    if n == 0:
+        raise ValueError("one in none")
+    with nogil:
+        phase = seen % n
+        rows = picks.as_list()
+        for i in range(total):
+            if phase == 0:
+                picks.list[kept] = rows[i]
+                kept += 1
+            phase += 1
+            if phase == n:
+                phase = 0
+        picks.set_list(picks.rows, kept)
+    return seen + total
 
 
 cdef void _convert(const Convert* c, const uint8_t* source, uint8_t* out, uint32_t rows) noexcept nogil:

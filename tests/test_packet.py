@@ -11,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import Row, address
 
-from confluo_tools.core.packet import NOTES, Packets, flow_hash
+from confluo_tools.core.block import Picks
+from confluo_tools.core.packet import NOTES, Packets, flow_hash, sample_flows, sample_packets
 from confluo_tools.schema import Field, Schema, builtin, fold6
 from confluo_tools.sources import packet_schema
 
@@ -32,15 +33,19 @@ def parse(frame: bytes, *, inner: bool = False, link: int = 1, length: int | Non
     return {name: value for name, value in row.items() if value}
 
 
-def twin_hash(src: int, dst: int, sport: int, dport: int, proto: int) -> int:
+def twin_pair(a: int, b: int, kind: int) -> int:
     """The definition of flow_hash.  It may never change: it is stored, and sampling goes by it."""
-    low, high = sorted([src << 16 | sport, dst << 16 | dport])
+    low, high = sorted([a, b])
     h = low * 0x9E3779B97F4A7C15 % 2**64
     h ^= h >> 32
-    h = (h + (high | proto << 48)) * 0xD6E8FEB86659FD93 % 2**64
+    h = (h + (high | kind << 48)) * 0xD6E8FEB86659FD93 % 2**64
     h ^= h >> 32
     h = h * 0xD6E8FEB86659FD93 % 2**64 >> 32
     return h or 1
+
+
+def twin_hash(src: int, dst: int, sport: int, dport: int, proto: int) -> int:
+    return twin_pair(src << 16 | sport, dst << 16 | dport, proto)
 
 
 @given(u32, u32, u16, u16, u8)
@@ -311,7 +316,8 @@ def test_link_types(link: int, frame: bytes) -> None:
 
 
 def test_unknown_link_types_are_kept_and_noted() -> None:
-    assert parse(b"abc", link=253) == {"len": 3, "cap_len": 3, "link_type": 253, "notes": UNKNOWN_LINK}
+    assert parse(b"abc", link=253) == {"len": 3, "cap_len": 3, "link_type": 253, "notes": UNKNOWN_LINK,
+                                      "flow_hash": twin_pair(0, 0, 0)}
 
 
 def test_ip_lengths_of_offloaded_segments() -> None:
@@ -348,7 +354,7 @@ def test_arp_has_addresses_without_an_ip_version() -> None:
     row = parse(ethernet(arp, 0x0806))
     assert (row["src_ip"], row["dst_ip"], row["eth_type"]) == ("10.0.0.1", "10.0.0.2", 0x0806)
     assert "ip_version" not in row
-    assert "flow_hash" not in row
+    assert row["flow_hash"] == twin_pair(0x020000000001, 0x020000000002, 0x0806)
 
 
 def test_authentication_headers_are_stepped_over() -> None:
@@ -436,3 +442,44 @@ def test_notes_are_counted() -> None:
 
 def test_the_schema_names_the_bits_that_the_parser_sets() -> None:
     assert {1 << i: name for i, name in enumerate(NOTES)} == SCHEMA["notes"].names
+
+
+@given(st.lists(u32, min_size=1, max_size=200), st.integers(1, 1000), st.data())
+def test_sampling_of_flows_goes_by_the_hash(ports: list[int], n: int, data: st.DataObject) -> None:
+    packets = Packets(SCHEMA.layout, rows=len(ports))
+    for port in ports:
+        packets.add(ethernet(udp(port & 0x7FF, bytes(4)), 0x0800))
+    block = packets.take()
+    hashes = [block.get(SCHEMA.index("flow_hash"), i) for i in range(block.rows)]
+    chosen = sorted(data.draw(st.sets(st.integers(0, block.rows - 1))))
+    picks = Picks.of(block.rows, chosen)
+    sample_flows(block, picks, n)
+    assert picks.tolist() == [i for i in chosen if hashes[i] <= (2**32 - 1) // n]
+    with pytest.raises(ValueError, match="none"):
+        sample_flows(block, picks, 0)
+
+
+@given(st.lists(st.integers(0, 50), max_size=9), st.integers(1, 20), st.integers(0, 2**63))
+def test_sampling_of_packets_counts_through_all_blocks(sizes: list[int], n: int, start: int) -> None:
+    kept, seen = [], start
+    for size in sizes:
+        picks = Picks.of(size)
+        first = seen
+        seen = sample_packets(picks, seen, n)
+        kept += [first + i for i in picks.tolist()]
+    assert seen == start + sum(sizes)
+    assert kept == [k for k in range(start, seen) if k % n == 0]
+
+
+def test_zones_tell_which_columns_hold_nothing() -> None:
+    packets = Packets(SCHEMA.layout)
+    packets.add(b"x" * 20, ts=-5)
+    block = packets.take()
+    zones = {name: block.zones(i) for i, name in enumerate(SCHEMA.layout.names)}
+    assert zones["tcp_seq"] == zones["src_ip6"] == zones["vlan"] == (0, 0)
+    for name in ("ts", "len", "cap_len", "link_type", "eth_type"):
+        assert zones[name] == (0, 2**64 - 1)
+    layout = Schema("odd", [Field("nothing", "i64"), Field("ttl", "u8"), Field("floats", "f64")]).layout
+    odd = Packets(layout)
+    odd.add(b"")
+    assert [odd.take().zones(i) for i in range(3)] == [(2**63, 2**63), (0, 0), (2**63, 2**63)]

@@ -1,6 +1,7 @@
 # Frames into rows of a schema.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from c_block cimport Zone
 from c_pcap cimport Frame
 from c_rows cimport Rows, COLS
 from confluo_tools.core.block cimport Block, Layout
@@ -9,6 +10,9 @@ from confluo_tools.core.pcap cimport Capture
 cdef class PacketBlock(Block):
     cdef Rows* r
     cdef uint8_t* extra                 # converted columns and raw bytes
+    cdef Zone* zones                    # of columns without a value exact, else as wide as can be
+    cdef int _make(self, size_t extra) except -1
+    cdef void _show(self, int i, const uint8_t* data, bint used) noexcept nogil
 
 cdef struct Convert:
     # A column that the schema stores in another integer type.
@@ -29,6 +33,7 @@ cdef class Packets:
     cdef PacketBlock block              # being filled
     cdef list pool                      # blocks to use again when nobody else holds them
     cdef int[64] place                  # schema column of each of ours, -1 if it has none or is converted
+    cdef (const uint8_t*)[64] zero        # what it points to in a batch without any
     cdef Convert[64] convert
     cdef int converts
     cdef int raw                        # schema column of the raw bytes, -1

@@ -2,7 +2,7 @@ from typing import final
 
 from _typeshed import ReadableBuffer
 
-from confluo_tools.core.block import Block, Layout
+from confluo_tools.core.block import Block, Layout, Picks
 from confluo_tools.core.pcap import Capture
 
 NOTES: tuple[str, ...]
@@ -40,5 +40,7 @@ class Packets:
     @property
     def wire_bytes(self) -> int: ...
 
+def sample_flows(block: Block, picks: Picks, n: int) -> None: ...
+def sample_packets(picks: Picks, seen: int, n: int) -> int: ...
 def column_names() -> list[str]: ...
 def flow_hash(src_ip: int, dst_ip: int, src_port: int, dst_port: int, proto: int) -> int: ...
