@@ -41,6 +41,7 @@ class ByteSource:
         self._first = memoryview(begun) if begun else None
         self._pieces: _Background | None = None
         self._started = False
+        self.plain = True  # not compressed, and a file: its size is that of the capture
         try:
             self.fd = os.dup(sys.stdin.fileno()) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (OSError, ValueError, AttributeError) as e:
@@ -74,6 +75,7 @@ class ByteSource:
             start = self.begin()
             self._started = True
             method = _gunzip if start[:2] == GZIP else _unzstd if start == ZSTD else None
+            self.plain = self.regular and method is None
             if method is not None:
                 self._pieces = _Background(self, method)
         if self._pieces is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import TracebackType
@@ -13,7 +15,7 @@ from confluo_tools.errors import ConfluoError, FormatError, SchemaError
 from confluo_tools.schema import Field, Schema, builtin
 from confluo_tools.sources.bytesource import GZIP, ZSTD, ByteSource
 
-ROWS = 512  # rows of a batch: its columns stay in the nearest caches, and Python's share is small
+ROWS = 1024  # rows of a batch: its columns stay in the nearest caches, and Python's share is small
 PATIENCE = 0.05  # s that rows of a live input may wait for others
 MAX_SNAP = 65535
 _MAGICS = "a1b2c3d4 d4c3b2a1 a1b23c4d 4d3cb2a1 a1b2cd34 34cdb2a1 0a0d0d0a"
@@ -47,6 +49,7 @@ class Captures:
     Interfaces are numbered through all files; file_offset counts as if the (decompressed) files were one.
     What is odd or damaged is told in ``warnings``, one line a file, and what can be read is read;
     ``damaged`` says whether any bytes could not be.
+    ``live`` says whether an input may make its reader wait: a pipe, or a followed file.
     A Block may be kept: its memory is not reused while anyone holds it.
     """
 
@@ -73,21 +76,13 @@ class Captures:
             self._packets = Packets(self.schema.layout, inner=decap == "inner", rows=rows)
         except ValueError as e:
             raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
-        self._follow = follow
-        self._sources: list[ByteSource] = []
-        self._current: ByteSource | None = None
+        self._follow, self._begun = follow, begun
+        self._source: ByteSource | None = None
         self._read = 0  # bytes of the files that are done
         self._long = self._bad = 0
-        try:
-            for i, name in enumerate(self._names):
-                source = ByteSource(name, follow=follow and i == len(self._names) - 1, begun=begun if i == 0 else b"")
-                self._sources.append(source)
-                if source.regular and not is_capture(source.begin()):
-                    raise _no_capture(source)
-        except BaseException:
-            self.close()
-            raise
-        self.total_bytes = sum(s.size for s in self._sources) if all(s.regular for s in self._sources) else None
+        sizes = [_check(name, follow and name is self._names[-1]) for name in self._names]
+        self.live = follow or None in sizes
+        self.total_bytes = None if self.live else sum(size or 0 for size in sizes)
 
     def __enter__(self) -> Captures:
         return self
@@ -97,17 +92,18 @@ class Captures:
 
     def __iter__(self) -> Iterator[Block]:
         first_iface = base = 0
-        for source in self._sources:
+        last = len(self._names) - 1
+        for i, name in enumerate(self._names):
             if self._stop:
                 break
-            self._current = source
+            begun = self._begun if i == 0 else b""
+            source = self._source = ByteSource(name, follow=self._follow and i == last, begun=begun)
             capture = Capture(first_iface=min(first_iface, 65535), base=base)
             yield from self._blocks(source, capture)
             self._report(source, capture)
-            first_iface, base = capture.interfaces, capture.at
-            self._read += source.at
-            source.close()
-        self._current = None
+            first_iface = capture.interfaces
+            base = base + source.size if source.plain else capture.at  # a damaged file counts whole
+            self.close()
         if self._packets.waiting:
             yield self._packets.take()
 
@@ -130,11 +126,8 @@ class Captures:
     def _report(self, source: ByteSource, capture: Capture) -> None:
         """What was odd about a file, in one line."""
         what: list[str] = []
-        if not capture.kind:
-            if capture.fault and not source.problem and not self._stop:
-                raise _no_capture(source)
-            if not source.problem and not self._stop:
-                raise FormatError("is empty; it is not a capture", where=source.name)
+        if not (capture.kind or source.problem or self._stop):
+            raise _no_capture(source.name, capture.at > 0 or capture.fault != "")
         if source.problem:
             what.append(source.problem)
         if capture.fault and not self._stop:
@@ -156,22 +149,19 @@ class Captures:
     def stop(self) -> None:
         """End after what was read so far.  May be called from a signal handler."""
         self._stop = True
-        for source in self._sources:
-            source.stop()
+        if self._source is not None:
+            self._source.stop()
 
     def close(self) -> None:
-        for source in self._sources:
-            source.close()
+        if self._source is not None:
+            self._read += self._source.at
+            self._source.close()
+            self._source = None
 
     @property
     def bytes_read(self) -> int:
         """Bytes of the files read so far, as they stand on disk."""
-        return self._read + (self._current.at if self._current else 0)
-
-    @property
-    def live(self) -> bool:
-        """Whether an input may make its reader wait: a pipe, or a followed file."""
-        return any(s.live for s in self._sources)
+        return self._read + (self._source.at if self._source is not None else 0)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -179,8 +169,28 @@ class Captures:
         return {"wire_bytes": self._packets.wire_bytes, **self._packets.counts, "long": self._long, "bad": self._bad}
 
 
-def _no_capture(source: ByteSource) -> FormatError:
-    return FormatError("is not a pcap or pcapng capture", where=source.name)
+def _check(name: str, follow: bool) -> int | None:
+    """Bytes of a capture file, None of a pipe.  FormatError when it cannot be opened or is something else."""
+    if name == "-":
+        return None
+    try:
+        mode = os.stat(name).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            return None  # looking into a pipe would take bytes away
+    except OSError as e:
+        raise FormatError(e.strerror or str(e), where=name) from None
+    source = ByteSource(name)
+    try:
+        if not follow and not is_capture(start := source.begin()):
+            raise _no_capture(name, start != b"")
+        return source.size
+    finally:
+        source.close()
+
+
+def _no_capture(name: str, bytes_in_it: bool) -> FormatError:
+    what = "is not a pcap or pcapng capture" if bytes_in_it else "is empty: it has not even the header of a capture"
+    return FormatError(what, where=name)
 
 
 def open_captures(
