@@ -1,0 +1,34 @@
+# Numbers for the groups of a roll-up.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from c_hash cimport Table
+from c_source cimport Chunk, Source
+from confluo_tools.core.block cimport Layout
+
+cdef struct Part:
+    Source source
+    uint32_t word           # where its bits stand in the packed key
+    uint32_t shift
+
+cdef int table_room(Table* t, uint64_t extra) noexcept nogil
+cdef void table_free(Table* t) noexcept nogil
+cdef int source_room(Source* s, uint32_t n) noexcept nogil
+cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil
+cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil
+cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1
+
+cdef class Groups:
+    cdef readonly Layout layout
+    cdef readonly tuple keys
+    cdef Part* part
+    cdef readonly int parts
+    cdef uint32_t words
+    cdef Table table                    # packed key -> number
+    cdef uint32_t* direct               # one 8- or 16-bit key: number + 1 by value, instead of slots
+    cdef uint64_t** word                # the words of a chunk's keys
+    cdef bint narrow
+    cdef uint32_t count(self) noexcept nogil
+    cdef int assign(self, Chunk* c, uint32_t* out) noexcept nogil
+    cdef uint32_t at(self, uint64_t value) noexcept nogil
+    cdef int adopt(self, Groups other, uint32_t* out) noexcept nogil
+    cdef int column(self, int part, uint8_t* out, uint8_t* out6) noexcept nogil

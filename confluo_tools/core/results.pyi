@@ -1,0 +1,1 @@
+# Columns of results are filled from C; nothing here is for Python.

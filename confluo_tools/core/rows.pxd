@@ -1,0 +1,18 @@
+# Many rows in memory: a result before it is written.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from confluo_tools.core.block cimport Block, Layout
+
+cdef class Rows:
+    cdef readonly Layout layout
+    cdef readonly uint32_t total        # rows in memory
+    cdef uint8_t** column               # total values each
+    cdef uint32_t* pick                 # the chosen rows in order, or NULL: all, as they stand
+    cdef uint32_t picks
+    cdef uint32_t length(self) noexcept nogil
+    cdef Block window(self, uint32_t start, uint32_t n)
+    cdef int _select(self, int number, bint descending, uint32_t most) except -1
+    cdef int _sort_column(self, int number, bint descending) except -1
+    cdef void _keys(self, int number, int word, bint descending, uint64_t* key) noexcept nogil
+
+cdef void radix(uint64_t* key, uint64_t* spare, uint32_t* id, uint32_t* spare_id, size_t n) noexcept nogil

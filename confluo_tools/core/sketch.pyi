@@ -1,0 +1,1 @@
+# Sketches live inside roll-ups; nothing here is for Python.

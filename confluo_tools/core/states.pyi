@@ -1,0 +1,1 @@
+# The states of roll-ups are C structs; nothing here is for Python.

@@ -1,0 +1,386 @@
+"""Group keys of a roll-up: any columns of a row, packed into few 64-bit words and numbered as they appear."""
+
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
+from c_block cimport BYTES, F32, F64, I8, I64
+from c_hash cimport Table, hash_words, hash1, hash2, table_find, table_find_many
+from c_source cimport (
+    BUCKET, CHUNK, IP, IP_HASH, KEY, MAX_WORDS, NUMBER, V6, WIDE, WIDE_HASH, Chunk, Source, bucket_start, buckets,
+    floor_div, ip_codes, ip_of_code, ip_result, load_column, plain_floats, wide_codes,
+)
+from confluo_tools.core.block cimport Layout
+cimport cython
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    /* Large tables are read at random: with 2 MiB pages a miss does not cost a walk of the page table too. */
+    static inline void huge_pages(void *p, size_t size) {
+        uintptr_t start = ((uintptr_t)p + 4095) & ~(uintptr_t)4095, end = ((uintptr_t)p + size) & ~(uintptr_t)4095;
+        if (size >= (size_t)8 << 20 && end > start)
+            (void)madvise((void *)start, end - start, MADV_HUGEPAGE);
+    }
+    """
+    void huge_pages(void* p, size_t size) noexcept nogil
+
+cdef enum:
+    LEAST_SLOTS = 4096
+
+
+cdef int table_room(Table* t, uint64_t extra) noexcept nogil:
+    """Make room for `extra` more keys; -1 when there is no memory (the table is then as it was)."""
+    cdef uint64_t need = t.count + extra, slots = LEAST_SLOTS, room, at, h
+    cdef uint64_t* fresh
+    cdef uint64_t* keys
+    cdef uint32_t i
+    if need <= t.room:
+        return 0
+    if need > 0xFFFFFFF0u:
+        return -1
+    while slots // 8 * 5 < need:
+        slots *= 2
+    room = min(slots // 8 * 5, <uint64_t>0xFFFFFFF0)
+    keys = <uint64_t*>realloc(t.keys, room * t.words * 8)
+    if keys == NULL:
+        return -1
+    t.keys = keys
+    huge_pages(keys, room * t.words * 8)
+    fresh = <uint64_t*>calloc(slots, 8)
+    if fresh == NULL:
+        return -1
+    huge_pages(fresh, slots * 8)
+    for i in range(t.count):
+        if t.words == 1:
+            h = hash1(t, keys[i])
+        elif t.words == 2:
+            h = hash2(t, keys[<size_t>i * 2], keys[<size_t>i * 2 + 1])
+        else:
+            h = hash_words(t, keys + <size_t>i * t.words)
+        at = h & (slots - 1)
+        while fresh[at]:
+            at = (at + 1) & (slots - 1)
+        fresh[at] = h >> 32 << 32 | (i + 1)
+    free(t.slots)
+    t.slots, t.mask, t.room = fresh, slots - 1, <uint32_t>room
+    return 0
+
+
+cdef void table_free(Table* t) noexcept nogil:
+    free(t.slots)
+    free(t.keys)
+    t.slots = t.keys = NULL
+    t.count = t.room = 0
+
+
+cdef int source_room(Source* s, uint32_t n) noexcept nogil:
+    """Room for n more values in the side table, if the source has one."""
+    if s.kind == IP or s.kind == WIDE:
+        return table_room(&s.intern, n)
+    return 0
+
+
+cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil:
+    """Our number for each value in the side table of the same source elsewhere; NULL without memory."""
+    cdef uint32_t i, n = theirs.intern.count
+    cdef uint32_t* out = <uint32_t*>malloc((<size_t>n + 1) * 4)
+    if out == NULL:
+        return NULL
+    if n and table_room(&ours.intern, n) < 0:
+        free(out)
+        return NULL
+    for i in range(n):
+        out[i] = table_find(&ours.intern, theirs.intern.keys + <size_t>i * theirs.intern.words)
+    return out
+
+
+cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil:
+    """A value of the source elsewhere as a value of ours: only numbers of a side table differ."""
+    if s.kind == WIDE:
+        return to[v]
+    if s.kind == IP and v >> 32 == V6 and <uint32_t>v > 1:
+        return (<uint64_t>V6 << 32) + 2 + to[<uint32_t>v - 2]
+    return v
+
+
+def _span(what, value, least, most):
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{what} {value!r} is not in {least}..{most}")
+    return value
+
+
+cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1:
+    """Fill s from a column specification; `Rollup` says what they are."""
+    cdef int i, least
+    cdef uint32_t bits
+    memset(s, 0, sizeof(Source))
+    if not spec:
+        raise ValueError("an empty column specification")
+    s.col = _span("column", spec[1], 0, layout.n - 1)
+    s.code, s.size = layout.column[s.col].code, layout.column[s.col].size
+    s.count, s.width = layout.column[s.col].count, layout.column[s.col].width
+    s.version = -1
+    memcpy(s.intern.seed, <const char*>seed, 16)
+    s.intern.seed[1] |= 1
+    if spec[0] == "ip":
+        _, _, col6, version, bits4, bits6, plain = spec
+        s.kind = IP_HASH if hashed else IP
+        s.col6, s.version = _span("column", col6, 0, layout.n - 1), _span("column", version, -1, layout.n - 1)
+        if s.code != 3 or s.count != 1 or layout.column[s.col6].code != BYTES or layout.column[s.col6].width != 16:
+            raise ValueError(f"columns {spec[1:3]} are not those of an address")
+        if s.version >= 0:
+            s.version_code, s.version_width = layout.column[s.version].code, layout.column[s.version].width
+            if s.version_code > I64 or layout.column[s.version].count != 1:
+                raise ValueError(f"column {version} cannot be an IP version")
+        bits = _span("prefix", bits4, 0, 32)
+        s.mask4 = <uint32_t>(0xFFFFFFFFu << (32 - bits)) if bits else 0
+        bits = _span("prefix", bits6, 0, 128)
+        for i in range(16):
+            least = min(max(<int>bits - i * 8, 0), 8)
+            s.mask6[i] = <uint8_t>(0xFF00 >> least)
+        s.plain = bool(plain)
+        s.bits, s.intern.words = 34, 2
+        s.drop = not key
+    elif spec[0] == "prefix":
+        bits = _span("width", spec[2], 1, 64)
+        if s.code > 4 or s.count != 1 or bits > s.size * 8:
+            raise ValueError(f"column {spec[1]} has no prefixes of {spec[2]} bits")
+        s.kind = KEY
+        s.bits = _span("prefix", spec[3], 0, bits)
+        s.shift = bits - s.bits
+    elif spec[0] == "bucket":
+        if s.code != I64 or s.count != 1:
+            raise ValueError(f"column {spec[1]} is not a time")
+        s.kind, s.step = BUCKET, _span("bucket", spec[2], 1, INT64_MAX)
+        s.bits = (<object>(INT64_MAX // s.step) - <object>floor_div(INT64_MIN, s.step)).bit_length()
+    elif spec[0] != "column":
+        raise ValueError(f"unknown kind of column {spec[0]!r}")
+    elif s.code == BYTES or (key and s.count > 1):
+        s.kind = WIDE_HASH if hashed else WIDE
+        s.bits, s.intern.words = 32, (s.width + 7) // 8
+    elif key:
+        s.kind, s.bits = KEY, s.size * 8
+    else:
+        s.kind, s.drop = NUMBER, s.count > 1
+    return 0
+
+
+@cython.final
+cdef class Groups:
+    """Numbers for the distinct keys of picked rows.
+
+    ``keys`` are column specifications as in `rollup.Rollup`; no key means one group.
+    One 8- or 16-bit key indexes an array, keys of up to 64 bits together are one word of a hash table,
+    longer ones several.  Values of more than 64 bits (IPv6 addresses, bytes, lists) are first numbered in a table
+    of their own, so that a five-tuple with two addresses still packs into two words.
+    """
+
+    def __cinit__(self, Layout layout not None, tuple keys not None, bytes seed not None):
+        cdef int i
+        cdef uint32_t w
+        cdef uint32_t used[MAX_WORDS]
+        if len(keys) > 200 or len(seed) != 16:
+            raise ValueError(f"{len(keys)} keys, seed of {len(seed)} bytes")
+        self.layout, self.keys, self.parts = layout, keys, len(keys)
+        self.part = <Part*>calloc(max(self.parts, 1), sizeof(Part))
+        if self.part == NULL:
+            raise MemoryError
+        for i in range(self.parts):
+            make_source(&self.part[i].source, layout, keys[i], True, False, seed)
+        # The widest first, each into the first word with room for it.
+        memset(used, 0, sizeof(used))
+        for i in sorted(range(self.parts), key=lambda k: -self.part[k].source.bits):
+            w = 0
+            while w < MAX_WORDS and used[w] + self.part[i].source.bits > 64:
+                w += 1
+            if w == MAX_WORDS:
+                raise ValueError(f"the keys are longer than {MAX_WORDS * 8} bytes")
+            self.part[i].word, self.part[i].shift = w, used[w]
+            used[w] += self.part[i].source.bits
+            self.words = max(self.words, w + 1)
+        self.table.words = max(self.words, <uint32_t>1)
+        memcpy(self.table.seed, <const char*>seed, 16)
+        self.table.seed[1] |= 1
+        self.narrow = self.parts == 1 and self.part[0].source.kind == KEY and self.part[0].source.bits <= 16
+        if self.narrow:
+            self.direct = <uint32_t*>calloc(1 << 16, 4)
+            self.table.keys = <uint64_t*>malloc((1 << 16) * 8)
+            if self.direct == NULL or self.table.keys == NULL:
+                raise MemoryError
+        self.word = <uint64_t**>calloc(MAX_WORDS + 1, sizeof(void*))
+        if self.word == NULL:
+            raise MemoryError
+        for i in range(<int>self.words + 1):                          # the last for one part's values
+            self.word[i] = <uint64_t*>malloc(CHUNK * 8)
+            if self.word[i] == NULL:
+                raise MemoryError
+
+    def __dealloc__(self):
+        cdef int i
+        if self.part != NULL:
+            for i in range(self.parts):
+                table_free(&self.part[i].source.intern)
+        free(self.part)
+        free(self.direct)
+        table_free(&self.table)
+        if self.word != NULL:
+            for i in range(MAX_WORDS + 1):
+                free(self.word[i])
+        free(self.word)
+
+    def __len__(self):
+        return self.count()
+
+    cdef uint32_t count(self) noexcept nogil:
+        return self.table.count if self.parts else 1
+
+    cdef uint32_t at(self, uint64_t value) noexcept nogil:
+        # The number of a value of the narrow key.
+        if self.direct[value] == 0:
+            self.table.keys[self.table.count] = value
+            self.table.count += 1
+            self.direct[value] = self.table.count
+        return self.direct[value] - 1
+
+    cdef int assign(self, Chunk* c, uint32_t* out) noexcept nogil:
+        """The group of each row of the chunk; -1 when there is no memory."""
+        cdef uint64_t* v
+        cdef uint64_t* w
+        cdef Part* p
+        cdef uint32_t k, number
+        cdef uint64_t seen = 0
+        cdef int i
+        if self.narrow:
+            v = self.word[0]
+            part_values(&self.part[0].source, c, v)
+            for k in range(c.n):
+                number = self.direct[v[k]]
+                if number == 0:
+                    number = self.at(v[k]) + 1
+                out[k] = number - 1
+            return 0
+        if table_room(&self.table, c.n) < 0:
+            return -1
+        for i in range(self.parts):
+            p = &self.part[i]
+            if source_room(&p.source, c.n) < 0:
+                return -1
+            w = self.word[p.word]
+            if not seen >> p.word & 1:
+                seen |= <uint64_t>1 << p.word
+                part_values(&p.source, c, w)
+                if p.shift:
+                    for k in range(c.n):
+                        w[k] <<= p.shift
+            else:
+                v = self.word[self.words]
+                part_values(&p.source, c, v)
+                for k in range(c.n):
+                    w[k] |= v[k] << p.shift
+        table_find_many(&self.table, <const uint64_t**>self.word, c.n, out)
+        return 0
+
+    cdef int adopt(self, Groups other, uint32_t* out) noexcept nogil:
+        """Our number for each group of `other`, which has the same keys; -1 when there is no memory."""
+        cdef uint32_t** renumbered
+        cdef uint64_t key[MAX_WORDS]
+        cdef const uint64_t* theirs
+        cdef uint64_t v
+        cdef uint32_t g
+        cdef Part* p
+        cdef int i, status = -1
+        if self.parts == 0:
+            out[0] = 0
+            return 0
+        if self.narrow:
+            for g in range(other.table.count):
+                out[g] = self.at(other.table.keys[g])
+            return 0
+        renumbered = <uint32_t**>calloc(self.parts, sizeof(void*))
+        if renumbered == NULL:
+            return -1
+        if _renumber(self, other, renumbered) == 0 and table_room(&self.table, other.table.count) == 0:
+            for g in range(other.table.count):
+                theirs = other.table.keys + <size_t>g * self.table.words
+                memset(key, 0, sizeof(key[0]) * self.table.words)
+                for i in range(self.parts):
+                    p = &self.part[i]
+                    v = renumber(&p.source, renumbered[i], part_of(p, theirs))
+                    key[p.word] |= v << p.shift
+                out[g] = table_find(&self.table, key)
+            status = 0
+        for i in range(self.parts):
+            free(renumbered[i])
+        free(renumbered)
+        return status
+
+    cdef int column(self, int part, uint8_t* out, uint8_t* out6) noexcept nogil:
+        """The values of a key for all groups, as its field stores them; out6 for the 16 bytes of addresses."""
+        cdef Part* p = &self.part[part]
+        cdef Source* s = &p.source
+        cdef uint32_t g, v4
+        cdef uint64_t v
+        cdef int64_t start, least
+        cdef uint8_t six[16]
+        for g in range(self.count()):
+            v = part_of(p, self.table.keys + <size_t>g * self.table.words)
+            if s.kind == KEY:
+                v = v << s.shift if s.shift < 64 else 0
+                memcpy(out + <size_t>g * s.width, &v, s.width)
+            elif s.kind == BUCKET:
+                least = floor_div(INT64_MIN, s.step)
+                start = bucket_start(<int64_t>(v + <uint64_t>least), s.step)
+                memcpy(out + <size_t>g * 8, &start, 8)
+            elif s.kind == IP:
+                ip_of_code(s, v, &v4, six)
+                ip_result(s, <int>(v >> 32), v4, six, out + <size_t>g * 4, out6 + <size_t>g * 16)
+            else:
+                memcpy(out + <size_t>g * s.width, s.intern.keys + v * s.intern.words, s.width)
+        return 0
+
+
+cdef inline uint64_t part_of(const Part* p, const uint64_t* key) noexcept nogil:
+    cdef uint64_t v = key[p.word] >> p.shift
+    return v if p.source.bits == 64 else v & ((<uint64_t>1 << p.source.bits) - 1)
+
+
+cdef int _renumber(Groups ours, Groups other, uint32_t** out) noexcept nogil:
+    cdef int i
+    for i in range(ours.parts):
+        out[i] = intern_merge(&ours.part[i].source, &other.part[i].source)
+        if out[i] == NULL:
+            return -1
+    return 0
+
+
+cdef void part_values(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
+    cdef uint64_t mask = ~<uint64_t>0 >> (64 - s.size * 8) if s.size < 8 else ~<uint64_t>0
+    cdef uint32_t i
+    cdef float f
+    cdef double d
+    if s.kind == KEY:
+        load_column(c, s.col, s.code, s.width, out)
+        if s.code == F64:
+            plain_floats(out, c.n)
+        elif s.code == F32:
+            plain_floats(out, c.n)
+            for i in range(c.n):
+                memcpy(&d, &out[i], 8)
+                f = <float>d
+                out[i] = 0
+                memcpy(&out[i], &f, 4)
+        elif s.bits == 0:
+            memset(out, 0, c.n * 8)
+        elif s.code >= I8:
+            for i in range(c.n):
+                out[i] &= mask
+        elif s.shift:
+            for i in range(c.n):
+                out[i] >>= s.shift
+    elif s.kind == BUCKET:
+        load_column(c, s.col, s.code, s.width, out)
+        buckets(s, c.n, out)
+    elif s.kind == IP:
+        ip_codes(s, c, out)
+    else:
+        wide_codes(s, c, out)

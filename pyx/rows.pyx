@@ -1,0 +1,249 @@
+"""Result rows: any number of them in columns; keep some, sort, take the first, read as blocks."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from c_block cimport BLOCK_ROWS, BYTES, F32, Column
+from c_order cimport order_bytes, order_key
+from confluo_tools.core.block cimport Block, Layout, Picks, Staging
+cimport cython
+
+cdef enum:
+    SELECT_FROM = 4096          # rows: below, sorting all is as fast as selecting first
+
+
+@cython.final
+cdef class Rows:
+    """``total`` zeroed rows of a layout, filled by a roll-up."""
+
+    def __cinit__(self, Layout layout not None, uint32_t total):
+        cdef int i
+        self.layout, self.total = layout, total
+        self.column = <uint8_t**>calloc(max(layout.n, 1), sizeof(void*))
+        if self.column == NULL:
+            raise MemoryError
+        for i in range(layout.n):
+            self.column[i] = <uint8_t*>calloc(max(total, <uint32_t>1), layout.column[i].width)
+            if self.column[i] == NULL:
+                raise MemoryError(f"{total} rows")
+
+    def __dealloc__(self):
+        cdef int i
+        if self.column != NULL:
+            for i in range(self.layout.n):
+                free(self.column[i])
+        free(self.column)
+        free(self.pick)
+
+    cdef uint32_t length(self) noexcept nogil:
+        return self.total if self.pick == NULL else self.picks
+
+    def __len__(self):
+        return self.length()
+
+    cdef Block window(self, uint32_t start, uint32_t n):
+        # Rows start .. start+n as they stand in memory, which is shared.
+        cdef Block block = Block(self.layout)
+        cdef int i
+        for i in range(self.layout.n):
+            block.col[i] = self.column[i] + <size_t>start * self.layout.column[i].width
+        block.owner, block.rows, block.base = self, n, start
+        return block
+
+    def blocks(self):
+        """The chosen rows in order, as blocks of up to 65,536 rows."""
+        cdef uint32_t start = 0, n, k, width
+        cdef Staging block
+        cdef int i
+        while start < self.length():
+            n = min(<uint32_t>BLOCK_ROWS, self.length() - start)
+            if self.pick == NULL:
+                yield self.window(start, n)
+            else:
+                block = Staging(self.layout, n)
+                with nogil:
+                    for i in range(self.layout.n):
+                        width = self.layout.column[i].width
+                        for k in range(n):
+                            memcpy(block.out[i] + <size_t>k * width,
+                                   self.column[i] + <size_t>self.pick[start + k] * width, width)
+                    block.set_rows(n)
+                block.base = start
+                yield block
+            start += n
+
+    def keep(self, select):
+        """Keep only the rows that ``select(block) -> Picks`` picks.  Call it before `sort`."""
+        cdef uint32_t start = 0, n, k, kept = 0
+        cdef uint32_t* pick
+        cdef const uint16_t* rows
+        cdef Picks picks
+        if self.pick != NULL:
+            raise ValueError("the rows are already chosen")
+        pick = <uint32_t*>malloc(max(<size_t>self.total, <size_t>1) * 4)
+        if pick == NULL:
+            raise MemoryError(f"{self.total} rows")
+        try:
+            while start < self.total:
+                n = min(<uint32_t>BLOCK_ROWS, self.total - start)
+                picks = select(self.window(start, n))
+                if picks.rows > n:
+                    raise ValueError("the picks are of another block")
+                rows = picks.as_list()
+                for k in range(picks.n):
+                    pick[kept] = start + rows[k]
+                    kept += 1
+                start += n
+        except BaseException:
+            free(pick)
+            raise
+        self.pick, self.picks = pick, kept
+
+    def sort(self, list order not None, first=None):
+        """Sort the rows by ``order``, a list of (column number, descending); keep the ``first`` ones if given.
+
+        Numbers sort as numbers (NaN last), bytes and lists element by element.  Rows equal in all the columns
+        stay as they were.
+        """
+        cdef uint32_t i, n = self.length()
+        cdef uint32_t most = n
+        for number, _ in order:
+            if not 0 <= number < self.layout.n:
+                raise IndexError(number)
+        if first is not None:
+            if first < 0:
+                raise ValueError(f"the first {first} rows")
+            most = min(first, n)
+        if self.pick == NULL:
+            self.pick = <uint32_t*>malloc(max(<size_t>n, <size_t>1) * 4)
+            if self.pick == NULL:
+                raise MemoryError(f"{n} rows")
+            for i in range(n):
+                self.pick[i] = i
+            self.picks = n
+        if order and most and most <= n // 8 and n > SELECT_FROM:
+            self._select(order[0][0], order[0][1], most)
+        for number, descending in reversed(order):
+            self._sort_column(number, descending)
+        self.picks = min(most, self.picks)
+
+    cdef int _select(self, int number, bint descending, uint32_t most) except -1:
+        # Drop the rows that cannot be among the first `most`, by the first word of the first column alone.
+        cdef uint32_t i, kept = 0, n = self.picks
+        cdef uint64_t limit
+        cdef uint64_t* key = <uint64_t*>malloc(<size_t>n * 16)
+        if key == NULL:
+            raise MemoryError(f"{n} rows")
+        with nogil:
+            self._keys(number, 0, descending, key)
+            memcpy(key + n, key, <size_t>n * 8)
+            limit = nth(key + n, n, most - 1)
+            for i in range(n):
+                if key[i] <= limit:
+                    self.pick[kept] = self.pick[i]
+                    kept += 1
+        self.picks = kept
+        free(key)
+        return 0
+
+    cdef int _sort_column(self, int number, bint descending) except -1:
+        cdef Column* c = &self.layout.column[number]
+        cdef int words = (c.size + 7) // 8 if c.code == BYTES else c.count
+        cdef size_t n = self.picks
+        cdef uint64_t* key
+        if n < 2:
+            return 0
+        key = <uint64_t*>malloc(n * 24)
+        if key == NULL:
+            raise MemoryError(f"{n} rows")
+        with nogil:
+            while words:
+                words -= 1
+                self._keys(number, words, descending, key)
+                radix(key, key + n, self.pick, <uint32_t*>(key + 2 * n), n)
+        free(key)
+        return 0
+
+    cdef void _keys(self, int number, int word, bint descending, uint64_t* key) noexcept nogil:
+        # An unsigned number a row that sorts as word `word` of the column.
+        cdef Column* c = &self.layout.column[number]
+        cdef size_t at = <size_t>word * (8 if c.code == BYTES else c.size)
+        cdef const uint8_t* p
+        cdef uint64_t flip = ~<uint64_t>0 if descending else 0
+        cdef uint32_t i
+        for i in range(self.picks):
+            p = self.column[number] + <size_t>self.pick[i] * c.width + at
+            if c.code == BYTES:
+                key[i] = order_bytes(p, min(c.size - <uint32_t>at, <uint32_t>8)) ^ flip
+            else:
+                key[i] = order_key(c.code, p, c.size) ^ flip
+                if c.code >= F32 and is_nan(c.code, p):
+                    key[i] = ~<uint64_t>0
+
+
+cdef inline bint is_nan(int code, const uint8_t* p) noexcept nogil:
+    cdef float f
+    cdef double d
+    if code == F32:
+        memcpy(&f, p, 4)
+        return f != f
+    memcpy(&d, p, 8)
+    return d != d
+
+
+cdef uint64_t nth(uint64_t* v, uint32_t n, uint32_t k) noexcept nogil:
+    """The k-th smallest of n numbers, which are shuffled (Hoare's selection, middle of three as pivot)."""
+    cdef int64_t low = 0, high = <int64_t>n - 1, i, j
+    cdef uint64_t pivot, a, b, c
+    while low < high:
+        a, b, c = v[low], v[(low + high) // 2], v[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = low, high
+        while i <= j:
+            while v[i] < pivot:
+                i += 1
+            while v[j] > pivot:
+                j -= 1
+            if i <= j:
+                v[i], v[j] = v[j], v[i]
+                i += 1
+                j -= 1
+        if k <= j:
+            high = j
+        elif k >= i:
+            low = i
+        else:
+            break
+    return v[k]
+
+
+cdef void radix(uint64_t* key, uint64_t* spare, uint32_t* id, uint32_t* spare_id, size_t n) noexcept nogil:
+    """Sort key and id by key, stably: byte by byte from the lowest, bytes that are all equal left out."""
+    cdef size_t count[256]
+    cdef uint64_t* a = key
+    cdef uint64_t* b = spare
+    cdef uint32_t* ia = id
+    cdef uint32_t* ib = spare_id
+    cdef uint64_t differ = 0
+    cdef size_t i, sum, t
+    cdef int shift
+    for i in range(1, n):
+        differ |= key[i] ^ key[0]
+    for shift in range(0, 64, 8):
+        if not differ >> shift & 255:
+            continue
+        memset(count, 0, sizeof(count))
+        for i in range(n):
+            count[a[i] >> shift & 255] += 1
+        sum = 0
+        for i in range(256):
+            t, count[i] = count[i], sum
+            sum += t
+        for i in range(n):
+            t = count[a[i] >> shift & 255]
+            count[a[i] >> shift & 255] = t + 1
+            b[t], ib[t] = a[i], ia[i]
+        a, b, ia, ib = b, a, ib, ia
+    if ia != id:
+        memcpy(id, ia, n * 4)
+        memcpy(key, a, n * 8)
