@@ -478,7 +478,7 @@ cdef inline void* _feeder(void* arg) noexcept nogil:
             lane.waiting = not lane_publish(lane)
         seg, limit = lane.seg, min(lane.target, lane.blocks)
         if seg != NULL and seg.fed >= limit and lane.ready != NULL:
-            seg, limit = lane.ready, lane.target - lane.blocks
+            seg, limit = lane.ready, min(lane.target - lane.blocks, lane.blocks)
         if seg != NULL and seg.fed < limit:
             memcpy(mask, lane.mask, sizeof(mask))
             seg.busy = True
