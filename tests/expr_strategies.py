@@ -108,7 +108,7 @@ def packet_row(rng: Random) -> Row:
     row["len"] = pick([0, 60, 64, 65, 1000, 1500, 65536])
     row["cap_len"] = min(row["len"], 64)
     row["eth_src"], row["eth_dst"] = pick(MACS), pick(MACS)
-    row["eth_type"] = {4: 0x800, 6: 0x86DD}.get(version, pick([0x806, 0x8035, 0x88CC]))
+    row["eth_type"] = {4: 0x800, 6: 0x86DD}.get(version, pick([0x806, 0x8035, 0x88CC, 0x800]))
     row["vlan_count"] = pick([0, 0, 1, 2])
     row["vlan"] = pick([0, 5, 100]) if row["vlan_count"] else 0
     row["vlan2"] = pick([0, 5, 100]) if row["vlan_count"] > 1 else 0
@@ -118,7 +118,7 @@ def packet_row(rng: Random) -> Row:
     row["vni"] = pick([0, 7]) if row["tunnel"] else 0
     row["switch_path"] = tuple(rng.choices([0, 1, 7, 9, 65535], k=8))
     if version == 0:
-        pool: list[Any] = [None, *FOUR] if row["eth_type"] != 0x88CC else [None]
+        pool: list[Any] = [None, *FOUR] if row["eth_type"] in (0x806, 0x8035) else [None]
         row["src_ip"], row["dst_ip"] = pick(pool), pick(pool)
         return row
     pool = [*FOUR, ipaddress.IPv4Address(0)] if version == 4 else SIX

@@ -347,7 +347,8 @@ class Meaning:
     @staticmethod
     def protocol(proto: str, row: Row) -> bool:
         if proto in ("ip", "ip6"):
-            return bool(row["ip_version"] == (4 if proto == "ip" else 6))
+            claim = 0x800 if proto == "ip" else 0x86DD
+            return bool(row["ip_version"] == (4 if proto == "ip" else 6) or row.get("eth_type") == claim)
         if proto in ("arp", "rarp"):
             return bool(row["eth_type"] == (0x806 if proto == "arp" else 0x8035))
         if proto in ("icmp", "igmp") and row.get("ip_version", 4) != 4:

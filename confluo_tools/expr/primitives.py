@@ -82,7 +82,11 @@ def _protocol(low: Lowering, word: Word) -> Tree:
         if proto in low.schema and not word.kind and not _has_words(low, proto):
             return low.nonzero(FieldRef(proto, None, word.pos))  # a schema with a field of that name
         if proto in ("ip", "ip6"):
-            return _test(low, word, "ip_version", [(4, 4) if proto == "ip" else (6, 6)])
+            # Also a frame that claims to carry IP, whatever its header looks like: so do tcpdump and tshark.
+            claim = ETHERTYPES[proto]
+            version = _test(low, word, "ip_version", [(4, 4) if proto == "ip" else (6, 6)])
+            claimed = _guard(low, "eth_type", [(claim, claim)]) if "eth_type" in low.schema else FALSE
+            return low.either([version, claimed])
         return _test(low, word, "eth_type", [(ETHERTYPES[proto],) * 2])
     if proto == "ether":
         raise low.fail(word.pos, "'ether' needs an address", "write ether host 00:11:22:33:44:55")
