@@ -57,12 +57,13 @@ class _Reader:
 
     def __init__(self, text: str, schema: Schema, name: str) -> None:
         self.text, self.schema, self.name = text, schema, name
-        self.at = 0
+        self.at, self.end = 0, len(text)
         if len(text) > MAX_TEXT:
             raise self.fail(f"longer than {MAX_TEXT} characters")
 
-    def fail(self, what: str, hint: str = "", part: str = "") -> ExprError:
-        shift = self.text.lower().find(part.lower(), self.at) if part else -1
+    def fail(self, what: str, hint: str = "", part: str = "", last: bool = False) -> ExprError:
+        text = self.text[: self.end].lower()
+        shift = -1 if not part else text.rfind(part.lower()) if last else text.find(part.lower(), self.at)
         return ExprError(what, self.text[:MAX_TEXT], max(shift, self.at), hint, self.name)
 
     def items(self) -> list[str]:
@@ -72,7 +73,7 @@ class _Reader:
         return parts
 
     def start(self, offset: int, part: str) -> None:
-        self.at = offset + len(part) - len(part.lstrip())
+        self.at, self.end = offset + len(part) - len(part.lstrip()), offset + len(part)
 
     def field(self, name: str) -> Field:
         if name.lower() not in self.schema:
@@ -85,7 +86,9 @@ class _Reader:
         if not _LABEL.match(label):
             raise self.fail(f"'{label}' is too long for a name", "give one: ... as NAME")
         if label in taken:
-            raise self.fail(f"two columns would be called '{label}'", "give one another name: ... as NAME", given or "")
+            raise self.fail(
+                f"two columns would be called '{label}'", "give one another name: ... as NAME", given or "", True
+            )
         taken.add(label)
         return label
 
@@ -174,7 +177,7 @@ def _group(reader: _Reader, name: str, first: str | None, second: str | None, gi
                 f"'flow' needs the fields {', '.join(lacking)}, which schema '{reader.schema.kind}' lacks"
             )
         if given:
-            raise reader.fail("'flow' is five columns, which keep their names", part=given)
+            raise reader.fail("'flow' is five columns, which keep their names", part=given, last=True)
         for field_name in FLOW_FIELDS:
             reader.label(None, field_name, taken)
         return By("flow", "flow", 0, 0, "flow")

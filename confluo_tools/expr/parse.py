@@ -25,11 +25,15 @@ from confluo_tools.expr.syntax import (
     Value,
     Word,
 )
-from confluo_tools.expr.words import HINTS, OFFSETS, PROTOCOLS, SERVICES
+from confluo_tools.expr.words import HINTS, OFFSETS, PROTOCOLS, SERVICES, UNSUPPORTED
 from confluo_tools.units import try_ip4, try_mac, try_prefix
 
 COMPARATORS = frozenset({"==", "=", "!=", "<", "<=", ">", ">="})
 WORD_OPERATORS = frozenset({"in", "like", "has"})
+OTHERS = {
+    "eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">=", "is": "==", "contains": "has",
+    "matches": "like", "between": "in 1..9",
+}  # fmt: skip
 FLIPPED = {"==": "==", "=": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 QUALIFIERS = frozenset(
@@ -168,15 +172,20 @@ class _Parser:
         return Parsed(tree, notes)
 
     def unexpected(self) -> ExprError:
-        token = self.tokens[self.i]
+        token, before = self.tokens[self.i].lower(), self.word(self.i - 1) if self.i else ""
+        if before in UNSUPPORTED:
+            return self.fail(f"'{before}' of pcap-filter is not possible here", UNSUPPORTED[before], self.i - 1)
         if self.compares(self.i):
-            return self.fail(f"{self.found()} after a comparison", "write a < b && b < c")
+            hint = "write || between conditions" if self.op("|", self.i - 2) else "write a < b && b < c"
+            return self.fail(f"{self.found()} after a comparison", hint)
         if token in ("&", "|") and self.kinds[self.i] == "op":
             return self.fail(f"'{token}' after a condition", f"write {token * 2}")
-        if token in ("<<", ">>"):
+        if token in ("<<", ">>", "-", "+", "*", "/", "%"):
             return self.fail(f"no arithmetic: {self.found()}", "masks are possible: (field & 0xf0) == 0x50")
         if token == ")":
             return self.fail("')' without '('")
+        if token in OTHERS:
+            return self.fail(f"{self.found()} after a condition", f"write {OTHERS[token]}")
         return self.fail(f"{self.found()} after a condition", "expected && or ||")
 
     def either(self) -> Syntax:
@@ -516,7 +525,8 @@ class _Parser:
         name = kind or direction or proto
         at = self.places[self.i]
         token = self.tokens[self.i]
-        if self.kinds[self.i] != "word" or token.lower() in RESERVED:
+        misplaced = RESERVED if kind == "proto" else RESERVED | KEYWORDS
+        if self.kinds[self.i] != "word" or token.lower() in misplaced:
             raise self.fail(f"'{name}' needs a value, found {self.found()}", _EXAMPLES.get(kind, ""))
         self.i += 1
         if not kind:

@@ -126,7 +126,7 @@ def _hosts(low: Lowering, word: Word) -> Tree:
         hint = "names are not looked up" if value.text[:1].isalpha() and ":" not in value.text else ""
         if units.try_mac(value.text) is not None:
             hint = f"write ether host {value.text}"
-        elif value.text.isdigit():
+        elif value.text.isdigit() and word.kind == "host":
             hint = f"write {word.proto + ' ' if word.proto else ''}port {value.text}"
         raise low.fail(value.pos, f"'{value.text}' is not an address", hint or "write e.g. 10.0.0.1 or 10.0.0.0/8")
     if word.kind == "host" and found[1] != found[2]:
@@ -332,13 +332,19 @@ def _pieces(low: Lowering, ref: ByteRef, mask: int) -> list[Piece]:
 
 
 def _not_stored(low: Lowering, ref: ByteRef) -> Exception:
-    known = []
+    known: dict[str, list[str]] = {}
     for first, bits, name, _ in HEADERS[ref.proto]:
         if name in low.schema:
-            size = max(bits // 8, 1)
-            known.append(f"{ref.proto}[{first // 8}{f':{size}' if size > 1 else ''}] ({name})")
+            start, last = first // 8, (first + bits - 1) // 8
+            start = last if name == "tcp_flags" else start
+            size = f":{last - start + 1}" if last > start else ""
+            known.setdefault(f"{ref.proto}[{start}{size}]", []).append(name)
     written = f"{ref.proto}[{ref.offset}{f':{ref.size}' if ref.size > 1 else ''}]"
-    hint = ("stored are " + ", ".join(known)) if known else "use the fields of the schema"
+    hint = (
+        ("stored are " + ", ".join([f"{k} ({', '.join(v)})" for k, v in known.items()]))
+        if known
+        else "use the fields of the schema"
+    )
     return low.fail(ref.pos, f"{written} is not stored", hint)
 
 

@@ -103,9 +103,9 @@ class Simplifier:
         if isinstance(tree, Range) and not self.lists[tree.col]:
             lo, hi = (0, tree.mask) if tree.mask is not None else self.bounds[tree.col] or (0, 0)
             if tree.lo == lo:
-                return Range(tree.col, tree.hi + 1, hi, tree.mask)
+                return self.within(tree.col, [(tree.hi + 1, hi)], tree.mask)
             if tree.hi == hi:
-                return Range(tree.col, lo, tree.lo - 1, tree.mask)
+                return self.within(tree.col, [(lo, tree.lo - 1)], tree.mask)
         return Not(tree)
 
     def both(self, items: Iterable[Tree]) -> Tree:

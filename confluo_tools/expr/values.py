@@ -16,7 +16,7 @@ RATE_UNITS = frozenset({"bit/s", "bps"})
 _DASHED = NUMBERS | {"enum", "duration", "ipv4", "f32", "f64"}  # kinds whose ranges may be written with a dash
 _WHAT = {
     "ipv4": "an IPv4 address", "mac": "a MAC address", "time": "a time", "duration": "a duration", "enum": "a value",
-    "flags": "flags", "f32": "a number", "f64": "a number",
+    "flags": "a flag", "f32": "a number", "f64": "a number",
 }  # fmt: skip
 _EXAMPLE = {
     "ipv4": "write e.g. 10.1.2.3, 10.0.0.0/8, 10.*.*.1", "mac": "write e.g. 00:11:22:aa:bb:cc",
@@ -195,7 +195,8 @@ class Typer:
                 number = found
             total |= number
         if not 0 <= total <= most:
-            raise self.fail(value.pos, f"{value.text} does not fit {most.bit_length() // 8} bytes")
+            size = most.bit_length() // 8
+            raise self.fail(value.pos, f"{value.text} does not fit {size} byte{'s' if size > 1 else ''}")
         return total
 
     # -- floats
@@ -227,8 +228,8 @@ class Typer:
         if number is None:
             return None
         try:
-            single = field.type.base == "f32"
-            return float(struct.unpack("<f", struct.pack("<f", number))[0]) if single else float(number)
+            real = float(number)
+            return float(struct.unpack("<f", struct.pack("<f", real))[0]) if field.type.base == "f32" else real
         except OverflowError:
             raise self.fail(value.pos, f"{text} does not fit {field.name} ({field.type.text})") from None
 
