@@ -231,15 +231,17 @@ cdef inline int lane_rotate(Lane* lane) noexcept nogil:
     pthread_mutex_lock(&lane.lock)
     while lane.making:
         pthread_cond_wait(&lane.done, &lane.lock)
-    if lane.ready != NULL:
-        seg, lane.ready = lane.ready, NULL
-    pthread_mutex_unlock(&lane.lock)
+    seg, lane.ready = lane.ready, NULL
     if seg == NULL:
+        lane.making = True                          # the feeder must not make the same one beside us
+        pthread_mutex_unlock(&lane.lock)
         seg = _make(lane, base, &error)
+        pthread_mutex_lock(&lane.lock)
+        lane.making = False
         if seg == NULL:
+            pthread_mutex_unlock(&lane.lock)
             return error
     fault_point("rotate")
-    pthread_mutex_lock(&lane.lock)
     if lane.seg != NULL:
         _retire(lane, lane.seg)
     lane.seg, lane.block, lane.target, lane.trouble = seg, -1, 0, 0
@@ -488,7 +490,8 @@ cdef inline void* _feeder(void* arg) noexcept nogil:
             seg.busy = False
             seg.fed += 1
             pthread_cond_broadcast(&lane.done)
-        elif lane.seg != NULL and lane.ready == NULL and lane.target + 2 > lane.blocks and not lane.trouble:
+        elif (lane.seg != NULL and lane.ready == NULL and not lane.making and lane.target + 2 > lane.blocks
+              and not lane.trouble):
             lane.making = True
             base = lane.seg.base + <uint64_t>lane.blocks * BLOCK_ROWS
             pthread_mutex_unlock(&lane.lock)
