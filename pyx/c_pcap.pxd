@@ -307,7 +307,7 @@ cdef inline int _pcapng(Reader* c, Frame* f) noexcept nogil:
         if kind == 1:
             if total < 20 or c.interfaces >= MAX_INTERFACES:
                 c.bad += 1
-            elif c.interfaces == c.room:
+            elif c.interfaces >= c.room:
                 return GROW
             else:
                 _interface(c, p, total)
