@@ -65,7 +65,7 @@ cdef struct Node:
     uint32_t found                  # rows in them, or NOT_INDEXED
     bint sure                       # these rows match; else they are candidates
     # Counters.
-    uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, posted, ns
+    uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, posted, posted_of, ns
 
 # Asked before the first look at a column: its rows (NULL: all of them) are what was stored?
 ctypedef bint (*look_fn)(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil
@@ -382,6 +382,7 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
     cdef uint32_t i, k, a, b, n, top = 0
     node.by_index += 1
     node.posted += node.found
+    node.posted_of += h.rows
     if node.found == 0:
         out.kind, out.n = NONE, 0
         return True
@@ -540,10 +541,14 @@ cdef inline void intersect(Context* c, Found* f, Found* g, uint64_t* words, uint
         f.n = filter_list(f.list, f.n, g.words, list)
         f.list = list
     else:
-        if f.n <= g.n >> 4:
+        if f.n <= g.n >> 6:
             f.n = gallop(f.list, f.n, g.list, g.n, list)
-        elif g.n <= f.n >> 4:
+        elif g.n <= f.n >> 6:
             f.n = gallop(g.list, g.n, f.list, f.n, list)
+        elif f.n < g.n:
+            memset(words, 0, MASK_WORDS * 8)
+            set_bits(words, f.list, f.n)
+            f.n = filter_list(g.list, g.n, words, list)
         else:
             memset(words, 0, MASK_WORDS * 8)
             set_bits(words, g.list, g.n)
@@ -666,7 +671,7 @@ cdef inline void evaluate_and(Context* c, Node* node, uint64_t* first, int slot,
         if out.kind == NONE:
             break
         if out.kind != ALL and out.n * 4.0 < c.rows * item.cost and (
-                item.found == NOT_INDEXED or item.found > (<uint64_t>out.n << 4)):
+                item.found == NOT_INDEXED or item.found > (<uint64_t>out.n << 6)):
             # Few candidates are left: look at their values only.
             verify(c, item, first, slot, out)
             continue

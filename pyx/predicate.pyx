@@ -463,6 +463,7 @@ cdef class Program:
             if node.found != NOT_INDEXED and node.sure:
                 node.by_index += 1
                 node.posted += node.found
+                node.posted_of += block.rows
                 n = node.found
         if n < 0:
             self.decided(&c, scratch)
@@ -550,7 +551,8 @@ cdef class Program:
 
         Groups: op 'and' or 'or', items.  Constants: op 'const', value.  Tests: op 'test', leaf (the tree's own object),
         negated, col, indexable, and counts of blocks: zone_none and zone_all (decided by zone maps), by_index, by_scan,
-        by_list (only candidate rows), rows_in (rows looked at), posted (rows that postings gave), ns (when timed).
+        by_list (only candidate rows), rows_in (rows looked at), posted (rows that postings gave, among posted_of),
+        ns (when timed).
         """
         return _describe(self, self.root)
 
@@ -571,14 +573,14 @@ cdef object _describe(Program program, Node* node):
     return {
         "op": "test", "leaf": leaf, "negated": negated, "col": leaf.col, "indexable": bool(node.indexable),
         "zone_none": node.zone_none, "zone_all": node.zone_all, "by_index": node.by_index, "by_scan": node.by_scan,
-        "by_list": node.by_list, "rows_in": node.rows_in, "posted": node.posted, "ns": node.ns,
+        "by_list": node.by_list, "rows_in": node.rows_in, "posted": node.posted, "posted_of": node.posted_of, "ns": node.ns,
     }
 
 
 cdef void _reset(Node* node) noexcept:
     cdef int i
     node.zone_none = node.zone_all = node.by_index = node.by_scan = node.by_list = 0
-    node.rows_in = node.posted = node.ns = 0
+    node.rows_in = node.posted = node.posted_of = node.ns = 0
     for i in range(node.n):
         _reset(node.item[i])
 

@@ -104,8 +104,8 @@ def leaf(draw, columns):
     col = draw(st.integers(0, len(columns) - 1))
     code, size, count = columns[col]
     if draw(st.integers(0, 4)) == 0 and count == 1:
-        same = (lambda c: c[2] == 1 and c[0] == 11 and c[1] == size) if code == 11 else (lambda c: c[2] == 1 and c[0] != 11)
-        others = [i for i, c in enumerate(columns) if same(c)]
+        others = [i for i, c in enumerate(columns) if c[2] == 1 and (c[0] == 11) == (code == 11)]
+        others = [i for i in others if code != 11 or columns[i][1] == size]
         mask = draw(masks(code)) if code <= 8 else None
         return Pair(draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="])), col, draw(st.sampled_from(others)), mask)
     if code == 11:
@@ -128,7 +128,11 @@ def leaf(draw, columns):
 def trees(columns):
     test = leaf(columns).flatmap(lambda t: st.sampled_from([t, Not(t)]))
     base = st.one_of(test, test, test, st.booleans().map(Const))
-    group = lambda t: st.builds(lambda kind, items: kind(tuple(items)), st.sampled_from([And, Or]), st.lists(t, max_size=4))  # noqa: E731
+
+    def group(inner):
+        items = st.lists(inner, max_size=4).map(tuple)
+        return st.sampled_from([And, Or]).flatmap(lambda kind: items.map(kind))
+
     return st.recursive(base, group, max_leaves=8)
 
 
@@ -139,7 +143,7 @@ def test_any_tree_over_any_block(data):
     tree = data.draw(trees(columns))
     expected = twin.select(tree, block)
     zoned = zonemap.zoned(block)
-    wider = zonemap.zoned(block, {i: (0, 2**64 - 1) for i in range(0, len(columns), 2)})
+    wider = zonemap.zoned(block, dict.fromkeys(range(0, len(columns), 2), (0, 2**64 - 1)))
     chosen = data.draw(st.sets(st.integers(0, max(len(block) - 1, 0)), max_size=40)) if len(block) else set()
     for name in SETS:
         predicate.use_instruction_set(name)
@@ -197,7 +201,8 @@ def test_floats_with_nan_and_both_zeros(code, rows):
     data = rng.choice(pool, rows)
     block = zonemap.zoned(Block.wrap(Layout([("x", code, SIZE[code], 1)]), rows, [data.tobytes()]))
     wide = data.astype("f8")
-    for lo, hi in [(0.0, 0.0), (-0.0, 0.0), (-math.inf, math.inf), (1.0, 1.0), (0.1, 1.0), (-math.inf, 0.0), (math.nan, 1.0)]:
+    inf = math.inf
+    for lo, hi in [(0.0, 0.0), (-0.0, 0.0), (-inf, inf), (1.0, 1.0), (0.1, 1.0), (-inf, 0.0), (math.nan, 1.0)]:
         for lo_open in (False, True):
             for hi_open in (False, True):
                 expected = (wide > lo if lo_open else wide >= lo) & (wide < hi if hi_open else wide <= hi)
@@ -213,14 +218,16 @@ def test_floats_with_nan_and_both_zeros(code, rows):
 def test_pairs_of_all_types_compare_by_value(left, right):
     def column(code):
         if code > 8:
-            return [as_f32(x) if code == 9 else x for x in [*FLOATS, 2.0**63, 2.0**64, -(2.0**63), 255.0, 2.0**53, -1.5]]
+            more = [*FLOATS, 2.0**63, 2.0**64, -(2.0**63), 255.0, 2.0**53, -1.5]
+            return [as_f32(x) if code == 9 else x for x in more]
         low, high = twin.BOUNDS[code]
         return sorted({low, low + 1, max(low, -1), 0, 1, min(255, high), min(2**53 + 1, high), high - 1, high})
 
     rows = [(a, b) for a in column(left) for b in column(right)]
     a = np.array([r[0] for r in rows], dtype=DTYPE[left])
     b = np.array([r[1] for r in rows], dtype=DTYPE[right])
-    block = Block.wrap(Layout([("a", left, SIZE[left], 1), ("b", right, SIZE[right], 1)]), len(rows), [a.tobytes(), b.tobytes()])
+    layout = Layout([("a", left, SIZE[left], 1), ("b", right, SIZE[right], 1)])
+    block = Block.wrap(layout, len(rows), [a.tobytes(), b.tobytes()])
     for op in ("==", "!=", "<", "<=", ">", ">="):
         for mask in [None, 0xF0, 1] if left <= 8 else [None]:
             for tree in (Pair(op, 0, 1, mask), Not(Pair(op, 0, 1, mask))):

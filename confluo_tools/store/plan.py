@@ -206,16 +206,15 @@ class Plan:
         version_rows, blocks, damaged, matched (rows), ns (in the program, when timed), and lists:
         indexes {field, bucket, blocks} that were used; steps, one for each test in the order of the tree: {depth, op,
         text, zone_none, zone_all, by_index, by_scan, by_list (blocks decided in each way), rows_in (rows looked at),
-        posted (rows that postings gave), selectivity (posted by rows of the blocks, None without postings), ns}.
+        posted (rows that postings gave), selectivity (these by the rows of their blocks, None without), ns}.
         """
         schema = self.log.schema
         steps: list[dict[str, Any]] = []
 
         def walk(node: dict[str, Any], depth: int) -> None:
             if node["op"] == "test":
-                rows = node["by_index"] * 65536
                 step = {key: node[key] for key in _COUNTERS}
-                step |= {"selectivity": node["posted"] / rows if rows else None}
+                step["selectivity"] = node["posted"] / node["posted_of"] if node["posted_of"] else None
                 text = in_words(schema, node["leaf"], node["negated"])
                 steps.append({"depth": depth, "op": "test", "text": text, **step})
                 return
