@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -12,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confluo_tools.expr import Expr, ExprError, compile, leaves, parse, parse_aggregates, parse_by, unparse
-from confluo_tools.expr.aggregates import Agg, By
+from confluo_tools.expr.aggregates import FUNCTIONS, Agg, By
 from confluo_tools.expr.describe import describe
 from confluo_tools.expr.leaves import FALSE, TRUE, And, InSet, Not, Or, Pair, Range, columns, depth, negate
+from confluo_tools.expr.parse import KEYWORDS
 from confluo_tools.expr.simplify import Simplifier, intersect, merge
 from confluo_tools.expr.syntax import MAX_DEPTH, MAX_SET, MAX_TEXT
+from confluo_tools.expr.words import HEADERS
 from confluo_tools.schema import Field, Schema, SchemaError, builtin
+from confluo_tools.units import SUFFIXES
 from tests.expr_strategies import NOW, ODD, PACKET
 
 SCHEMAS = {"packet": PACKET, "odd": ODD, "header64": builtin("header64")}
@@ -204,6 +208,30 @@ def test_compile_needs_no_heavy_module() -> None:
     assert out.stdout.strip() == ""
 
 
+def manual() -> str:
+    text = (ROOT / "man" / "man7" / "confluo-expr.7").read_text(encoding="utf-8")
+    return re.sub(r"\\f[BIR]", "", text).replace("\\-", "-").replace("\\(aq", "'")
+
+
+def test_the_examples_of_the_manual_compile() -> None:
+    examples = re.findall(r"\.nf\n(.*)\n\.fi", manual().partition(".SH EXAMPLES")[2])
+    quoted = re.findall(r"'([^']+)'", manual().partition(".SH SYNOPSIS")[2].partition(".SH DESCRIPTION")[0])
+    assert len(examples) > 5
+    for text in [*examples, *[t for t in quoted if "," not in t]]:
+        assert compile(text, PACKET).tree not in (TRUE, FALSE), text
+
+
+def test_the_manual_names_every_word_aggregate_and_unit() -> None:
+    words = set(re.findall(r"[A-Za-z0-9~]+", manual()))
+    assert words >= KEYWORDS - {"link", "carp", "pppoed", "pppoes", "protochain"}
+    assert words >= set(FUNCTIONS)
+    assert words >= set(SUFFIXES) - {"", "K"}
+    assert words >= {"ns", "us", "ms", "s", "m", "h", "d", "w"}
+    assert words >= set(HEADERS)
+    for number in (MAX_TEXT, MAX_DEPTH, MAX_SET):
+        assert str(number) in words
+
+
 # -- intervals and leaves
 
 
@@ -263,6 +291,7 @@ AGGREGATES = {
         Agg("min", "ts", None, "min_ts"), Agg("max", "ts", None, "max_ts"),
         Agg("first", "tcp_flags", None, "first_tcp_flags"), Agg("last", "src_ip", None, "last_src_ip"),
     ],
+    "avg(ts), stddev(ts)": [Agg("avg", "ts", None, "avg_ts"), Agg("stddev", "ts", None, "stddev_ts")],
     "stddev(queue_depth)": [Agg("stddev", "queue_depth", None, "stddev_queue_depth")],
 }  # fmt: skip
 
@@ -289,7 +318,7 @@ def test_aggregates(text: str) -> None:
         ("sum(*)", 5, "'sum' needs a field, not *; write sum(len)"),
         ("sum(lenn)", 5, "no field 'lenn' in schema 'packet'; did you mean 'len'?"),
         ("sum(src_ip)", 5, "sum needs numbers; src_ip is ip; count, distinct, first, last, min and max take any field"),
-        ("avg(ts)", 5, "avg needs numbers; ts is time; count, distinct, first, last, min and max take any field"),
+        ("sum(ts)", 5, "sum needs numbers; ts is time; count, distinct, first, last, min and max take any field"),
         ("p99(proto)", 5, "p99 needs numbers; proto is enum; count, distinct, first, last, min and max take any field"),
         ("p0(len)", 1, "'p0' is not a quantile; write p1 to p99.99"),
         ("count(len)", 7, "count counts rows; write count, or distinct(len)"),

@@ -13,7 +13,7 @@ from confluo_tools.units import format_duration, try_duration
 MAX_ITEMS = 64
 NUMERIC = NUMBERS | {"f32", "f64", "duration"}
 FUNCTIONS = {
-    "count": "", "rate": "?", "sum": "number", "avg": "number", "mean": "number", "stddev": "number",
+    "count": "", "rate": "?", "sum": "number", "avg": "moment", "mean": "moment", "stddev": "moment",
     "min": "any", "max": "any", "first": "any", "last": "any", "distinct": "any", "distinct~": "any",
     "median": "number",
 }  # fmt: skip
@@ -118,7 +118,7 @@ def _aggregate(reader: _Reader, part: str, func: str, argument: str | None, give
         raise reader.fail(f"no aggregate '{func}'", _near(func))
     if func == "count" and argument not in (None, "*"):
         raise reader.fail("count counts rows", f"write count, or distinct({argument})", argument)
-    if argument is None and needs in ("number", "any"):
+    if argument is None and needs != "?" and func != "count":
         raise reader.fail(f"'{func}' needs a field", f"write {func}(len)")
     if argument == "*" and func != "count":
         raise reader.fail(f"'{func}' needs a field, not *", f"write {func}(len)", "*")
@@ -126,7 +126,7 @@ def _aggregate(reader: _Reader, part: str, func: str, argument: str | None, give
     if argument is None or argument == "*":
         return Agg(func, None, None, reader.label(given, name, taken))
     field = reader.field(argument)
-    if needs in ("number", "?") and field.type.element not in NUMERIC:
+    if needs != "any" and field.type.element not in (NUMERIC | {"time"} if needs == "moment" else NUMERIC):
         what = f"{func} needs numbers; {field.name} is {field.type.text}"
         raise reader.fail(what, "count, distinct, first, last, min and max take any field", argument)
     label = reader.label(given, f"{name}_{field.name}", taken)
