@@ -253,7 +253,7 @@ cdef void _clear(Rows* r, uint32_t rows) noexcept nogil:
 
 
 def sample_flows(Block block not None, Picks picks not None, uint32_t n):
-    """Of the picked rows, those of one flow in ``n``: whose flow_hash is at most 2^32 / n.  Any schema with flow_hash.
+    """Of the picked rows, those of one flow in ``n``: whose flow_hash is among the first 2^32 / n.  Any schema with flow_hash.
 
     The same flows wherever and whenever it is done, and those of 1/1000 are among those of 1/100.
     """
@@ -265,7 +265,7 @@ def sample_flows(Block block not None, Picks picks not None, uint32_t n):
         raise ValueError("no column flow_hash")
     if n == 0 or picks.rows != block.rows:
         raise ValueError("one in none, or picks of another block")
-    most = 0xFFFFFFFFu // n
+    most = <uint32_t>(((<uint64_t>1 << 32) // n) - 1)
     hashes = <const uint32_t*>block.col[column]
     with nogil:
         rows = picks.as_list()

@@ -92,12 +92,10 @@ class Captures:
 
     def __iter__(self) -> Iterator[Block]:
         first_iface = base = 0
-        last = len(self._names) - 1
-        for i, name in enumerate(self._names):
+        for i in range(len(self._names)):
             if self._stop:
                 break
-            begun = self._begun if i == 0 else b""
-            source = self._source = ByteSource(name, follow=self._follow and i == last, begun=begun)
+            source = self._open(i) if self._source is None else self._source
             capture = Capture(first_iface=min(first_iface, 65535), base=base)
             yield from self._blocks(source, capture)
             self._report(source, capture)
@@ -106,6 +104,19 @@ class Captures:
             self.close()
         if self._packets.waiting:
             yield self._packets.take()
+
+    def begin(self) -> None:
+        """Wait for the first bytes of the first input.  Raises FormatError when they are not those of a capture."""
+        if self._source is None:
+            source = self._open(0)
+            start = source.begin()
+            if not self._stop and not is_capture(start):
+                raise _no_capture(source.name, start != b"")
+
+    def _open(self, i: int) -> ByteSource:
+        follow = self._follow and i == len(self._names) - 1
+        self._source = ByteSource(self._names[i], follow=follow, begun=self._begun if i == 0 else b"")
+        return self._source
 
     def _blocks(self, source: ByteSource, capture: Capture) -> Iterator[Block]:
         packets, live = self._packets, source.live
