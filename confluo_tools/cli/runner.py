@@ -129,6 +129,9 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
 
             traceback.print_exc()
         say(f"{prog}: {printable(describe(error))}")
+        if hasattr(error, "caret"):  # an expression: show the place
+            for line in error.caret().split("\n"):
+                say(f"  {printable(line)}")
         return int(getattr(error, "exit_status", TROUBLE))
     finally:
         for number, handler in before.items():
