@@ -246,8 +246,8 @@ def duck(folder: Path, ours: dict[str, float]) -> None:
 
 def linear(folder: Path, rows: int, ours: dict[str, float]) -> None:
     """What a flow tool does: read every record's columns from start to end, vectorised."""
-    kinds = dict.fromkeys(("src_ip", "dst_ip", "len"), "u4") | dict.fromkeys(("src_port", "dst_port", "payload_len"), "u2")
-    kinds["ts"] = "i8"
+    kinds = {"ts": "i8", "src_ip": "u4", "dst_ip": "u4", "len": "u4"}
+    kinds |= dict.fromkeys(("src_port", "dst_port", "payload_len"), "u2")
     c = {name: np.memmap(folder / f"{name}.col", dtype=kind, mode="r") for name, kind in kinds.items()}
     a, b = address(A), address(B)
     work = {

@@ -221,11 +221,12 @@ cdef inline void sort_pairs(Sorter* s, uint32_t n, uint32_t bits) noexcept nogil
     """Sort key << 16 | row in s.pair by key: least significant digits first, so rows stay ascending."""
     cdef uint32_t passes = (bits + 10) // 11
     cdef uint32_t digit = (bits + passes - 1) // passes if passes else 0
-    cdef uint32_t size = <uint32_t>1 << digit, i, k, total, p
+    cdef uint32_t size = <uint32_t>1 << digit, i, k, total
     cdef uint32_t shift = 16
+    cdef uint32_t _p
     cdef uint64_t* swap
     cdef uint64_t x
-    for p in range(passes):
+    for _p in range(passes):
         memset(s.count, 0, size * 4)
         for i in range(n):
             s.count[s.pair[i] >> shift & (size - 1)] += 1

@@ -1,275 +1,13 @@
-# A tree of tests over one block: zone maps decide what they can, postings answer where they are cheaper, kernels
-# scan the rest.  `evaluate` gives the rows of a whole block, `narrow` the members of a list of candidates.
+# A tree of tests over one block: zone maps decide what they can (c_node.pxd), postings answer where they are cheaper,
+# kernels scan the rest.
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from c_block cimport Zone, BLOCK_ROWS, MASK_WORDS
+from c_block cimport MASK_WORDS
+from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, NONE, NOT_INDEXED, SOME, Context, Found, Node, narrow,
+                     now_ns, scan, slot_list, slot_words)
 from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_rows, chunk_start
-from c_scan cimport (SCAN_AND, SCAN_OR, SCAN_SET, pair_fn, scan_bytes, scan_fn, scan_gather, scan_list,
-                     scan_mask_rows, scan_pair_bytes, scan_table, scan_test)
-
-cdef extern from "time.h" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC
-
-cdef extern from "stdlib.h" nogil:
-    int ctz "__builtin_ctzll"(uint64_t)
-
-cdef enum:                          # Node.kind
-    N_CONST = 0
-    N_AND = 1
-    N_OR = 2
-    N_SCAN = 3                      # a test: node.fn over one column
-    N_BYTES = 4
-    N_GLOB = 5
-    N_PAIR = 6
-    N_PAIR_BYTES = 7
-
-cdef enum:                          # what zone maps say of a node in this block; kinds of Found
-    NONE = 0
-    ALL = 1
-    SOME = 2                        # not decided
-    MASK = 3
-    LIST = 4
-
-cdef enum:
-    SLOT_WORDS = 1024 + 16384       # scratch for one level of the tree: a mask, then a list of 65,536 rows
-    GATHER_ROWS = 2048              # candidates gathered at a time
-    NOT_INDEXED = 0xFFFFFFFF
-
-cdef struct Key:                    # order keys lo .. hi, both included
-    uint64_t lo, hi
-
-cdef struct Node:
-    int kind
-    int state                       # NONE, ALL or SOME; of N_CONST for good, of others for the present block
-    int col, col2
-    int n                           # children, cheapest first
-    Node** item
-    Node** order                    # scratch: the children still to do
-    scan_test test
-    scan_fn fn
-    double cost                     # ns a row to scan
-    # Values that can match lie in these ranges of order keys; exact: and all values in them do.
-    Key* key
-    uint32_t keys
-    bint exact, indexable
-    uint64_t key_mask               # not 0: postings are tested key by key, x & key_mask in the ranges of `test`
-    bint pair_zones                 # 1 when the zones of a pair compare; 2 when only to say "never"
-    # Where the matching lists stand in the postings of the present block.
-    uint32_t* span                  # pairs of key numbers
-    uint32_t spans, span_room
-    uint32_t found                  # rows in them, or NOT_INDEXED
-    bint sure                       # these rows match; else they are candidates
-    # Counters.
-    uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, posted, posted_of, ns
-
-# Asked before the first look at a column: its rows (NULL: all of them) are what was stored?
-ctypedef bint (*look_fn)(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil
-
-cdef struct Context:
-    const uint8_t** col
-    const Zone* zone                # or NULL
-    Chunk** chunk                   # postings by column, or NULL
-    const scan_table* kernel
-    uint64_t* arena                 # slots 1, 2, ...
-    uint8_t* gather
-    uint8_t* gather2
-    uint32_t rows
-    bint timed
-    look_fn look                    # or NULL: everything is believed
-    void* who
-    bint damaged                    # some look said no: the answer is void
-
-cdef struct Found:                  # rows of a block
-    int kind                        # NONE ALL MASK LIST
-    uint32_t n
-    uint64_t* words                 # MASK: of the slot
-    const uint16_t* list            # LIST: of the slot, or of the postings
-
-cdef inline uint64_t now_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
-
-cdef inline uint64_t* slot_words(Context* c, uint64_t* first, int slot) noexcept nogil:
-    return first if slot == 0 else c.arena + <size_t>(slot - 1) * SLOT_WORDS
-
-cdef inline uint16_t* slot_list(Context* c, uint64_t* first, int slot) noexcept nogil:
-    return <uint16_t*>(slot_words(c, first, slot) + MASK_WORDS)
-
-# --- zone maps --------------------------------------------------------------------------------------
-
-cdef inline int decide_keys(const Node* node, uint64_t low, uint64_t high) noexcept nogil:
-    """A block whose keys lie in low .. high."""
-    cdef uint32_t a = 0, b = node.keys, mid
-    if low > high:                          # no rows seen by whoever kept the zones
-        return SOME
-    while a < b:                            # the first range that does not end before `low`
-        mid = (a + b) // 2
-        if node.key[mid].hi < low:
-            a = mid + 1
-        else:
-            b = mid
-    if a == node.keys or node.key[a].lo > high:
-        return NONE
-    if node.exact and node.key[a].lo <= low and node.key[a].hi >= high:
-        return ALL
-    return SOME
-
-cdef inline int decide_pair(const Node* node, const Zone* a, const Zone* b) noexcept nogil:
-    cdef uint64_t a0 = ~a.not_min, a1 = a.max, b0 = ~b.not_min, b1 = b.max
-    cdef bint strict = node.kind == N_PAIR_BYTES    # zones hold only the first bytes
-    cdef int state = SOME
-    if a0 > a1 or b0 > b1:
-        return SOME
-    if node.test.op == 0:
-        if a1 < b0 or b1 < a0:
-            state = NONE
-        elif a0 == a1 and b0 == b1 and a0 == b0 and not strict:
-            state = ALL
-    elif node.test.op == 1:
-        if a1 < b0:
-            state = ALL
-        elif a0 > b1 or (a0 == b1 and not strict):
-            state = NONE
-    elif a0 > b1:
-        state = NONE
-    elif a1 < b0 or (a1 == b0 and not strict):
-        state = ALL
-    if state == ALL and node.pair_zones == 2:
-        return SOME
-    return state if state == SOME or not node.test.flip else ALL - state
-
-cdef inline int decide(Context* c, Node* node) noexcept nogil:
-    """Let the zone maps decide every node they can; NONE, ALL or SOME for the whole."""
-    cdef int i, state, all = 1
-    if node.kind == N_CONST:
-        return node.state
-    if node.kind == N_AND or node.kind == N_OR:
-        for i in range(node.n):
-            state = decide(c, node.item[i])
-            if node.kind == N_AND and state == NONE or node.kind == N_OR and state == ALL:
-                node.state = state
-                return state
-            if state == SOME:
-                all = 0
-        node.state = SOME if not all else ALL if node.kind == N_AND else NONE
-        return node.state
-    state = SOME
-    if c.zone != NULL:
-        if node.kind == N_PAIR or node.kind == N_PAIR_BYTES:
-            if node.pair_zones:
-                state = decide_pair(node, &c.zone[node.col], &c.zone[node.col2])
-        elif node.keys or node.exact:
-            state = decide_keys(node, ~c.zone[node.col].not_min, c.zone[node.col].max)
-    if state == NONE:
-        node.zone_none += 1
-    elif state == ALL:
-        node.zone_all += 1
-    node.state = state
-    return state
-
-# --- scanning ---------------------------------------------------------------------------------------
-
-cdef inline void look(Context* c, Node* node, const uint16_t* rows, uint32_t n) noexcept nogil:
-    if c.look != NULL:
-        if n * 8 > c.rows:                      # so many that it comes to the whole column
-            rows = NULL
-        if not c.look(c.who, node.col, rows, n):
-            c.damaged = True
-        if node.kind >= N_PAIR and not c.look(c.who, node.col2, rows, n):
-            c.damaged = True
-
-cdef inline void scan(Context* c, Node* node, uint64_t* out, int mode) noexcept nogil:
-    """A test over all rows of the block."""
-    cdef const uint8_t* p = c.col[node.col]
-    cdef uint64_t began = now_ns() if c.timed else 0
-    look(c, node, NULL, 0)
-    node.by_scan += 1
-    node.rows_in += c.rows
-    if node.kind == N_SCAN:
-        if node.test.count == 1:
-            node.fn(p, c.rows, &node.test, out, mode)
-        else:
-            scan_list(node.fn, p, c.rows, &node.test, out, mode)
-    elif node.kind == N_PAIR:
-        c.kernel.pair(p, c.col[node.col2], c.rows, &node.test, out, mode)
-    elif node.kind == N_PAIR_BYTES:
-        scan_pair_bytes(p, c.col[node.col2], NULL, c.rows, &node.test, out, mode)
-    else:
-        scan_bytes(p, NULL, c.rows, &node.test, node.kind == N_GLOB, out, mode)
-    if c.timed:
-        node.ns += now_ns() - began
-
-cdef inline void scan_rows(Context* c, Node* node, const uint16_t* rows, uint32_t n, uint64_t* out, int mode) noexcept nogil:
-    """A test over n listed rows: bit i of `out` is that of rows[i]."""
-    cdef const uint8_t* p = c.col[node.col]
-    cdef uint32_t width = node.test.size * node.test.count, at = 0, m
-    cdef uint64_t began = now_ns() if c.timed else 0
-    look(c, node, rows, n)
-    node.by_list += 1
-    node.rows_in += n
-    if node.kind == N_BYTES or node.kind == N_GLOB:
-        scan_bytes(p, rows, n, &node.test, node.kind == N_GLOB, out, mode)
-    elif node.kind == N_PAIR_BYTES:
-        scan_pair_bytes(p, c.col[node.col2], rows, n, &node.test, out, mode)
-    else:
-        while at < n:
-            m = n - at if n - at < GATHER_ROWS else GATHER_ROWS
-            if width > 8:
-                m = m if m < 64 else 64
-            scan_gather(c.gather, p, rows + at, m, width)
-            if node.kind == N_PAIR:
-                scan_gather(c.gather2, c.col[node.col2], rows + at, m, pair_size(node.test.code2))
-                c.kernel.pair(c.gather, c.gather2, m, &node.test, out + at // 64, mode)
-            elif node.test.count == 1:
-                node.fn(c.gather, m, &node.test, out + at // 64, mode)
-            else:
-                scan_list(node.fn, c.gather, m, &node.test, out + at // 64, mode)
-            at += m
-    if c.timed:
-        node.ns += now_ns() - began
-
-cdef inline uint32_t pair_size(int code) noexcept nogil:
-    return 1 if code == 1 or code == 5 else 2 if code == 2 or code == 6 else 8 if code == 4 or code == 8 or code == 10 else 4
-
-cdef inline void fill(uint64_t* out, uint32_t n, int mode) noexcept nogil:
-    """Join n ones with what is there."""
-    if mode != SCAN_AND:
-        memset(out, 255, (n >> 6) * 8)
-        if n & 63:
-            out[n >> 6] = (<uint64_t>1 << (n & 63)) - 1
-
-cdef inline void wipe(uint64_t* out, uint32_t n, int mode) noexcept nogil:
-    """Join n zeros with what is there."""
-    if mode != SCAN_OR:
-        memset(out, 0, ((n + 63) >> 6) * 8)
-
-cdef inline void narrow(Context* c, Node* node, const uint16_t* rows, uint32_t n, uint64_t* out, int mode,
-                        uint64_t* first, int slot) noexcept nogil:
-    """The node over n candidates, joined with the bits in `out`.  Slots from `slot` on are free."""
-    cdef uint64_t* temp
-    cdef int i, m
-    cdef uint32_t w, words = (n + 63) >> 6
-    if node.state == NONE:
-        wipe(out, n, mode)
-    elif node.state == ALL:
-        fill(out, n, mode)
-    elif node.kind >= N_SCAN:
-        scan_rows(c, node, rows, n, out, mode)
-    elif mode != SCAN_SET and (mode == SCAN_AND) != (node.kind == N_AND):
-        temp = slot_words(c, first, slot)
-        narrow(c, node, rows, n, temp, SCAN_SET, first, slot + 1)
-        for w in range(words):
-            out[w] = out[w] & temp[w] if mode == SCAN_AND else out[w] | temp[w]
-    else:
-        m = SCAN_AND if node.kind == N_AND else SCAN_OR
-        for i in range(node.n):
-            narrow(c, node.item[i], rows, n, out, mode if i == 0 else m, first, slot)
+from c_scan cimport SCAN_AND, SCAN_OR, SCAN_SET, scan_mask_rows
 
 # --- postings ---------------------------------------------------------------------------------------
 
@@ -374,7 +112,7 @@ cdef inline void locate(Context* c, Node* node) noexcept nogil:
         node.ns += now_ns() - began
 
 cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Found* out) noexcept nogil:
-    """The rows that `locate` found, sure or not, none beyond the rows of the block.  False: the postings are damaged."""
+    """The rows that `locate` found, sure or not, none beyond those of the block.  False: damaged postings."""
     cdef Chunk* h = c.chunk[node.col]
     cdef uint64_t* words = slot_words(c, first, slot)
     cdef const uint16_t* row
@@ -490,7 +228,8 @@ cdef inline uint32_t filter_list(const uint16_t* list, uint32_t n, const uint64_
         k += words[row >> 6] >> (row & 63) & 1
     return k
 
-cdef inline uint32_t gallop(const uint16_t* few, uint32_t n, const uint16_t* many, uint32_t m, uint16_t* out) noexcept nogil:
+cdef inline uint32_t gallop(const uint16_t* few, uint32_t n, const uint16_t* many, uint32_t m,
+                            uint16_t* out) noexcept nogil:
     """Members of both ascending lists; `out` may be either of them."""
     cdef uint32_t i, k = 0, at = 0, step, low, high, mid
     cdef uint16_t row
@@ -565,7 +304,6 @@ cdef inline double index_ns(uint32_t found) noexcept nogil:
 cdef inline void evaluate_test(Context* c, Node* node, uint64_t* first, int slot, Found* out) noexcept nogil:
     """A test, by postings when `locate` found them cheaper."""
     cdef uint64_t* words = slot_words(c, first, slot)
-    cdef uint64_t* temp
     if node.found != NOT_INDEXED and index_ns(node.found) < c.rows * node.cost:
         if by_index(c, node, first, slot, out):
             if not node.sure and out.kind != NONE:

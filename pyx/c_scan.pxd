@@ -52,7 +52,7 @@ cdef extern from "scan_kernels.h" nogil:
         pair_fn pair
         uint32_t (*count)(const uint64_t* words, uint32_t n) noexcept nogil
 
-    int scan_forced
+    void scan_force(int level)
     int scan_best()
     int scan_level()
     const scan_table* scan_kernels()

@@ -17,7 +17,7 @@ from c_atomic cimport load_acquire, store_release
 from c_block cimport BLOCK_ROWS, Column
 from c_crc cimport crc32c
 from c_fault cimport fault_point
-from c_postings cimport (CHUNK_MOST, Chunk, Sorter, build_chunk, chunk_check, chunk_key, chunk_open, chunk_rows,
+from c_postings cimport (CHUNK_MOST, Chunk, build_chunk, chunk_check, chunk_key, chunk_open, chunk_rows,
                          chunk_start, rows_at)
 from confluo_tools.core.block cimport Block
 cimport cython

@@ -2,18 +2,19 @@
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.math cimport nextafter, nextafterf
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
-from c_block cimport BLOCK_ROWS, BYTES, F32, F64, I8, I64, MASK_WORDS, U8, U32, U64, Column
+from libc.string cimport memcpy
+from c_block cimport BYTES, F32, F64, I64, MASK_WORDS, U8, U64, Column
 from c_order cimport order_bytes, order_f64
 from c_postings cimport Chunk
-from c_program cimport (ALL, GATHER_ROWS, LIST, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES,
-                        N_SCAN, NONE, NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, estimate,
-                        evaluate, narrow, now_ns)
-from c_scan cimport (PAIR_EQ, PAIR_LE, PAIR_LT, SCAN_SET, scan_best, scan_forced, scan_kernels, scan_level,
-                     scan_mask_rows, scan_range, scan_table)
-from confluo_tools.core.block cimport PICK_ALL, PICK_LIST, PICK_MASK, Block, Layout, Picks
+from c_node cimport (ALL, GATHER_ROWS, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES, N_SCAN, NONE,
+                     NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, now_ns)
+from c_node cimport narrow as narrow_list
+from c_program cimport estimate, evaluate
+from c_scan cimport (PAIR_EQ, PAIR_LE, PAIR_LT, SCAN_SET, scan_best, scan_force, scan_kernels, scan_level,
+                     scan_mask_rows, scan_range)
+from confluo_tools.core.block cimport PICK_ALL, PICK_MASK, Block, Layout, Picks
 cimport cython
 
 cdef extern from "stdlib.h" nogil:
@@ -39,11 +40,10 @@ def use_instruction_set(name=None):
 
     ValueError when this machine does not have it.
     """
-    global scan_forced
     level = -1 if name is None else INSTRUCTION_SETS.index(name)
     if level > scan_best():
         raise ValueError(f"this machine has no {name}")
-    scan_forced = level
+    scan_force(level)
 
 
 @cython.final
@@ -213,7 +213,7 @@ cdef class Program:
             ranges = [(max(leaf.lo, low), min(leaf.hi, high))]
             ranges = ranges if ranges[0][0] <= ranges[0][1] else []
         else:
-            ranges = _runs([v for v in leaf.values if low <= v <= high])
+            ranges = _runs_of([(v, v) for v in leaf.values if low <= v <= high])
         if mask != top and not signed and ranges and ((mask ^ top) + 1) & (mask ^ top) == 0:
             # Only low bits are masked out (a prefix): the same as plain ranges.
             rest = mask ^ top
@@ -263,29 +263,21 @@ cdef class Program:
 
     cdef Node* make_real(self, Node* node, object leaf) except NULL:
         # Open and double bounds become closed ones in the column's own type.
-        cdef double lo = leaf.lo, hi = leaf.hi
-        cdef float below, above
-        cdef bint single = node.test.code == F32
-        cdef double infinity = float("inf")
-        cdef bint lo_open = leaf.lo_open, hi_open = leaf.hi_open
+        cdef double lo = leaf.lo, hi = leaf.hi, infinity = float("inf")
+        cdef float below = <float>lo, above = <float>hi
+        cdef bint single = node.test.code == F32, lo_open = leaf.lo_open, hi_open = leaf.hi_open
+        if lo_open and lo == infinity or hi_open and hi == -infinity:
+            node.kind, node.state = N_CONST, NONE
+            return node
         if single:
-            below, above = <float>lo, <float>hi
-            if <double>below < lo or (lo_open and <double>below == lo):
-                if below == <float>infinity:
-                    below = <float>float("nan")
-                else:
-                    below = nextafterf(below, <float>infinity)
-            if <double>above > hi or (hi_open and <double>above == hi):
-                if above == -<float>infinity:
-                    above = <float>float("nan")
-                else:
-                    above = nextafterf(above, -<float>infinity)
+            if below <= lo if lo_open else below < lo:
+                below = nextafterf(below, <float>infinity)
+            if above >= hi if hi_open else above > hi:
+                above = nextafterf(above, -<float>infinity)
             lo, hi = below, above
         else:
-            if lo_open:
-                lo = float("nan") if lo == infinity else nextafter(lo, infinity)
-            if hi_open:
-                hi = float("nan") if hi == -infinity else nextafter(hi, -infinity)
+            lo = nextafter(lo, infinity) if lo_open else lo
+            hi = nextafter(hi, -infinity) if hi_open else hi
         if not lo <= hi:
             node.kind, node.state = N_CONST, NONE
             return node
@@ -319,8 +311,8 @@ cdef class Program:
             memcpy(p, <const uint8_t*>pattern, len(pattern))
             node.test.blo = p
             fixed = fixed[:8]
-            self.set_keys(node, [(int.from_bytes(fixed.ljust(8, b"\0"), "big"), int.from_bytes(fixed.ljust(8, b"\xff"), "big"))],
-                          0, ~<uint64_t>0, False)
+            first, last = fixed.ljust(8, b"\0"), fixed.ljust(8, b"\xff")
+            self.set_keys(node, [(int.from_bytes(first, "big"), int.from_bytes(last, "big"))], 0, ~<uint64_t>0, False)
             return node
         if lo > hi or mask is None and lo == b"\0" * size and hi == b"\xff" * size:
             node.kind, node.state = N_CONST, NONE if lo > hi else ALL
@@ -488,7 +480,7 @@ cdef class Program:
         decide(&c, self.root)
         picks.as_list()
         bits = self.arena
-        narrow(&c, self.root, picks.list, n, bits, SCAN_SET, self.arena, 2)
+        narrow_list(&c, self.root, picks.list, n, bits, SCAN_SET, self.arena, 2)
         picks.set_list(picks.rows, scan_mask_rows(bits, n, picks.list, picks.list))
         return -1 if c.damaged else <int>picks.n
 
@@ -520,12 +512,8 @@ cdef class Program:
 
     def count(self, Block block not None):
         """How many rows of ``block`` the tree holds for."""
-        cdef Picks scratch = Picks()
-        cdef int64_t n
         self._fits(block)
-        with nogil:
-            n = self.count_indexed(block, NULL, scratch)
-        return n
+        return self.count_indexed(block, NULL, Picks())
 
     def _fits(self, Block block):
         if block.layout is not self.layout and not _same(block.layout, self.layout):
@@ -544,7 +532,7 @@ cdef class Program:
     @property
     def indexable(self):
         """Numbers of the columns whose postings the tree could use, ascending."""
-        return sorted({node["col"] for node in _tests(self.describe()) if node["indexable"]})
+        return sorted({(<Node*><size_t>node).col for node in self.notes if (<Node*><size_t>node).indexable})
 
     def describe(self):
         """The compiled tree with its counters, for --explain: nested dicts.
@@ -555,11 +543,6 @@ cdef class Program:
         ns (when timed).
         """
         return _describe(self, self.root)
-
-    def reset(self):
-        """Set the counters to zero."""
-        self.blocks = self.rows = self.chosen = self.ns = 0
-        _reset(self.root)
 
 
 cdef object _describe(Program program, Node* node):
@@ -573,23 +556,9 @@ cdef object _describe(Program program, Node* node):
     return {
         "op": "test", "leaf": leaf, "negated": negated, "col": leaf.col, "indexable": bool(node.indexable),
         "zone_none": node.zone_none, "zone_all": node.zone_all, "by_index": node.by_index, "by_scan": node.by_scan,
-        "by_list": node.by_list, "rows_in": node.rows_in, "posted": node.posted, "posted_of": node.posted_of, "ns": node.ns,
+        "by_list": node.by_list, "rows_in": node.rows_in, "posted": node.posted, "posted_of": node.posted_of,
+        "ns": node.ns,
     }
-
-
-cdef void _reset(Node* node) noexcept:
-    cdef int i
-    node.zone_none = node.zone_all = node.by_index = node.by_scan = node.by_list = 0
-    node.rows_in = node.posted = node.posted_of = node.ns = 0
-    for i in range(node.n):
-        _reset(node.item[i])
-
-
-def _tests(node):
-    if node["op"] == "test":
-        yield node
-    for item in node.get("items", ()):
-        yield from _tests(item)
 
 
 def _depth(tree):
@@ -603,12 +572,8 @@ def _depth(tree):
     return deepest
 
 
-def _runs(values):
-    """Sorted integers -> the runs of neighbours among them, as (first, last)."""
-    return _runs_of([(v, v) for v in values])
-
-
 def _runs_of(ranges):
+    """Ranges (first, last) of integers, sorted; those that overlap or touch are one."""
     out = []
     first = last = None
     for lo, hi in sorted(ranges):
@@ -625,10 +590,8 @@ def _runs_of(ranges):
 
 cdef bint _same(Layout a, Layout b) noexcept:
     cdef int i
-    if a.n != b.n:
-        return False
-    for i in range(a.n):
+    for i in range(min(a.n, b.n)):
         if (a.column[i].code != b.column[i].code or a.column[i].size != b.column[i].size
                 or a.column[i].count != b.column[i].count):
             return False
-    return True
+    return a.n == b.n

@@ -159,6 +159,12 @@ static const scan_table scan_tables[SCAN_LEVELS] = {SCAN_TABLE(0, 0)};
 
 static int scan_forced = -1;
 
+/* Use this instruction set from now on; -1: the best. */
+static void scan_force(int level)
+{
+    scan_forced = level;
+}
+
 /* The best instruction set here: 0 any, 1 AVX2, 2 AVX-512. */
 static int scan_best(void)
 {

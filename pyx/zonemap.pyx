@@ -6,8 +6,6 @@ from c_order cimport order_key
 from confluo_tools.core.block cimport Block
 
 
-
-
 def zoned(Block block not None, wider=None):
     """``block`` (columns shared) with zone maps computed from its rows.
 

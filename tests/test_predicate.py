@@ -324,5 +324,3 @@ def test_steps_are_timed_when_asked():
     program.select(block)
     assert program.describe()["ns"] > 0
     assert (program.blocks, program.rows, program.chosen) == (2, 131072, 22)
-    program.reset()
-    assert program.describe()["by_scan"] == 0 == program.rows

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from c_postings cimport Chunk
-from c_program cimport Context, Node, look_fn
+from c_node cimport Context, Node, look_fn
 from confluo_tools.core.block cimport Block, Layout, Picks
 
 cdef class Program:

@@ -98,7 +98,7 @@ class Plan:
                 self._blocks += 1
                 if found == 0:
                     continue
-                if found < 0 or (columns != [] and not block.check(columns, picks)):
+                if block is None or found < 0 or (columns != [] and not block.check(columns, picks)):
                     self._skip(block)
                     continue
                 given = True
