@@ -92,7 +92,10 @@ cdef inline char* put_float(char* p, double v, bint single) noexcept nogil:
         p = put_i64(p, <int64_t>v)
         memcpy(p, ".0", 2)
         return p + 2
-    for digits in range(6 if single else 15, 18):
+    digits = 6 if single else 15                # as many are exact, but of subnormal numbers
+    if -(1.2e-38 if single else 2.3e-308) < v < (1.2e-38 if single else 2.3e-308):
+        digits = 1
+    for digits in range(digits, 18):
         n = snprintf(p, 40, "%.*g", digits, v)
         if (strtof(p, NULL) == <float>v) if single else (strtod(p, NULL) == v):
             break

@@ -271,7 +271,8 @@ cdef class Scanner(Plan):
                 if p == NULL:
                     return NULL
                 if n:
-                    result[0] = self._element(it, text, text + n, out, row, k)
+                    # Flags are one value, named one by one; a list has a place for each.
+                    result[0] = self._element(it, text, text + n, out, row, k if it.count > 1 else 0)
                     if result[0]:
                         return NULL
                 k += 1
@@ -345,6 +346,8 @@ cdef class Scanner(Plan):
         cdef int64_t s
         cdef double d
         cdef float f
+        if it.count > 1 and end - p == 1 and p[0] == 48:
+            return FINE                         # an absent element between others; the row was zeroed
         if it.op == RAW:
             return _put_bytes(p, end, v, it.size)
         if it.op == ENUM or it.op == FLAGS:

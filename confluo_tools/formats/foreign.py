@@ -216,7 +216,7 @@ class Foreign:
     def _width(self, i: int) -> int:
         # Room for twice the longest of the first batch.
         if not self._ahead:
-            first = next(self._batches, None)
+            first = self._next()
             if first is not None:
                 self._ahead.append(first)
         values = self._ahead[0].column(i).to_pylist() if self._ahead else []
@@ -226,12 +226,23 @@ class Foreign:
             width *= 2
         return width
 
+    def _next(self) -> Any:
+        import pyarrow as pa
+
+        batch = next(self._batches, None)
+        if batch is not None:
+            try:
+                batch.validate(full=True)  # pyarrow reads beside the buffers of a batch that lies
+            except (pa.ArrowInvalid, pa.ArrowIndexError) as e:
+                raise FormatError(f"is damaged: {_first(e)}", where=self.name) from None
+        return batch
+
     def __iter__(self) -> Iterator[Block]:
         from confluo_tools.core.block import Block
 
         layout = self.schema.layout
         while True:
-            batch = self._ahead.pop() if self._ahead else next(self._batches, None)
+            batch = self._ahead.pop() if self._ahead else self._next()
             if batch is None:
                 return
             for start in range(0, batch.num_rows, BLOCK_ROWS):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 STYLES = ("tsv", "csv", "ndjson")
 ROWS = 8192  # printed at a time: the text stays in the second-level cache
+LONGEST = 64 << 20  # bytes of a line
 COMPLAINTS = 5  # lines at fault that are named one by one
 
 _OPS = {"ipv4": "ipv4", "ip": "ip", "mac": "mac", "time": "time", "duration": "duration", "enum": "enum",
@@ -296,7 +297,7 @@ class TextReader(Reader):
                 except ValueError:
                     continue
                 rows.append([_json_text(row.get(n)) for n in names])
-            elif line and line[:1] != b"#":
+            elif line and line[:1] != b"#" and line.rstrip(b"\r") != self._header:
                 text = self._text(line.rstrip(b"\r"))
                 words = text.split("\t") if self.format == "tsv" else _csv_split(text)
                 rows.append(["" if v == "-" else v for v in words])
@@ -307,21 +308,22 @@ class TextReader(Reader):
     def blocks(self) -> Iterator[Block]:
         from confluo_tools.core.block import Staging
 
-        while True:
-            if self._at >= len(self._data) and self._ended:
-                break
+        while self._at < len(self._data) or not self._ended:
             lines = self._data.count(b"\n", self._at)
-            if not lines and not self._ended:
+            before = self._at
+            if lines or self._ended:
+                block = Staging(self.schema.layout, min(lines + 1, 65536))
+                self._fill(block)
+                if block.rows:
+                    yield block
+            if self._at == before:  # less than a line, or quotes that are still open
+                if self._ended:
+                    break
                 more = self.stream.some()
                 self._ended = not more
                 self._data, self._at = self._data[self._at :] + more, 0
-                if len(self._data) > 64 << 20:
-                    raise FormatError("has a line of more than 64 MiB", where=self.name)
-                continue
-            block = Staging(self.schema.layout, min(lines + 1, 65536))
-            self._fill(block)
-            if block.rows:
-                yield block
+                if len(self._data) > LONGEST:
+                    raise FormatError(f"has a line of more than {LONGEST >> 20} MiB", where=self.name)
         if self.bad_lines > COMPLAINTS:
             self.warn(f"{self.bad_lines} lines do not fit the schema and are left out")
 
@@ -336,8 +338,6 @@ class TextReader(Reader):
                 break
             else:
                 self._line += self._data.count(b"\n", before, self._at)
-        if self._ended and self._at < len(self._data) and block.rows < block.capacity:
-            self._at = len(self._data)
 
     def _complain(self, before: int) -> None:
         from confluo_tools.core.textscan import PROBLEMS
