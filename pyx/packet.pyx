@@ -253,7 +253,7 @@ cdef void _clear(Rows* r, uint32_t rows) noexcept nogil:
 
 
 def sample_flows(Block block not None, Picks picks not None, uint32_t n):
-    """Of the picked rows, those of one flow in ``n``: whose flow_hash is among the first 2^32 / n.  Any schema with flow_hash.
+    """Of the picked rows, those of one flow in ``n``: whose flow_hash is among the first 2^32 / n.
 
     The same flows wherever and whenever it is done, and those of 1/1000 are among those of 1/100.
     """

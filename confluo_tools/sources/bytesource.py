@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -43,9 +43,9 @@ class ByteSource:
         self._started = False
         self.plain = True  # not compressed, and a file: its size is that of the capture
         try:
-            self.fd = os.dup(sys.stdin.fileno()) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except (OSError, ValueError, AttributeError) as e:
-            raise FormatError(getattr(e, "strerror", None) or "is closed", where=self.name) from None
+            self.fd = os.dup(0) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise FormatError(_reason(e), where=self.name) from None
         mode = os.fstat(self.fd).st_mode
         if stat.S_ISDIR(mode):
             self.close()
@@ -125,7 +125,7 @@ class ByteSource:
                     return None
                 time.sleep(POLL)
         except OSError as e:
-            raise FormatError(f"cannot be read: {e.strerror}", where=self.name) from None
+            raise FormatError(_reason(e), where=self.name) from None
         return buffer[:0]
 
     def _compressed(self) -> Iterator[bytes]:
@@ -185,6 +185,10 @@ class _Background:
             except self._full:
                 continue
         return False
+
+
+def _reason(e: OSError) -> str:
+    return "is closed" if e.errno == errno.EBADF else e.strerror or str(e)
 
 
 def _gunzip(source: ByteSource) -> Iterator[bytes]:

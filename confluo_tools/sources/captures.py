@@ -145,15 +145,16 @@ class Captures:
             what.append(capture.fault)
         if what:
             self.damaged = True
-            what.append(f"{capture.frames} packets before that were read")
+            what.append(_many(capture.frames, "packet before that was read", "packets before that were read"))
         long_caps, bad, _ = capture.counts
         self._long += long_caps
         self._bad += bad
         if bad:
             self.damaged = True
-            what.append(f"{bad} impossible records were left out")
+            what.append(_many(bad, "impossible record was left out", "impossible records were left out"))
         if long_caps:
-            what.append(f"{long_caps} packets claim more captured bytes than were on the wire")
+            more = "more captured bytes than were on the wire"
+            what.append(_many(long_caps, f"packet claims {more}", f"packets claim {more}"))
         if what:
             self.warnings.append(f"{source.name}: {'; '.join(what)}")
 
@@ -197,6 +198,10 @@ def _check(name: str, follow: bool) -> int | None:
         return source.size
     finally:
         source.close()
+
+
+def _many(n: int, one: str, several: str) -> str:
+    return f"{n} {one if n == 1 else several}"
 
 
 def _no_capture(name: str, bytes_in_it: bool) -> FormatError:
