@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memcmp
 from posix.mman cimport mmap, munmap, madvise, MAP_SHARED, MAP_FAILED, PROT_READ, MADV_DONTNEED
-from posix.stat cimport fstat, struct_stat
+from posix.stat cimport fstat, struct_stat, S_IFMT, S_IFREG
 from posix.unistd cimport close
 from c_atomic cimport fetch_or, load_relaxed
 from c_block cimport Zone, BLOCK_ROWS, I8, F64
@@ -91,7 +91,7 @@ cdef class Segment:
         self.path, self.lane, self.base, self.damage = path, lane, base, damage
         self.map = NULL
         self._told = set()
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._open(fd, shapes, shape, rows)
         finally:
@@ -103,6 +103,8 @@ cdef class Segment:
         cdef uint32_t length
         if fstat(fd, &st):
             raise OSError("fstat")
+        if st.st_mode & S_IFMT != S_IFREG:
+            raise ValueError("it is not a file")
         cdef uint64_t size = st.st_size
         candidates = [main]
         if read_all(fd, start, 16, 0):
@@ -113,51 +115,57 @@ cdef class Segment:
             header = os.pread(fd, length + 16, 0)
         problem = None
         if header != main.header:
-            problem = "its header is damaged"
             try:
                 candidates = [shapes[header], main] if header else [main]
+                problem = None if header else "its header is damaged"
             except ValueError as e:
                 problem = f"its header is damaged ({e})"
         for shape in candidates:
             found = self._try(fd, size, shape, rows)
+            if found is None and shape is not main and not self.ensure_bytes(0, self.g.header):
+                munmap(self.map, self.size)
+                self.map, found = NULL, "its header is damaged"
+            elif found is None and header != (<Shape>shape).header:
+                if not self.sealed:
+                    break                           # no checksums to tell which columns these are
+                self.tell(None, "its header is damaged")
             if found is None:
-                if header != (<Shape>shape).header:
-                    if not self.sealed:
-                        break                       # no checksums to tell which columns these are
-                    self.tell(None, problem)
                 return
             problem = problem or found
-        raise ValueError(problem)
+        raise ValueError(problem or "its header is damaged")
 
     def _try(self, int fd, uint64_t size, Shape shape, uint64_t rows):
         # None when the file is a segment of this shape, else what is wrong.
         cdef BlockHead head
         cdef void* memory
-        cdef uint64_t room
         self.shape = shape
-        if read_all(fd, &head, sizeof(head), len(shape.header) + shape.message):
+        if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
             return f"it ends before its first block ({size} bytes)"
-        if (memcmp(head.magic, BLOCK_MAGIC, 8) or head.capacity == 0 or head.capacity > BLOCK_ROWS
-                or head.capacity % 64):
-            return "its first block has no head"
-        if memcmp(head.uuid, <const char*>shape.uuid, 16):
-            return "it belongs to another MultiLog"
-        if head.lane != <uint32_t>self.lane or head.base != self.base:
-            return f"it is row {head.base} of lane {head.lane}; it should be row {self.base} of lane {self.lane}"
-        if head.columns != <uint32_t>shape.layout.n:
-            return f"it has {head.columns} columns; its schema has {shape.layout.n}"
-        shape.fill(&self.g, head.capacity)
-        room = 1 if head.capacity < BLOCK_ROWS else shape.segment_blocks
-        self.blocks_on_file = min(room, (size - self.g.header) // self.g.stride if size > self.g.header else 0)
-        if rows and blocks_of(&self.g, rows) > <uint32_t>self.blocks_on_file:
-            return f"it is cut short: {size} bytes for {rows} rows"
-        if not self.blocks_on_file:
-            return f"it is cut short: {size} bytes"
-        if rows:
+        problem = self._head_problem(&head)
+        if rows:                                    # the seal knows; a damaged head costs its block only
+            wrong = f"it is cut short: {size} bytes for {rows} rows"
+            for capacity in (head.capacity, BLOCK_ROWS, (rows + 63) // 64 * 64):
+                if not 1 <= capacity <= BLOCK_ROWS or capacity % 64 or (capacity < BLOCK_ROWS and rows > capacity):
+                    continue
+                shape.fill(&self.g, capacity)
+                if blocks_of(&self.g, rows) > <uint32_t>shape.segment_blocks or data_end(&self.g, rows) > size:
+                    continue
+                wrong = "its seal is missing or damaged"
+                if not self._open_seal(fd, rows):
+                    wrong = None
+                    break
+            if wrong:
+                return problem or wrong
             self.blocks_on_file = blocks_of(&self.g, rows)
-            what = self._open_seal(fd, size, rows)
-            if what:
-                return "its seal is missing or damaged"
+        else:
+            no_head = memcmp(head.magic, BLOCK_MAGIC, 8) != 0
+            if problem and not no_head:
+                return problem
+            shape.fill(&self.g, BLOCK_ROWS if no_head else head.capacity)
+            self.blocks_on_file = 1 if self.g.capacity < BLOCK_ROWS else shape.segment_blocks
+            if size < self.g.header + self.g.stride:
+                return f"it is cut short: {size} bytes"
+            self.blocks_on_file = min(<uint64_t>self.blocks_on_file, (size - self.g.header) // self.g.stride)
         self.size = self.g.header + self.blocks_on_file * self.g.stride
         memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
         if memory == MAP_FAILED:
@@ -169,7 +177,20 @@ cdef class Segment:
             raise MemoryError
         return None
 
-    cdef int _open_seal(self, int fd, uint64_t size, uint64_t rows) except -1:
+    cdef object _head_problem(self, const BlockHead* head):
+        if memcmp(head.magic, BLOCK_MAGIC, 8):
+            return "its first block has no head"
+        if memcmp(head.uuid, <const char*>self.shape.uuid, 16):
+            return "it belongs to another MultiLog"
+        if head.lane != <uint32_t>self.lane or head.base != self.base:
+            return f"it is row {head.base} of lane {head.lane}; it should be row {self.base} of lane {self.lane}"
+        if head.columns != <uint32_t>self.shape.layout.n:
+            return f"it has {head.columns} columns; its schema has {self.shape.layout.n}"
+        if head.capacity == 0 or head.capacity > BLOCK_ROWS or head.capacity % 64:
+            return f"its first block has room for {head.capacity} rows"
+        return None
+
+    cdef int _open_seal(self, int fd, uint64_t rows) except -1:
         # Read the seal with read(2), not through the map: a file that is being sealed changes its length.
         cdef uint64_t end = data_end(&self.g, rows), n = end // PAGE
         cdef uint8_t gap[192]
@@ -186,10 +207,12 @@ cdef class Segment:
         if read_all(fd, self.crc, n * 4, end + SEAL_GAP + SEAL_BYTES):
             return 1
         memcpy(&check, gap + SEAL_GAP + SEAL_CRC, 4)
-        if check != crc32c(gap, SEAL_GAP + SEAL_CRC):
-            self.tell(None, "its seal record is damaged")
-        elif (memcmp(seal.magic, SEAL_MAGIC, 8) or seal.rows != rows or seal.base != self.base or seal.pages != n
-                or seal.lane != <uint32_t>self.lane or memcmp(seal.uuid, <const char*>self.shape.uuid, 16)):
+        wrong = ((memcmp(seal.magic, SEAL_MAGIC, 8) != 0) + (memcmp(seal.uuid, <const char*>self.shape.uuid, 16) != 0)
+                 + (seal.lane != <uint32_t>self.lane) + (seal.base != self.base) + (seal.rows != rows)
+                 + (seal.pages != n))
+        if check != crc32c(gap, SEAL_GAP + SEAL_CRC) and wrong <= 1:
+            self.tell(None, "its seal record is damaged")       # the pages still tell whether they are right
+        elif wrong:
             return 1
         self.sealed, self.pages = rows, n
         return 0
@@ -396,12 +419,12 @@ def find_seal(path, Shape shape not None, int lane, uint64_t base):
     cdef Geometry g
     cdef uint32_t check
     cdef int k
-    cdef int fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    cdef int fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
             return 0
         if head.capacity == 0 or head.capacity > BLOCK_ROWS or head.capacity % 64:
-            return 0
+            head.capacity = BLOCK_ROWS
         shape.fill(&g, head.capacity)
         for k in range(1, shape.segment_blocks + 1):
             if read_all(fd, gap, SEAL_GAP + SEAL_BYTES, g.header + k * g.stride):

@@ -1,7 +1,7 @@
 # Segments of a MultiLog: mapped files of blocks, for reading; and the sealing of them.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
-from c_layout cimport Geometry
+from c_layout cimport BlockHead, Geometry
 from confluo_tools.core.block cimport Block, Layout, Picks
 
 cdef class Shape:
@@ -35,7 +35,8 @@ cdef class Segment:
     cdef uint64_t pages
     cdef list _cache
     cdef set _told
-    cdef int _open_seal(self, int fd, uint64_t size, uint64_t rows) except -1
+    cdef int _open_seal(self, int fd, uint64_t rows) except -1
+    cdef object _head_problem(self, const BlockHead* head)
     cdef bint ensure_bytes(self, uint64_t start, uint64_t end) noexcept nogil
     # Whether the rows start..start+rows of a column of the log, in a block, are what was sealed.
     cdef bint ensure(self, int number, int column, uint32_t start, uint32_t rows) noexcept nogil

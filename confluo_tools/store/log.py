@@ -12,7 +12,7 @@ from typing import Any, Self
 from confluo_tools.core.block import Block
 from confluo_tools.core.control import Control
 from confluo_tools.core.lane import Writer as LaneWriter
-from confluo_tools.core.segment import Part, Segment, SegmentBlock, Shape
+from confluo_tools.core.segment import Part, Segment, SegmentBlock, Shape, find_seal
 from confluo_tools.errors import ConfluoError, DiskFullError, SchemaError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.schema import Schema
@@ -93,8 +93,9 @@ class Log:
     def close(self) -> None:
         """Forget the mapped segments.  Blocks given out stay valid."""
         for cache in self._lanes.values():
-            for segment in cache.segments.values():
-                segment.forget()
+            for _, segment in cache.segments.values():
+                if segment is not None:
+                    segment.forget()
         self._lanes.clear()
 
     # -- reading
@@ -159,8 +160,12 @@ class Log:
             end = min(cache.entries[i + 1][0] if i + 1 < len(cache.entries) else limit, limit)
             self._gap(lane, expected, base)
             expected = end
-            segment = self._segment(cache, lane, base, path, max(min(sealed, end) - base, 0))
+            seal = max(min(sealed, end) - base, 0)
+            segment = self._segment(cache, lane, base, path, seal)
             if segment is not None:
+                if segment.sealed < seal:
+                    self._gap(lane, base + segment.sealed, base + seal)
+                    end = base + segment.sealed
                 parts.append(Part(segment, min(end, rows) - base))
         self._gap(lane, min(expected, rows), rows)
         return parts
@@ -173,22 +178,28 @@ class Log:
 
     def _segment(self, cache: _LaneCache, lane: int, base: int, path: str, sealed: int) -> Segment | None:
         known = cache.segments.get(base)
-        if known is not None and known.sealed == sealed:
-            return known
-        if cache.bad.get(base) == sealed:
-            return None
+        if known is not None and known[0] == sealed:
+            return known[1]
+        segment = None
         try:
-            segment = Segment(path, lane, base, self._shapes, self._shape, self.damage, sealed)
+            segment = self._open_segment(path, lane, base, sealed, self.damage)
         except ValueError as e:
-            reason = str(e)
+            self.damage.append((path, None, str(e)))
         except OSError as e:
-            reason = f"cannot be opened: {e.strerror}"
-        else:
-            cache.segments[base] = segment
-            return segment
-        cache.bad[base] = sealed
-        self.damage.append((path, None, reason))
-        return None
+            self.damage.append((path, None, f"cannot be opened: {e.strerror}"))
+        cache.segments[base] = (sealed, segment)
+        return segment
+
+    def _open_segment(
+        self, path: str, lane: int, base: int, sealed: int, damage: list[tuple[str, int | None, str]]
+    ) -> Segment:
+        try:
+            return Segment(path, lane, base, self._shapes, self._shape, damage, sealed)
+        except ValueError:
+            rows = find_seal(path, self._shape, lane, base) if sealed and os.path.isfile(path) else 0
+            if not 0 < rows < sealed:
+                raise
+        return Segment(path, lane, base, self._shapes, self._shape, damage, rows)  # the next one is missing
 
     # -- writing
 
@@ -234,16 +245,14 @@ class Log:
 
 class _LaneCache:
     # What a reader knows of a lane's folder while the lane's epoch stands.
-    __slots__ = ("bad", "entries", "epoch", "segments")
+    __slots__ = ("entries", "epoch", "segments")
 
     def __init__(self, epoch: int, entries: list[tuple[int, str]], before: _LaneCache | None) -> None:
         self.epoch, self.entries = epoch, entries
-        self.segments: dict[int, Segment] = {}
-        self.bad: dict[int, int] = {}
+        self.segments: dict[int, tuple[int, Segment | None]] = {}  # base -> (rows sealed, None: damaged)
         if before is not None:
             here = {base for base, _ in entries}
             self.segments = {b: s for b, s in before.segments.items() if b in here}
-            self.bad = {b: s for b, s in before.bad.items() if b in here}
 
 
 class Writer(LaneWriter):

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from confluo_tools.core.segment import Segment
 from confluo_tools.store import recover
 from confluo_tools.store.log import BLOCK_ROWS, Log
 
@@ -112,7 +111,11 @@ def _lane(
 def _segment(log: Log, lane: int, base: int, path: str, sealed: int, rows: int) -> Iterator[Finding]:
     damage: list[tuple[str, int | None, str]] = []
     try:
-        segment = Segment(path, lane, base, log._shapes, log._shape, damage, sealed)
+        segment = log._open_segment(path, lane, base, sealed, damage)
+        if sealed > segment.sealed:
+            where = recover.lane_folder(log.path, lane)
+            yield Finding(where, None, (), f"rows {base + segment.sealed} to {base + sealed - 1} are missing")
+            rows = segment.sealed
     except ValueError as e:
         yield Finding(path, None, (), str(e))
         return
