@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,34 @@ def test_any_text_is_an_expression_or_an_error_with_a_place(text: str) -> None:
     assert 1 <= error.column <= len(text) + 1
     assert str(error).startswith(f"expression, column {error.column}: ")
     assert error.caret().count("\n") == 1
+
+
+SENTENCES = [
+    line.split("\t")[1]
+    for name in ("valid_expressions.tsv", "invalid_expressions.tsv")
+    for line in (ROOT / "tests" / name).read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(SENTENCES), st.sampled_from(SENTENCES), st.data())
+def test_broken_sentences_are_errors_with_a_place(one: str, two: str, data: st.DataObject) -> None:
+    cut, back = data.draw(st.integers(0, len(one))), data.draw(st.integers(0, len(two)))
+    text = (
+        one[:cut]
+        + data.draw(st.sampled_from(["", " ", "(", ")", " and ", " not ", "-", "\udcff", "*", '"']))
+        + two[back:]
+    )
+    for schema in (PACKET, ODD):
+        try:
+            expr = compile(text, schema, now_ns=NOW)
+        except ExprError as e:
+            place = e.column
+        else:
+            assert compile(unparse(expr.syntax), schema, now_ns=NOW).tree == expr.tree
+            continue
+        assert 1 <= place <= len(text) + 1
 
 
 def test_the_twin_reads_blocks_back() -> None:
