@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def test_a_stream_cut_anywhere_gives_its_whole_batches_and_says_so(tmp_path: Pat
         len(data) - 1,
     ]
     for size in edges:
-        reader, blocks, told = read(data[:size], tmp_path)
+        _, blocks, told = read(data[:size], tmp_path)
         whole = (size - head) // batch
         assert sum(b.rows for b in blocks) == 8192 * whole
         assert len(told) == 1, size
@@ -189,19 +190,17 @@ def test_a_flipped_bit_never_crashes(at: int, bit: int, tmp_path: Path) -> None:
     schema = Schema("t", [Field("a", "u32"), Field("b", "list(u16, 2)"), Field("c", "ip")])
     data = bytearray(stream(schema, [block_of(schema, [{"a": i} for i in range(9)])]))
     data[at % len(data)] ^= 1 << bit
-    try:
-        _, blocks, _ = read(bytes(data), tmp_path)
-    except FormatError as e:
-        assert str(e).startswith("in: ")
-    else:
-        assert sum(b.rows for b in blocks) <= 9 * 65536
+    blocks: list[Block] = []
+    with suppress(FormatError):  # the only error there may be
+        blocks = read(bytes(data), tmp_path)[1]
+    assert sum(b.rows for b in blocks) <= 9 * 65536
 
 
 def test_sizes_are_not_believed(tmp_path: Path) -> None:
     schema = Schema("t", [Field("a", "u32")])
     head = arrow_meta.schema_message(schema, {})
     huge = arrow_meta.batch_message(schema, 1 << 40, [(0, 1 << 42)], 1 << 42)
-    reader, blocks, told = read(head + huge + b"x" * 100, tmp_path)  # claims 4 TiB, brings 100 bytes
+    _, blocks, told = read(head + huge + b"x" * 100, tmp_path)  # claims 4 TiB, brings 100 bytes
     assert (blocks, len(told)) == ([], 1)
     lying = arrow_meta.batch_message(schema, 1 << 40, [(0, 64)], 64)
     with pytest.raises(FormatError, match="damaged batch"):
@@ -298,11 +297,11 @@ def test_other_types_and_what_is_left_out(tmp_path: Path) -> None:
     assert clean("id.orig_h") == "id_orig_h"
 
 
-@pytest.mark.parametrize(("array", "says"), [
-    (pa.array(["10.0.0.x"]), "src_ip"), (pa.array([1 << 40], pa.int64()), "src_ip"), (pa.array([-1], pa.int32()), "src_ip"),
-])  # fmt: skip
-def test_what_cannot_be_cast_is_named(array: pa.Array, says: str, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=f"field '{says}' cannot be read as ip"):
+@pytest.mark.parametrize(
+    "array", [pa.array(["10.0.0.x"]), pa.array([1 << 40], pa.int64()), pa.array([-1], pa.int32())]
+)
+def test_what_cannot_be_cast_is_named(array: pa.Array, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="field 'src_ip' cannot be read as ip"):
         read(written(pa.table({"src_ip": array})), tmp_path)
 
 

@@ -142,6 +142,9 @@ def _call(app: typer.Typer, prog: str, args: tuple[str, ...]) -> int:
     # Not app(...): typer turns EPIPE into exit 1 and prints usage problems in its own way.
     command: Any = typer.main.get_command(app)
     if os.environ.get("_" + prog.replace("-", "_").upper() + "_COMPLETE"):
+        from typer import completion
+
+        completion.completion_init()  # type: ignore[attr-defined]
         command.main(args=list(args), prog_name=prog, standalone_mode=False)
         return OK
     try:

@@ -235,7 +235,7 @@ class StreamReader(Reader):
             try:
                 head = self._head()
                 if head is None:
-                    self.warn("has no end mark: whoever wrote it was cut short")
+                    self.warn(self.stream.damage or "has no end mark: whoever wrote it was cut short")
                     return
                 if not head:
                     if self.stream.at_end():
@@ -247,7 +247,7 @@ class StreamReader(Reader):
                     raise FormatError("has a second schema without an end mark before it", where=self.name)
                 body = self._body(message.body_length)
             except _Cut:
-                self.warn("ends in the middle of a message: whoever wrote it was cut short")
+                self.warn(self.stream.damage or "ends in the middle of a message: whoever wrote it was cut short")
                 return
             yield from self._split(message, body)
 

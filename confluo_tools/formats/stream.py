@@ -26,6 +26,7 @@ class ByteStream:
 
         self.fd, self.name, self.offset = fd, name, 0
         self.idle: Callable[[], None] | None = None
+        self.damage = ""  # of compressed bytes: why they ended early
         self.waits = not S_ISREG(os.fstat(fd).st_mode)
         self._close = close
         self._have = bytearray()
@@ -143,7 +144,7 @@ class Unzipped(ByteStream):
         self._have, self._at, self._ended, self._close = bytearray(), 0, False, False
         self._engine: Any = None
         self._started = False
-        self.damage = ""  # why reading ended early
+        self.damage = ""
 
     @property
     def idle(self) -> Callable[[], None] | None:

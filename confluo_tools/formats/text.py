@@ -324,6 +324,8 @@ class TextReader(Reader):
                 self._data, self._at = self._data[self._at :] + more, 0
                 if len(self._data) > LONGEST:
                     raise FormatError(f"has a line of more than {LONGEST >> 20} MiB", where=self.name)
+        if self.stream.damage:
+            self.warn(self.stream.damage)
         if self.bad_lines > COMPLAINTS:
             self.warn(f"{self.bad_lines} lines do not fit the schema and are left out")
 
