@@ -362,3 +362,24 @@ def test_every_sync_stores_the_same(tmp_path: Path, sync: str) -> None:
         for k in range(3):
             writer.append(signed_block(1, k * 40_000, 40_000))
     assert [run for block in log.blocks() for run in signed_rows(block)] == [(1, 0, 65536), (1, 65536, 54464)]
+
+
+def test_a_reader_between_claim_and_first_append(tmp_path: Path) -> None:
+    """The listing it made then knows no segment for the rows that come."""
+    log = store.create(tmp_path / "t.ml", SIGNED, segment_blocks=1)
+    reader = store.open(tmp_path / "t.ml")
+    rows = 0
+    for session in (10, 70_000, 65_536, 3, 131_072, 1):
+        writer = log.writer()
+        assert sum(p.rows for p in reader.segments()) == rows
+        for start in range(0, session, 50_000):
+            writer.append(signed_block(1, rows + start, min(50_000, session - start)))
+            assert sum(b.rows for b in reader.blocks()) == rows + min(start + 50_000, session)
+        rows += session
+        if session != 3:
+            writer.close()
+            assert [p.sealed for p in reader.segments()] == [True] * len(reader.segments())
+        else:
+            writer.stop()  # as if it had died
+        assert sum(p.rows for p in reader.segments()) == rows
+    assert reader.damage == []

@@ -22,6 +22,13 @@ from confluo_tools.store.verify import Finding, verify
 ROWS = [40_000, 65_536, 65_536, 30_000, 500]  # a compact segment at the end
 
 
+class Columns(list[bytes]):
+    """The bytes of each column, too long to print."""
+
+    def __repr__(self) -> str:
+        return "Columns"
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     """A closed log of several segments, and its columns."""
@@ -36,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes
                 columns = [a + b.tobytes() for a, b in zip(columns, piece, strict=True)]
     assert len(log.segments()) == 3
     assert list(verify(log)) == []
-    return path, columns
+    return path, Columns(columns)
 
 
 @pytest.fixture

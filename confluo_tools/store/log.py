@@ -145,12 +145,17 @@ class Log:
 
     def _parts(self, lane: int, rows: int) -> list[Part]:
         epoch, sealed = self.control.epoch(lane), self.control.sealed(lane)
+        if sealed > self.control.rows(lane):
+            self._note(self.control.path, f"lane {lane} has fewer rows than were sealed")
         cache = self._lanes.get(lane)
-        if cache is None or cache.epoch != epoch or not cache.entries or (
-            rows > cache.entries[-1][0] + self.segment_rows
+        last = cache.entries[-1][0] if cache is not None and cache.entries else -1
+        # Rows that are not sealed stand in segments that begin where the sealed rows end, or later: a listing
+        # that knows none such was made before the growing segment was.
+        if cache is None or cache.epoch != epoch or cache.sealed != sealed or last < 0 or (
+            rows > last + self.segment_rows or last < sealed < rows
         ):
             entries = recover.list_segments(recover.lane_folder(self.path, lane))
-            cache = self._lanes[lane] = _LaneCache(epoch, entries, cache)
+            cache = self._lanes[lane] = _LaneCache(epoch, sealed, entries, cache)
         parts: list[Part] = []
         expected = self.control.lane(lane)["first"]
         for i, (base, path) in enumerate(cache.entries):
@@ -159,22 +164,23 @@ class Log:
             limit = base + self.segment_rows
             end = min(cache.entries[i + 1][0] if i + 1 < len(cache.entries) else limit, limit)
             self._gap(lane, expected, base)
-            expected = end
             seal = max(min(sealed, end) - base, 0)
             segment = self._segment(cache, lane, base, path, seal)
             if segment is not None:
-                if segment.sealed < seal:
-                    self._gap(lane, base + segment.sealed, base + seal)
+                if segment.sealed:
                     end = base + segment.sealed
                 parts.append(Part(segment, min(end, rows) - base))
+            expected = end
         self._gap(lane, min(expected, rows), rows)
         return parts
 
     def _gap(self, lane: int, expected: int, base: int) -> None:
         if base > expected:
-            entry = (recover.lane_folder(self.path, lane), None, f"rows {expected} to {base - 1} are missing")
-            if entry not in self.damage:
-                self.damage.append(entry)
+            self._note(recover.lane_folder(self.path, lane), f"rows {expected} to {base - 1} are missing")
+
+    def _note(self, path: str, reason: str) -> None:
+        if (path, None, reason) not in self.damage:
+            self.damage.append((path, None, reason))
 
     def _segment(self, cache: _LaneCache, lane: int, base: int, path: str, sealed: int) -> Segment | None:
         known = cache.segments.get(base)
@@ -245,10 +251,10 @@ class Log:
 
 class _LaneCache:
     # What a reader knows of a lane's folder while the lane's epoch stands.
-    __slots__ = ("entries", "epoch", "segments")
+    __slots__ = ("entries", "epoch", "sealed", "segments")
 
-    def __init__(self, epoch: int, entries: list[tuple[int, str]], before: _LaneCache | None) -> None:
-        self.epoch, self.entries = epoch, entries
+    def __init__(self, epoch: int, sealed: int, entries: list[tuple[int, str]], before: _LaneCache | None) -> None:
+        self.epoch, self.sealed, self.entries = epoch, sealed, entries
         self.segments: dict[int, tuple[int, Segment | None]] = {}  # base -> (rows sealed, None: damaged)
         if before is not None:
             here = {base for base, _ in entries}

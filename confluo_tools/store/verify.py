@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from confluo_tools.store import recover
@@ -97,9 +97,9 @@ def _lane(
         end = min(segments[i + 1][0] if i + 1 < len(segments) else limit, limit)
         if base != expected:
             yield Finding(folder, None, (), f"rows {expected} to {base - 1} are missing")
-        expected = end
         seal = max(min(sealed, end) - base, 0)
-        yield from _segment(log, lane, base, path, seal, min(end, rows) - base)
+        have = yield from _segment(log, lane, base, path, seal, min(end, rows) - base)
+        expected = base + have if have else end
         if progress is not None:
             progress(checked + min(end, rows))
         if not seal and line["boot"] not in (0, recover.boot_id()):
@@ -108,20 +108,20 @@ def _lane(
         yield Finding(folder, None, (), f"rows {expected} to {rows - 1} are missing")
 
 
-def _segment(log: Log, lane: int, base: int, path: str, sealed: int, rows: int) -> Iterator[Finding]:
+def _segment(
+    log: Log, lane: int, base: int, path: str, sealed: int, rows: int
+) -> Generator[Finding, None, int]:
+    # Returns the rows that are sealed, 0 for a segment that grows or is damaged as a whole.
     damage: list[tuple[str, int | None, str]] = []
     try:
         segment = log._open_segment(path, lane, base, sealed, damage)
-        if sealed > segment.sealed:
-            where = recover.lane_folder(log.path, lane)
-            yield Finding(where, None, (), f"rows {base + segment.sealed} to {base + sealed - 1} are missing")
-            rows = segment.sealed
     except ValueError as e:
         yield Finding(path, None, (), str(e))
-        return
+        return 0
     except OSError as e:
         yield Finding(path, None, (), f"cannot be opened: {e.strerror}")
-        return
+        return 0
+    rows = min(rows, segment.sealed) if segment.sealed else rows
     reasons = [reason for _, _, reason in damage]
     reasons += [reason for reason in segment.check_trailer() if reason not in reasons]
     for reason in reasons:
@@ -141,3 +141,4 @@ def _segment(log: Log, lane: int, base: int, path: str, sealed: int, rows: int) 
             segment.block(number, min(rows - number * segment.capacity, BLOCK_ROWS))
             for _, _, reason in damage:
                 yield Finding(path, number, (), reason)
+    return segment.sealed
