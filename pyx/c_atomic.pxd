@@ -16,7 +16,7 @@
 #
 # Fields with one writer and no order of their own (zones, owner, counts) are plain 8-byte relaxed accesses.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from posix.time cimport clock_gettime, timespec
 
 cdef extern from "time.h" nogil:
@@ -41,6 +41,7 @@ cdef extern from *:
     static inline int cfl_swap32(uint32_t *p, uint32_t *seen, uint32_t v) {
         return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     }
+    static inline void cfl_touch(uint8_t *p) { __atomic_fetch_or(p, 0, __ATOMIC_RELAXED); }
     static inline void cfl_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
     """
     uint64_t load_acquire "cfl_load"(const uint64_t* p) noexcept nogil
@@ -53,6 +54,7 @@ cdef extern from *:
     bint swap_release "cfl_swap_release"(uint64_t* p, uint64_t* seen, uint64_t v) noexcept nogil
     bint swap "cfl_swap"(uint64_t* p, uint64_t* seen, uint64_t v) noexcept nogil
     bint swap32 "cfl_swap32"(uint32_t* p, uint32_t* seen, uint32_t v) noexcept nogil
+    void touch "cfl_touch"(uint8_t* p) noexcept nogil           # makes a page writable without changing it
     void fence "cfl_fence"() noexcept nogil
 
 cdef extern from *:

@@ -14,7 +14,7 @@ from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
 from posix.types cimport off_t, mode_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate
 from c_append cimport Slot, store, store_row
-from c_atomic cimport (load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows, tail_publish,
+from c_atomic cimport (touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows, tail_publish,
                        tail_show)
 from c_block cimport Column, Zone, BLOCK_ROWS
 from c_fault cimport fault_point
@@ -50,10 +50,8 @@ cdef extern from *:
     #ifndef MADV_POPULATE_WRITE
     #define MADV_POPULATE_WRITE 23
     #endif
-    static inline void cfl_touch(uint8_t *p) { __atomic_fetch_or(p, 0, __ATOMIC_RELAXED); }
     """
     enum: MADV_POPULATE_WRITE
-    void touch "cfl_touch"(uint8_t* p) nogil
 
 cdef enum:
     FIRST_FEED = 1024                   # rows after which the first block of a writer is worth preparing
