@@ -7,6 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
+import index_lab as lab
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +19,6 @@ from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, No
 from confluo_tools.schema import Field, Schema
 from confluo_tools.store import views
 from confluo_tools.store.plan import Plan
-from tests import index_lab as lab
 
 COLUMN = {c.name: i for i, c in enumerate(lab.SCHEMA.columns)}
 ID = COLUMN["id"]

@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+import twin_leaves as twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from confluo_tools.core import predicate, zonemap
 from confluo_tools.core.block import Block, Layout, Picks
 from confluo_tools.core.predicate import Program
 from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, Not, Or, Pair, Range
-from tests import twin_leaves as twin
 
 INTEGERS = {1: "B", 2: "H", 3: "I", 4: "Q", 5: "b", 6: "h", 7: "i", 8: "q"}
 DTYPE = {1: "u1", 2: "u2", 3: "u4", 4: "u8", 5: "i1", 6: "i2", 7: "i4", 8: "i8", 9: "f4", 10: "f8"}

@@ -260,16 +260,21 @@ def update(
     stop: Stop | None = None,
     builder: Builder | None = None,
     done: dict[tuple[int, int], int] | None = None,
+    tell: Callable[[int], None] | None = None,
 ) -> int:
     """Index what is complete at ``version`` (None: now) and not yet indexed; returns how many blocks.
 
     The caller is `maintaining` the view.  ``done``: what this caller knows to be complete already, kept by us.
+    ``tell`` is called with the number of rows gone over so far.
     """
     builder = builder or Builder()
     parts = log.segments(version)
-    added = 0
+    added = rows = 0
     for part in parts:
         blocks = complete(part)
+        rows += part.rows
+        if tell is not None:
+            tell(rows)
         if not blocks or (done is not None and done.get((part.lane, part.base)) == blocks):
             continue
         if stop is not None and stop.is_set():
@@ -334,6 +339,21 @@ def _forget_removed(log: Log, view: View, parts: list[Part]) -> None:
             segment = os.path.join(log.path, lane, name.split(".")[0] + ".arrow")
             if path not in kept and not os.path.exists(segment):
                 os.unlink(path)
+
+
+def check(log: Log, view: View) -> Iterator[tuple[str, str]]:
+    """(path, what is wrong) of each posting file that is damaged, read to its last byte."""
+    for part in log.segments():
+        path = view.file(part)
+        try:
+            postings = view.open(part)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as e:
+            yield path, (e.strerror or str(e)) if isinstance(e, OSError) else str(e)
+            continue
+        if not postings.whole(part.segment.capacity):
+            yield path, "its postings are damaged"
 
 
 class Maintainer:

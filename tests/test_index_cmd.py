@@ -1,0 +1,218 @@
+"""confluo-index as users meet it: statuses, messages, idempotence, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import index_lab as lab
+import numpy as np
+import pytest
+from running import BIN, environment, on_terminal, run
+
+from confluo_tools import store
+from confluo_tools.store import views
+
+
+@pytest.fixture
+def log(tmp_path):
+    made, lanes = lab.make(tmp_path / "a log.ml", (140_000,))
+    made.truth = int((lanes[0]["port"] == 53).sum())
+    return made
+
+
+def rows(done: subprocess.CompletedProcess[bytes]) -> list[list[str]]:
+    head, *lines = done.stdout.decode().splitlines()
+    assert head == "#fields\tindex\tbucket\tcovered\trows\tbytes"
+    return [line.split("\t") for line in lines]
+
+
+def queried(path, text="port == 53") -> int:
+    done = run("confluo-query", path, text, "--count")
+    assert done.stderr == b""
+    return int(done.stdout)
+
+
+def test_add_list_drop(log):
+    done = run("confluo-index", log.path, "add", "port", "ts:1s", "len:100")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    listed = rows(run("confluo-index", log.path))
+    assert [r[:4] for r in listed] == [
+        ["len", "100", "140000", "140000"], ["port", "1", "140000", "140000"], ["ts", "1000000000", "140000", "140000"],
+    ]  # fmt: skip
+    assert rows(run("confluo-index", log.path, "list", "port")) == [listed[1]]
+    assert queried(log.path) == log.truth
+    again = run("confluo-index", log.path, "add", "port")
+    assert (again.returncode, again.stdout, again.stderr) == (0, b"", b"")
+    assert rows(run("confluo-index", log.path)) == listed
+    assert run("confluo-index", log.path, "drop", "port", "ts").returncode == 0
+    gone = run("confluo-index", log.path, "drop", "port")
+    assert gone.returncode == 0
+    assert b"there was no index of 'port'" in gone.stderr
+    assert run("confluo-index", "-q", log.path, "drop", "port").stderr == b""
+    assert [r[0] for r in rows(run("confluo-index", log.path))] == ["len"]
+    assert queried(log.path) == log.truth
+
+
+def test_an_empty_list_is_nothing_found(log):
+    done = run("confluo-index", log.path)
+    assert (done.returncode, rows(done), done.stderr) == (1, [], b"")
+    assert run("confluo-index", log.path, "update").returncode == 0
+
+
+def test_formats_and_stat(log):
+    done = run("confluo-index", log.path, "add", "port", "--stat", "--stats", "-J")
+    assert json.loads(done.stdout) == {
+        "index": "port", "bucket": 1, "covered": 140_000, "rows": 140_000,
+        "bytes": int(rows(run("confluo-index", log.path))[0][4]),
+    }  # fmt: skip
+    assert b"index of port: 3 blocks, 140,000 rows in" in done.stderr
+    status, text = on_terminal("confluo-index", log.path)
+    assert status == 0
+    first, second = text.replace("\r", "").splitlines()
+    assert first.split()[:2] == ["INDEX", "BUCKET"]
+    assert second.split()[:3] == ["port", "1", "140,000"]
+    assert max(map(len, (first, second))) < 80
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["add"], "add needs a field; for example: confluo-index LOG add src_ip"),
+        (["add", "prot"], "no field 'prot'; did you mean 'port'?"),
+        (["add", "nothing"], "no field 'nothing'; confluo-info --fields LOG lists the names"),
+        (["add", "path"], "'path' is a list; fields with one value a record can be indexed"),
+        (["add", "load:10"], "'load' cannot have a bucket of 10; buckets are for numbers and times"),
+        (["add", "port:x"], "'x'"),
+        (["ad", "port"], "cannot 'ad' an index; did you mean 'add'?"),
+        (["frobnicate"], "there are add, drop, list, update, rebuild, check"),
+        (["update", "port"], "there is no index of 'port'; confluo-index LOG add port makes one"),
+        (["drop", "port:10"], "a bucket is given when an index is added; drop the index, then add it again"),
+        (["check", "--follow"], "--follow and check exclude each other"),
+        (["add", "port", "--interval", "soon"], "'soon'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(log, words, message):
+    done = run("confluo-index", log.path, *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("confluo-index: ")
+    assert message in line
+    assert views.indexes(log) == []
+
+
+def test_not_a_log(tmp_path):
+    done = run("confluo-index", tmp_path / "none.ml", "add", "port")
+    assert done.returncode == 2
+    assert b"there is no such MultiLog" in done.stderr
+    bare = run("confluo-index")
+    assert bare.returncode == 2
+    assert b"Usage: confluo-index" in bare.stderr
+
+
+def test_somebody_else_maintains_it(log):
+    view = views.add_index(log, "port", update_now=False)
+    with views.maintaining(view):
+        done = run("confluo-index", log.path, "update", "--wait", "100ms")
+    assert done.returncode == 75
+    assert b"somebody else is maintaining this index" in done.stderr
+    assert run("confluo-index", log.path, "update").returncode == 0
+
+
+def test_check_and_rebuild(log):
+    view = views.add_index(log, "port")
+    assert run("confluo-index", log.path, "check").returncode == 0
+    path = next(iter(sorted(Path(view.path).rglob("*.idx"))))
+    data = bytearray(path.read_bytes())
+    data[-5000] ^= 1
+    path.write_bytes(data)
+    done = run("confluo-index", log.path, "check")
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"confluo-index: {path}: its postings are damaged; confluo-index LOG rebuild port mends it\n"
+    )
+    assert run("confluo-index", log.path, "rebuild", "port").returncode == 0
+    assert run("confluo-index", log.path, "check").returncode == 0
+
+
+def test_history_tells_what_was_made(log):
+    run("confluo-index", log.path, "add", "port")
+    run("confluo-index", log.path, "add", "port")
+    run("confluo-index", log.path, "update")
+    text = Path(log.path, "multilog.yaml").read_text()
+    assert text.count('"confluo-index"') == 1
+    assert '"add", "port"]' in text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_log_that_may_not_be_written(log):
+    os.chmod(log.path, 0o555)
+    try:
+        done = run("confluo-index", log.path, "add", "port")
+        assert done.returncode == 2
+        assert b"cannot be written" in done.stderr
+    finally:
+        os.chmod(log.path, 0o755)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_until_interrupted(log, number):
+    follower = subprocess.Popen(
+        [BIN / "confluo-index", log.path, "add", "port", "--follow", "--interval", "10ms"],
+        stderr=subprocess.PIPE, env=environment(),
+    )  # fmt: skip
+    with log.writer() as writer:
+        for i in range(4):
+            lab.append(writer, lab.rows(5, 0, 140_000 + i * 65536, 65536))
+            time.sleep(0.05)
+    want = 140_000 + 4 * 65536
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        fresh = store.open(log.path)
+        there = [views.coverage(fresh, v, fresh.version())[0] for v in views.indexes(fresh)]
+        if there == [want]:
+            break
+        time.sleep(0.02)
+    follower.send_signal(number)
+    _, said = follower.communicate(timeout=20)
+    assert there == [want]
+    assert follower.returncode == 128 + number
+    (line,) = said.decode().splitlines()
+    assert "blocks indexed" in line
+    assert queried(log.path, "port == 53 && len >= 0") > log.truth
+
+
+def test_an_answer_is_the_same_while_an_index_is_made_and_dropped(log):
+    loop = 'while :; do "$0" -q "$1" add port len; "$0" -q "$1" drop port len; done'
+    busy = subprocess.Popen(
+        ["sh", "-c", loop, BIN / "confluo-index", log.path], env=environment(), start_new_session=True
+    )
+    try:
+        for _ in range(5):
+            assert queried(log.path) == log.truth
+    finally:
+        os.killpg(busy.pid, signal.SIGKILL)
+        busy.wait()
+    assert queried(log.path) == log.truth
+
+
+def test_full_disk_leaves_queries_alone(log):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to limit a file system")
+    view = views.add_index(log, "port")
+    for path in Path(view.path).rglob("*.idx"):
+        path.unlink()
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 200; trap "" XFSZ; exec "$0" "$1" update', BIN / "confluo-index", log.path],
+        capture_output=True, env=environment(), timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert queried(log.path) == log.truth
+    assert run("confluo-index", log.path, "update").returncode == 0
+    assert rows(run("confluo-index", log.path))[0][2] == "140000"
+    assert np.isclose(float(rows(run("confluo-index", log.path))[0][4]) / 140_000, 2.1, atol=0.15)
