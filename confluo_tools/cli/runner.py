@@ -161,8 +161,10 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ConfluoError):
         return str(error)
     if isinstance(error, UsageProblem | ClickException):
-        text = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
-        return f"{text[:1].lower()}{text[1:]}; --help lists the options"
+        near = getattr(error, "possibilities", None)
+        text = str(error.message if near else error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        hint = f"did you mean {' or '.join(near)}?" if near else "--help lists the options"
+        return f"{text[:1].lower()}{text[1:]}; {hint}"
     if isinstance(error, OSError) and error.strerror:
         where = error.filename if error.filename is not None else ""
         where = os.fsdecode(where) if isinstance(where, bytes) else str(where)

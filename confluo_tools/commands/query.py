@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from confluo_tools import cli, config
-from confluo_tools.errors import UsageError
+from confluo_tools.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
@@ -139,6 +140,12 @@ def split_operands(operands: list[str], read: list[str], expression: str | None)
         return [*read, *operands], expression
     if read:
         return read, " ".join(operands)
+    if operands and operands[0] != "-" and not os.path.lexists(operands[0]):
+        hint = "the first operand is the input, - for standard input"
+        raise FormatError("No such file or directory", where=operands[0], hint=hint)
+    for word in operands[1:]:
+        if os.path.exists(word):
+            raise UsageError("is a file, not an expression", where=word, hint="several inputs: -r A -r B, or -e EXPR A B")
     return operands[:1], " ".join(operands[1:])
 
 

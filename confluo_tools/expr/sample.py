@@ -19,14 +19,14 @@ def share(text: str) -> int:
 
 
 def sampled(expr: Expr, text: str) -> Expr:
-    """``expr`` and: the flow hash is among the first 2^32 / N.  What has no flow (hash 0) is left out.
+    """``expr`` and: the flow hash is among the first 2^32 / N, as `core.packet.sample_flows` has it.
 
-    Samples are nested: every flow of 1/100 is in 1/10.
+    Samples are nested: every flow of 1/100 is in 1/10.  What has no flow (hash 0) is in all of them.
     """
     n = share(text)
     if "flow_hash" not in expr.schema:
         what = f"schema '{expr.schema.kind}' has no flow_hash"
         raise UsageError(what, where="--sample", hint="only records of packets can be sampled by flow")
-    test = Range(expr.schema.index("flow_hash"), 1, HASHES // n - 1)
+    test = Range(expr.schema.index("flow_hash"), 0, HASHES // n - 1)
     tree = Simplifier(expr.schema).both([expr.tree, test])
     return Expr(expr.text, expr.schema, expr.syntax, tree, expr.notes)

@@ -232,10 +232,8 @@ def sniff(stream: ByteStream, n: int) -> bytes:
         head = unzip(_Look(raw, stream)).look(n)
         if len(head) >= min(n, 8) or len(raw) >= CHUNK or stream.at_end():
             return head
-        more = stream.look(CHUNK, len(raw) + 1)
-        if len(more) == len(raw):
-            return head
-        raw = more
+        stream._fill(len(raw) + 1)
+        raw = stream.taken()
 
 
 class _Look(ByteStream):

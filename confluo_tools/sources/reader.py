@@ -24,7 +24,7 @@ class CaptureReader(Reader):
         super().__init__(stream.name, warn)
         begun = stream.taken()
         stream.close()
-        self.captures = open_captures([path], rows=ROWS, begun=begun if stream.waits else b"")
+        self.captures = open_captures([path], rows=ROWS, begun=begun if path == "-" else b"")
         self.schema = self.captures.schema
         self._idle: Callable[[], None] | None = None
 
