@@ -28,10 +28,7 @@ cdef enum:
     FLOAT_BUCKETS = 1 << 19     # sign, 11 bits of exponent, 7 of mantissa
 
 cdef inline uint32_t bucket_u(uint64_t v) noexcept nogil:
-    cdef int e
-    if v < 256:
-        return <uint32_t>v
-    e = 56 - clz64(v)                       # so that v >> e has 8 bits
+    cdef int e = max(56 - clz64(v | 1), 0)      # so that v >> e has at most 8 bits; without a branch
     return (<uint32_t>e << 7) + <uint32_t>(v >> e)
 
 cdef inline double middle_u(uint32_t bucket) noexcept nogil:
@@ -41,7 +38,7 @@ cdef inline double middle_u(uint32_t bucket) noexcept nogil:
         return bucket
     e = (bucket >> 7) - 1
     low = <uint64_t>(128 + (bucket & 127)) << e
-    return <double>low + <double>((<uint64_t>1 << e) - 1) * 0.5
+    return <double>(low + ((<uint64_t>1 << e) - 1) // 2)
 
 cdef inline uint32_t bucket_of(int domain, uint64_t v) noexcept nogil:
     """The bucket of a value (not NaN)."""
@@ -52,6 +49,15 @@ cdef inline uint32_t bucket_of(int domain, uint64_t v) noexcept nogil:
         return MIDDLE + bucket_u(v) if <int64_t>v >= 0 else MIDDLE - bucket_u(0 - v)
     memcpy(&d, &v, 8)
     return <uint32_t>(order_f64(d) >> FLOAT_SHIFT)
+
+cdef inline void buckets_of(int domain, const uint64_t* v, uint32_t n, uint32_t* out) noexcept nogil:
+    cdef uint32_t i
+    if domain == UNSIGNED:
+        for i in range(n):
+            out[i] = bucket_u(v[i])
+    else:
+        for i in range(n):
+            out[i] = bucket_of(domain, v[i])
 
 cdef inline double bucket_middle(int domain, uint32_t bucket) noexcept nogil:
     """A value within 1/256 of every value of the bucket."""

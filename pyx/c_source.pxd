@@ -9,6 +9,8 @@ from c_hash cimport Table, table_find, table_find1, table_find2, hash1, hash2, m
 cdef extern from "load.h" nogil:
     void load_values(uint64_t* out, int code, const void* column, const uint16_t* rows, uint32_t n) noexcept
     uint64_t load_value(int code, const void* p) noexcept
+    uint64_t fixed_hash(uint64_t v) noexcept
+    void fixed_hashes(uint64_t* out, const uint64_t* v, uint32_t n) noexcept
 
 cdef extern from *:
     """
@@ -72,7 +74,7 @@ cdef struct Chunk:
     const Zone* zone        # or NULL
     const uint8_t* zeros    # ZEROS shared zero bytes: where the columns that a block has not point to
     const uint32_t* group   # number of each row's group, or NULL: all are of group 0
-    uint32_t groups         # groups so far
+    int64_t single          # the group of all the rows, or -1
     const int64_t* time     # of each row, or NULL
     int32_t lane
     uint64_t base           # row number of row 0 of the block in its lane
@@ -191,13 +193,6 @@ cdef inline void ip_result(const Source* s, int kind, uint32_t v4, const uint8_t
     if kind == V6:
         v4 = fold6(out6)
     memcpy(out, &v4, 4)
-
-cdef inline uint64_t fixed_hash(uint64_t v) noexcept nogil:
-    """A bijection that spreads every bit over all 64 (the finaliser of MurmurHash3)."""
-    v ^= 0x9E3779B97F4A7C15u
-    v = (v ^ v >> 33) * 0xFF51AFD7ED558CCDu
-    v = (v ^ v >> 33) * 0xC4CEB9FE1A85EC53u
-    return v ^ v >> 33
 
 cdef inline uint64_t fixed_hash_bytes(const uint8_t* p, uint32_t size) noexcept nogil:
     cdef uint64_t h = size, word

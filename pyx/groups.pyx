@@ -4,7 +4,8 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint6
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from c_block cimport BYTES, F32, F64, I8, I64
-from c_hash cimport Table, hash_words, hash1, hash2, table_find, table_find_many
+from c_hash cimport Table, hash1, table_find, table_find1, table_find_many
+from c_huge cimport huge_pages
 from c_source cimport (
     BUCKET, CHUNK, IP, IP_HASH, KEY, MAX_WORDS, NUMBER, V6, WIDE, WIDE_HASH, Chunk, Source, bucket_start, buckets,
     floor_div, ip_codes, ip_of_code, ip_result, load_column, plain_floats, wide_codes,
@@ -12,35 +13,31 @@ from c_source cimport (
 from confluo_tools.core.block cimport Layout
 cimport cython
 
-cdef extern from *:
-    """
-    #include <sys/mman.h>
-    /* Large tables are read at random: with 2 MiB pages a miss does not cost a walk of the page table too. */
-    static inline void huge_pages(void *p, size_t size) {
-        uintptr_t start = ((uintptr_t)p + 4095) & ~(uintptr_t)4095, end = ((uintptr_t)p + size) & ~(uintptr_t)4095;
-        if (size >= (size_t)8 << 20 && end > start)
-            (void)madvise((void *)start, end - start, MADV_HUGEPAGE);
-    }
-    """
-    void huge_pages(void* p, size_t size) noexcept nogil
+cdef extern from "load.h" nogil:
+    void range_u64(const uint64_t* v, uint32_t n, uint64_t* low, uint64_t* high) noexcept
 
 cdef enum:
-    LEAST_SLOTS = 4096
+    WINDOW = 1 << 16        # keys of one word so near each other are looked up by value
+    LEAST_BITS = 12
+    LEAST_SLOTS = 1 << LEAST_BITS
+
+cdef uint64_t MOST_KEYS = <uint64_t>5 << 29       # 2^32 slots, 5/8 full
 
 
 cdef int table_room(Table* t, uint64_t extra) noexcept nogil:
     """Make room for `extra` more keys; -1 when there is no memory (the table is then as it was)."""
-    cdef uint64_t need = t.count + extra, slots = LEAST_SLOTS, room, at, h
+    cdef uint64_t need = t.count + extra, slots = LEAST_SLOTS, room, at, i
+    cdef int shift = 64 - LEAST_BITS
     cdef uint64_t* fresh
     cdef uint64_t* keys
-    cdef uint32_t i
     if need <= t.room:
         return 0
-    if need > 0xFFFFFFF0u:
+    if need > MOST_KEYS:
         return -1
     while slots // 8 * 5 < need:
         slots *= 2
-    room = min(slots // 8 * 5, <uint64_t>0xFFFFFFF0)
+        shift -= 1
+    room = slots // 8 * 5
     keys = <uint64_t*>realloc(t.keys, room * t.words * 8)
     if keys == NULL:
         return -1
@@ -50,19 +47,15 @@ cdef int table_room(Table* t, uint64_t extra) noexcept nogil:
     if fresh == NULL:
         return -1
     huge_pages(fresh, slots * 8)
-    for i in range(t.count):
-        if t.words == 1:
-            h = hash1(t, keys[i])
-        elif t.words == 2:
-            h = hash2(t, keys[<size_t>i * 2], keys[<size_t>i * 2 + 1])
-        else:
-            h = hash_words(t, keys + <size_t>i * t.words)
-        at = h & (slots - 1)
-        while fresh[at]:
-            at = (at + 1) & (slots - 1)
-        fresh[at] = h >> 32 << 32 | (i + 1)
+    # A slot holds the hash bits that say where it goes.
+    for i in range(t.mask + 1 if t.slots != NULL else 0):
+        if t.slots[i]:
+            at = t.slots[i] >> shift
+            while fresh[at]:
+                at = (at + 1) & (slots - 1)
+            fresh[at] = t.slots[i]
     free(t.slots)
-    t.slots, t.mask, t.room = fresh, slots - 1, <uint32_t>room
+    t.slots, t.mask, t.shift, t.room = fresh, slots - 1, shift, <uint32_t>room
     return 0
 
 
@@ -222,6 +215,7 @@ cdef class Groups:
                 table_free(&self.part[i].source.intern)
         free(self.part)
         free(self.direct)
+        free(self.window)
         table_free(&self.table)
         if self.word != NULL:
             for i in range(MAX_WORDS + 1):
@@ -243,16 +237,23 @@ cdef class Groups:
         return self.direct[value] - 1
 
     cdef int assign(self, Chunk* c, uint32_t* out) noexcept nogil:
-        """The group of each row of the chunk; -1 when there is no memory."""
+        """The group of each row of the chunk; c.single if it is one for all.  -1 when there is no memory."""
         cdef uint64_t* v
         cdef uint64_t* w
         cdef Part* p
         cdef uint32_t k, number
-        cdef uint64_t seen = 0
+        cdef uint64_t seen = 0, low, high
+        cdef bint same = True
         cdef int i
+        c.single = -1
         if self.narrow:
             v = self.word[0]
             part_values(&self.part[0].source, c, v)
+            if all_equal(v, c.n):
+                c.single = self.at(v[0])
+                for k in range(c.n):
+                    out[k] = <uint32_t>c.single
+                return 0
             for k in range(c.n):
                 number = self.direct[v[k]]
                 if number == 0:
@@ -277,8 +278,51 @@ cdef class Groups:
                 part_values(&p.source, c, v)
                 for k in range(c.n):
                     w[k] |= v[k] << p.shift
-        table_find_many(&self.table, <const uint64_t**>self.word, c.n, out)
+        if self.words == 1:
+            range_u64(self.word[0], c.n, &low, &high)
+            same = low == high
+            if not same and high - low < WINDOW and self._aim(low, high):
+                self._look(c.n, out)
+                return 0
+        for i in range(<int>self.words):
+            same = same and all_equal(self.word[i], c.n)
+        table_find_many(&self.table, <const uint64_t**>self.word, 1 if same else c.n, out)
+        if same:
+            c.single = out[0]
+            for k in range(1, c.n):
+                out[k] = out[0]
         return 0
+
+    cdef bint _aim(self, uint64_t low, uint64_t high) noexcept nogil:
+        # Whether the window covers these keys.  It moves, but not all the time: that costs as much as a few chunks.
+        if self.window != NULL and low >= self.base and high - self.base < WINDOW:
+            return True
+        self.missed += 1
+        if self.missed < 16:
+            return False
+        if self.window == NULL:
+            self.window = <uint32_t*>malloc(WINDOW * 4)
+            if self.window == NULL:
+                return False
+        memset(self.window, 0, WINDOW * 4)
+        self.base, self.missed = low, 0
+        # Times go up; other keys may be anywhere around these.
+        if self.part[0].source.kind != BUCKET:
+            self.base = low - min(low, (WINDOW - 1 - (high - low)) // 2)
+        return True
+
+    cdef void _look(self, uint32_t n, uint32_t* out) noexcept nogil:
+        # One word a key, all inside the window: a copy of part of the table, by value.
+        cdef const uint64_t* key = self.word[0]
+        cdef uint32_t* window = self.window
+        cdef uint64_t base = self.base
+        cdef uint32_t k, number
+        for k in range(n):
+            number = window[key[k] - base]
+            if number == 0:
+                number = table_find1(&self.table, hash1(&self.table, key[k]), key[k]) + 1
+                window[key[k] - base] = number
+            out[k] = number - 1
 
     cdef int adopt(self, Groups other, uint32_t* out) noexcept nogil:
         """Our number for each group of `other`, which has the same keys; -1 when there is no memory."""
@@ -337,6 +381,17 @@ cdef class Groups:
             else:
                 memcpy(out + <size_t>g * s.width, s.intern.keys + v * s.intern.words, s.width)
         return 0
+
+
+cdef inline bint all_equal(const uint64_t* v, uint32_t n) noexcept nogil:
+    # Data are often sorted, by time at least: most chunks that are not uniform show it at their ends.
+    cdef uint64_t first = v[0], differ = 0
+    cdef uint32_t i
+    if v[n - 1] != first or v[n // 2] != first:
+        return False
+    for i in range(n):
+        differ |= v[i] ^ first
+    return differ == 0
 
 
 cdef inline uint64_t part_of(const Part* p, const uint64_t* key) noexcept nogil:

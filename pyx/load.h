@@ -92,6 +92,19 @@ static inline uint64_t load_value(int code, const void *p) {
 TALLY(u8)
 TALLY(u16)
 
+/* A bijection that spreads every bit over all 64 (the finaliser of MurmurHash3), the same in every process. */
+static inline uint64_t fixed_hash(uint64_t v) {
+    v ^= 0x9E3779B97F4A7C15u;
+    v = (v ^ v >> 33) * 0xFF51AFD7ED558CCDu;
+    v = (v ^ v >> 33) * 0xC4CEB9FE1A85EC53u;
+    return v ^ v >> 33;
+}
+
+CLONES static void fixed_hashes(uint64_t *restrict out, const uint64_t *restrict v, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = fixed_hash(v[i]);
+}
+
 /* Integers: the sum as a sum of lower and one of upper 32-bit halves.  Floats: a compensated sum; NaN is left out. */
 struct reduced {
     uint64_t low;
@@ -194,6 +207,37 @@ typedef int64_t lane_mask_t __attribute__((vector_size(8 * LANES)));
     }
 REDUCE_FLOAT(f32)
 REDUCE_FLOAT(f64)
+
+/* Smallest and largest of n > 0 numbers. */
+CLONES static void range_u64(const uint64_t *v, uint32_t n, uint64_t *low, uint64_t *high) {
+    uint64_t a = v[0], b = v[0];
+    for (uint32_t i = 0; i < n; i++) {
+        a = v[i] < a ? v[i] : a;
+        b = v[i] > b ? v[i] : b;
+    }
+    *low = a;
+    *high = b;
+}
+
+/* Sum of the squared differences of n doubles from their mean; NaN is left out. */
+CLONES static double square_differences(const double *p, uint32_t n, double mean) {
+    lanes_t s = {0};
+    double total = 0;
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes_t v;
+        for (int k = 0; k < LANES; k++)
+            v[k] = p[i + k];
+        lanes_t d = v - mean;
+        s += (lanes_t)((v == v) & (lane_mask_t)(d * d));
+    }
+    for (; i < n; i++)
+        if (p[i] == p[i])
+            total += (p[i] - mean) * (p[i] - mean);
+    for (int k = 0; k < LANES; k++)
+        total += s[k];
+    return total;
+}
 
 /* n > 0 elements of a column. */
 static inline void reduce_column(struct reduced *r, int code, const void *p, uint32_t n) {

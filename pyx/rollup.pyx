@@ -190,7 +190,7 @@ cdef class Rollup:
         self.values += 1
         if not raw:
             value.v = <uint64_t*>malloc(<size_t>CHUNK * s.count * 8)
-            value.own = <uint32_t*>malloc(<size_t>CHUNK * s.count * 4)
+            value.own = <uint32_t*>calloc(<size_t>CHUNK * s.count, 4)
             value.present = <uint8_t*>malloc(CHUNK)
             if value.v == NULL or value.own == NULL or value.present == NULL:
                 raise MemoryError
@@ -314,7 +314,7 @@ cdef class Rollup:
                     reduce_column(&r, self.value[k].source.code, block.col[self.value[k].source.col], n)
                 for i in range(self.states):
                     if self.whole[i] and self.state[i].value == k:
-                        state_reduced(&self.state[i], &self.value[max(k, 0)], &r, n)
+                        state_reduced(&self.state[i], &self.value[max(k, 0)], &r, 0, n)
             done = True
             if not self.chunked:
                 return 0
@@ -354,12 +354,11 @@ cdef class Rollup:
         cdef reduced r
         cdef const reduced* reduction
         cdef int i, k, wide
-        c.group = NULL
+        c.group, c.single = NULL, 0
         if self.groups.parts:
             if self.groups.assign(c, self.group) < 0:
                 return -1
             c.group = self.group
-        c.groups = self.groups.count()
         if self._room() < 0:
             return -1
         for k in range(-1, self.values):
@@ -370,7 +369,7 @@ cdef class Rollup:
                     continue
                 if load_value_chunk(value, c) < 0:
                     return -1
-                if c.group == NULL and value.source.kind == NUMBER and value.n and (not done or value.source.count > 1):
+                if c.single >= 0 and value.source.kind == NUMBER and value.n and (not done or value.source.count > 1):
                     wide = F64 if value.domain == FLOAT else I64 if value.domain == SIGNED else U64
                     reduce_column(&r, wide, value.v, value.n)
             for i in range(self.states):
@@ -378,7 +377,7 @@ cdef class Rollup:
                 if s.value != k or (done and self.whole[i]):
                     continue
                 reduction = NULL
-                if c.group == NULL and s.kind in (SUM_INT, SUM_FLOAT, MIN, MAX):
+                if c.single >= 0 and s.kind in (SUM_INT, SUM_FLOAT, MIN, MAX):
                     if value.n == 0:
                         continue
                     reduction = &r

@@ -3,10 +3,14 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from c_block cimport BLOCK_ROWS, BYTES, F32, Column
+from c_block cimport BLOCK_ROWS, BYTES, F32, U64, Column
 from c_order cimport order_bytes, order_key
+from c_huge cimport huge_pages
 from confluo_tools.core.block cimport Block, Layout, Picks, Staging
 cimport cython
+
+cdef extern from *:
+    int clz64 "__builtin_clzll"(uint64_t v) noexcept nogil
 
 cdef enum:
     SELECT_FROM = 4096          # rows: below, sorting all is as fast as selecting first
@@ -26,6 +30,7 @@ cdef class Rows:
             self.column[i] = <uint8_t*>calloc(max(total, <uint32_t>1), layout.column[i].width)
             if self.column[i] == NULL:
                 raise MemoryError(f"{total} rows")
+            huge_pages(self.column[i], <size_t>total * layout.column[i].width)
 
     def __dealloc__(self):
         cdef int i
@@ -52,7 +57,7 @@ cdef class Rows:
 
     def blocks(self):
         """The chosen rows in order, as blocks of up to 65,536 rows."""
-        cdef uint32_t start = 0, n, k, width
+        cdef uint32_t start = 0, n
         cdef Staging block
         cdef int i
         while start < self.length():
@@ -63,10 +68,7 @@ cdef class Rows:
                 block = Staging(self.layout, n)
                 with nogil:
                     for i in range(self.layout.n):
-                        width = self.layout.column[i].width
-                        for k in range(n):
-                            memcpy(block.out[i] + <size_t>k * width,
-                                   self.column[i] + <size_t>self.pick[start + k] * width, width)
+                        gather(block.out[i], self.column[i], self.pick + start, n, self.layout.column[i].width)
                     block.set_rows(n)
                 block.base = start
                 yield block
@@ -123,19 +125,20 @@ cdef class Rows:
             self.picks = n
         if order and most and most <= n // 8 and n > SELECT_FROM:
             self._select(order[0][0], order[0][1], most)
-        for number, descending in reversed(order):
-            self._sort_column(number, descending)
+        self._sort_by(order)
         self.picks = min(most, self.picks)
 
     cdef int _select(self, int number, bint descending, uint32_t most) except -1:
         # Drop the rows that cannot be among the first `most`, by the first word of the first column alone.
         cdef uint32_t i, kept = 0, n = self.picks
         cdef uint64_t limit
+        cdef SortPart part
         cdef uint64_t* key = <uint64_t*>malloc(<size_t>n * 16)
         if key == NULL:
             raise MemoryError(f"{n} rows")
+        part.column, part.at, part.flip, part.low, part.shift = number, 0, ~<uint64_t>0 if descending else 0, 0, 0
         with nogil:
-            self._keys(number, 0, descending, key)
+            self._keys(&part, False, key)
             memcpy(key + n, key, <size_t>n * 8)
             limit = nth(key + n, n, most - 1)
             for i in range(n):
@@ -146,39 +149,108 @@ cdef class Rows:
         free(key)
         return 0
 
-    cdef int _sort_column(self, int number, bint descending) except -1:
-        cdef Column* c = &self.layout.column[number]
-        cdef int words = (c.size + 7) // 8 if c.code == BYTES else c.count
-        cdef size_t n = self.picks
+    cdef int _sort_by(self, list order) except -1:
+        # The words of all columns, ranges counted from their smallest value, packed into as few words as they need.
+        cdef size_t n = self.picks, i
+        cdef int k, first, last, parts = 0
+        cdef uint32_t used, word, words
+        cdef uint64_t low, high
+        cdef Column* c
+        cdef SortPart* part
         cdef uint64_t* key
-        if n < 2:
+        for number, _ in order:
+            c = &self.layout.column[<int>number]
+            parts += (c.size + 7) // 8 if c.code == BYTES else c.count
+        if n < 2 or parts == 0:
             return 0
-        key = <uint64_t*>malloc(n * 24)
-        if key == NULL:
+        part = <SortPart*>malloc(parts * sizeof(SortPart))
+        key = <uint64_t*>malloc(n * 20 + 8)
+        if part == NULL or key == NULL:
+            free(part)
+            free(key)
             raise MemoryError(f"{n} rows")
+        huge_pages(key, n * 20)
+        k = 0
+        for number, descending in order:
+            c = &self.layout.column[<int>number]
+            words = (c.size + 7) // 8 if c.code == BYTES else c.count
+            for word in range(words):
+                part[k].column, part[k].at = number, word * (8 if c.code == BYTES else c.size)
+                part[k].flip, part[k].low, part[k].shift = ~<uint64_t>0 if descending else 0, 0, 0
+                k += 1
         with nogil:
-            while words:
-                words -= 1
-                self._keys(number, words, descending, key)
-                radix(key, key + n, self.pick, <uint32_t*>(key + 2 * n), n)
+            for k in range(parts):
+                self._keys(&part[k], False, key)
+                low, high = key[0], key[0]
+                for i in range(n):
+                    low, high = min(low, key[i]), max(high, key[i])
+                part[k].low = low
+                part[k].bits = 64 - clz64(high - low) if high > low else 0
+            last = parts
+            while last:
+                first, used = last, 0
+                while first and used + part[first - 1].bits <= 64:
+                    first -= 1
+                    part[first].shift = used
+                    used += part[first].bits
+                memset(key, 0, n * 8)
+                for k in range(first, last):
+                    if part[k].bits:
+                        self._keys(&part[k], True, key)
+                if used:
+                    radix(key, key + n, self.pick, <uint32_t*>(key + 2 * n), n)
+                last = first
+        free(part)
         free(key)
         return 0
 
-    cdef void _keys(self, int number, int word, bint descending, uint64_t* key) noexcept nogil:
-        # An unsigned number a row that sorts as word `word` of the column.
-        cdef Column* c = &self.layout.column[number]
-        cdef size_t at = <size_t>word * (8 if c.code == BYTES else c.size)
+    cdef void _keys(self, const SortPart* part, bint add, uint64_t* key) noexcept nogil:
+        # An unsigned number a row that sorts as the part does; add: packed into what stands in `key`.
+        cdef Column* c = &self.layout.column[part.column]
+        cdef const uint8_t* column = self.column[part.column] + part.at
         cdef const uint8_t* p
-        cdef uint64_t flip = ~<uint64_t>0 if descending else 0
-        cdef uint32_t i
-        for i in range(self.picks):
-            p = self.column[number] + <size_t>self.pick[i] * c.width + at
-            if c.code == BYTES:
-                key[i] = order_bytes(p, min(c.size - <uint32_t>at, <uint32_t>8)) ^ flip
+        cdef const uint32_t* pick = self.pick
+        cdef uint64_t flip = part.flip, low = part.low, v
+        cdef uint32_t shift = part.shift, width = c.width, left, n = self.picks, i
+        cdef int code = c.code
+        left = min(c.size - part.at, <uint32_t>8) if code == BYTES else c.size
+        for i in range(n):
+            p = column + <size_t>pick[i] * width
+            if code == U64:
+                memcpy(&v, p, 8)
+                v ^= flip
+            elif code == BYTES:
+                v = order_bytes(p, left) ^ flip
             else:
-                key[i] = order_key(c.code, p, c.size) ^ flip
-                if c.code >= F32 and is_nan(c.code, p):
-                    key[i] = ~<uint64_t>0
+                v = order_key(code, p, left) ^ flip
+                if code >= F32 and is_nan(code, p):
+                    v = ~<uint64_t>0
+            if add:
+                key[i] |= (v - low) << shift
+            else:
+                key[i] = v
+
+
+cdef void gather(uint8_t* out, const uint8_t* column, const uint32_t* rows, uint32_t n, uint32_t width) noexcept nogil:
+    cdef uint32_t i
+    if width == 8:
+        for i in range(n):
+            (<uint64_t*>out)[i] = (<const uint64_t*>column)[rows[i]]
+    elif width == 4:
+        for i in range(n):
+            (<uint32_t*>out)[i] = (<const uint32_t*>column)[rows[i]]
+    elif width == 2:
+        for i in range(n):
+            (<uint16_t*>out)[i] = (<const uint16_t*>column)[rows[i]]
+    elif width == 1:
+        for i in range(n):
+            out[i] = column[rows[i]]
+    elif width == 16:
+        for i in range(n):
+            memcpy(out + <size_t>i * 16, column + <size_t>rows[i] * 16, 16)
+    else:
+        for i in range(n):
+            memcpy(out + <size_t>i * width, column + <size_t>rows[i] * width, width)
 
 
 cdef inline bint is_nan(int code, const uint8_t* p) noexcept nogil:

@@ -4,10 +4,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from c_hash cimport AHEAD, hash1, hash2, table_find1, table_find2, table_find_many
-from c_sketch cimport FLOAT, Hyper, bucket_of, hyper_estimate, hyper_insert, hyper_register
-from c_source cimport NUMBER, fixed_hash, is_nan, plain_float
+from c_sketch cimport FLOAT, Hyper, buckets_of, hyper_estimate, hyper_insert, hyper_register
+from c_source cimport NUMBER, fixed_hash, fixed_hashes, is_nan, plain_float
 from confluo_tools.core.groups cimport renumber, table_room
 from confluo_tools.core.states cimport State, Value
+
+cdef extern from *:
+    int popcount "__builtin_popcountll"(uint64_t v) noexcept nogil
 
 
 cdef inline uint64_t _distinct_value(const Value* value, uint64_t v) noexcept nogil:
@@ -16,34 +19,64 @@ cdef inline uint64_t _distinct_value(const Value* value, uint64_t v) noexcept no
     return v
 
 
+cdef inline bint is_paged(const Value* value) noexcept nogil:
+    # Values of at most 16 bits: a key of the table stands for 64 of them, its tally is their bit map.
+    return value.source.kind == NUMBER and value.source.size <= 2 and value.domain != FLOAT
+
+
+cdef int _pages_update(State* s, const Value* value) noexcept nogil:
+    cdef uint64_t key[AHEAD]
+    cdef const uint64_t* words[1]
+    cdef uint32_t number[AHEAD]
+    cdef uint64_t* count = <uint64_t*>s.data
+    cdef const uint32_t* group = value.group
+    cdef const uint64_t* v = value.v
+    cdef uint64_t mask = 0xFFFF if value.source.size == 2 else 0xFF, bit, page
+    cdef uint32_t i, m, start = 0
+    if _tally_room(s, value.n) < 0:
+        return -1
+    words[0] = key
+    while start < value.n:
+        m = min(<uint32_t>AHEAD, value.n - start)
+        for i in range(m):
+            key[i] = <uint64_t>group[start + i] << 32 | (v[start + i] & mask) >> 6
+        table_find_many(&s.table, words, m, number)
+        for i in range(m):
+            page = s.tally[number[i]]
+            bit = <uint64_t>1 << (v[start + i] & 63)
+            count[group[start + i]] += page & bit == 0
+            s.tally[number[i]] = page | bit
+        start += m
+    return 0
+
+
 cdef int distinct_update(State* s, const Value* value) noexcept nogil:
     cdef uint64_t first[AHEAD]
     cdef uint64_t second[AHEAD]
     cdef const uint64_t* words[2]
     cdef uint32_t number[AHEAD]
     cdef uint64_t* count = <uint64_t*>s.data
-    cdef uint64_t mask = 0xFFFFFFFF
     cdef uint32_t i, start = 0, m, before
+    if is_paged(value):
+        return _pages_update(s, value)
     if table_room(&s.table, value.n) < 0:
         return -1
-    if value.source.kind == NUMBER and value.source.size < 4:
-        mask >>= 32 - value.source.size * 8
     words[0], words[1] = first, second
     while start < value.n:
         m = min(<uint32_t>AHEAD, value.n - start)
         before = s.table.count
-        if value.group == NULL:
+        if s.keyless:
             for i in range(m):
                 first[i] = _distinct_value(value, value.v[start + i])
         elif s.table.words == 1:
             for i in range(m):
-                first[i] = <uint64_t>value.group[start + i] << 32 | (value.v[start + i] & mask)
+                first[i] = <uint64_t>value.group[start + i] << 32 | <uint32_t>value.v[start + i]
         else:
             for i in range(m):
                 first[i] = _distinct_value(value, value.v[start + i])
                 second[i] = value.group[start + i]
         table_find_many(&s.table, words, m, number)
-        if value.group == NULL:
+        if s.keyless:
             count[0] += s.table.count - before
         elif s.table.count != before:
             # The new ones among these m: the numbers at or above `before`, each once.
@@ -58,26 +91,35 @@ cdef int distinct_update(State* s, const Value* value) noexcept nogil:
 cdef int histogram_update(State* s, const Value* value) noexcept nogil:
     cdef uint64_t key[AHEAD]
     cdef const uint64_t* words[1]
-    cdef uint32_t number[AHEAD]
-    cdef uint32_t i = 0, k, m
-    if s.keyless:
-        for i in range(value.n):
-            if value.domain != FLOAT or not is_nan(value.v[i]):
-                s.tally[bucket_of(value.domain, value.v[i])] += 1
-        return 0
-    if _tally_room(s, value.n) < 0:
+    cdef uint32_t bucket[AHEAD]
+    cdef const uint64_t* v
+    cdef const uint32_t* group
+    cdef uint64_t* tally
+    cdef uint32_t i, k, m, start = 0
+    if not s.keyless and _tally_room(s, value.n) < 0:
         return -1
-    words[0] = key
-    while i < value.n:
-        m = 0
-        while m < AHEAD and i < value.n:
-            if value.domain != FLOAT or not is_nan(value.v[i]):
-                key[m] = <uint64_t>value.group[i] << 32 | bucket_of(value.domain, value.v[i])
-                m += 1
-            i += 1
-        table_find_many(&s.table, words, m, number)
-        for k in range(m):
-            s.tally[number[k]] += 1
+    words[0], tally = key, s.tally
+    while start < value.n:
+        m = min(<uint32_t>AHEAD, value.n - start)
+        v, group = value.v + start, value.group + start
+        start += m
+        buckets_of(value.domain, v, m, bucket)
+        k = m
+        if value.domain == FLOAT:
+            k = 0
+            for i in range(m):
+                bucket[k] = bucket[i]
+                key[k] = group[i]
+                k += not is_nan(v[i])
+        else:
+            for i in range(m):
+                key[i] = group[i]
+        if not s.keyless:
+            for i in range(k):
+                key[i] = key[i] << 32 | bucket[i]
+            table_find_many(&s.table, words, k, bucket)
+        for i in range(k):
+            tally[bucket[i]] += 1
     return 0
 
 
@@ -95,15 +137,30 @@ cdef int _tally_room(State* s, uint64_t extra) noexcept nogil:
 
 
 cdef int hyper_update(State* s, const Value* value) noexcept nogil:
-    cdef bint hashed = value.source.kind != NUMBER
-    cdef uint32_t i
-    cdef uint64_t h
-    for i in range(value.n):
-        h = value.v[i]
-        if not hashed:
-            h = fixed_hash(_distinct_value(value, h))
-        if hyper_add(&(<Hyper*>s.data)[value.group[i] if value.group != NULL else 0], s.p, h) < 0:
-            return -1
+    cdef uint64_t h[AHEAD]
+    cdef const uint64_t* v
+    cdef const uint32_t* group
+    cdef Hyper* states = <Hyper*>s.data
+    cdef Hyper* hyper
+    cdef int p = s.p
+    cdef uint32_t i, m, start = 0
+    while start < value.n:
+        m = min(<uint32_t>AHEAD, value.n - start)
+        v, group = value.v + start, value.group + start
+        start += m
+        if value.source.kind != NUMBER:
+            memcpy(h, v, m * 8)
+        elif value.domain != FLOAT:
+            fixed_hashes(h, v, m)
+        else:
+            for i in range(m):
+                h[i] = fixed_hash(plain_float(v[i]))
+        for i in range(m):
+            hyper = &states[group[i]]
+            if hyper.slots == 0 and hyper.memory != NULL:
+                hyper_register(<uint8_t*>hyper.memory, p, h[i])
+            elif hyper_add(hyper, p, h[i]) < 0:
+                return -1
     return 0
 
 
@@ -182,6 +239,8 @@ cdef int merge_distinct(State* s, const State* o, const Value* value, const uint
     cdef uint64_t* count = <uint64_t*>s.data
     cdef uint64_t v, owner
     cdef uint32_t i, before, g
+    if is_paged(value):
+        return _merge_pages(s, o, group)
     if table_room(&s.table, o.table.count) < 0:
         return -1
     for i in range(o.table.count):
@@ -199,6 +258,22 @@ cdef int merge_distinct(State* s, const State* o, const Value* value, const uint
             v = <uint64_t>g << 32 | <uint32_t>renumber(&value.source, to, <uint32_t>v)
             table_find1(&s.table, hash1(&s.table, v), v)
         count[g] += s.table.count - before
+    return 0
+
+
+cdef int _merge_pages(State* s, const State* o, const uint32_t* group) noexcept nogil:
+    cdef uint64_t* count = <uint64_t*>s.data
+    cdef uint64_t key
+    cdef uint32_t i, number, g
+    if _tally_room(s, o.table.count) < 0:
+        return -1
+    for i in range(o.table.count):
+        key = o.table.keys[i]
+        g = group[key >> 32]
+        key = <uint64_t>g << 32 | <uint32_t>key
+        number = table_find1(&s.table, hash1(&s.table, key), key)
+        count[g] += popcount(o.tally[i] & ~s.tally[number])
+        s.tally[number] |= o.tally[i]
     return 0
 
 

@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
+from c_huge cimport huge_pages
 from c_order cimport order_f64
 from c_sketch cimport FLOAT, SIGNED, Hyper, bucket_limit
 from c_source cimport (
@@ -24,6 +25,8 @@ cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil:
     cdef const uint8_t* p
     cdef uint64_t v
     value.n, value.group = c.n, c.group
+    if c.group == NULL:
+        value.group = value.own                     # stays zero
     if s.kind == NUMBER and s.count == 1:
         load_column(c, s.col, s.code, s.width, value.v)
         return 0
@@ -35,8 +38,7 @@ cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil:
     if s.kind == WIDE_HASH:
         wide_hashes(s, c, value.v)
         return 0
-    if c.group != NULL:
-        value.group = value.own
+    value.group = value.own
     if s.kind == NUMBER:                            # a list: one value an element, zero is none
         for i in range(c.n):
             p = c.col[s.col] + <size_t>row_of(c, i) * s.width
@@ -98,6 +100,7 @@ cdef int state_groups(State* s, uint32_t groups, const Value* value) noexcept no
         data = <uint8_t*>realloc(s.data, room * s.width)
         if data == NULL:
             return -1
+        huge_pages(data, room * s.width)
         s.data, s.room = data, <uint32_t>room
     memset(s.data + <size_t>s.groups * s.width, 0xFF if s.kind == MIN else 0, <size_t>(groups - s.groups) * s.width)
     s.groups = groups
@@ -122,17 +125,17 @@ cdef void state_free(State* s) noexcept nogil:
     s.groups = s.room = 0
 
 
-cdef void state_reduced(State* s, const Value* value, const reduced* r, uint64_t n) noexcept nogil:
-    """Fold n > 0 rows of the only group, already reduced, into COUNT, SUM_* or MIN or MAX."""
-    cdef FloatSum* f
-    cdef uint64_t* extreme = <uint64_t*>s.data
+cdef void state_reduced(State* s, const Value* value, const reduced* r, uint32_t group, uint64_t n) noexcept nogil:
+    """Fold n > 0 rows of one group, already reduced, into COUNT, SUM_*, MIN or MAX."""
+    cdef uint8_t* state = s.data + <size_t>group * s.width
+    cdef uint64_t* extreme = <uint64_t*>state
+    cdef FloatSum* f = <FloatSum*>state
     cdef uint64_t v
     if s.kind == COUNT:
-        (<uint64_t*>s.data)[0] += n
+        (<uint64_t*>state)[0] += n
     elif s.kind == SUM_INT:
-        total_add_halves(<total*>s.data, r.low, r.high)
+        total_add_halves(<total*>state, r.low, r.high)
     elif s.kind == SUM_FLOAT:
-        f = <FloatSum*>s.data
         two_sum(&f.sum, &f.error, r.sum)
         f.error += r.error
         f.n += r.n
@@ -143,16 +146,13 @@ cdef void state_reduced(State* s, const Value* value, const reduced* r, uint64_t
 
 
 cdef int state_update(State* s, Value* value, const Chunk* c, const reduced* r) noexcept nogil:
-    """Fold a chunk in; r: the values reduced, if there is one group and the state needs no more."""
-    if r != NULL or (s.kind == COUNT and c.group == NULL):
-        state_reduced(s, value, r, c.n)
+    """Fold a chunk in; r: the values reduced, if all are of one group and the state needs no more."""
+    if r != NULL or (s.kind == COUNT and c.single >= 0):
+        state_reduced(s, value, r, <uint32_t>c.single, c.n)
     elif s.kind == COUNT:
         _count(<uint64_t*>s.data, c.group, c.n)
     elif s.kind == VALUES:
-        if value.group == NULL:
-            (<uint64_t*>s.data)[0] += value.n
-        else:
-            _count(<uint64_t*>s.data, value.group, value.n)
+        _count(<uint64_t*>s.data, value.group, value.n)
     elif s.kind == SUM_INT:
         _sum_int(<total*>s.data, value)
     elif s.kind == SUM_FLOAT:
@@ -161,8 +161,12 @@ cdef int state_update(State* s, Value* value, const Chunk* c, const reduced* r) 
         _least(<uint64_t*>s.data, value)
     elif s.kind == MAX:
         _most(<uint64_t*>s.data, value)
+    elif s.kind == MOMENTS_INT and c.single >= 0:
+        moments_add(<moments*>s.data + c.single, value.domain == SIGNED, value.v, value.n)
     elif s.kind == MOMENTS_INT:
         _moments_int(<moments*>s.data, value)
+    elif s.kind == MOMENTS_FLOAT and c.single >= 0:
+        _moments_of(<FloatMoments*>s.data + c.single, value)
     elif s.kind == MOMENTS_FLOAT:
         _moments_float(<FloatMoments*>s.data, value)
     elif s.kind == MIN_BYTES or s.kind == MAX_BYTES:
@@ -178,6 +182,8 @@ cdef int state_update(State* s, Value* value, const Chunk* c, const reduced* r) 
     return 0
 
 
+# The arrays in variables of their own: the compiler cannot know that a state is no part of `value`.
+
 cdef inline void _count(uint64_t* count, const uint32_t* group, uint32_t n) noexcept nogil:
     cdef uint32_t i
     for i in range(n):
@@ -185,71 +191,102 @@ cdef inline void _count(uint64_t* count, const uint32_t* group, uint32_t n) noex
 
 
 cdef void _sum_int(total* sums, const Value* value) noexcept nogil:
-    cdef uint32_t i
+    cdef const uint32_t* group = value.group
+    cdef const uint64_t* v = value.v
+    cdef uint32_t i, n = value.n
     if value.domain == SIGNED:
-        for i in range(value.n):
-            total_add_i(&sums[value.group[i] if value.group != NULL else 0], value.v[i])
+        for i in range(n):
+            total_add_i(&sums[group[i]], v[i])
     else:
-        for i in range(value.n):
-            total_add_u(&sums[value.group[i] if value.group != NULL else 0], value.v[i])
+        for i in range(n):
+            total_add_u(&sums[group[i]], v[i])
 
 
 cdef void _sum_float(FloatSum* sums, const Value* value) noexcept nogil:
-    cdef uint32_t i
+    cdef const uint32_t* group = value.group
+    cdef const double* v = <const double*>value.v
+    cdef uint32_t i, n = value.n
     cdef FloatSum* f
-    cdef double d
-    for i in range(value.n):
-        f = &sums[value.group[i] if value.group != NULL else 0]
-        memcpy(&d, &value.v[i], 8)
-        if d == d:
-            two_sum(&f.sum, &f.error, d)
+    for i in range(n):
+        f = &sums[group[i]]
+        if v[i] == v[i]:
+            two_sum(&f.sum, &f.error, v[i])
             f.n += 1
 
 
 cdef void _least(uint64_t* least, const Value* value) noexcept nogil:
-    cdef uint32_t i
-    cdef uint64_t v
+    cdef const uint32_t* group = value.group
+    cdef const uint64_t* v = value.v
     cdef uint64_t* p
-    for i in range(value.n):
-        p = &least[value.group[i] if value.group != NULL else 0]
-        v = order_value(value.domain, value.v[i])
-        if v < p[0] and not (value.domain == FLOAT and is_nan(value.v[i])):
-            p[0] = v
+    cdef uint64_t x, sign = <uint64_t>1 << 63 if value.domain == SIGNED else 0
+    cdef uint32_t i, n = value.n
+    if value.domain != FLOAT:
+        for i in range(n):
+            p, x = &least[group[i]], v[i] ^ sign
+            p[0] = min(p[0], x)
+        return
+    for i in range(n):
+        p, x = &least[group[i]], order_value(FLOAT, v[i])
+        if x < p[0] and not is_nan(v[i]):
+            p[0] = x
 
 
 cdef void _most(uint64_t* most, const Value* value) noexcept nogil:
-    cdef uint32_t i
-    cdef uint64_t v
+    cdef const uint32_t* group = value.group
+    cdef const uint64_t* v = value.v
     cdef uint64_t* p
-    for i in range(value.n):
-        p = &most[value.group[i] if value.group != NULL else 0]
-        v = order_value(value.domain, value.v[i])
-        if v > p[0] and not (value.domain == FLOAT and is_nan(value.v[i])):
-            p[0] = v
+    cdef uint64_t x, sign = <uint64_t>1 << 63 if value.domain == SIGNED else 0
+    cdef uint32_t i, n = value.n
+    if value.domain != FLOAT:
+        for i in range(n):
+            p, x = &most[group[i]], v[i] ^ sign
+            p[0] = max(p[0], x)
+        return
+    for i in range(n):
+        p, x = &most[group[i]], order_value(FLOAT, v[i])
+        if x > p[0] and not is_nan(v[i]):
+            p[0] = x
 
 
 cdef void _moments_int(moments* states, const Value* value) noexcept nogil:
-    cdef uint32_t i
+    cdef const uint32_t* group = value.group
+    cdef const uint64_t* v = value.v
+    cdef uint32_t i, n = value.n
     if value.domain == SIGNED:
-        for i in range(value.n):
-            moments_add_i(&states[value.group[i] if value.group != NULL else 0], value.v[i])
+        for i in range(n):
+            moments_add_i(&states[group[i]], v[i])
     else:
-        for i in range(value.n):
-            moments_add_u(&states[value.group[i] if value.group != NULL else 0], value.v[i])
+        for i in range(n):
+            moments_add_u(&states[group[i]], v[i])
 
 
 cdef void _moments_float(FloatMoments* states, const Value* value) noexcept nogil:
+    cdef const uint32_t* group = value.group
+    cdef const double* v = <const double*>value.v
+    cdef uint32_t i, n = value.n
     cdef FloatMoments* m
-    cdef double d, delta
-    cdef uint32_t i
-    for i in range(value.n):
-        memcpy(&d, &value.v[i], 8)
-        if d == d:
-            m = &states[value.group[i] if value.group != NULL else 0]
+    cdef double delta
+    for i in range(n):
+        if v[i] == v[i]:
+            m = &states[group[i]]
             m.n += 1
-            delta = d - m.mean
-            m.mean += delta / m.n
-            m.square += delta * (d - m.mean)
+            delta = v[i] - m.mean
+            m.mean += delta / <double>m.n
+            m.square += delta * (v[i] - m.mean)
+
+
+cdef void _moments_of(FloatMoments* m, const Value* value) noexcept nogil:
+    # One group: the chunk's mean first, then the squares around it, then both joined.
+    cdef FloatMoments chunk
+    cdef reduced r
+    if value.n == 0:
+        return
+    reduce_column(&r, 10, value.v, value.n)
+    chunk.n = r.n
+    if r.n:
+        chunk.mean = (r.sum + r.error) / <double>r.n
+        chunk.square = square_differences(<const double*>value.v, value.n, chunk.mean)
+        _merge_moments(m, &chunk)
 
 
 cdef void _extreme_bytes(State* s, const Value* value, const Chunk* c) noexcept nogil:
@@ -293,26 +330,34 @@ cdef inline bint _earlier(const Event* a, int64_t time, int32_t lane, uint64_t r
 
 
 cdef void _events(State* s, const Value* value, const Chunk* c) noexcept nogil:
+    cdef uint32_t i, k
+    if c.single < 0 or c.time == NULL:
+        for i in range(c.n):
+            _event(s, value, c, i, c.group[i] if c.group != NULL else 0)
+        return
+    # One group: only the earliest time of the chunk counts, in its first row that has it; or the latest, in its last.
+    k = 0
+    for i in range(1, c.n):
+        if (c.time[i] < c.time[k]) if s.kind == FIRST else (c.time[i] >= c.time[k]):
+            k = i
+    _event(s, value, c, k, <uint32_t>c.single)
+
+
+cdef inline void _event(State* s, const Value* value, const Chunk* c, uint32_t i, uint32_t group) noexcept nogil:
     cdef const Source* source = &value.source
     cdef bint address = source.kind != NUMBER and source.kind != WIDE and source.kind != WIDE_HASH
-    cdef bint no6 = address and no_ipv6(source, c)
-    cdef uint32_t i, row, v4
-    cdef int64_t time
-    cdef uint8_t* payload
-    cdef Event* e
-    for i in range(c.n):
-        e = <Event*>(s.data + <size_t>(c.group[i] if c.group != NULL else 0) * s.width)
-        time = c.time[i] if c.time != NULL else 0
-        row = row_of(c, i)
-        if e.seen and _earlier(e, time, c.lane, c.base + row) == (s.kind == FIRST):
-            continue
-        e.time, e.lane, e.row, e.seen = time, c.lane, c.base + row, 1
-        payload = <uint8_t*>(e + 1)
-        if address:
-            payload[0] = <uint8_t>ip_at(source, c, row, no6, &v4, payload + 1)
-            memcpy(payload + 17, &v4, 4)
-        else:
-            memcpy(payload, c.col[source.col] + <size_t>row * source.width, source.width)
+    cdef uint32_t row = row_of(c, i), v4
+    cdef int64_t time = c.time[i] if c.time != NULL else 0
+    cdef Event* e = <Event*>(s.data + <size_t>group * s.width)
+    cdef uint8_t* payload = <uint8_t*>(e + 1)
+    if e.seen and _earlier(e, time, c.lane, c.base + row) == (s.kind == FIRST):
+        return
+    e.time, e.lane, e.row, e.seen = time, c.lane, c.base + row, 1
+    if address:
+        payload[0] = <uint8_t>ip_at(source, c, row, no_ipv6(source, c), &v4, payload + 1)
+        memcpy(payload + 17, &v4, 4)
+    else:
+        memcpy(payload, c.col[source.col] + <size_t>row * source.width, source.width)
 
 
 # ---- merging -----------------------------------------------------------------------------------------------------

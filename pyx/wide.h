@@ -104,6 +104,36 @@ static inline void moments_merge(struct moments *m, const struct moments *o) {
     m->square[2] += o->square[2];
 }
 
+/* n numbers of one group.  Below 2^32 in size the squares are summed by halves, which vectorises. */
+static inline void moments_add(struct moments *m, int is_signed, const uint64_t *v, uint32_t n) {
+    struct moments chunk = {0};
+    uint64_t all = 0, low = 0, high = 0, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        all |= is_signed && (int64_t)v[i] < 0 ? 0 - v[i] : v[i];
+    if (all >> 32) {
+        for (uint32_t i = 0; i < n; i++)
+            if (is_signed)
+                moments_add_i(&chunk, v[i]);
+            else
+                moments_add_u(&chunk, v[i]);
+    } else {
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t size = is_signed && (int64_t)v[i] < 0 ? 0 - v[i] : v[i];
+            uint64_t square = (uint64_t)(uint32_t)size * (uint32_t)size;
+            sum += v[i];
+            low += (uint32_t)square;
+            high += square >> 32;
+        }
+        chunk.n = n;
+        if (is_signed)
+            total_add_i(&chunk.sum, sum);
+        else
+            total_add_u(&chunk.sum, sum);
+        moments_square(&chunk, low + ((uwide_t)high << 32));
+    }
+    moments_merge(m, &chunk);
+}
+
 /* out (four words) = a (three or fewer words) * b */
 static inline void wide_scale(uint64_t out[4], const uint64_t a[3], uint64_t b) {
     uwide_t carry = 0;

@@ -172,6 +172,29 @@ def test_many_groups_merge_and_grow(duck: Any) -> None:
     assert at == count
 
 
+def test_keys_that_drift_and_jump() -> None:
+    """Keys near each other are looked up by value in a window that moves; the answer does not show it."""
+    rng = np.random.default_rng(5)
+    schema = Schema("t", [Field("k", "u32"), Field("s", "i64")])
+    parts = []
+    for step in range(300):
+        start = (step // 40) * 50_000 if step % 7 else (1 << 32) - 40_000 * (1 + step % 3)
+        parts.append((start + rng.integers(0, 40_000, 2048)) % (1 << 32))
+    keys = np.concatenate([*parts, rng.integers(0, 1 << 32, 4096)]).astype("<u4")
+    for column, by in ((0, "k"), (1, "s")):
+        buffers: list[Any] = [None, None]
+        question = Question(schema, parse_aggregates("count", schema), parse_by(by, schema))
+        rollup = question.rollup()
+        values = keys if by == "k" else keys.astype("<i8") - (1 << 31)
+        for start in range(0, len(keys), 50_000):
+            buffers[column] = values[start:start + 50_000].copy()
+            rollup.update(Block.wrap(schema.layout, len(buffers[column]), buffers))
+        wanted, counts = np.unique(values, return_counts=True)
+        found = list(question.answer(rollup))
+        assert np.array_equal(np.concatenate([np.frombuffer(b.buffer(0), values.dtype) for b in found]), wanted)
+        assert np.array_equal(np.concatenate([np.frombuffer(b.buffer(1), "<u8") for b in found]), counts)
+
+
 # ---- result schemas, order, top, having -------------------------------------------------------------------------
 
 
@@ -202,6 +225,21 @@ def test_types_units_and_words_of_results() -> None:
     text = "sum(w), avg(w), stddev(w), p50(w), min(w), rate(w), sum(d), sum(e)"
     own = Question(SCHEMA, parse_aggregates(text, SCHEMA), [])
     assert [f.type.text for f in own.result.fields] == ["duration"] * 5 + ["f64", "i64", "f64"]
+
+
+def test_the_fields_a_question_reads() -> None:
+    packet = builtin("packet")
+
+    def reads(agg: str, by: str = "") -> tuple[str, ...]:
+        return Question(packet, parse_aggregates(agg, packet), parse_by(by, packet) if by else []).reads
+
+    assert reads("count") == ()
+    assert reads("count, sum(len)", "dst_port") == ("len", "dst_port")
+    assert reads("distinct(src_ip)", "dst_ip/24") == ("ip_version", "src_ip", "dst_ip")
+    assert reads("rate") == reads("count", "1s") == reads("rate", "1s") == ("ts",)
+    assert reads("last(ttl)", "flow") == (
+        "ts", "ip_version", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "ttl",
+    )  # fmt: skip
 
 
 def test_results_print_as_any_records() -> None:

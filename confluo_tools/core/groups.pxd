@@ -25,10 +25,15 @@ cdef class Groups:
     cdef uint32_t words
     cdef Table table                    # packed key -> number
     cdef uint32_t* direct               # one 8- or 16-bit key: number + 1 by value, instead of slots
+    cdef uint32_t* window               # keys of one word: number + 1 of the keys from `base` on, 0 not looked up yet
+    cdef uint64_t base
+    cdef uint32_t missed                # chunks that would have fitted into a window elsewhere
     cdef uint64_t** word                # the words of a chunk's keys
     cdef bint narrow
     cdef uint32_t count(self) noexcept nogil
     cdef int assign(self, Chunk* c, uint32_t* out) noexcept nogil
     cdef uint32_t at(self, uint64_t value) noexcept nogil
+    cdef bint _aim(self, uint64_t low, uint64_t high) noexcept nogil
+    cdef void _look(self, uint32_t n, uint32_t* out) noexcept nogil
     cdef int adopt(self, Groups other, uint32_t* out) noexcept nogil
     cdef int column(self, int part, uint8_t* out, uint8_t* out6) noexcept nogil

@@ -23,6 +23,7 @@ cdef extern from "wide.h" nogil:
     void moments_add_u(moments* m, uint64_t v) noexcept
     void moments_add_i(moments* m, uint64_t v) noexcept
     void moments_merge(moments* m, const moments* o) noexcept
+    void moments_add(moments* m, int is_signed, const uint64_t* v, uint32_t n) noexcept
     double moments_stddev(const moments* m) noexcept
 
 cdef extern from "load.h" nogil:
@@ -35,6 +36,7 @@ cdef extern from "load.h" nogil:
         double error
         uint64_t n
     void reduce_column(reduced* r, int code, const void* p, uint32_t n) noexcept
+    double square_differences(const double* p, uint32_t n, double mean) noexcept
     void two_sum(double* s, double* e, double x) noexcept
 
 cdef enum StateKind:
@@ -75,8 +77,8 @@ cdef struct Value:          # one field, loaded for a chunk; several states may 
     int domain              # c_sketch.Domain
     uint64_t* v
     uint32_t n
-    const uint32_t* group   # group of each value, NULL if there is one group
-    uint32_t* own           # room for `group` when values are not one a row
+    const uint32_t* group   # group of each value
+    uint32_t* own           # room for `group` when values are not one a row; without keys it stays zero
     uint8_t* present
 
 cdef struct State:
@@ -96,7 +98,7 @@ cdef struct State:
 
 cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil
 cdef int state_groups(State* s, uint32_t groups, const Value* value) noexcept nogil
-cdef void state_reduced(State* s, const Value* value, const reduced* r, uint64_t n) noexcept nogil
+cdef void state_reduced(State* s, const Value* value, const reduced* r, uint32_t group, uint64_t n) noexcept nogil
 cdef int state_update(State* s, Value* value, const Chunk* c, const reduced* r) noexcept nogil
 cdef int state_merge(State* s, State* o, const Value* value, const uint32_t* group, uint32_t groups,
                      const uint32_t* to, uint64_t offset) noexcept nogil

@@ -37,6 +37,7 @@ _WORDS = {
 class Question:
     """Aggregates ``aggs`` of the rows of ``schema`` grouped ``by`` keys; ``result`` is the schema of the answer.
 
+    ``reads`` are the names of the fields that it looks at, ``keys`` those of the result's group columns.
     Raises UsageError for an aggregate that has no meaning for its field.
     """
 
@@ -64,6 +65,7 @@ class Question:
         self.result = Schema("aggregate", fields, f"{words}{grouped} of {schema.kind}")
         self._specs = tuple(self._spec(agg) for agg in self.aggs)
         self._rated = any(agg.func == "rate" for agg in self.aggs)
+        self.reads = self._read(key.field for key, _ in flat)
 
     # What the core computes
 
@@ -132,8 +134,19 @@ class Question:
         func = _CORE.get(agg.func, agg.func)
         if agg.field is None:
             return (func,)
+        if self._time is not None and agg.field == self._time.name and func in ("first", "last"):
+            func = "min" if func == "first" else "max"  # the same, and cheaper
         spec = (func, self._operand(self.source[agg.field]))
         return (*spec, round((agg.q or 0.0) * 1_000_000)) if func == "quantile" else spec
+
+    def _read(self, keys: Iterable[str]) -> tuple[str, ...]:
+        names = {*keys, *(agg.field for agg in self.aggs if agg.field is not None)}
+        names |= {self.source[name].version for name in names}
+        if self._time is not None and (
+            (self._rated and not self._step) or any(agg.func in ("first", "last") for agg in self.aggs)
+        ):
+            names.add(self._time.name)
+        return tuple(f.name for f in self.source.fields if f.name in names)
 
     # Partial, merge, finish
 
@@ -218,9 +231,7 @@ def aggregate(
     rollup = question.rollup()
     for block, picks in pairs:
         rollup.update(block, picks)
-    return question.result, question.answer(
-        rollup, having=having, top=top, order=order, since=since, until=until
-    )
+    return question.result, question.answer(rollup, having=having, top=top, order=order, since=since, until=until)
 
 
 def _flat(by: Iterable[By]) -> Iterator[tuple[By, str]]:
