@@ -180,7 +180,9 @@ def test_nohup_is_respected() -> None:
 # -- progress --------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_for_terminals_and_rare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_for_terminals_and_rare(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     silent = Progress("x", 10)
     assert not silent.on  # pytest's stderr is no terminal
     with silent:

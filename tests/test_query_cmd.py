@@ -46,7 +46,8 @@ def asked(where: Path, *words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("operands", "read", "expr", "inputs", "text"), [
-    ([], [], None, [], ""), (["a"], [], None, ["a"], ""), (["a", "tcp", "and", "port 80"], [], None, ["a"], "tcp and port 80"),
+    ([], [], None, [], ""), (["a"], [], None, ["a"], ""),
+    (["a", "tcp", "and", "port 80"], [], None, ["a"], "tcp and port 80"),
     (["tcp"], ["a", "b"], None, ["a", "b"], "tcp"), (["a", "b"], [], "tcp", ["a", "b"], "tcp"),
     (["b"], ["a"], "tcp", ["a", "b"], "tcp"), (["-", "tcp"], [], None, ["-"], "tcp"), ([], [], "tcp", [], "tcp"),
 ])  # fmt: skip
@@ -170,7 +171,9 @@ def test_samples_are_whole_flows_and_nested(log: Path, rows: list[dict[str, Any]
 
 def test_names_or_numbers(log: Path) -> None:
     named = lines(run("confluo-query", log, "tcp", "-c", "1", "-f", "proto,tcp_flags,eth_type", "-T"))
-    plain = lines(run("confluo-query", log, "tcp", "-c", "1", "-f", "proto,tcp_flags,eth_type", "-T", "-n", "--no-header"))
+    plain = lines(
+        run("confluo-query", log, "tcp", "-c", "1", "-f", "proto,tcp_flags,eth_type", "-T", "-n", "--no-header")
+    )
     assert named[2].split("\t") == ["tcp", "syn|ece|cwr", "ip"]
     assert plain == ["6\t194\t2048"]
 
@@ -220,7 +223,8 @@ def test_groups_in_every_format(log: Path) -> None:
 
 @pytest.mark.parametrize(("words", "says"), [
     (["--count", "--agg", "count"], "--count and --agg exclude each other"), (["--agg", "cont"], "cont"),
-    (["--agg", "sum(src_ip)"], "needs numbers"), (["--by", "nope"], "nope"), (["--by", "proto", "--having", "x > 1"], "'x'"),
+    (["--agg", "sum(src_ip)"], "needs numbers"), (["--by", "nope"], "nope"),
+    (["--by", "proto", "--having", "x > 1"], "'x'"),
     (["--agg", "count", "--top", "0"], "--top"), (["dst_prt == 1"], "did you mean 'dst_port'"), (["(tcp"], "column"),
 ])  # fmt: skip
 def test_questions_without_meaning(words: list[str], says: str, log: Path) -> None:

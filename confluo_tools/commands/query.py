@@ -145,7 +145,8 @@ def split_operands(operands: list[str], read: list[str], expression: str | None)
         raise FormatError("No such file or directory", where=operands[0], hint=hint)
     for word in operands[1:]:
         if os.path.exists(word):
-            raise UsageError("is a file, not an expression", where=word, hint="several inputs: -r A -r B, or -e EXPR A B")
+            hint = "several inputs: -r A -r B, or -e EXPR A B"
+            raise UsageError("is a file, not an expression", where=word, hint=hint)
     return operands[:1], " ".join(operands[1:])
 
 
