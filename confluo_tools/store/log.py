@@ -225,6 +225,7 @@ class Log:
         try:
             recover.settle(self.control, claim, self._shapes, self._shape, number > 0)
             self.control.claim(claim.lane, *recover.owner())
+            recover.settle_orphans(self.path, self.control, self._shapes, self._shape, number > 0)
             directory = os.open(claim.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as e:
             os.close(claim.lock)
@@ -234,6 +235,13 @@ class Log:
             self.control, self._shape, claim.lane, directory=directory, lock=claim.lock,
             message=full[0], footer=full[1], sync=number, ahead=ahead, log=self,
         )  # fmt: skip
+
+    def settle(self) -> None:
+        """Seal the rows of writers that have died.  Every `writer` begins with it; raises StoreError, DiskFullError."""
+        try:
+            recover.settle_orphans(self.path, self.control, self._shapes, self._shape, self.control.sync > 0)
+        except OSError as e:
+            raise self._trouble(e) from None
 
     def _trouble(self, e: OSError) -> StoreError:
         where = e.filename or self.path

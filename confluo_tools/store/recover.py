@@ -83,6 +83,26 @@ def claim(path: str, control: Control) -> Claim:
     raise BusyError(f"all {control.lanes} lanes have a writer", where=path, hint="stop one of them first")
 
 
+def settle_orphans(path: str, control: Control, shapes: Mapping[bytes, Shape], shape: Shape, sync: bool) -> None:
+    """Seal what dead writers left in lanes that nobody has claimed since.  Raises OSError."""
+    for lane in range(control.claimed):
+        if control.rows(lane) <= control.sealed(lane):
+            continue
+        folder = lane_folder(path, lane)
+        try:
+            lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            settle(control, Claim(lane, folder, lock), shapes, shape, sync)
+            control.release(lane)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+
 def settle(control: Control, claim: Claim, shapes: Mapping[bytes, Shape], shape: Shape, sync: bool) -> None:
     """Leave the lane with sealed segments only, ending at its published tail.
 
