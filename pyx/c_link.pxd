@@ -282,8 +282,6 @@ cdef inline void _cooked(Link* k, bint v2) noexcept nogil:
         k.type = ETH_LLC
     elif k.type < 1536:
         k.type = 0
-    elif hardware == 778 and k.type == 0x88BE:
-        k.type = 0                          # what GRE carried, headers already off
     _show(k)
 
 

@@ -19,7 +19,7 @@ import pytest
 from running import BIN, CAMPUS, environment, lines, on_terminal, run, shell
 
 from confluo_tools import store
-from confluo_tools.schema import builtin
+from confluo_tools.schema import Field, Schema, builtin
 from confluo_tools.sources import open_captures, packet_schema
 from confluo_tools.store import views
 
@@ -177,6 +177,18 @@ def test_append_and_lanes(tmp_path: Path) -> None:
         assert len(_history(log)) == 2
 
 
+def test_append_takes_the_fields_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", log, "--schema", "header64"))
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", log, "--append", "tcp"))
+    tcp = [row for row in parsed(CAMPUS, "ts", "proto") if row[1] == 6]
+    assert table(log, "ts", "proto") == parsed(CAMPUS, "ts", "proto") + tcp
+    store.create(tmp_path / "other", Schema("colours", [Field("colour", "u8")])).close()
+    done = run(CAPTURE, "-r", CAMPUS, "-w", tmp_path / "other", "--append")
+    assert done.returncode == 2
+    assert b"other: has no field that a packet could fill" in done.stderr
+
+
 def test_indexes_are_complete_when_the_capture_is(tmp_path: Path, trace: Path) -> None:
     ok(run(CAPTURE, "-r", trace, "-w", tmp_path / "log", "--index", "src_port,dst_port"))
     with store.open(tmp_path / "log") as log:
@@ -204,6 +216,8 @@ def test_indexes_are_complete_when_the_capture_is(tmp_path: Path, trace: Path) -
     (("-r", "good", "-o", "multilog"), "-o multilog: a MultiLog is a folder; name it with -w LOG"),
     (("-r", "good", "-w", "full"), "full: exists; choose another name"),
     (("-r", "good", "-w", "text/x"), "text/x: "),
+    (("-r", "good", "-w", "good"), "good: exists; choose another name"),
+    (("-r", "good", "-w", "full", "--append"), "full: exists; choose another name"),
     (("-r", "good", "-w", "x", "--schema", "missing.yaml"), "missing.yaml: cannot be read as a schema"),
     (("-r", "good", "-w", "x", "--schema", "odd.yaml"), "odd.yaml: has no field that a packet could fill"),
     (("-r", "good", "-w", "x", "-s", "70000"), "70000 is not in the range"),

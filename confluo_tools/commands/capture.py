@@ -122,7 +122,7 @@ def capture(
         asked = [name for name, on in (("raw", snap), ("file_offset", offset)) if on]
         out = LogOutput(str(output), wanted.project(names) if names else wanted, append=append, asked=asked,
                         index=index, sync=sync, lanes=lanes)  # fmt: skip
-        wanted = with_fields(wanted, out.schema, without="file_offset" if offset is False else "")
+        wanted = with_fields(wanted, out, without="file_offset" if offset is False else "")
     chosen = Chosen(" ".join(expr or []), wanted, sample, sample_packets, limit)
     with open_captures(inputs, wanted, decap=decap, follow=follow) as captures, chosen.signals(captures):
         captures.begin()
@@ -166,19 +166,29 @@ def fields_wanted(schema: str | None, *, offset: bool, snap: int) -> Schema:
 
     if schema is None:
         return packet_schema(offset=offset, snap=snap)
-    from confluo_tools.core.packet import column_names
     from confluo_tools.schema import builtin, builtin_names, load
 
     found = builtin(schema) if schema in builtin_names() and not os.path.exists(schema) else load(schema)
-    if not {c.name for c in found.columns} & {*column_names(), "raw"}:
-        raise UsageError("has no field that a packet could fill", where=schema, hint="confluo-capture -f help")
+    of_packets(found, schema)
     if snap and "raw" not in found:
         found = found.plus([packet_schema(snap=snap)["raw"]])
     return found
 
 
-def with_fields(wanted: Schema, log: Schema, without: str) -> Schema:
+def of_packets(schema: Schema, where: str) -> None:
+    """Raises UsageError unless packets have fields of this schema."""
+    from confluo_tools.core.packet import column_names
+
+    if not {c.name for c in schema.columns} & {*column_names(), "raw"}:
+        raise UsageError("has no field that a packet could fill", where=where, hint="confluo-capture -f help")
+
+
+def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:
     """What to parse: all that an expression may ask for, and all that the log keeps."""
+    log = out.schema
+    if log.kind != wanted.kind:  # it was made with --schema
+        of_packets(log, out.path)
+        return log
     types = {c.name: (c.code, c.size, c.count) for c in wanted.columns}
     for column in log.columns:
         if types.get(column.name, (column.code, column.size, column.count)) != (column.code, column.size, column.count):
@@ -318,10 +328,10 @@ class LogOutput:
         self.path, self.schema, self.lanes = path, schema, lanes
         self.sync = config.text("sync", sync)
         self.rows = 0
-        self._exists = os.path.lexists(path) and (store.is_log(path) or bool(os.listdir(path)))
+        self._exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
         self._new: list[Field] = []
         if self._exists:
-            if not append:
+            if not (append and store.is_log(path)):
                 hint = "--append adds to it" if store.is_log(path) else "choose another name"
                 raise UsageError("exists", where=path, hint=hint)
             with store.open(path, readonly=True) as log:

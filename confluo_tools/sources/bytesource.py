@@ -114,7 +114,10 @@ class ByteSource:
                         if deadline is None:
                             continue
                         return None
-                n = os.readv(self.fd, [buffer])
+                try:
+                    n = os.readv(self.fd, [buffer])
+                except BlockingIOError:  # somebody else made our pipe non-blocking and was faster
+                    continue
                 if n or not self.follow or not self.regular:
                     self.at += n
                     return buffer[:n]
