@@ -230,7 +230,7 @@ class _Parser:
             j = self.i + 1
             while how and self.negates(j):
                 j += 1
-            if not how or not self.is_id(j, qualifier[2]):
+            if not how or not self.is_id(j, qualifier[2], qualifier[0]):
                 return node
             if how == "and":
                 self.and_at = self.places[self.i]
@@ -249,12 +249,15 @@ class _Parser:
                 node = (Both if how == "and" else Either)((node, item), node.pos)
             last = how
 
-    def is_id(self, i: int, kind: str) -> bool:
+    def is_id(self, i: int, kind: str, proto: str) -> bool:
         word = self.word(i)
         if not word or word in RESERVED or self.is_operand(i) or self.op("[", i + 1):
             return False
         if word[0].isdigit() or word[0] == "\\" or ":" in word or try_mac(word) is not None:
-            return True
+            # `port 80 and 10.0.0.1`: an address is no port, so it stands for itself.
+            if proto == "ether" and kind == "host":
+                return try_prefix(word) is None
+            return kind in ("", "host", "net") or try_prefix(word) is None
         if word in KEYWORDS:
             return False
         return word in (SERVICES if kind.startswith("port") else PROTOCOLS if kind.startswith("proto") else ())
@@ -308,8 +311,7 @@ class _Parser:
         token = self.tokens[self.i]
         if self.kinds[self.i] == "word" and try_prefix(token) is not None:
             self.words = True
-            qualifier = "", "", "net" if "/" in token else "host"
-            return self.qualified(qualifier), qualifier
+            return self.qualified(("", "", "net" if "/" in token else "host")), None
         raise self.fail(f"{self.found()} stands alone", "write e.g. port 80, host 10.0.0.1, len > 80")
 
     def flipped(self) -> Syntax:
@@ -483,7 +485,7 @@ class _Parser:
         if self.word() in KINDS and not self.is_operand(self.i):
             kind, alone = "proto" if self.word() == "protochain" else self.word(), False
             self.i += 1
-        if alone and not self.is_id(self.i, "host"):
+        if alone and not self.is_id(self.i, "host", proto):
             return Word(proto, "", "", None, pos), None
         qualifier = proto, direction, kind
         if self.op("("):
