@@ -24,7 +24,8 @@ HERE = Path(__file__).parent
 def fault_points() -> list[str]:
     """Every fault point of a writer, from the sources."""
     found: set[str] = set()
-    for file in ("pyx/c_lane.pxd", "pyx/c_seal.pxd", "pyx/control.pyx", "pyx/seal.pyx", "confluo_tools/store/recover.py"):
+    files = ["pyx/c_lane.pxd", "pyx/c_seal.pxd", "pyx/control.pyx", "pyx/seal.pyx", "confluo_tools/store/recover.py"]
+    for file in files:
         names = re.findall(r'\bfault(?:_point)?\("([\w-]+)"\)', (HERE.parent / file).read_text())
         assert not found & set(names)
         assert len(names) == len(set(names)), f"{file}: a name stands in one place only"

@@ -1,0 +1,174 @@
+"""A full disk is an error with a name: rows before it stay readable, nothing dies of SIGBUS, room lets it go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_rows import ALL_TYPES, SIGNED, block_of, random_columns, read_columns, signed_block, signed_rows
+
+from confluo_tools import store
+from confluo_tools.errors import DiskFullError, StoreError
+from confluo_tools.store.verify import verify
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few MB; `mount -o remount,size=` changes it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a tmpfs")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def resize(disk: Path, kib: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={kib}k", disk], check=True)
+
+
+def full(disk: Path) -> None:
+    """Leave no room at all."""
+    with open(disk / "ballast", "ab", buffering=0) as f:
+        try:
+            while True:
+                f.write(bytes(4096))
+        except OSError:
+            pass
+
+
+@pytest.mark.parametrize("ahead", [-1, 1])
+def test_at_every_size_of_disk(small_disk: Path, ahead: int) -> None:
+    """The disk ends at a different step each time: in a column, a head, a segment, a seal."""
+    log = store.create(small_disk / "t.ml", SIGNED, segment_blocks=1, lanes=8)
+    writer, base, failures, kib = log.writer(ahead=ahead), 0, 0, 420
+    for step in range(60):
+        while True:
+            before = writer.rows
+            try:
+                writer.append(signed_block(1, base + before, 20_001))
+            except DiskFullError:
+                failures += 1
+                assert before <= writer.rows < before + 20_001
+                break
+        rows = base + writer.rows
+        assert log.version().rows == rows
+        at = 0
+        for block in log.blocks():
+            for _, first, n in signed_rows(block):
+                assert first == at
+                at += n
+        assert at == rows
+        assert log.damage == []
+        kib += 149
+        resize(small_disk, kib)
+        if step % 7 == 3:
+            try:
+                writer.close()
+            except DiskFullError:
+                failures += 1
+            kib += 2000
+            resize(small_disk, kib)
+            writer, base = log.writer(ahead=ahead), rows
+            assert writer.base == rows
+    assert failures > 3
+    assert [f for f in verify(log) if f.damage] == []
+    assert log.version().rows == rows
+
+
+def test_rows_before_stay_and_room_lets_it_go_on(small_disk: Path) -> None:
+    resize(small_disk, 3000)
+    log = store.create(small_disk / "t.ml", ALL_TYPES, segment_blocks=2)
+    expected = [b""] * ALL_TYPES.layout.n
+    writer = log.writer()
+    for k in range(1000):
+        columns = random_columns(ALL_TYPES, 1000, k, zero=0.7)
+        before = writer.rows
+        try:
+            writer.append(block_of(ALL_TYPES, columns))
+        except DiskFullError:
+            resize(small_disk, 3000 + 700 * (k + 1))
+            stored = writer.rows - before
+            assert read_columns(log)[0][0] == expected[0] + columns[0][:stored].tobytes()
+            writer.append(block_of(ALL_TYPES, [c[stored:] for c in columns]))
+        expected = [e + c.tobytes() for e, c in zip(expected, columns, strict=True)]
+        if len(expected[0]) > 100_000 * 8:
+            break
+    resize(small_disk, 100_000)
+    assert read_columns(log) == [expected]
+    writer.close()
+    assert read_columns(store.open(small_disk / "t.ml")) == [expected]
+    assert list(verify(log)) == []
+
+
+@pytest.mark.parametrize("rows", [100, 40_000, 70_000])
+def test_closing_on_a_full_disk(small_disk: Path, rows: int) -> None:
+    resize(small_disk, 8000)
+    log = store.create(small_disk / "t.ml", SIGNED)
+    writer = log.writer(ahead=-1)
+    for start in range(0, rows, 50_000):
+        writer.append(signed_block(1, start, min(50_000, rows - start)))
+    full(small_disk)
+    try:
+        writer.close()
+        closed = True
+    except DiskFullError:
+        closed = False
+    for reader in (log, store.open(small_disk / "t.ml")):
+        assert sum(n for b in reader.blocks() for _, _, n in signed_rows(b)) == rows
+        assert reader.damage == []
+    with pytest.raises(DiskFullError, match="the disk is full"), store.open(small_disk / "t.ml").writer() as again:
+        again.append(signed_block(2, 0, 50_000))
+    os.unlink(small_disk / "ballast")
+    with store.open(small_disk / "t.ml").writer() as again:
+        again.append(signed_block(2, 0, 10))
+    log = store.open(small_disk / "t.ml")
+    runs = [run for b in log.blocks() for run in signed_rows(b)]
+    assert sum(n for w, _, n in runs if w == 1) == rows
+    assert runs[-1] == (2, 0, 10)
+    assert all(p.sealed for p in log.segments())
+    assert list(verify(log)) == []
+    assert closed in (True, False)
+
+
+def test_making_a_log_on_a_full_disk(small_disk: Path) -> None:
+    full(small_disk)
+    with pytest.raises(StoreError, match="No space left"):
+        store.create(small_disk / "t.ml", SIGNED)
+    os.unlink(small_disk / "ballast")
+    log = store.create(small_disk / "t.ml", SIGNED)  # over what the first try left
+    full(small_disk)
+    try:
+        writer = log.writer()
+    except DiskFullError:
+        return
+    with pytest.raises(DiskFullError):
+        writer.append(signed_block(1, 0, 1))
+    os.unlink(small_disk / "ballast")
+    resize(small_disk, 4000)
+    writer.append(signed_block(1, 0, 1))
+    writer.close()
+    assert log.version().rows == 1
+
+
+def test_reading_and_checking_on_a_full_disk(small_disk: Path) -> None:
+    """Holes of a mapped tmpfs file need pages when they are read: readers must not read holes."""
+    resize(small_disk, 20_000)
+    log = store.create(small_disk / "t.ml", ALL_TYPES, segment_blocks=2)
+    with log.writer() as writer:
+        columns = random_columns(ALL_TYPES, 65_000, 1, zero=0.8)
+        for _ in range(2):
+            writer.append(block_of(ALL_TYPES, columns))
+    full(small_disk)
+    for reader in (log, store.open(small_disk / "t.ml")):
+        (read,) = read_columns(reader)
+        assert read == [c.tobytes() * 2 for c in columns]
+    assert list(verify(log)) == []
