@@ -97,8 +97,9 @@ cdef class Postings:
         self.path, self.key = path, key
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            start = os.pread(fd, sizeof(h), 0)      # before the length is taken: the file may be growing
             self.size = os.fstat(fd).st_size
-            if self.size < PAGE:
+            if self.size < PAGE or len(start) < sizeof(h):
                 raise ValueError(f"it has {self.size} bytes")
             memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
             if memory == MAP_FAILED:
@@ -106,13 +107,13 @@ cdef class Postings:
             self.map = <uint8_t*>memory
         finally:
             os.close(fd)
-        memcpy(&h, self.map, sizeof(h))
+        memcpy(&h, <const char*>start, sizeof(h))
         if h.crc != crc32c(&h, KEY_BYTES) or memcmp(h.magic, INDEX_MAGIC, 8):
             raise ValueError("its header is damaged")
         if (<uint8_t*>&h)[:KEY_BYTES + 4] != key:
             raise ValueError("it was made for another segment")
         self.lane, self.base, self.bucket = h.lane, h.base, h.bucket
-        published = load_acquire(&(<FileHeader*>self.map).published)
+        published = h.published
         if published > h.blocks or _header_bytes(h.blocks) > self.size:
             raise ValueError("its header is damaged")
         self.blocks = <int>published
@@ -150,6 +151,10 @@ cdef class Postings:
     def damaged(self):
         """Numbers of the blocks whose postings were found damaged so far."""
         return [i for i in range(self.blocks) if self.chunk[i].state == -1]
+
+    def __len__(self):
+        """Bytes of the file when it was opened."""
+        return self.size
 
     @property
     def grown(self):

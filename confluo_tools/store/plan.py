@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from confluo_tools.store.log import Log
     from confluo_tools.store.version import Version
 
-KEEP = 128 << 20  # bytes of maps left in memory behind the cursor; more is given back
+# Bytes of maps left in memory behind the cursor, more is given back: for one question, and for one of many (`reader`).
+KEEP_ONE, KEEP_MANY = 64 << 20, 512 << 20
 
 
 class Plan:
@@ -37,6 +38,7 @@ class Plan:
 
     ``columns``: numbers of the physical columns that the caller will look at (None: all); their checksums are
     compared before a block is given out, and damaged blocks are left out: see `damaged` and `warnings`.
+    ``reader``: keeps posting files open, and more memory mapped, from question to question.
     ``timed``: measure each step for `explain`.  Raises UsageError: a time range without a time field.
     """
 
@@ -71,6 +73,7 @@ class Plan:
         self._indexes = self._reader.refresh() if self._reader is not None else []
         self._indexed: dict[int, int] = {}  # column -> blocks that had postings
         self._seen_damage = len(log.damage)
+        self._keep = KEEP_ONE if reader is None else KEEP_MANY
         self._blocks = 0
         row_bytes = schema.layout.row_bytes
         self._scan_bytes = sum(_width(schema, i) for i in self._used) / max(row_bytes, 1)
@@ -88,7 +91,7 @@ class Plan:
         search, picks = Search(self.program), Picks()  # of our own: lanes take turns in `ordered`
         select = search.select
         columns = self.columns
-        behind = _Behind()
+        behind = _Behind(self._keep)
         for part in parts:
             search.open(self._postings(part))
             given = False
@@ -103,14 +106,13 @@ class Plan:
                     continue
                 given = True
                 yield block, picks
-            behind.passed(part, self._touched(part, given, bool(search.postings)))
-        self._close()
+            behind.passed(part, search.postings, self._touched(part, given, search.postings))
 
     def count(self) -> int:
         """How many rows there are, without looking at any where postings or zone maps know."""
         search, picks = Search(self.program), Picks()
         count = search.count
-        behind = _Behind()
+        behind = _Behind(self._keep)
         total = 0
         for part in self.log.segments(self.version):
             search.open(self._postings(part))
@@ -122,8 +124,7 @@ class Plan:
                     self._skip(block)
                 else:
                     total += found
-            behind.passed(part, self._touched(part, False, bool(search.postings)))
-        self._close()
+            behind.passed(part, search.postings, self._touched(part, False, search.postings))
         return total
 
     def ordered(self) -> Iterator[tuple[Block, Picks]]:
@@ -172,23 +173,18 @@ class Plan:
             self._indexed[column] = self._indexed.get(column, 0) + min(found.blocks, part.blocks)
         return postings
 
-    def _touched(self, part: Part, given: bool, indexed: bool) -> float:
-        # A guess at the bytes of the segment that are in memory now because of us.
+    def _touched(self, part: Part, given: bool, postings: dict[int, Postings]) -> float:
+        # A guess at the bytes of the segment and its postings that are in memory now because of us.
         size: float = part.rows * self.log.schema.layout.row_bytes
+        lists = sum(map(len, postings.values()))
         if given:
-            return size
-        if indexed:
-            return size * 0.02
-        return size * self._scan_bytes
+            return size + lists
+        return 0.02 * size + lists if postings else size * self._scan_bytes
 
     def _skip(self, block: SegmentBlock | None) -> None:
         if block is not None:
             block.check(self._used)  # notes which column it is, and that the block is not to be used
         self.damaged += 1
-
-    def _close(self) -> None:
-        if self._reader is not None:
-            self._reader.report()
 
     @property
     def warnings(self) -> list[tuple[str, str]]:
@@ -196,7 +192,10 @@ class Plan:
         found = []
         for path, block, reason in self.log.damage[self._seen_damage :]:
             found.append((path, reason if block is None else f"block {block}: {reason}"))
-        return found + ([] if self._reader is None else self._reader.warnings)
+        if self._reader is not None:
+            self._reader.report()
+            found += self._reader.warnings
+        return found
 
     # --- what was done
 
@@ -244,16 +243,19 @@ _COUNTERS = ("zone_none", "zone_all", "by_index", "by_scan", "by_list", "rows_in
 
 class _Behind:
     # Segments behind the cursor, the memory of whose maps is given back when there is too much of it.
-    def __init__(self) -> None:
-        self.parts: list[tuple[Part, float]] = []
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.parts: list[tuple[Part, dict[int, Postings], float]] = []
         self.size = 0.0
 
-    def passed(self, part: Part, size: float) -> None:
-        self.parts.append((part, size))
+    def passed(self, part: Part, postings: dict[int, Postings], size: float) -> None:
+        self.parts.append((part, postings, size))
         self.size += size
-        while self.size > KEEP and self.parts:
-            old, much = self.parts.pop(0)
+        while self.size > self.keep and self.parts:
+            old, lists, much = self.parts.pop(0)
             old.release()
+            for one in lists.values():
+                one.release()
             self.size -= much
 
 

@@ -186,9 +186,11 @@ def add_index(log: Log, field: str, bucket: int | None = None, *, update_now: bo
 def _remove_unusable(path: str) -> None:
     # A definition that `indexes` does not accept is in the way of a new one.
     if os.path.lexists(path):
-        gone = os.path.join(os.path.dirname(path), f".dropped.{os.getpid()}.{time.monotonic_ns()}")
-        os.rename(path, gone)
-        _remove_tree(gone)
+        folder = os.path.dirname(path)
+        os.rename(path, os.path.join(folder, f".dropped.{os.getpid()}.{time.monotonic_ns()}"))
+        for name in os.listdir(folder):
+            if name.startswith(".dropped."):  # also those whose remover was killed
+                _remove_tree(os.path.join(folder, name))
 
 
 def drop_index(log: Log, field: str) -> bool:
@@ -326,7 +328,7 @@ def _complete_blocks(path: str, key: bytes, part: Part) -> int | None:
 
 
 def _forget_removed(log: Log, view: View, parts: list[Part]) -> None:
-    # Segments that retention removed leave posting files behind.
+    # Segments that retention removed leave posting files behind, killed makers half-made ones.
     kept = {view.file(p) for p in parts}
     try:
         lanes = [n for n in os.listdir(view.path) if n.startswith("lane-")]
@@ -337,7 +339,7 @@ def _forget_removed(log: Log, view: View, parts: list[Part]) -> None:
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
             segment = os.path.join(log.path, lane, name.split(".")[0] + ".arrow")
-            if path not in kept and not os.path.exists(segment):
+            if name.endswith(".tmp") or (path not in kept and not os.path.exists(segment)):
                 os.unlink(path)
 
 
