@@ -444,6 +444,15 @@ def test_follow_a_growing_file(tmp_path: Path) -> None:
     assert table(log, "ts") == [(ts,) for ts, _ in packets(40)]
 
 
+def test_what_can_be_read_again_is_not_forced_to_the_disk(tmp_path: Path) -> None:
+    data = gzip.decompress(CAMPUS.read_bytes())
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", tmp_path / "a"))
+    ok(run(CAPTURE, "-r", "-", "-w", tmp_path / "b", stdin=data))
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", tmp_path / "c", "--sync", "batch"))
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", tmp_path / "d", env=environment(CONFLUO_SYNC="seal")))
+    assert [store.open(tmp_path / name).sync for name in "abcd"] == ["none", "seal", "batch", "seal"]
+
+
 def test_several_writers_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     ok(run(CAPTURE, "-r", CAMPUS, "-w", log, "-c", "0"))

@@ -121,7 +121,7 @@ def capture(
     if to_log:
         asked = [name for name, on in (("raw", snap), ("file_offset", offset)) if on]
         out = LogOutput(str(output), wanted.project(names) if names else wanted, append=append, asked=asked,
-                        index=index, sync=sync, lanes=lanes)  # fmt: skip
+                        index=index, sync=sync_when(sync, again=of_files and not follow), lanes=lanes)  # fmt: skip
         wanted = with_fields(wanted, out, without="file_offset" if offset is False else "")
     chosen = Chosen(" ".join(expr or []), wanted, sample, sample_packets, limit)
     with open_captures(inputs, wanted, decap=decap, follow=follow) as captures, chosen.signals(captures):
@@ -196,6 +196,13 @@ def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:
             what = f"field '{column.name}' does not fit the one that the log has ({column.field.type.text})"
             raise UsageError(what, hint=hint)
     return wanted.plus([f for f in log.fields if f.name not in wanted and f.name != without])
+
+
+def sync_when(flag: str | None, *, again: bool) -> str:
+    """What must reach the disk: as asked or configured; else nothing if the input could be read ``again``."""
+    if flag is None and config.setting("sync").origin == "default":
+        return "none" if again else "seal"
+    return config.text("sync", flag)
 
 
 class Chosen:
@@ -320,13 +327,12 @@ class LogOutput:
     """
 
     def __init__(
-        self, path: str, schema: Schema, *, append: bool, asked: list[str], index: str | None, sync: str | None,
+        self, path: str, schema: Schema, *, append: bool, asked: list[str], index: str | None, sync: str,
         lanes: int,
     ) -> None:  # fmt: skip
         from confluo_tools import store
 
-        self.path, self.schema, self.lanes = path, schema, lanes
-        self.sync = config.text("sync", sync)
+        self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
         self.rows = 0
         self._exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
         self._new: list[Field] = []
