@@ -221,7 +221,7 @@ cdef int _order(State* s) except -1:
     # Sort the (group, bucket) pairs once for all quantiles of a field.
     cdef size_t n = s.table.count, i
     cdef uint64_t* key
-    if s.order != NULL:
+    if s.order != NULL or n == 0:
         return 0
     key = <uint64_t*>malloc(max(n, <size_t>1) * 20)
     s.order = <uint32_t*>malloc(max(n, <size_t>1) * 4)
