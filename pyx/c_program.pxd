@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from c_block cimport MASK_WORDS
+from c_block cimport BLOCK_ROWS, MASK_WORDS
 from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, NONE, NOT_INDEXED, SOME, Context, Found, Node, narrow,
                      now_ns, scan, slot_list, slot_words)
 from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_rows, chunk_start
@@ -151,7 +151,7 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
             for i in range(b - a):
                 words[row[i] >> 6] |= <uint64_t>1 << (row[i] & 63)
         n = node.found
-        if h.rows != c.rows:
+        if c.rows < BLOCK_ROWS:                                     # an older version, or a file made to harm
             clear_tail(words, c.rows)
             n = c.kernel.count(words, MASK_WORDS)
         out.kind, out.words, out.n = MASK, words, n

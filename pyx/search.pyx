@@ -1,5 +1,6 @@
 """A program over the blocks of a log: postings where they serve, checksums before the first look; lanes by time."""
 
+from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -89,12 +90,14 @@ cdef class Merger:
         if not 1 <= lanes <= 65535:
             raise ValueError(f"{lanes} lanes")
         self.layout, self.lanes, self.ts = layout, lanes, ts
-        self._kept = [None] * lanes
+        self._kept, self._pool = [None] * lanes, []
         self.cursor = <Cursor*>calloc(lanes, sizeof(Cursor))
         self.from_lane = <uint16_t*>calloc(MERGE_ROWS, 2)
         self.from_row = <uint16_t*>calloc(MERGE_ROWS, 2)
         self.wanted = <bint*>calloc(layout.n, sizeof(bint))
-        if self.cursor == NULL or self.from_lane == NULL or self.from_row == NULL or self.wanted == NULL:
+        self.base = <const uint8_t**>calloc(lanes, sizeof(uint8_t*))
+        if (self.cursor == NULL or self.from_lane == NULL or self.from_row == NULL or self.wanted == NULL
+                or self.base == NULL):
             raise MemoryError
         for i in range(layout.n) if columns is None else columns:
             if not 0 <= i < layout.n:
@@ -106,6 +109,7 @@ cdef class Merger:
         free(self.from_lane)
         free(self.from_row)
         free(self.wanted)
+        free(self.base)
 
     def load(self, int lane, Block block, Picks picks):
         """The next rows of ``lane`` (its last ones are used up); block None: there are no more."""
@@ -124,6 +128,8 @@ cdef class Merger:
             raise ValueError("a block of other columns")
         c.col, c.ts = block.col, <const int64_t*>block.col[self.ts]
         c.rows, c.n = picks.as_list(), picks.n
+        if c.n:
+            c.head = c.ts[c.rows[0]]
 
     @property
     def hungry(self):
@@ -138,10 +144,21 @@ cdef class Merger:
         """Merge until a lane is hungry or a block is full; that block, or None."""
         cdef int full
         if self.out is None:
-            self.out = Staging(self.layout, MERGE_ROWS)
+            self.out = self.blank()
         with nogil:
             full = self.merge()
         return self.flush() if full else None
+
+    cdef Staging blank(self):
+        # A block that nobody else holds any more serves again: fresh memory costs more than the merge itself.
+        cdef Staging block
+        for block in self._pool:
+            if Py_REFCNT(block) == 2:           # the pool and this variable
+                return block
+        block = Staging(self.layout, MERGE_ROWS)
+        if len(self._pool) < 4:
+            self._pool.append(block)
+        return block
 
     def flush(self):
         """The rows merged so far as a block, None when there are none."""
@@ -155,58 +172,72 @@ cdef class Merger:
 
     cdef int merge(self) noexcept nogil:
         # 1 when the block is full.  A lane goes on while it is before the second best.
+        cdef Cursor* cursor = self.cursor
         cdef Cursor* c
         cdef int i, best, second
-        cdef int64_t t, limit = 0
-        while self.filled + self.pending < MERGE_ROWS:
+        cdef int64_t limit
+        cdef uint32_t pending = self.pending, room = MERGE_ROWS - self.filled
+        while pending < room:
             best = second = -1
             for i in range(self.lanes):
-                c = &self.cursor[i]
-                if c.n == 0:
-                    continue
+                c = cursor + i
                 if c.at >= c.n:
+                    if c.n == 0:
+                        continue
+                    self.pending = pending
                     return 0
-                t = c.ts[c.rows[c.at]]
-                if best < 0 or t < self.cursor[best].ts[self.cursor[best].rows[self.cursor[best].at]]:
+                if best < 0 or c.head < cursor[best].head:
                     second = best
                     best = i
-                elif second < 0 or t < self.cursor[second].ts[self.cursor[second].rows[self.cursor[second].at]]:
+                elif second < 0 or c.head < cursor[second].head:
                     second = i
             if best < 0:
+                self.pending = pending
                 return 0
-            c = &self.cursor[best]
-            if second >= 0:
-                limit = self.cursor[second].ts[self.cursor[second].rows[self.cursor[second].at]]
-            while c.at < c.n and self.filled + self.pending < MERGE_ROWS:
-                t = c.ts[c.rows[c.at]]
-                if second >= 0 and (t > limit or t == limit and best > second):
-                    break
-                self.from_lane[self.pending] = <uint16_t>best
-                self.from_row[self.pending] = c.rows[c.at]
-                self.pending += 1
+            c = cursor + best
+            # Equal times go by lane: the best may take them when it comes before the second.
+            limit = cursor[second].head if second >= 0 else 0
+            while second < 0 or c.head < limit or c.head == limit and best < second:
+                self.from_lane[pending] = <uint16_t>best
+                self.from_row[pending] = c.rows[c.at]
+                pending += 1
                 c.at += 1
+                if c.at == c.n:
+                    break
+                c.head = c.ts[c.rows[c.at]]
+                if pending == room:
+                    break
+        self.pending = pending
         return 1
 
     cdef void gather(self) noexcept nogil:
-        cdef uint32_t i, width, n = self.pending, row
-        cdef const uint8_t* p
+        cdef uint32_t i, width, n = self.pending
+        cdef const uint16_t* lane = self.from_lane
+        cdef const uint16_t* row = self.from_row
+        cdef const uint8_t** base = self.base
         cdef uint8_t* out
-        cdef int k
+        cdef int k, j
         for k in range(self.layout.n):
             if not self.wanted[k] or n == 0:
                 continue
             width = self.layout.column[k].width
             out = self.out.out[k] + <size_t>self.filled * width
-            for i in range(n):
-                row = self.from_row[i]
-                p = self.cursor[self.from_lane[i]].col[k]
-                if width == 4:
-                    (<uint32_t*>out)[i] = (<const uint32_t*>p)[row]
-                elif width == 2:
-                    (<uint16_t*>out)[i] = (<const uint16_t*>p)[row]
-                elif width == 8:
-                    (<uint64_t*>out)[i] = (<const uint64_t*>p)[row]
-                else:
-                    memcpy(out + <size_t>i * width, p + <size_t>row * width, width)
+            for j in range(self.lanes):
+                base[j] = self.cursor[j].col[k] if self.cursor[j].col != NULL else NULL
+            if width == 1:
+                for i in range(n):
+                    out[i] = base[lane[i]][row[i]]
+            elif width == 2:
+                for i in range(n):
+                    (<uint16_t*>out)[i] = (<const uint16_t*>base[lane[i]])[row[i]]
+            elif width == 4:
+                for i in range(n):
+                    (<uint32_t*>out)[i] = (<const uint32_t*>base[lane[i]])[row[i]]
+            elif width == 8:
+                for i in range(n):
+                    (<uint64_t*>out)[i] = (<const uint64_t*>base[lane[i]])[row[i]]
+            else:
+                for i in range(n):
+                    memcpy(out + <size_t>i * width, base[lane[i]] + <size_t>row[i] * width, width)
         self.filled += n
         self.pending = 0

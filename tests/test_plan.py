@@ -390,3 +390,16 @@ def test_memory_does_not_grow_with_the_log(tmp_path):
     finally:
         module.KEEP_ONE = kept
     assert most < 6 * size < 12 * size
+
+
+def test_merged_blocks_that_are_kept_stay_as_they_are(world):
+    log, columns = world
+    kept, seen = [], []
+    for block, picks in Plan(log, None, Tree(Range(COLUMN["port"], 0, 80))).ordered():
+        view = block.buffer(ID)
+        kept.append(block if len(kept) % 2 else view)
+        seen.append(bytes(view))
+        assert len(picks) == len(block)
+    assert len(kept) > 4
+    assert [bytes(k if isinstance(k, memoryview) else k.buffer(ID)) for k in kept] == seen
+    assert sum(map(len, seen)) // 8 == int((columns["port"] <= 80).sum())

@@ -16,6 +16,7 @@ cdef struct Cursor:                     # a lane's place in the merge
     const uint8_t** col
     const int64_t* ts
     const uint16_t* rows
+    int64_t head                        # time of the row at `at`
     uint32_t at, n
 
 cdef class Merger:
@@ -24,10 +25,13 @@ cdef class Merger:
     cdef int ts
     cdef Cursor* cursor
     cdef list _kept                     # (block, picks) of each lane
+    cdef list _pool                     # blocks given out, to be used again when their takers let go
     cdef Staging out
+    cdef const uint8_t** base           # scratch of `gather`: one column of each lane
     cdef uint16_t* from_lane
     cdef uint16_t* from_row
     cdef uint32_t pending, filled
     cdef bint* wanted
+    cdef Staging blank(self)
     cdef void gather(self) noexcept nogil
     cdef int merge(self) noexcept nogil
