@@ -301,6 +301,16 @@ def test_streams_and_files_of_any_format(tmp_path: Path) -> None:
     assert b"switch_path" not in run(CAPTURE, "-r", CAMPUS, "-f", "help").stdout
 
 
+def test_a_part_of_a_capture_is_a_capture(tmp_path: Path) -> None:
+    every = [data for _, data in dpkt.pcap.Reader(io.BytesIO(gzip.decompress(CAMPUS.read_bytes())))]
+    udp = [every[i] for i, (proto,) in enumerate(parsed(CAMPUS, "proto")) if proto == 17]
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", tmp_path / "whole.pcap", "udp"))
+    ok(run(CAPTURE, "-r", CAMPUS, "-w", tmp_path / "cut.pcap", "udp", "-s", "50"))
+    for name, size in (("whole", 65536), ("cut", 50)):
+        packets = dpkt.pcap.Reader(io.BytesIO((tmp_path / f"{name}.pcap").read_bytes()))
+        assert [data for _, data in packets] == [data[:size] for data in udp]
+
+
 def test_a_closed_pipe_ends_it_in_silence(trace: Path) -> None:
     done = shell('confluo-capture -r "$1" -T | head -n 1 >/dev/null; echo ${PIPESTATUS[0]}', trace)
     assert (done.stdout, done.stderr) == (b"141\n", b"")

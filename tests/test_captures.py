@@ -247,6 +247,12 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     assert peak < 20_000_000
 
 
+def test_wide_rows_come_in_small_batches(tmp_path: Path) -> None:
+    with open_captures([write(tmp_path, CAPTURE)], packet_schema(snap=65535)) as captures:
+        sizes = {block.rows for block in captures}
+    assert max(sizes) == 63
+
+
 def test_schemas_of_captures() -> None:
     names = [f.name for f in packet_schema(offset=False).fields]
     assert "file_offset" not in names

@@ -130,7 +130,7 @@ def capture(
             out = cli.output(
                 wanted, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
                 fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
-                line_buffered=line_buffered, color=color,
+                line_buffered=line_buffered, color=color, sources=inputs if of_files and not snap else (),
             )  # fmt: skip
         try:
             with cli.Progress("reading", captures.total_bytes, "B") as progress, out:

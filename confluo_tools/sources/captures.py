@@ -16,6 +16,7 @@ from confluo_tools.schema import Field, Schema, builtin
 from confluo_tools.sources.bytesource import GZIP, ZSTD, ByteSource
 
 ROWS = 1024  # rows of a batch: its columns stay in the nearest caches, and Python's share is small
+BATCH_BYTES = 1 << 22  # of wide rows (raw bytes) a batch has fewer
 PATIENCE = 0.05  # s that rows of a live input may wait for others
 MAX_SNAP = 65535
 _MAGICS = "a1b2c3d4 d4c3b2a1 a1b23c4d 4d3cb2a1 a1b2cd34 34cdb2a1 0a0d0d0a"
@@ -72,6 +73,7 @@ class Captures:
         self._names = list(paths) or ["-"]
         if self._names.count("-") > 1:
             raise FormatError("can be read only once", where="standard input")
+        rows = max(min(rows, BATCH_BYTES // self.schema.layout.row_bytes), 16)
         try:
             self._packets = Packets(self.schema.layout, inner=decap == "inner", rows=rows)
         except ValueError as e:
