@@ -221,15 +221,15 @@ cdef class Writer:
                 nanosleep(&pause, NULL)
 
     def prefault(self, int blocks=0):
-        """Reserve and touch all columns of the current segment now (of its first ``blocks`` blocks); for benchmarks."""
+        """Reserve and touch all columns of the segment of the next row (its first ``blocks`` blocks); for benchmarks."""
         cdef Lane* lane = self.lane
         cdef uint64_t all_columns[4]
         cdef int code = 0, k
         self._open()
         memset(all_columns, 255, sizeof(all_columns))
         with nogil:
-            if lane.seg == NULL:
-                code = lane_rotate(lane)
+            if lane.seg == NULL or (lane.filled == lane.block_end and lane.block + 1 == lane.blocks):
+                code = lane_rotate(lane)            # the next append begins in it
             if not code:
                 for k in range(blocks if 0 < blocks < lane.blocks else lane.blocks):
                     lane_feed(lane, lane.seg, k, all_columns)
