@@ -3,7 +3,8 @@
 usage: bench/make_capture.py SOURCE.pcap PACKETS OUT.pcap
 
 Each copy is moved behind the one before it in time, and the second byte of each 10.x IPv4 address (else the
-third) is changed, so that flows differ from copy to copy.  SOURCE: Ethernet, little endian, microseconds or nanoseconds.
+third) is changed, so that flows differ from copy to copy.  SOURCE: Ethernet, little
+endian, microseconds or nanoseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def make(source: Path, packets: int, out: Path) -> int:
     seconds = np.stack([body[records + i].astype(np.int64) << 8 * i for i in range(4)]).sum(axis=0)
     span = int(seconds.max() - seconds.min()) + 1
     frames = records + 16
-    v4 = frames[(body[np.minimum(frames + 12, len(body) - 1)] == 8) & (body[np.minimum(frames + 13, len(body) - 1)] == 0)]
+    last = len(body) - 1
+    v4 = frames[(body[np.minimum(frames + 12, last)] == 8) & (body[np.minimum(frames + 13, last)] == 0)]
     copies = -(-packets // len(records))
     with out.open("wb") as f:
         f.write(data[:24])

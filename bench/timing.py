@@ -52,12 +52,11 @@ def in_turn(commands: dict[str, Callable[[], Run]], rounds: int) -> dict[str, li
 
 def machine() -> str:
     """One comment line: what this ran on and how busy it was."""
-    cpu = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
+    about = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":", 1)[1].strip() for line in about if "model name" in line), platform.machine())
     load = os.getloadavg()[0]
-    return f"# {cpu}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}, load {load:.2f}"
+    system = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"# {cpu}, {os.cpu_count()} CPUs, {system}, load {load:.2f}"
 
 
 def header(*names: str) -> None:

@@ -1,11 +1,11 @@
 """Blocks of rows in memory: columns of fixed-width values, and choices among their rows."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_Malloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from c_block cimport Column, Zone, BLOCK_ROWS, MASK_WORDS, U8, U16, U32, U64, I8, I16, I32, I64, F32, F64, BYTES
+from c_block cimport Column, BLOCK_ROWS, MASK_WORDS, I8, I16, I32, I64, F32, F64, BYTES
 cimport cython
 
 cdef extern from "stdlib.h" nogil:

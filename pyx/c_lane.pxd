@@ -14,8 +14,8 @@ from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
 from posix.types cimport off_t, mode_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate
 from c_append cimport Slot, store, store_row
-from c_atomic cimport (touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows, tail_publish,
-                       tail_show)
+from c_atomic cimport (touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows,
+                       tail_publish, tail_show)
 from c_block cimport Column, Zone, BLOCK_ROWS
 from c_fault cimport fault_point
 from c_layout cimport (Geometry, Line, BlockHead, BLOCK_MAGIC, PAGE, HEAD_BIT, SYNC_BATCH, SYNC_SEAL, data_end,

@@ -34,7 +34,7 @@ def load(path: str | Path) -> Schema:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        data = yaml.load(Path(path).read_text(encoding="utf-8"), loader)  # noqa: S506 - safe loaders only
+        data = yaml.load(Path(path).read_text(encoding="utf-8"), loader)  # safe loaders only
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise SchemaError(f"cannot be read as a schema: {reason}", where=str(path)) from None

@@ -162,7 +162,8 @@ class Schema:
                 raise SchemaError(f"field {i} needs a name and a type", where=where)
             extra = entry.keys() - known
             if extra:
-                raise SchemaError(f"field '{entry['name']}' has unknown key '{sorted(map(str, extra))[0]}'", where=where)
+                unknown = min(map(str, extra))
+                raise SchemaError(f"field '{entry['name']}' has unknown key '{unknown}'", where=where)
             try:
                 fields.append(Field(**entry))
             except (SchemaError, TypeError, ValueError, AttributeError) as e:

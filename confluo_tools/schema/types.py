@@ -60,7 +60,8 @@ class Type:
                 raise SchemaError(f"unknown type '{text}'", hint="write list(TYPE, N)")
             element = Type(first)
             if element.kind in ("ip", "list", "bytes", "enum", "flags"):
-                raise SchemaError(f"a list of {first} is not possible", hint="use a number, ipv4, mac, time or duration")
+                hint = "use a number, ipv4, mac, time or duration"
+                raise SchemaError(f"a list of {first} is not possible", hint=hint)
             self.base, self.code, self.size = element.base, element.code, element.size
             self.element, self.count = element.kind, _bounded(text, second, MAX_LIST)
         else:
