@@ -87,7 +87,7 @@ def test_verify_says_whole_or_names_the_damage(log: Path, tmp_path: Path) -> Non
         data[at] ^= 4
         segment.write_bytes(data)
     assert run("confluo-info", "--verify", copy).returncode == 0
-    assert run("confluo-info", "--verify", copy, log).stdout.count(b"whole") == 2
+    assert run("confluo-info", "--verify", copy, log).stdout.count(b"rows, whole") == 2
 
 
 def test_verify_reads_other_inputs_to_their_end(log: Path) -> None:

@@ -358,8 +358,9 @@ class TextReader(Reader):
         if self._scanner.field >= 0:
             name = self._names[self._scanner.field]
             field = self.schema[clean(name)]
+            text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
             shown = text if len(text) <= 40 else text[:37] + "..."
-            what = f"'{shown}' " + ("is too long for" if self._scanner.problem == 2 else "is not")
+            what = f"'{shown}' " + ("is too long for" if self._scanner.problem == 2 else "is not of type")
             what += f" {field.type.text} (field {name})"
         self.warn(f"line {self._line}: {what}")
 
