@@ -226,6 +226,8 @@ class Log:
             recover.settle(self.control, claim, self._shapes, self._shape, number > 0)
             self.control.claim(claim.lane, *recover.owner())
             recover.settle_orphans(self.path, self.control, self._shapes, self._shape, number > 0)
+            if number:
+                _create.sync_folder(self.path)
             directory = os.open(claim.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as e:
             os.close(claim.lock)

@@ -130,6 +130,7 @@ def settle(control: Control, claim: Claim, shapes: Mapping[bytes, Shape], shape:
         fault("settle-mark")
         control.set_sealed(claim.lane, end, seals)
     if sync:
+        sync_folder(claim.folder)
         control.flush()
 
 
@@ -177,8 +178,6 @@ def _settle_one(
         )
         fault("compact-rename")
         os.rename(new, path)
-        if sync:
-            sync_folder(claim.folder)
     elif growing.capacity == BLOCK_ROWS:
         in_last = rows - (rows - 1) // BLOCK_ROWS * BLOCK_ROWS
         seal_in_place(path, own, claim.lane, base, rows, batch(own, in_last), footer(own, rows), sync)
