@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from c_block cimport BLOCK_ROWS, MASK_WORDS
 from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, NONE, NOT_INDEXED, SOME, Context, Found, Node, narrow,
                      now_ns, scan, slot_list, slot_words)
-from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_rows, chunk_start
+from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_open, chunk_rows, chunk_start
 from c_scan cimport SCAN_AND, SCAN_OR, SCAN_SET, scan_mask_rows
 
 # --- postings ---------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ cdef inline void locate(Context* c, Node* node) noexcept nogil:
     cdef uint32_t i, a, b, first, mid
     cdef bint wrapped = False
     node.found, node.spans, node.sure = NOT_INDEXED, 0, node.exact
-    if h == NULL or h.state != 1 or h.rows < c.rows:
+    if h == NULL or chunk_open(h) != 1 or h.rows < c.rows:
         return
     if node.key_mask:
         if h.bucket > 1 or h.keys > 2048:
@@ -140,7 +140,8 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
             return False
         while n and row[n - 1] >= c.rows:                           # an older version sees fewer rows
             n -= 1
-        out.kind, out.list, out.n = (LIST if n else NONE), row, n
+        memcpy(slot_list(c, first, slot), row, n * 2)               # another test may use the same postings
+        out.kind, out.list, out.n = (LIST if n else NONE), slot_list(c, first, slot), n
     else:
         memset(words, 0, MASK_WORDS * 8)
         for k in range(node.spans):

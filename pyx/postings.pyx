@@ -1,4 +1,4 @@
-"""Posting files of an index: one for each segment, appended to block by block, read through a map.
+"""Posting files of an index: one for each segment, appended to block by block.
 
     header     FileHeader; `published` blocks are complete, and only they are looked at
     table      {u64 offset, u32 bytes, u32 rows} for each block there is room for; bytes 0: the block is not indexed
@@ -13,7 +13,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport MADV_DONTNEED, MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
 from posix.types cimport off_t
-from c_atomic cimport load_acquire, store_release
+from posix.unistd cimport close
+from c_atomic cimport store_release
 from c_block cimport BLOCK_ROWS, Column
 from c_crc cimport crc32c
 from c_fault cimport fault_point
@@ -36,8 +37,8 @@ cdef enum:
     INDEX_VERSION = 1
     PAGE = 4096
     KEY_BYTES = 128                 # of the header: what the file was made for, under its checksum
+    PUBLISHED_AT = 136
     TABLE_AT = 192
-    SEEN_WORDS = 13                 # 64 granules a word; the largest chunk has 768 and a few
 
 cdef struct FileHeader:
     char magic[8]                   # INDEX_MAGIC
@@ -53,11 +54,6 @@ cdef struct FileHeader:
     uint32_t crc                    # CRC32C of the KEY_BYTES before it
     uint32_t reserved
     uint64_t published              # complete blocks; stored last, with release
-
-cdef struct Entry:
-    uint64_t offset
-    uint32_t bytes
-    uint32_t rows
 
 
 def file_key(bytes uuid not None, int lane, uint64_t base, str field not None, int code, uint32_t size,
@@ -87,119 +83,133 @@ cdef class Postings:
 
     ValueError when it was not, or its header is damaged.  One block's postings are believed only after their
     checksums were compared; what is not believed is not used (see damaged).
+    ``mapped``: for many questions; what was checked once is remembered.
     """
 
-    def __cinit__(self, path, bytes key not None):
+    def __cinit__(self, path, bytes key not None, bint mapped=False):
         cdef FileHeader h
+        cdef size_t size
         cdef void* memory
-        cdef uint64_t published
-        cdef int i
-        self.path, self.key = path, key
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            start = os.pread(fd, sizeof(h), 0)      # before the length is taken: the file may be growing
-            self.size = os.fstat(fd).st_size
-            if self.size < PAGE or len(start) < sizeof(h):
-                raise ValueError(f"it has {self.size} bytes")
-            memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
-            if memory == MAP_FAILED:
-                raise OSError(errno, os.strerror(errno), path)
-            self.map = <uint8_t*>memory
-        finally:
-            os.close(fd)
+        self.path, self.key, self.damaged, self.fd = path, key, set(), -1
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        start = os.pread(self.fd, PAGE, 0)
+        if len(start) < PAGE:
+            raise ValueError(f"it has {len(start)} bytes")
         memcpy(&h, <const char*>start, sizeof(h))
         if h.crc != crc32c(&h, KEY_BYTES) or memcmp(h.magic, INDEX_MAGIC, 8):
             raise ValueError("its header is damaged")
-        if (<uint8_t*>&h)[:KEY_BYTES + 4] != key:
+        if start[:KEY_BYTES + 4] != key:
             raise ValueError("it was made for another segment")
-        self.lane, self.base, self.bucket = h.lane, h.base, h.bucket
-        published = h.published
-        if published > h.blocks or _header_bytes(h.blocks) > self.size:
+        self.lane, self.base, self.bucket, self.code = h.lane, h.base, h.bucket, <uint8_t>h.code
+        size = _header_bytes(h.blocks)
+        if size > PAGE:                             # its table goes on: read it again, whole
+            start = os.pread(self.fd, size, 0)
+            memcpy(&h, <const char*>start, sizeof(h))
+        if <size_t>len(start) < size or h.published > h.blocks:
             raise ValueError("its header is damaged")
-        self.blocks = <int>published
-        self.chunk = <Chunk*>calloc(max(self.blocks, 1), sizeof(Chunk))
-        self.seen = <uint64_t*>calloc(max(self.blocks, 1) * SEEN_WORDS, 8)
-        if self.chunk == NULL or self.seen == NULL:
+        self.blocks = <int>h.published
+        self.table = <Entry*>malloc(max(self.blocks, 1) * sizeof(Entry))
+        if self.table == NULL:
             raise MemoryError
-        for i in range(self.blocks):
-            self.chunk[i].seen = self.seen + i * SEEN_WORDS
-            self.chunk[i].bucket, self.chunk[i].code = h.bucket, <uint8_t>h.code
+        memcpy(self.table, <const char*>start + TABLE_AT, self.blocks * sizeof(Entry))
+        if mapped:
+            self.size = os.fstat(self.fd).st_size       # after the table was read: the file may be growing
+            memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, self.fd, 0)
+            if memory == MAP_FAILED:
+                raise OSError(errno, os.strerror(errno), path)
+            self.map = <uint8_t*>memory
+            self.chunk = <Chunk*>calloc(max(self.blocks, 1), sizeof(Chunk))
+            if self.chunk == NULL:
+                raise MemoryError
 
     def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
         if self.map != NULL:
             munmap(self.map, self.size)
+        free(self.table)
         free(self.chunk)
-        free(self.seen)
 
-    cdef Chunk* get(self, int number, uint64_t base) noexcept nogil:
-        cdef Chunk* c
-        cdef const Entry* e
-        if number >= self.blocks:
+    cdef Chunk* aim(self, Chunk* own, int number, uint64_t base) noexcept nogil:
+        cdef Chunk* c = own
+        if number >= self.blocks or self.table[number].bytes == 0:
             return NULL
-        c = &self.chunk[number]
-        if c.state == 0:
-            e = <const Entry*>(self.map + TABLE_AT) + number
-            if e.bytes == 0:
-                c.state = -2                # deliberately empty
-            elif e.offset % 64 or e.offset > self.size or e.bytes > self.size - e.offset:
+        if self.map != NULL:
+            c = &self.chunk[number]
+            if c.state != 0:
+                return c
+        c.fd, c.at, c.room, c.base = self.fd, self.table[number].offset, self.table[number].bytes, base
+        c.bucket, c.code, c.state = self.bucket, self.code, 0
+        if c.at % 64 or c.at >> 62:
+            c.state = -1
+        elif self.map != NULL:
+            c.fd, c.buffer = -1, self.map + c.at
+            if c.at > self.size or c.room > self.size - c.at:
                 c.state = -1
-            else:
-                chunk_open(c, self.map + e.offset, e.bytes, base)
-        return c if c.state == 1 else NULL
+        return c
 
-    @property
-    def damaged(self):
-        """Numbers of the blocks whose postings were found damaged so far."""
-        return [i for i in range(self.blocks) if self.chunk[i].state == -1]
+    def release(self):
+        """Give the memory of the map back; what is touched again is read again."""
+        if self.map != NULL:
+            madvise(self.map, self.size, MADV_DONTNEED)
 
     def __len__(self):
-        """Bytes of the file when it was opened."""
+        """Bytes that the file takes in memory when all of it is looked at: 0 unless mapped."""
         return self.size
 
     @property
     def grown(self):
         """True when more blocks have been completed since the file was opened."""
-        return load_acquire(&(<FileHeader*>self.map).published) > <uint64_t>self.blocks
+        cdef uint64_t published
+        data = os.pread(self.fd, 8, PUBLISHED_AT)
+        memcpy(&published, <const char*>data, 8)
+        return published > <uint64_t>self.blocks
 
-    def sound(self, uint64_t capacity=BLOCK_ROWS):
-        """True when the header of every chunk is, and its place in the file."""
-        cdef int i
-        for i in range(self.blocks):
-            if self.get(i, self.base + i * capacity) == NULL and self.chunk[i].state == -1:
-                return False
-        return True
-
-    def release(self):
-        """Give the memory of the map back; what is touched again is read again."""
-        madvise(self.map, self.size, MADV_DONTNEED)
-
-    def whole(self, uint64_t capacity=BLOCK_ROWS):
-        """True when every chunk is sound to its last byte."""
-        cdef int i
+    def sound(self, uint64_t capacity=BLOCK_ROWS, bint whole=False):
+        """True when the header of every chunk is, and its place in the file; ``whole``: every byte."""
+        cdef Chunk own
         cdef Chunk* c
-        if not self.sound(capacity):
-            return False
-        for i in range(self.blocks):
-            c = &self.chunk[i]
-            if c.state == 1 and not chunk_check(c, c.key, rows_at(c.keys, c.key_bytes) + c.rows * 2):
-                return False
-        return True
+        cdef int i
+        own.buffer = <uint8_t*>malloc(CHUNK_MOST)
+        if own.buffer == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.blocks):
+                c = self.aim(&own, i, self.base + i * capacity)
+                if c != NULL and chunk_open(c) != 1:
+                    return False
+                if c != NULL and whole and not chunk_check(c, c.key, rows_at(c.keys, c.key_bytes) + c.rows * 2):
+                    return False
+            return True
+        finally:
+            free(own.buffer)
 
     def keys(self, int number, uint64_t capacity=BLOCK_ROWS):
         """[(order key, rows)] of block ``number``, for tests and for people; None when there is nothing to trust."""
-        cdef Chunk* c = self.get(number, self.base + number * capacity)
+        cdef Chunk own
+        cdef Chunk* c
         cdef uint32_t i, a, b, k
         cdef const uint16_t* rows
-        if c == NULL:
-            return None
-        out = []
-        for i in range(c.keys):
-            a, b = chunk_start(c, i), chunk_start(c, i + 1)
-            rows = chunk_rows(c, a, b)
-            if rows == NULL or c.state != 1:
+        own.buffer = <uint8_t*>malloc(CHUNK_MOST)
+        if own.buffer == NULL:
+            raise MemoryError
+        try:
+            c = self.aim(&own, number, self.base + number * capacity)
+            if c == NULL:
                 return None
-            out.append((chunk_key(c, i), [rows[k] for k in range(b - a)]))
-        return out
+            out = []
+            for i in range(c.keys if chunk_open(c) == 1 else 0):
+                a, b = chunk_start(c, i), chunk_start(c, i + 1)
+                rows = chunk_rows(c, a, b)
+                if rows == NULL or c.state != 1:
+                    break
+                out.append((chunk_key(c, i), [rows[k] for k in range(b - a)]))
+            if c.state == 1:
+                return out
+            self.damaged.add(number)
+            return None
+        finally:
+            free(own.buffer)
 
 
 @cython.final

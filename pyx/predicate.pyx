@@ -449,10 +449,9 @@ cdef class Program:
             node = one if undecided == 1 else node
         if node.state != SOME:
             n = block.rows if node.state == ALL else 0
-        elif (node.kind >= N_SCAN and node.indexable and chunk != NULL and chunk[node.col] != NULL
-                and chunk[node.col].rows == block.rows):
+        elif node.kind >= N_SCAN and node.indexable and chunk != NULL and chunk[node.col] != NULL:
             estimate(&c, node)
-            if node.found != NOT_INDEXED and node.sure:
+            if node.found != NOT_INDEXED and node.sure and chunk[node.col].rows == block.rows:
                 node.by_index += 1
                 node.posted += node.found
                 node.posted_of += block.rows

@@ -2,10 +2,10 @@
 
 from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from c_block cimport I64
-from c_postings cimport Chunk
+from c_postings cimport CHUNK_MOST, Chunk
 from confluo_tools.core.block cimport Block, Layout, Picks, Staging
 from confluo_tools.core.postings cimport Postings
 from confluo_tools.core.predicate cimport Program
@@ -31,10 +31,16 @@ cdef class Search:
         self.program = program
         self.postings, self._columns = {}, []
         self.chunk = <Chunk**>calloc(max(program.layout.n, 1), sizeof(Chunk*))
-        if self.chunk == NULL:
+        self.own = <Chunk*>calloc(max(program.layout.n, 1), sizeof(Chunk))
+        if self.chunk == NULL or self.own == NULL:
             raise MemoryError
 
     def __dealloc__(self):
+        cdef int i
+        if self.own != NULL:
+            for i in range(self.program.layout.n):
+                free(self.own[i].buffer)
+        free(self.own)
         free(self.chunk)
 
     def open(self, dict postings not None):
@@ -45,12 +51,23 @@ cdef class Search:
         for column in postings:
             if not 0 <= column < self.program.layout.n or not isinstance(postings[column], Postings):
                 raise ValueError(f"no postings of column {column}")
+            if self.own[column].buffer == NULL:
+                self.own[column].buffer = <uint8_t*>malloc(CHUNK_MOST)
+                if self.own[column].buffer == NULL:
+                    raise MemoryError
         self.postings, self._columns = postings, list(postings)
 
     cdef void point(self, int number, uint64_t base):
         cdef int column
         for column in self._columns:
-            self.chunk[column] = (<Postings>self.postings[column]).get(number, base)
+            self.chunk[column] = (<Postings>self.postings[column]).aim(&self.own[column], number, base)
+
+    cdef void note(self, int number):
+        # Postings that the program found damaged, and did without.
+        cdef int column
+        for column in self._columns:
+            if self.chunk[column] != NULL and self.chunk[column].state == -1:
+                (<Postings>self.postings[column]).damaged.add(number)
 
     def select(self, SegmentBlock block not None, Picks out not None):
         """The rows of ``block`` for which the program holds, into ``out``; how many, or -1: the block is damaged."""
@@ -61,6 +78,7 @@ cdef class Search:
         with nogil:
             n = self.program.run_indexed(block, self.chunk, out)
         self.program.look = NULL
+        self.note(block.number)
         return n
 
     def count(self, SegmentBlock block not None, Picks scratch not None):
@@ -72,6 +90,7 @@ cdef class Search:
         with nogil:
             n = self.program.count_indexed(block, self.chunk, scratch)
         self.program.look = NULL
+        self.note(block.number)
         return n
 
 

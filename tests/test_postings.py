@@ -82,9 +82,10 @@ def test_postings_are_the_rows_of_each_value(tmp_path_factory, data):
         values.sort()
     bucket = data.draw(st.sampled_from([1, 2, 7, 10, 1000, 2**40])) if code <= 8 else 1
     path, key = file_of(tmp_path_factory.mktemp("p"), [block_of(values, code, size, base=1 << 20)], code, size, bucket)
-    postings = Postings(path, key)
-    assert postings.keys(0) == expected(code, values, bucket)
-    assert postings.whole()
+    for mapped in (False, True):
+        postings = Postings(path, key, mapped)
+        assert postings.keys(0) == expected(code, values, bucket)
+        assert postings.sound(whole=True)
 
 
 @pytest.mark.parametrize("rows", [1, 63, 64, 65, 65535, 65536])
@@ -159,8 +160,8 @@ def test_a_block_left_out_has_no_postings(tmp_path):
     path, key = file_of(tmp_path, [block_of([1], 3), None, block_of([2], 3, base=131072)], 3, 4)
     postings = Postings(path, key)
     assert [postings.keys(i) for i in range(3)] == [[(1, [0])], None, [(2, [0])]]
-    assert postings.damaged == []
-    assert postings.whole()
+    assert postings.damaged == set()
+    assert postings.sound(whole=True)
 
 
 def test_files_of_something_else_are_refused(tmp_path):
@@ -201,8 +202,10 @@ def test_any_flipped_bit_is_noticed(tmp_path):
             postings = Postings(path, key)
         except ValueError:
             continue
+        mapped = Postings(path, key, mapped=True)
         for i in range(2):
             assert postings.keys(i) in (want[i], None)
+            assert mapped.keys(i) == postings.keys(i)
 
 
 def test_cut_files_give_what_is_whole(tmp_path):
@@ -219,6 +222,8 @@ def test_cut_files_give_what_is_whole(tmp_path):
             continue
         assert postings.keys(0) in (want[0], None)
         assert postings.keys(1) is None or length == size
+        mapped = Postings(path, key, mapped=True)
+        assert [mapped.keys(i) for i in range(2)] == [postings.keys(i) for i in range(2)]
 
 
 def test_hostile_counts_are_bounded(tmp_path):
@@ -237,7 +242,7 @@ def test_hostile_counts_are_bounded(tmp_path):
         f.write(struct.pack("<QII", 1 << 40, 64, 1))
     postings = Postings(path, key)
     assert postings.keys(1) is None
-    assert postings.damaged == [1]
+    assert postings.damaged == {1}
 
 
 def test_lists_and_odd_buckets_cannot_be_indexed():

@@ -5,6 +5,11 @@ from c_block cimport Column
 from c_postings cimport Chunk, Sorter
 from confluo_tools.core.block cimport Block
 
+cdef struct Entry:                      # of the table of a posting file
+    uint64_t offset
+    uint32_t bytes                      # 0: the block is not indexed
+    uint32_t rows
+
 cdef class Postings:
     cdef readonly object path
     cdef readonly int lane
@@ -12,12 +17,16 @@ cdef class Postings:
     cdef readonly uint64_t bucket       # 1: none
     cdef readonly int blocks            # complete when the file was opened
     cdef readonly bytes key             # what the file was made for: header bytes that must not differ
-    cdef uint8_t* map
+    cdef readonly set damaged           # numbers of the blocks whose postings were found damaged so far
+    cdef uint8_t code
+    cdef int fd
+    cdef Entry* table
+    cdef uint8_t* map                   # of the file, or NULL
     cdef size_t size
-    cdef Chunk* chunk                   # `blocks` of them, opened when first asked for
-    cdef uint64_t* seen
-    # Postings of block `number`, whose first row is number `base` of the lane; NULL when there are none to trust.
-    cdef Chunk* get(self, int number, uint64_t base) noexcept nogil
+    cdef Chunk* chunk                   # with a map: `blocks` of them, which remember what was checked
+    # The chunk of block `number`, whose first row is number `base` of the lane; NULL when there are no postings.
+    # `own`: what to use, with its buffer, when the file is not mapped.
+    cdef Chunk* aim(self, Chunk* own, int number, uint64_t base) noexcept nogil
 
 cdef class Builder:
     cdef Sorter sorter

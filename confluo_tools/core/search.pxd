@@ -9,8 +9,10 @@ cdef class Search:
     cdef readonly Program program
     cdef readonly dict postings         # column -> Postings of the present segment
     cdef list _columns
-    cdef Chunk** chunk
+    cdef Chunk** chunk                  # by column, or NULL
+    cdef Chunk* own                     # for those that are not mapped
     cdef void point(self, int number, uint64_t base)
+    cdef void note(self, int number)
 
 cdef struct Cursor:                     # a lane's place in the merge
     const uint8_t** col

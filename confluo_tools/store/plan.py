@@ -38,7 +38,7 @@ class Plan:
 
     ``columns``: numbers of the physical columns that the caller will look at (None: all); their checksums are
     compared before a block is given out, and damaged blocks are left out: see `damaged` and `warnings`.
-    ``reader``: keeps posting files open, and more memory mapped, from question to question.
+    ``reader``: for many questions, keeps posting files mapped from one to the next.
     ``timed``: measure each step for `explain`.  Raises UsageError: a time range without a time field.
     """
 
@@ -69,11 +69,11 @@ class Plan:
         self.damaged = 0  # blocks left out because their bytes are not what was stored
         self._used = self.program.columns
         self._indexable = set(self.program.indexable) if use_indexes else set()
-        self._reader = (reader or Reader(log)) if self._indexable else None
+        self._reader = (reader or Reader(log, many=False)) if self._indexable else None
         self._indexes = self._reader.refresh() if self._reader is not None else []
         self._indexed: dict[int, int] = {}  # column -> blocks that had postings
         self._seen_damage = len(log.damage)
-        self._keep = KEEP_ONE if reader is None else KEEP_MANY
+        self._keep = KEEP_MANY if reader is not None and reader.many else KEEP_ONE
         self._blocks = 0
         row_bytes = schema.layout.row_bytes
         self._scan_bytes = sum(_width(schema, i) for i in self._used) / max(row_bytes, 1)
@@ -174,12 +174,10 @@ class Plan:
         return postings
 
     def _touched(self, part: Part, given: bool, postings: dict[int, Postings]) -> float:
-        # A guess at the bytes of the segment and its postings that are in memory now because of us.
+        # A guess at the bytes of the segment and of its postings that are in memory now because of us.
         size: float = part.rows * self.log.schema.layout.row_bytes
         lists = sum(map(len, postings.values()))
-        if given:
-            return size + lists
-        return 0.02 * size + lists if postings else size * self._scan_bytes
+        return lists + (size if given else 0.02 * size if postings else size * self._scan_bytes)
 
     def _skip(self, block: SegmentBlock | None) -> None:
         if block is not None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
@@ -70,9 +72,9 @@ class View:
         room = part.segment.shape.segment_blocks
         return file_key(part.uuid, part.lane, part.base, self.field, self.code, self.size, self.bucket, room)
 
-    def open(self, part: Part) -> Postings:
+    def open(self, part: Part, mapped: bool = False) -> Postings:
         """The postings of a segment.  OSError: there are none; ValueError: they cannot be believed."""
-        return Postings(self.file(part), self.key(part))
+        return Postings(self.file(part), self.key(part), mapped)
 
 
 def default_bucket(log: Log, field: str) -> int:
@@ -354,7 +356,7 @@ def check(log: Log, view: View) -> Iterator[tuple[str, str]]:
         except (OSError, ValueError) as e:
             yield path, (e.strerror or str(e)) if isinstance(e, OSError) else str(e)
             continue
-        if not postings.whole(part.segment.capacity):
+        if not postings.sound(part.segment.capacity, whole=True):
             yield path, "its postings are damaged"
 
 
@@ -403,15 +405,14 @@ def maintain(log: Log, stop: Stop, fields: Iterable[str] | None = None, interval
 
 
 class Reader:
-    """The postings that queries of one open log use: files stay mapped from query to query."""
+    """The postings that queries of one open log use.  ``many``: files stay mapped from query to query."""
 
-    MOST = 1024  # posting files kept open
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, log: Log, many: bool = True) -> None:
+        self.log, self.many = log, many
         self.warnings: list[tuple[str, str]] = []
         self._views: list[View] = []
-        self._open: dict[tuple[str, int, int, int], Postings | None] = {}
+        self._open: OrderedDict[tuple[str, int, int, int], Postings] = OrderedDict()
+        self._most = max(16, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._told: set[tuple[str, str]] = set()
 
     def warn(self, path: str, what: str) -> None:
@@ -436,30 +437,32 @@ class Reader:
 
     def _get(self, view: View, part: Part) -> Postings | None:
         name = (view.name, view.inode, part.lane, part.base)
-        postings = self._open.get(name)
+        postings = self._open.pop(name, None)
         if postings is not None and (postings.blocks >= part.blocks or not postings.grown):
+            self._open[name] = postings  # the last used is the last to go
             return postings
         try:
-            postings = view.open(part)
+            postings = view.open(part, self.many)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as e:
             reason = e.strerror if isinstance(e, OSError) else str(e)
             self.warn(view.file(part), f"is not used: {reason}; confluo-index rebuild {view.field} mends it")
             return None
-        while len(self._open) >= self.MOST:
-            del self._open[next(iter(self._open))]
+        while len(self._open) >= self._most:
+            self._report(*self._open.popitem(last=False))
         self._open[name] = postings
         return postings
 
     def report(self) -> None:
         """Note the postings that were found damaged since the last time."""
-        for (name, *_), postings in self._open.items():
-            if postings is not None:
-                for number in postings.damaged:
-                    field = name[len(PREFIX) :]
-                    what = f"postings of block {number} are damaged and not used"
-                    self.warn(postings.path, f"{what}; confluo-index rebuild {field} mends them")
+        for name, postings in self._open.items():
+            self._report(name, postings)
+
+    def _report(self, name: tuple[str, int, int, int], postings: Postings) -> None:
+        for number in sorted(postings.damaged):
+            what = f"postings of block {number} are damaged and not used"
+            self.warn(postings.path, f"{what}; confluo-index rebuild {name[0][len(PREFIX):]} mends them")
 
 
 def coverage(log: Log, view: View, version: Version) -> tuple[int, int, int]:
