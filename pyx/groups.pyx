@@ -394,7 +394,8 @@ cdef inline bint all_equal(const uint64_t* v, uint32_t n) noexcept nogil:
     return differ == 0
 
 
-cdef inline uint64_t part_of(const Part* p, const uint64_t* key) noexcept nogil:
+cdef uint64_t part_of(const Part* p, const uint64_t* key) noexcept nogil:
+    """The value of one part of a packed key."""
     cdef uint64_t v = key[p.word] >> p.shift
     return v if p.source.bits == 64 else v & ((<uint64_t>1 << p.source.bits) - 1)
 

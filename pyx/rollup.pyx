@@ -52,7 +52,8 @@ cdef class Rollup:
     Lists count element by element, zeros left out, except for first and last.  NaN is no value.
     ``time`` is the column that first, last and the span of rate go by, -1: rows are in the order they come.
 
-    One thread at a time may use a roll-up; several threads use one each and merge them.
+    One thread at a time may use a roll-up; several threads use one each and merge them.  `partial` makes bytes of
+    them, for other processes.
     """
 
     def __cinit__(self, Layout layout not None, tuple keys not None, tuple aggs not None, int time=-1,
@@ -266,7 +267,7 @@ cdef class Rollup:
 
     def _usable(self):
         if self.broken:
-            raise ValueError("this roll-up ran out of memory")
+            raise ValueError("this roll-up failed before: it can only be thrown away")
 
     def _synced(self):
         if self._untally() < 0:

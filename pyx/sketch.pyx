@@ -19,7 +19,7 @@ cdef inline uint64_t _distinct_value(const Value* value, uint64_t v) noexcept no
     return v
 
 
-cdef inline bint is_paged(const Value* value) noexcept nogil:
+cdef bint is_paged(const Value* value) noexcept nogil:
     # Values of at most 16 bits: a key of the table stands for 64 of them, its tally is their bit map.
     return value.source.kind == NUMBER and value.source.size <= 2 and value.domain != FLOAT
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from twin_rollup import SCHEMA, Row, address_bytes, block_of, key_of, picks_of, read, twin
 
 from confluo_tools.core.block import Block, Layout, Picks
+from confluo_tools.core.partial import dump, load
 from confluo_tools.core.rollup import Rollup
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.expr.aggregates import Agg, By
@@ -208,6 +209,10 @@ def test_a_merge_of_any_partition_is_the_whole(data: st.DataObject, rows: list[R
         numbered.append((lane, i, row))
     while len(parts) > 1:
         one = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
+        if data.draw(st.booleans()):  # it comes from another process
+            copy = question.rollup()
+            load(copy, dump(one))
+            one = copy
         before = len(one), one.rows
         parts[0].merge(one)
         assert (len(one), one.rows) == before

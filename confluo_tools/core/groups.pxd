@@ -15,6 +15,7 @@ cdef void table_free(Table* t) noexcept nogil
 cdef int source_room(Source* s, uint32_t n) noexcept nogil
 cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil
 cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil
+cdef uint64_t part_of(const Part* p, const uint64_t* key) noexcept nogil
 cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1
 
 cdef class Groups:

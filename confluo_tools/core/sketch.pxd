@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t
 from c_sketch cimport Hyper
 from confluo_tools.core.states cimport State, Value
 
+cdef bint is_paged(const Value* value) noexcept nogil
 cdef int distinct_update(State* s, const Value* value) noexcept nogil
 cdef int histogram_update(State* s, const Value* value) noexcept nogil
 cdef int hyper_update(State* s, const Value* value) noexcept nogil

@@ -1,0 +1,6 @@
+from _typeshed import ReadableBuffer
+
+from confluo_tools.core.rollup import Rollup
+
+def dump(r: Rollup) -> bytes: ...
+def load(r: Rollup, data: ReadableBuffer) -> None: ...
