@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import struct
@@ -21,7 +22,9 @@ CHECK = 2044
 LANES = 40
 
 
-def run(bin_dir: Path, *words: str | bytes | Path, stdin: bytes = b"", timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
+def run(
+    bin_dir: Path, *words: str | bytes | Path, stdin: bytes = b"", timeout: float = 60
+) -> subprocess.CompletedProcess[bytes]:
     """Run a command; it may print no traceback and must end by itself."""
     command = [os.fsencode(bin_dir / os.fsdecode(os.fsencode(words[0]))), *(os.fsencode(w) for w in words[1:])]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout)
@@ -102,9 +105,13 @@ def test_a_missing_field_is_named_with_its_neighbour(bin_dir: Path, log: Path) -
 
 
 def test_appending_packets_to_a_log_of_another_schema(tmp_path: Path, bin_dir: Path, capture: Path) -> None:
-    with store.create(tmp_path / "h.ml", schema.builtin("header64")):
-        pass
-    one_line(run(bin_dir, "confluo-capture", "-r", capture, "-w", tmp_path / "h.ml", "--append"), 2, "h.ml", "schema")
+    probes = schema.Schema("probe", [schema.Field("at", "time"), schema.Field("rtt", "duration")])
+    packets = schema.Schema("packet", [schema.Field("ts", "time"), schema.Field("src_port", "mac")])
+    for name, kind in (("probe.ml", probes), ("odd.ml", packets)):
+        with store.create(tmp_path / name, kind):
+            pass
+        one_line(run(bin_dir, "confluo-capture", "-r", capture, "-w", tmp_path / name, "--append"), 2, name, "field")
+        assert store.open(tmp_path / name).version().rows == 0
 
 
 def test_an_existing_log_is_not_overwritten(bin_dir: Path, log: Path, capture: Path) -> None:
@@ -140,12 +147,9 @@ def rewrite(control: Path, offset: int, value: int, size: int = 4) -> None:
 def test_a_hostile_control_page(bin_dir: Path, log: Path, offset: int, value: int) -> None:
     """Any number of the header may be a lie with a right checksum: an error or a right answer, never a crash."""
     rewrite(log / "control", offset, value)
-    try:
-        with store.open(log, readonly=True) as opened:
-            assert opened.version().rows <= 100
-            assert sum(block.rows for block in opened.blocks()) <= 100
-    except StoreError as e:
-        assert "\n" not in str(e)
+    with contextlib.suppress(StoreError), store.open(log, readonly=True) as opened:
+        assert opened.version().rows <= 100
+        assert sum(block.rows for block in opened.blocks()) <= 100
     if offset == LANES and value:
         one_line(run(bin_dir, "confluo-query", log, "--count"), 2, "x.ml")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.cli.state import is_terminal, say, state, warn
+from confluo_tools.cli.state import is_terminal, note, say, state, warn
 from confluo_tools.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     if fmt in ("pcap", "pcapng"):
         from confluo_tools.sources.reader import CaptureReader
 
-        return CaptureReader(path, stream, warn=_tell)
+        return CaptureReader(path, stream, warn=_tell, note=note)
     if not fmt:
         what = "is empty: there is not even a header" if not head else "is in no format known here"
         raise FormatError(what, where=stream.name, hint="" if not head else "-i FORMAT says which it is")

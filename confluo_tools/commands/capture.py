@@ -194,7 +194,7 @@ def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:
         if types.get(column.name, (column.code, column.size, column.count)) != (column.code, column.size, column.count):
             hint = f"-s {column.size} does" if column.name == "raw" else "use the schema of the log"
             what = f"field '{column.name}' does not fit the one that the log has ({column.field.type.text})"
-            raise UsageError(what, hint=hint)
+            raise UsageError(what, where=out.path, hint=hint)
     return wanted.plus([f for f in log.fields if f.name not in wanted and f.name != without])
 
 
