@@ -24,26 +24,29 @@ class ByteSource:
     """One input: ``path``, or ``-`` for standard input.
 
     `read` gives the next bytes, compression removed (told by the first bytes, never by the name).
-    ``begun`` are first bytes that were read already.
+    ``begun``: the input is open already, as this descriptor, and these first bytes of it were read.
     A piece stays unchanged until the next but one is read.
     ``follow``: at the end of a file wait for it to grow.
     Raises FormatError when the input cannot be opened or read.
     """
 
-    def __init__(self, path: str, *, follow: bool = False, begun: bytes = b"") -> None:
+    def __init__(self, path: str, *, follow: bool = False, begun: tuple[int, bytes] | None = None) -> None:
         self.name = "standard input" if path == "-" else path
         self.follow = follow
         self.problem = ""  # why the bytes ended before their time
-        self.at = len(begun)  # bytes of the file read so far, as they stand in it
+        self.at = len(begun[1]) if begun else 0  # bytes of the file read so far, as they stand in it
         self._stop = False
         self._buffers = (bytearray(CHUNK), bytearray(CHUNK))
         self._turn = 0
-        self._first = memoryview(begun) if begun else None
+        self._first = memoryview(begun[1]) if begun and begun[1] else None
         self._pieces: _Background | None = None
         self._started = False
         self.plain = True  # not compressed, and a file: its size is that of the capture
         try:
-            self.fd = os.dup(0) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if begun is not None or path == "-":
+                self.fd = os.dup(begun[0] if begun is not None else 0)
+            else:
+                self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
             raise FormatError(_reason(e), where=self.name) from None
         mode = os.fstat(self.fd).st_mode

@@ -62,7 +62,7 @@ class Captures:
         decap: str = "outer",
         follow: bool = False,
         rows: int = ROWS,
-        begun: bytes = b"",
+        begun: tuple[int, bytes] | None = None,
     ) -> None:
         if decap not in ("outer", "inner"):
             raise ConfluoError(f"decap '{decap}' is not possible", hint="write outer or inner")
@@ -117,7 +117,7 @@ class Captures:
 
     def _open(self, i: int) -> ByteSource:
         follow = self._follow and i == len(self._names) - 1
-        self._source = ByteSource(self._names[i], follow=follow, begun=self._begun if i == 0 else b"")
+        self._source = ByteSource(self._names[i], follow=follow, begun=self._begun if i == 0 else None)
         return self._source
 
     def _blocks(self, source: ByteSource, capture: Capture) -> Iterator[Block]:
@@ -218,14 +218,14 @@ def open_captures(
     decap: str = "outer",
     follow: bool = False,
     rows: int = ROWS,
-    begun: bytes = b"",
+    begun: tuple[int, bytes] | None = None,
 ) -> Captures:
     """Open capture files (pcap, pcapng, either compressed with gzip or zstd; ``-`` is standard input).
 
     ``schema``: what to keep of each packet, `packet_schema` unless given; columns are filled by name.
     ``decap``: 'outer' takes IP and transport fields from the outermost IP header, 'inner' from the innermost.
     ``follow``: wait for the last file to grow.
-    ``begun``: first bytes of the first input, which somebody took from its pipe to see what it is.
+    ``begun``: descriptor of the first input, which is open already, and the bytes read from it to see what it is.
     Raises FormatError for a file that is missing or no capture, SchemaError for a schema that cannot be filled.
     """
     return Captures(paths, schema, decap=decap, follow=follow, rows=rows, begun=begun)

@@ -16,15 +16,18 @@ ROWS = 1024  # of a block: a question does more per block than a capture
 
 
 class CaptureReader(Reader):
-    """Packets of one capture file or pipe.  ``stream``: the same input, of which the first bytes were looked at."""
+    """Packets of one capture file or pipe.  ``stream``: the same input, of which the first bytes were looked at.
+
+    ``warn`` is told of damage, ``note`` of what is only odd.
+    """
 
     format = "pcap"
 
-    def __init__(self, path: str, stream: ByteStream, *, warn: Warn | None = None) -> None:
+    def __init__(self, path: str, stream: ByteStream, *, warn: Warn | None = None, note: Warn | None = None) -> None:
         super().__init__(stream.name, warn)
-        begun = stream.taken()
-        stream.close()
-        self.captures = open_captures([path], rows=ROWS, begun=begun if path == "-" else b"")
+        self._note = note
+        self.captures = open_captures([path], rows=ROWS, begun=(stream.fd, stream.taken()))
+        self._stream = stream
         self.schema = self.captures.schema
         self._idle: Callable[[], None] | None = None
 
@@ -34,12 +37,14 @@ class CaptureReader(Reader):
             yield block
             if live and block.rows < ROWS and self._idle is not None:
                 self._idle()  # not full: the next packet is not there yet
+        tell = self._warn if self.captures.damaged else self._note
         for line in self.captures.warnings:
-            if self._warn is not None and self.captures.damaged:
-                self._warn(line)
+            if tell is not None:
+                tell(line)
 
     def on_idle(self, call: Callable[[], None]) -> None:
         self._idle = call
 
     def close(self) -> None:
         self.captures.close()
+        self._stream.close()
