@@ -400,3 +400,14 @@ def test_a_failed_query_leaves_no_file(log: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cut"]
     done = run("confluo-query", "-", "-w", tmp_path / "out.tsv", stdin=cut)
     assert done.returncode == 2
+
+
+def test_process_substitution_and_named_pipes(log: Path, tmp_path: Path) -> None:
+    ways = ['<(zcat "$1")', '<(cat "$1")', '/dev/stdin < "$1"', '<(confluo-query "$1")', '<(confluo-query "$1" -J)']
+    for words in ways:
+        done = shell(f"confluo-query --count {words}", CAMPUS)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"5735\n", b""), words
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    done = shell('zcat "$1" > "$2" & confluo-query --count "$2"; wait', CAMPUS, fifo)
+    assert (done.stdout, done.stderr) == (b"5735\n", b"")
