@@ -141,13 +141,22 @@ cdef inline int ip_at(const Source* s, const Chunk* c, uint32_t row, bint no6, u
         v4[0] &= s.mask4
     return kind
 
+cdef inline void load_versions(const Source* s, const Chunk* c) noexcept nogil:
+    # Into c.scratch; all ones: no column tells.
+    if s.version < 0:
+        memset(c.scratch, 0xFF, c.n * 8)
+    else:
+        load_column(c, s.version, s.version_code, s.version_width, c.scratch)
+
 cdef inline void ip_codes(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
     # Room for CHUNK more addresses is in s.intern.
-    cdef uint32_t i, v4
+    cdef uint32_t i
     cdef uint64_t word[2]
-    cdef uint8_t six[16]
+    cdef uint64_t mask[2]
+    cdef const uint8_t* column
     cdef bint no6 = no_ipv6(s, c)
     cdef int kind
+    memcpy(mask, s.mask6, 16)
     load_column(c, s.col, 3, 4, out)
     if no6 and s.version < 0:
         for i in range(c.n):
@@ -160,14 +169,18 @@ cdef inline void ip_codes(Source* s, const Chunk* c, uint64_t* out) noexcept nog
             if c.scratch[i] == 6:
                 out[i] = <uint64_t>V6 << 32 | 1
     else:
+        load_versions(s, c)
+        column = c.col[s.col6]
         for i in range(c.n):
-            kind = ip_at(s, c, row_of(c, i), False, &v4, six)
-            out[i] = <uint64_t>kind << 32 | v4
-            if kind == V6:
-                memcpy(word, six, 16)
+            memcpy(word, column + <size_t>row_of(c, i) * 16, 16)
+            if word[0] | word[1]:
+                word[0], word[1] = word[0] & mask[0], word[1] & mask[1]
                 out[i] = (<uint64_t>V6 << 32) + 1
                 if word[0] | word[1]:
                     out[i] += 1 + table_find2(&s.intern, hash2(&s.intern, word[0], word[1]), word[0], word[1])
+            else:
+                kind = family(<uint32_t>out[i], NULL, <int64_t>c.scratch[i])
+                out[i] = <uint64_t>kind << 32 | (1 if kind == V6 else out[i] & s.mask4)
 
 cdef inline void ip_of_code(const Source* s, uint64_t code, uint32_t* v4, uint8_t* six) noexcept nogil:
     """The bytes behind a value of ip_codes; code 1 of V6 is the address ::, the interned ones follow."""
@@ -205,14 +218,21 @@ cdef inline uint64_t fixed_hash_bytes(const uint8_t* p, uint32_t size) noexcept 
     return fixed_hash(h)
 
 cdef inline void ip_hashes(const Source* s, const Chunk* c, uint64_t* out, uint8_t* present) noexcept nogil:
-    cdef uint32_t i, v4
-    cdef uint8_t six[16]
+    cdef uint32_t i
+    cdef uint8_t none[16]
+    cdef const uint8_t* six
     cdef bint no6 = no_ipv6(s, c)
     cdef int kind
+    memset(none, 0, 16)
+    load_column(c, s.col, 3, 4, out)
+    load_versions(s, c)
     for i in range(c.n):
-        kind = ip_at(s, c, row_of(c, i), no6, &v4, six)
+        six = none
+        if not no6:
+            six = c.col[s.col6] + <size_t>row_of(c, i) * 16
+        kind = family(<uint32_t>out[i], six, <int64_t>c.scratch[i])
         present[i] = kind != ABSENT
-        out[i] = fixed_hash_bytes(six, 16) if kind == V6 else fixed_hash(<uint64_t>kind << 32 | v4)
+        out[i] = fixed_hash_bytes(six, 16) if kind == V6 else fixed_hash(<uint64_t>kind << 32 | out[i])
 
 cdef inline void wide_codes(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
     cdef uint32_t i

@@ -3,7 +3,7 @@
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
-from c_block cimport BYTES, F32, F64, I8, I64
+from c_block cimport BYTES, F32, F64, I8, I64, U64
 from c_hash cimport Table, hash1, table_find, table_find1, table_find_many
 from c_huge cimport huge_pages
 from c_source cimport (
@@ -123,7 +123,7 @@ cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed
             raise ValueError(f"columns {spec[1:3]} are not those of an address")
         if s.version >= 0:
             s.version_code, s.version_width = layout.column[s.version].code, layout.column[s.version].width
-            if s.version_code > I64 or layout.column[s.version].count != 1:
+            if s.version_code > U64 or layout.column[s.version].count != 1:
                 raise ValueError(f"column {version} cannot be an IP version")
         bits = _span("prefix", bits4, 0, 32)
         s.mask4 = <uint32_t>(0xFFFFFFFFu << (32 - bits)) if bits else 0
