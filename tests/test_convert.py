@@ -183,3 +183,15 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
         peaks.append(int(done.stdout))
         os.unlink(path)
     assert peaks[1] < peaks[0] + 30_000  # KiB; the input grew by 44 MB
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_readable_columns_for_others_and_back(kind: str, forms: dict[str, Path], truth: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{kind}"
+    assert run("confluo-convert", forms["multilog"], "--readable", "-w", path).returncode == 0
+    assert run("confluo-convert", path, "-T").stdout == truth
+    rows = [json.loads(line) for line in forms["ndjson"].read_text().splitlines()]
+    if kind == "parquet":
+        for column in ("src_ip", "eth_dst", "proto", "tcp_flags"):
+            found = duckdb.sql(f"select {column}, count(*) from '{path}' group by 1").fetchall()
+            assert dict(found) == {v: sum(r[column] == v for r in rows) for v in {r[column] for r in rows}}

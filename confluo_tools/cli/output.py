@@ -122,6 +122,7 @@ class RecordOutput:
         line_buffered: bool = False,
         color: str | None = None,
         sources: Sequence[str] = (),
+        readable: bool = False,
     ) -> None:
         from confluo_tools import config
         from confluo_tools.formats.writers import open_writer
@@ -142,7 +143,7 @@ class RecordOutput:
             self._writer = open_writer(
                 fmt, schema, self._sink, fields=fields, metadata=metadata, header=header, numeric=numeric,
                 width=width, styled=fmt == "table" and not path and colour(1, color),
-                local=config.truth("local", local), sources=sources, warn=warn,
+                local=config.truth("local", local), sources=sources, readable=readable, warn=warn,
             )  # fmt: skip
         except BaseException:
             self._sink.abort()

@@ -48,6 +48,9 @@ def convert(
         list[str] | None,
         _option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
     ] = None,
+    readable: Annotated[
+        bool, _option("--readable", help="Arrow and Parquet: addresses, MACs, names and flags as text columns.")
+    ] = False,
     output: cli.Output = None,
     append: Annotated[bool, _option("--append", help="Add to a MultiLog that exists.")] = False,
     sync: Annotated[str | None, _option("--sync", metavar="WHEN", help="MultiLog: none, seal or batch.")] = None,
@@ -87,7 +90,7 @@ def convert(
             with cli.output(
                 shape, fmt, path=output, force=force, fields=names, metadata=reader.metadata, header=not no_header,
                 numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-                sources=source or [],
+                sources=source or [], readable=readable,
             ) as out:  # fmt: skip
                 reader.on_idle(out.flush)
                 for block in blocks(reader, shape, limit):

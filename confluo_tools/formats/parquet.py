@@ -13,9 +13,10 @@ from confluo_tools.formats.stream import ByteStream
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
-    from confluo_tools.schema import Schema
+    from confluo_tools.schema import Field, Schema
 
 GROUP = 1 << 20  # rows of a Parquet row group
+TEXTUAL = ("ip", "ipv4", "mac", "enum", "flags")
 
 
 class _File:
@@ -44,7 +45,11 @@ class _File:
 
 
 class ArrowFileWriter:
-    """Blocks to an Arrow IPC file ('arrow') or Parquet ('parquet') on ``out``."""
+    """Blocks to an Arrow IPC file ('arrow') or Parquet ('parquet') on ``out``.
+
+    ``readable``: addresses, MACs, enums and flags as text, null when absent, instead of the columns they are
+    stored in.  Both are read back to the same rows.
+    """
 
     def __init__(
         self,
@@ -54,12 +59,15 @@ class ArrowFileWriter:
         *,
         fields: Sequence[str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        readable: bool = False,
     ) -> None:
         pa = pyarrow(f"output format {kind}")
         self.kind, self.schema = kind, schema if fields is None else schema.project(fields)
         self.layout = self.schema.layout
         message = arrow_meta.schema_message(self.schema, dict(metadata or {}))
         self._arrow = pa.ipc.read_schema(pa.py_buffer(message))
+        self._columns = [self._column(pa, f, readable) for f in self.schema.fields]
+        self._arrow = pa.schema([a for _, _, arrows in self._columns for a in arrows], self._arrow.metadata)
         self._sink = pa.PythonFile(_File(out), mode="w")
         self._batches: list[Any] = []
         self._rows = 0
@@ -86,17 +94,35 @@ class ArrowFileWriter:
             if self._rows >= (GROUP if self.kind == "parquet" else 65536):
                 self.flush()
 
+    def _column(self, pa: Any, field: Field, readable: bool) -> tuple[int, Any, list[Any]]:
+        # Number of the first physical column; what prints it as text or None; the Arrow fields.
+        first = self.schema.index(field.name)
+        if not readable or field.type.kind not in TEXTUAL:
+            return first, None, [self._arrow.field(first + i) for i in range(len(field.columns))]
+        from confluo_tools.core.textio import Printer
+        from confluo_tools.formats.text import printing_plan
+
+        printer = Printer(self.layout, printing_plan(self.schema, [field.name], "tsv"), "tsv")
+        return first, printer, [pa.field(field.name, pa.utf8())]
+
     def _batch(self, block: Block) -> Any:
         import pyarrow as pa
 
         arrays = []
-        for i, type_ in enumerate(self._arrow.types):
-            data = pa.py_buffer(bytes(block.buffer(i)))
-            if pa.types.is_fixed_size_list(type_):
-                values = pa.Array.from_buffers(type_.value_type, block.rows * type_.list_size, [None, data])
-                arrays.append(pa.FixedSizeListArray.from_arrays(values, type=type_))
-            else:
-                arrays.append(pa.Array.from_buffers(type_, block.rows, [None, data]))
+        for first, printer, fields in self._columns:
+            if printer is not None:
+                words = printer.lines(block).decode().split("\n")[:-1]
+                arrays.append(pa.array([None if w == "-" else w for w in words], pa.utf8()))
+                continue
+            for i, field in enumerate(fields, first):
+                data = pa.py_buffer(bytes(block.buffer(i)))
+                if pa.types.is_fixed_size_list(field.type):
+                    values = pa.Array.from_buffers(
+                        field.type.value_type, block.rows * field.type.list_size, [None, data]
+                    )
+                    arrays.append(pa.FixedSizeListArray.from_arrays(values, type=field.type))
+                else:
+                    arrays.append(pa.Array.from_buffers(field.type, block.rows, [None, data]))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def flush(self) -> None:

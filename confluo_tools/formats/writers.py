@@ -37,12 +37,14 @@ def open_writer(
     styled: bool = False,
     local: bool = False,
     sources: Sequence[str] = (),
+    readable: bool = False,
     warn: Callable[[str], None] | None = None,
 ) -> Writer:
     """A writer of rows of ``schema`` to ``out``, which has ``write`` and ``writev``.
 
     ``fields``: names in the order wanted, None for all.  ``header``, ``numeric``: text and tables.
-    ``metadata``: stream, arrow, parquet.  ``width``, ``styled``, ``local``: tables.
+    ``metadata``: stream, arrow, parquet.  ``readable``: arrow and parquet, with addresses and names as text.
+    ``width``, ``styled``, ``local``: tables.
     ``sources``: pcap, the captures that the packets are taken from.  Raises UsageError for an unknown format.
     """
     if fmt == "stream":
@@ -62,7 +64,7 @@ def open_writer(
     if fmt in ("arrow", "parquet"):
         from confluo_tools.formats.parquet import ArrowFileWriter
 
-        return ArrowFileWriter(fmt, schema, out, fields=fields, metadata=metadata)
+        return ArrowFileWriter(fmt, schema, out, fields=fields, metadata=metadata, readable=readable)
     if fmt == "pcap":
         from confluo_tools.formats.pcap_out import PcapWriter
 
