@@ -36,6 +36,7 @@ cdef enum:
     SLOT_WORDS = 1024 + 16384       # scratch for one level of the tree: a mask, then a list of 65,536 rows
     GATHER_ROWS = 2048              # candidates gathered at a time
     NOT_INDEXED = 0xFFFFFFFF
+    PEEK = 0xFFFFFFFF               # see look_fn
 
 cdef struct Key:                    # order keys lo .. hi, both included
     uint64_t lo, hi
@@ -65,6 +66,7 @@ cdef struct Node:
     uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, posted, posted_of, ns
 
 # Asked before the first look at a column: its rows (NULL: all of them) are what was stored?
+# With n = PEEK only: has all of it been found so already?
 ctypedef bint (*look_fn)(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil
 
 cdef struct Context:

@@ -4,8 +4,8 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from c_block cimport BLOCK_ROWS, MASK_WORDS
-from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, NONE, NOT_INDEXED, SOME, Context, Found, Node, narrow,
-                     now_ns, scan, slot_list, slot_words)
+from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, NONE, NOT_INDEXED, PEEK, SOME, Context, Found, Node,
+                     narrow, now_ns, scan, slot_list, slot_words)
 from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_open, chunk_rows, chunk_start
 from c_scan cimport SCAN_AND, SCAN_OR, SCAN_SET, scan_mask_rows
 
@@ -371,6 +371,10 @@ cdef inline void evaluate_or(Context* c, Node* node, uint64_t* first, int slot, 
                 words[w] |= part.words[w]
     finish_mask(c, words, out)
 
+cdef inline bint at_hand(Context* c, Node* item) noexcept nogil:
+    """The column has been read and checked before: looking at some of its values is cheap."""
+    return c.look == NULL or item.kind >= N_SCAN and c.look(c.who, item.col, NULL, PEEK)
+
 cdef inline void evaluate_and(Context* c, Node* node, uint64_t* first, int slot, Found* out) noexcept nogil:
     cdef uint64_t* words = slot_words(c, first, slot)
     cdef uint16_t* list = slot_list(c, first, slot)
@@ -410,7 +414,7 @@ cdef inline void evaluate_and(Context* c, Node* node, uint64_t* first, int slot,
         if out.kind == NONE:
             break
         if out.kind != ALL and out.n * 4.0 < c.rows * item.cost and (
-                item.found == NOT_INDEXED or item.found > (<uint64_t>out.n << 6)):
+                item.found == NOT_INDEXED or item.found > (<uint64_t>out.n << (4 if at_hand(c, item) else 6))):
             # Few candidates are left: look at their values only.
             verify(c, item, first, slot, out)
             continue

@@ -4,7 +4,10 @@ from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
+from c_atomic cimport load_relaxed
 from c_block cimport I64
+from c_layout cimport PAGE
+from c_node cimport PEEK
 from c_postings cimport CHUNK_MOST, Chunk
 from confluo_tools.core.block cimport Block, Layout, Picks, Staging
 from confluo_tools.core.postings cimport Postings
@@ -18,9 +21,25 @@ cdef enum:
 
 cdef bint _look(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil:
     # The checksums of what a program is about to read.
+    if n == PEEK:
+        return _checked(<SegmentBlock>who, column)
     if rows == NULL:
         return (<SegmentBlock>who).ensure(column)
     return (<SegmentBlock>who).segment.ensure_list((<SegmentBlock>who).number, column, rows, n)
+
+
+cdef bint _checked(SegmentBlock block, int column) noexcept nogil:
+    # All pages of the column have been summed in this process.
+    cdef uint64_t at, page, last
+    cdef int j = block.segment.shape.source[column]
+    if block.segment.crc == NULL or j < 0:
+        return True
+    at = block.segment.g.header + block.number * block.segment.g.stride + block.segment.g.column[j]
+    last = (at + <uint64_t>block.rows * block.layout.column[column].width - 1) // PAGE
+    for page in range(at // PAGE, last + 1):
+        if not load_relaxed(&block.segment.good[page >> 6]) >> (page & 63) & 1:
+            return False
+    return True
 
 
 @cython.final

@@ -76,7 +76,8 @@ class Plan:
         self._keep = KEEP_MANY if reader is not None and reader.many else KEEP_ONE
         self._blocks = 0
         row_bytes = schema.layout.row_bytes
-        self._scan_bytes = sum(_width(schema, i) for i in self._used) / max(row_bytes, 1)
+        self._scan_bytes = sum(_width(schema, i) for i in self._used) / row_bytes
+        self._given_bytes = 1.0 if self.columns is None else sum(_width(schema, i) for i in self.columns) / row_bytes
 
     # --- rows
 
@@ -177,7 +178,7 @@ class Plan:
         # A guess at the bytes of the segment and of its postings that are in memory now because of us.
         size: float = part.rows * self.log.schema.layout.row_bytes
         lists = sum(map(len, postings.values()))
-        return lists + (size if given else 0.02 * size if postings else size * self._scan_bytes)
+        return lists + size * max(self._given_bytes * given, 0.02 if postings else self._scan_bytes)
 
     def _skip(self, block: SegmentBlock | None) -> None:
         if block is not None:
