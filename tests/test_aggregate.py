@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from twin_rollup import read
+from twin_rollup import block_of, read, shown
 
 from confluo_tools.core.block import Block, Picks
 from confluo_tools.expr import compile, parse_aggregates, parse_by
@@ -196,6 +196,40 @@ def test_keys_that_drift_and_jump() -> None:
         assert np.array_equal(np.concatenate([np.frombuffer(b.buffer(1), "<u8") for b in found]), counts)
 
 
+def test_addresses_in_a_log(tmp_path: Path) -> None:
+    """Blocks with zones, of which some are known to hold no IPv6 address, and lanes written by turns."""
+    from confluo_tools import store
+
+    packet = builtin("packet")
+    rng = np.random.default_rng(9)
+    four = [None, "10.0.0.1", "10.0.0.2", "10.0.1.1", "0.0.0.0", "192.0.2.7"]
+    six = ["2001:db8::1", "2001:db8::2", "::1", "::", "fe80::1", "::ffff:c000:207"]
+    parts = []
+    for n in range(12):
+        pool = (four, six, four + six)[n % 3]
+        names = [pool[int(i)] for i in rng.integers(0, len(pool), 7000)]
+        parts.append([{"ts": n * 7000 + i, "ip_version": 0 if a is None else 6 if ":" in a else 4, "src_ip": a,
+                       "len": int(rng.integers(60, 1500))} for i, a in enumerate(names)])
+    with store.create(tmp_path / "a.ml", packet) as log:
+        writers = [log.writer() for _ in range(3)]
+        for n, part in enumerate(parts):
+            writers[n % 3].append(block_of(part, packet))
+        for writer in writers:
+            writer.close()
+        blocks = [*log.blocks()]
+        assert any(b.zones(packet.index("ip_version")) == (0, 4) for b in blocks)
+        text = "count, sum(len), distinct(src_ip), distinct~(src_ip) as about, min(src_ip), max(src_ip), first(src_ip)"
+        for by in ("", "src_ip", "src_ip/24", "src_ip/8/16, ip_version"):
+            keys = parse_by(by, packet) if by else []
+            aggs = parse_aggregates(text, packet)
+            plain = [(block_of(part, packet, n % 3), None) for n, part in enumerate(parts)]
+            found = read(*aggregate(((b, None) for b in blocks), packet, aggs, keys))
+            assert found == read(*aggregate(plain, packet, aggs, keys))
+            assert sum(r["count"] for r in found) == 84_000
+    counted = read(*aggregate(plain, packet, parse_aggregates("count", packet), parse_by("src_ip", packet)))
+    assert {r["src_ip"] for r in counted} == {shown(row["src_ip"]) for part in parts for row in part}
+
+
 # ---- result schemas, order, top, having -------------------------------------------------------------------------
 
 
@@ -245,8 +279,6 @@ def test_the_fields_a_question_reads() -> None:
 
 def test_results_print_as_any_records() -> None:
     packet = builtin("packet")
-    from twin_rollup import block_of
-
     rows = [{"ts": 1_700_000_000_000_000_000 + n, "src_ip": a, "ip_version": v, "proto": p, "len": 60 + n}
             for n, (a, v, p) in enumerate([("10.0.0.1", 4, 6), ("2001:db8::1", 6, 6), ("0.0.0.0", 4, 17),
                                            (None, 0, 0)])]
