@@ -18,7 +18,7 @@ from c_atomic cimport store_release
 from c_block cimport BLOCK_ROWS, Column
 from c_crc cimport crc32c
 from c_fault cimport fault_point
-from c_postings cimport (CHUNK_MOST, Chunk, build_chunk, chunk_check, chunk_key, chunk_open, chunk_rows,
+from c_postings cimport (CHUNK_MOST, Chunk, ChunkHeader, build_chunk, chunk_check, chunk_key, chunk_open, chunk_rows,
                          chunk_start, rows_at)
 from confluo_tools.core.block cimport Block
 cimport cython
@@ -320,9 +320,10 @@ def blank(bytes key not None, uint32_t blocks):
 
 
 def offsets():
-    """Names and places in the files, as docs/format.md lists them: {structure: {name: offset}}."""
+    """Names and places in the files, as docs/format-index.md lists them: {structure: {name: offset}}."""
     cdef FileHeader h
     cdef Entry e
+    cdef ChunkHeader c
     return {
         "index file": {n: p for n, p in [
             ("magic", <uint8_t*>&h.magic - <uint8_t*>&h), ("version", <uint8_t*>&h.version - <uint8_t*>&h),
@@ -335,4 +336,10 @@ def offsets():
         "index entry": {n: p for n, p in [
             ("offset", <uint8_t*>&e.offset - <uint8_t*>&e), ("bytes", <uint8_t*>&e.bytes - <uint8_t*>&e),
             ("rows", <uint8_t*>&e.rows - <uint8_t*>&e)]},
+        "index chunk": {n: p for n, p in [
+            ("magic", <uint8_t*>&c.magic - <uint8_t*>&c), ("rows", <uint8_t*>&c.rows - <uint8_t*>&c),
+            ("keys", <uint8_t*>&c.keys - <uint8_t*>&c), ("key_bytes", <uint8_t*>&c.key_bytes - <uint8_t*>&c),
+            ("bytes", <uint8_t*>&c.bytes - <uint8_t*>&c), ("first", <uint8_t*>&c.first - <uint8_t*>&c),
+            ("last", <uint8_t*>&c.last - <uint8_t*>&c), ("base", <uint8_t*>&c.base - <uint8_t*>&c),
+            ("crc", <uint8_t*>&c.crc - <uint8_t*>&c)]},
     }
