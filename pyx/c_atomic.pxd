@@ -42,6 +42,12 @@ cdef extern from *:
         return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     }
     static inline void cfl_touch(uint8_t *p) { __atomic_fetch_or(p, 0, __ATOMIC_RELAXED); }
+    #if defined(__x86_64__)
+    #define cfl_pause() __builtin_ia32_pause()
+    #else
+    #include <sched.h>
+    #define cfl_pause() sched_yield()
+    #endif
     static inline void cfl_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
     """
     uint64_t load_acquire "cfl_load"(const uint64_t* p) noexcept nogil
@@ -56,6 +62,7 @@ cdef extern from *:
     bint swap32 "cfl_swap32"(uint32_t* p, uint32_t* seen, uint32_t v) noexcept nogil
     void touch "cfl_touch"(uint8_t* p) noexcept nogil           # makes a page writable without changing it
     void fence "cfl_fence"() noexcept nogil
+    void pause "cfl_pause"() noexcept nogil         # between two looks at a word that another core will change
 
 cdef extern from *:
     """

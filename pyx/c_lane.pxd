@@ -14,8 +14,8 @@ from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
 from posix.types cimport off_t, mode_t
 from posix.unistd cimport close, fdatasync, fsync, ftruncate
 from c_append cimport Slot, store, store_row
-from c_atomic cimport (touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or, tail_rows,
-                       tail_publish, tail_show)
+from c_atomic cimport (boot_now, pause, touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or,
+                       tail_rows, tail_publish, tail_show)
 from c_block cimport Column, Zone, BLOCK_ROWS
 from c_fault cimport fault_point
 from c_layout cimport (Geometry, Line, BlockHead, BLOCK_MAGIC, PAGE, HEAD_BIT, SYNC_BATCH, SYNC_SEAL, data_end,
@@ -54,6 +54,7 @@ cdef extern from *:
     enum: MADV_POPULATE_WRITE
 
 cdef enum:
+    SHORT_FREEZE_NS = 20000             # how long an append waits for a thaw before it leaves its rows to the feeder
     FIRST_FEED = 1024                   # rows after which the first block of a writer is worth preparing
 
 cdef extern from "pthread.h" nogil:
@@ -226,6 +227,8 @@ cdef inline int lane_rotate(Lane* lane) noexcept nogil:
     cdef Seg* seg = NULL
     cdef int error = 0
     cdef uint64_t base = lane.filled
+    if lane.seg != NULL and lane.sync == SYNC_BATCH and fdatasync(lane.seg.fd):
+        return errno                                # the batch may have begun in the old segment
     pthread_mutex_lock(&lane.lock)
     while lane.making:
         pthread_cond_wait(&lane.done, &lane.lock)
@@ -335,15 +338,20 @@ cdef inline bint lane_publish(Lane* lane) noexcept nogil:
 
 
 cdef inline int _publish(Lane* lane) noexcept nogil:
+    cdef uint64_t until
     if lane.sync == SYNC_BATCH and lane.seg != NULL and fdatasync(lane.seg.fd):
         return errno
     fault_point("publish-before")
     if not lane_publish(lane):
-        pthread_mutex_lock(&lane.lock)
-        if not lane.waiting:
+        # The freeze of a local cut lasts a microsecond: wait for that.  Longer ones the feeder sits out.
+        until = boot_now() + SHORT_FREEZE_NS
+        while not lane.waiting and not lane_publish(lane) and boot_now() < until:
+            pause()
+        if not lane_publish(lane):
+            pthread_mutex_lock(&lane.lock)
             lane.waiting = True
             _wake_feeder(lane)
-        pthread_mutex_unlock(&lane.lock)
+            pthread_mutex_unlock(&lane.lock)
     fault_point("publish-after")
     if lane.sync == SYNC_BATCH:
         lane_sync_line(lane)

@@ -11,9 +11,9 @@ from libc.errno cimport errno
 from posix.mman cimport mmap, munmap, msync, MAP_SHARED, MAP_FAILED, MS_SYNC, PROT_READ, PROT_WRITE
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close
-from c_atomic cimport (boot_now, load_acquire, load_relaxed, store_release, store_relaxed, load_acquire32, swap32, swap,
-                       fence, tail_rows, tail_freezes, tail_broken, tail_freeze,
-                       tail_show, tail_thaw, MAX_FREEZE_NS)
+from c_atomic cimport (boot_now, pause, load_acquire, load_relaxed, store_release, store_relaxed, load_acquire32,
+                       swap32, swap, fence, tail_rows, tail_freezes, tail_broken, tail_freeze, tail_show, tail_thaw,
+                       MAX_FREEZE_NS)
 from c_crc cimport crc32c
 from c_fault cimport fault_point
 from c_layout cimport (ControlPage, Line, CONTROL_MAGIC, CONTROL_CHECKED, CONTROL_CRC, CONTROL_CLAIMED, PAGE,
@@ -21,17 +21,6 @@ from c_layout cimport (ControlPage, Line, CONTROL_MAGIC, CONTROL_CHECKED, CONTRO
 from c_block cimport BLOCK_ROWS
 import os
 import time
-
-cdef extern from *:
-    """
-    #include <sched.h>
-    #if defined(__x86_64__)
-    #define cfl_pause() __builtin_ia32_pause()
-    #else
-    #define cfl_pause() sched_yield()
-    #endif
-    """
-    void pause "cfl_pause"() nogil
 
 MAX_SCHEMA_BYTES = 4 << 20
 _FREEZE_FOR_CUT_NS = 1_000_000_000
