@@ -451,7 +451,11 @@ def test_json_in_any_dress(tmp_path: Path) -> None:
 def test_rubbish_neither_crashes_nor_invents_rows(style: str, data: bytes, tmp_path: Path) -> None:
     schema = Schema("t", [Field("a", "u8"), Field("s", "bytes(4)"), Field("l", "list(u16, 2)"), Field("i", "ip")])
     head = {"tsv": b"#fields\ta\ts\tl\ti\n", "csv": b"a,s,l,i\n", "ndjson": b'{"a":1}\n'}[style]
-    reader, blocks, _ = read(head + data, style, tmp_path, schema)
+    try:
+        reader, blocks, _ = read(head + data, style, tmp_path, schema)
+    except FormatError:  # another header, the only thing that ends it
+        assert b"#fields" in data
+        return
     assert reader.rows <= data.count(b"\n") + 2
     assert sum(b.rows for b in blocks) == reader.rows
 

@@ -169,6 +169,8 @@ class TextReader(Reader):
         names: list[str] = []
         types: list[str] = []
         while self._peek_line()[:1] == b"#" or not names:
+            if names and self._peek_line().startswith(b"#fields"):
+                break  # another table: see _complain
             line = self._next_line()
             if not line and self._ended:
                 break
