@@ -291,3 +291,33 @@ def test_a_library_caller_gets_the_same_error() -> None:
     assert time_range(None, None, False) == (None, None)
     with pytest.raises(UsageError, match="is not after"):
         time_range("2026-11-20", "2026-11-19", False)
+
+
+def test_lanes_are_merged_by_time(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    from confluo_tools import store
+    from confluo_tools.sources.captures import open_captures
+
+    with open_captures([str(CAMPUS)]) as captures:
+        log = store.create(tmp_path / "two.ml", captures.schema)
+        writers = [log.writer(), log.writer()]
+        for i, block in enumerate(captures):
+            for start in range(0, block.rows, 100):
+                part = block.slice(start, min(100, block.rows - start))
+                writers[(i + start // 100) % 2].append(part)
+        for writer in writers:
+            writer.close()
+        log.close()
+    two = tmp_path / "two.ml"
+    assert len(json.loads(run("confluo-info", "-J", two).stdout)["lanes"]) == 2
+    in_order = sorted(rows, key=lambda r: r["ts"])
+    assert [r["ts"] for r in asked(two)] == [r["ts"] for r in in_order]
+    assert sorted(map(str, asked(two))) == sorted(map(str, rows))
+    some = asked(two, "udp", "-f", "dst_ip,len", "-c", "50")
+    expected = [{k: r[k] for k in ("dst_ip", "len")} for r in in_order if r["proto"] == "udp"][:50]
+    assert sorted(map(str, some)) == sorted(map(str, expected))
+    assert asked(two, "--agg", "count, first(src_ip), last(len)", "--by", "proto") == asked(
+        CAMPUS, "--agg", "count, first(src_ip), last(len)", "--by", "proto"
+    )
+    assert asked(two, "-c", "7", "-f", "ts") == [{"ts": r["ts"]} for r in in_order[:7]]
+    stream = run("confluo-query", two, "tcp", "-f", "src_ip,dst_port")
+    assert run("confluo-query", "-", "--count", stdin=stream.stdout).stdout == b"5167\n"
