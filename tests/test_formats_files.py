@@ -455,3 +455,20 @@ def test_every_format_takes_every_schema() -> None:
         assert out.getvalue()
     with pytest.raises(UsageError, match="no output format 'xml'"):
         open_writer("xml", ALL, io.BytesIO())
+
+
+def test_file_knows_our_files(tmp_path: Path) -> None:
+    if shutil.which("file") is None:
+        pytest.skip("no file(1) here")
+    from tests.running import ROOT, run
+
+    log, stream = tmp_path / "x.ml", tmp_path / "x.arrows"
+    run("confluo-convert", CAMPUS, "-w", log)
+    run("confluo-convert", CAMPUS, "-w", stream)
+    for path, says in [(log / "control", "MultiLog control page (confluo-tools), format 1"),
+                       (stream, "confluo-tools records (Arrow IPC stream)"),
+                       (next((log / "lane-000").glob("*.arrow")), "Arrow IPC file, confluo-tools records"),
+                       (ROOT / "setup.py", "ASCII text")]:  # fmt: skip
+        words = ["file", "-b", "-m", ROOT / "docs" / "confluo.magic", path]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.stdout.startswith(says)
