@@ -18,6 +18,7 @@ from c_layout cimport data_end, seal_bytes
 from confluo_tools.core.block cimport Block, zero_bytes
 from confluo_tools.core.control cimport Control
 from confluo_tools.core.segment cimport Shape
+from cpython.exc cimport PyErr_CheckSignals
 cimport cython
 import os
 import weakref
@@ -131,6 +132,7 @@ cdef class Writer:
         self._open()
         pause.tv_sec, pause.tv_nsec = 0, 200000
         while not lane_publish(lane):
+            PyErr_CheckSignals()
             with nogil:
                 nanosleep(&pause, NULL)
         lock = os.dup(self.lock_fd)
@@ -193,8 +195,12 @@ cdef class Writer:
         self._open()
         if block.layout is not self.shape.layout:
             self._same(block)
+        if self.busy:
+            raise ValueError("another thread is appending: each needs a writer of its own")
+        self.busy = True
         with nogil:
             code = self.append_block(block)
+        self.busy = False
         if code:
             raise OSError(code, os.strerror(code))
 
@@ -217,6 +223,7 @@ cdef class Writer:
         self._open()
         pause.tv_sec, pause.tv_nsec = 0, 200000
         while not lane_publish(self.lane):
+            PyErr_CheckSignals()
             with nogil:
                 nanosleep(&pause, NULL)
 

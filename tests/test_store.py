@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ def test_opening_imports_nothing_heavy(tmp_path: Path) -> None:
     store.create(tmp_path / "t.ml", builtin("packet"))
     code = f"""
 import sys
+import threading
 from confluo_tools import store
 store.open({str(tmp_path / "t.ml")!r}).version()
 print(sorted({{"yaml", "rich", "typer", "pyarrow", "numpy", "dpkt", "zstandard", "asyncio"}} & sys.modules.keys()))
@@ -383,3 +385,60 @@ def test_a_reader_between_claim_and_first_append(tmp_path: Path) -> None:
             writer.stop()  # as if it had died
         assert sum(p.rows for p in reader.segments()) == rows
     assert reader.damage == []
+
+
+def test_one_of_many_makes_the_log(tmp_path: Path) -> None:
+    """Processes that make a log of the same name at once: one does, the others are told so."""
+    path = tmp_path / "t.ml"
+    code = f"""
+import sys
+import threading
+from confluo_tools import store
+from confluo_tools.errors import StoreError
+from confluo_tools.schema import builtin
+schema = builtin("header64")
+sys.stdin.readline()
+try:
+    print(store.create({str(path)!r}, schema, argv=["x"]).uuid.hex())
+except StoreError as e:
+    print(e)
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    for p in running:
+        assert p.stdin is not None
+        p.stdin.write("go\n")
+        p.stdin.flush()
+    said = [p.communicate()[0].strip() for p in running]
+    made = [s for s in said if s == store.open(path).uuid.hex()]
+    assert len(made) == 1
+    assert all("is a MultiLog already" in s for s in said if s not in made), said
+    assert sorted(os.listdir(path)) == ["control", "multilog.yaml"]
+    assert about(path)["uuid"] == made[0]
+    assert len(history(path)) == 1
+
+
+def test_a_writer_is_for_one_thread(tmp_path: Path) -> None:
+    log = store.create(tmp_path / "t.ml", SIGNED, sync="batch")
+    block = signed_block(1, 0, 65_536)
+    refused = []
+
+    def append(writer: store.Writer) -> None:
+        for _ in range(20):
+            try:
+                writer.append(block)
+            except SchemaError as e:
+                refused.append(str(e))
+
+    with log.writer() as writer:
+        threads = [threading.Thread(target=append, args=(writer,)) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        rows = writer.rows
+    assert rows == log.version().rows == (80 - len(refused)) * 65_536
+    assert set(refused) <= {f"{log.path}: another thread is appending: each needs a writer of its own"}
+    assert [b.rows for b in log.blocks()] == [65_536] * (80 - len(refused))

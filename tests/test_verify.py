@@ -286,6 +286,57 @@ def test_growing_segments_are_checked_for_structure(tmp_path: Path) -> None:
     assert list(verify(log)) == []
 
 
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A log whose writer has died, and its one unsealed segment."""
+    path = tmp_path_factory.mktemp("log") / "t.ml"
+    log = store.create(path, ALL_TYPES, segment_blocks=3)
+    writer = log.writer(ahead=-1)
+    for k in range(4):
+        writer.append(block_of(ALL_TYPES, random_columns(ALL_TYPES, 40_000, k)))
+    writer.stop()
+    return path, log.segments()[0].path
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 14_000), st.binary(min_size=1, max_size=9)), min_size=1, max_size=4),
+    block=st.integers(0, 2),
+)
+def test_noise_in_a_growing_segment(growing: tuple[Path, str], changes: list[tuple[int, bytes]], block: int) -> None:
+    """It has no checksums yet: values may be wrong, but nobody crashes, and the next writer goes on."""
+    path, name = growing
+    segment = store.open(path).segments()[0].segment
+    stride, header = segment.shape.geometry()[0], len(segment.shape.header)
+    with open(name, "r+b") as f:
+        keep = []
+        for change, new in changes:
+            at = change if change < header else block * stride + change
+            f.seek(at)
+            keep.append((at, f.read(9)))
+            f.seek(at)
+            f.write(new)
+    try:
+        log = store.open(path)
+        for b in log.blocks():
+            assert b.check()
+            for i in range(log.schema.layout.n):
+                b.zones(i)
+                bytes(b.buffer(i))
+        list(verify(log))
+        shutil.rmtree(path.parent / "next.ml", ignore_errors=True)
+        shutil.copytree(path, path.parent / "next.ml")
+        with store.open(path.parent / "next.ml").writer() as writer:
+            assert writer.base == 160_000
+            writer.append(block_of(ALL_TYPES, random_columns(ALL_TYPES, 10, 1)))
+        assert store.open(path.parent / "next.ml").version().rows == 160_010
+    finally:
+        with open(name, "r+b") as f:
+            for at, old in reversed(keep):
+                f.seek(at)
+                f.write(old)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

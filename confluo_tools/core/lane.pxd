@@ -13,6 +13,7 @@ cdef class Writer:
     cdef object _kept
     cdef object __weakref__
     cdef int lock_fd
+    cdef bint busy
     cdef Lane* lane
     # Rows of `columns` (one pointer a column; NULL: zeros), stored and published.  0 or errno; ENOSPC: the rows
     # before the block that did not fit are published (see rows).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ SYNC = {"none": 0, "seal": 1, "batch": 2}
 PAGE = 4096
 CONTROL = "control"
 ABOUT = "multilog.yaml"
+_TEMPORARY = ".tmp"
 
 
 def message_bytes(schema: Schema) -> int:
@@ -69,9 +70,8 @@ def create(
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if set(os.listdir(folder)) - {ABOUT, CONTROL + ".tmp"}:
-            there = "is a MultiLog already" if (folder / CONTROL).exists() else "is not empty"
-            raise StoreError(there, where=path, hint="choose another name, or append to it")
+        if any(not name.endswith(_TEMPORARY) for name in os.listdir(folder)):
+            raise _taken(folder)
         uuid = secrets.token_bytes(16)
         now = time.time_ns()
         try:
@@ -82,19 +82,49 @@ def create(
         except ValueError as e:
             raise StoreError(str(e), where=path) from None
         options = {"sync": sync, "lanes": lanes, "block_rows": 65536, "segment_blocks": segment_blocks}
-        (folder / ABOUT).write_text(_about(schema, uuid, now, options), encoding="utf-8")
+        # One of several who try at once makes the log: a link, unlike a renaming, does not replace.
+        try:
+            _place(folder, CONTROL, control, _link, SYNC[sync] > 0)
+        except FileExistsError:
+            raise _taken(folder) from None
+        _place(folder, ABOUT, _about(schema, uuid, now, options).encode(), os.rename, SYNC[sync] > 0)
         if argv is not None:
             remember(folder, argv)
-        with open(folder / (CONTROL + ".tmp"), "wb") as f:  # its last step makes the folder a MultiLog
-            f.write(control)
-            f.flush()
-            if SYNC[sync]:
-                os.fsync(f.fileno())
-        os.rename(folder / (CONTROL + ".tmp"), folder / CONTROL)
         if SYNC[sync]:
             sync_folder(folder)
+            sync_folder(folder.absolute().parent)
     except OSError as e:
         raise StoreError(f"cannot be made: {e.strerror}", where=e.filename or path) from None
+
+
+def _taken(folder: Path) -> StoreError:
+    there = "is a MultiLog already" if (folder / CONTROL).exists() else "is not empty"
+    return StoreError(there, where=folder, hint="choose another name, or append to it")
+
+
+def _link(temporary: Path, name: Path) -> None:
+    try:
+        os.link(temporary, name)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if name.exists():
+            raise
+        os.rename(temporary, name)
+
+
+def _place(folder: Path, name: str, data: bytes, put: Callable[[Path, Path], None], sync: bool) -> None:
+    # Write a file under a name of our own, then put it in its place as a whole.
+    temporary = folder / f".{name}.{os.getpid()}{_TEMPORARY}"
+    try:
+        with open(temporary, "wb") as f:
+            f.write(data)
+            f.flush()
+            if sync:
+                os.fsync(f.fileno())
+        put(temporary, folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def add_columns(path: str | os.PathLike[str], fields: Sequence[Field]) -> Schema:
@@ -148,6 +178,8 @@ def remember(path: str | os.PathLike[str], argv: Sequence[str]) -> None:
     line = f"- {_flow({'time': now, 'host': socket.gethostname(), 'argv': words})}\n"
     fd = os.open(Path(path) / ABOUT, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_CREAT, 0o666)
     try:
+        if not os.fstat(fd).st_size:  # somebody removed it
+            line = f"history:\n{line}"
         os.write(fd, line.encode())
     finally:
         os.close(fd)
