@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -28,30 +29,42 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive, made from a copy of the tracked files."""
-    folder = tmp_path_factory.mktemp("sdist")
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive, made from a copy of the tracked files, and the wheel, built from that archive alone.
+
+    Made once also where several workers run tests: the first one does it, the others wait.
+    """
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    copy = folder / "copy"
-    for name in filter(None, listed.stdout.split("\0")):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).exists():
-            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-    run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copy)
-    (archive,) = folder.glob("*.tar.gz")
-    return archive
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "shipped"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not any(folder.glob("*.whl")):
+            copy = folder / "copy"
+            for name in filter(None, listed.stdout.split("\0")):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                if (ROOT / name).exists():
+                    shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+            run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copy)
+            (archive,) = folder.glob("*.tar.gz")
+            run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-input", "-w",
+                folder, archive)
+    (archive,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return archive, wheel
 
 
-@pytest.fixture(scope="module")
-def wheel(sdist: Path) -> Path:
-    """The wheel, built from the source archive alone."""
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-input", "-w",
-        sdist.parent, sdist)
-    (built,) = sdist.parent.glob("*.whl")
-    return built
+@pytest.fixture
+def sdist(shipped: tuple[Path, Path]) -> Path:
+    return shipped[0]
+
+
+@pytest.fixture
+def wheel(shipped: tuple[Path, Path]) -> Path:
+    return shipped[1]
 
 
 def test_the_archive_holds_every_source(sdist: Path) -> None:
