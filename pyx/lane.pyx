@@ -228,7 +228,7 @@ cdef class Writer:
                 nanosleep(&pause, NULL)
 
     def prefault(self, int blocks=0):
-        """Reserve and touch all columns of the segment of the next row (its first ``blocks`` blocks); for benchmarks."""
+        """Reserve and touch all columns of the next row's segment (its first ``blocks`` blocks); for benchmarks."""
         cdef Lane* lane = self.lane
         cdef uint64_t all_columns[4]
         cdef int code = 0, k
