@@ -48,6 +48,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def launch() -> int:
     """What bin/confluo and its links call: the command is the name of the link."""
+    import _signal  # type: ignore[import-not-found]  # signal would load enum
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback while modules load; `cli.run` takes it back
     name = os.path.basename(sys.argv[0])
     if name in ("confluo", "__main__.py"):
         return main()

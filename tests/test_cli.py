@@ -165,6 +165,19 @@ def test_a_signal_unwinds_first(number: int, status: int) -> None:
     assert (child.returncode, err) == (status, b"cleaned\n")
 
 
+def test_an_early_interrupt_is_silent() -> None:
+    for delay in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1):
+        child = subprocess.Popen(
+            [ROOT / "bin" / "confluo-query", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        time.sleep(delay)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+        assert child.returncode in (130, -signal.SIGINT)
+        assert b"typer" not in err  # the first milliseconds are Python's own, and may show a traceback of its
+        assert b"commands" not in err
+
+
 def test_nohup_is_respected() -> None:
     child = subprocess.Popen(
         ["nohup", sys.executable, "-c", SLEEPER.format(root=str(ROOT)).replace("60", "1")],

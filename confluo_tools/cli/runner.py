@@ -189,6 +189,8 @@ def _set_signals(owns_state: bool) -> dict[int, Any]:
         raise Stopped(number)
 
     try:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see confluo_tools.__main__.launch
+            put(signal.SIGINT, signal.default_int_handler)
         if owns_state:
             return before
         put(signal.SIGPIPE, signal.SIG_DFL)  # die quietly, like cat(1)
