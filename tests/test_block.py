@@ -6,9 +6,10 @@ import gc
 import struct
 
 import pytest
-from confluo_tools.core.block import Block, Layout, Picks, Staging
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from confluo_tools.core.block import Block, Layout, Picks, Staging
 
 FORMATS = {1: "B", 2: "H", 3: "I", 4: "Q", 5: "b", 6: "h", 7: "i", 8: "q", 9: "f", 10: "d"}
 SIZES = {code: struct.calcsize(f) for code, f in FORMATS.items()}

@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from confluo_tools import schema
 from confluo_tools.errors import SchemaError
 from confluo_tools.schema import Field, Schema, Type, fold6
-from hypothesis import given
-from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent
 
