@@ -360,3 +360,15 @@ def test_an_absurd_record_length_needs_no_memory(tmp_path: Path, bin_dir: Path) 
     done = run(bin_dir, "confluo-query", path, "--count")
     assert done.returncode == 2
     assert int(done.stdout) == 1
+
+
+def test_a_damaged_index_changes_neither_answer_nor_status(bin_dir: Path, log: Path) -> None:
+    """Views are derived: what is wrong with one is told, and scanned around."""
+    assert run(bin_dir, "confluo-index", log, "add", "src_port").returncode == 0
+    (file,) = log.glob("views/index-src_port/**/*.idx")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 :] = bytes(b ^ 0xFF for b in data[len(data) // 2 :])
+    file.write_bytes(data)
+    done = run(bin_dir, "confluo-query", log, "src_port == 1030", "--count")
+    assert (done.returncode, done.stdout.strip()) == (0, b"1")
+    assert b"rebuild src_port" in done.stderr

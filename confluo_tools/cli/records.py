@@ -60,7 +60,7 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     if input_format == "multilog" or detect.is_folder(path):
         from confluo_tools.store.reader import LogReader
 
-        return LogReader(path, warn=_tell)
+        return LogReader(path, warn=_tell, note=note)
     from confluo_tools.formats.stream import open_bytes, sniff, unzip
 
     try:

@@ -186,15 +186,25 @@ class Plan:
         self.damaged += 1
 
     @property
+    def left_out(self) -> list[tuple[str, str]]:
+        """(path, what is wrong) of the parts of the log whose rows are missing from the answer."""
+        return [
+            (path, reason if block is None else f"block {block}: {reason}")
+            for path, block, reason in self.log.damage[self._seen_damage :]
+        ]
+
+    @property
+    def unused(self) -> list[tuple[str, str]]:
+        """(path, what is wrong) of views that were scanned around: the answer is the same without them."""
+        if self._reader is None:
+            return []
+        self._reader.report()
+        return list(self._reader.warnings)
+
+    @property
     def warnings(self) -> list[tuple[str, str]]:
-        """(path, what is wrong) of damaged parts of the log and of views that were met on the way."""
-        found = []
-        for path, block, reason in self.log.damage[self._seen_damage :]:
-            found.append((path, reason if block is None else f"block {block}: {reason}"))
-        if self._reader is not None:
-            self._reader.report()
-            found += self._reader.warnings
-        return found
+        """All that was found wrong on the way: `left_out` and `unused`."""
+        return self.left_out + self.unused
 
     # --- what was done
 

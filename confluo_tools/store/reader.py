@@ -18,15 +18,16 @@ TOLD = 5  # damaged parts that are named one by one
 class LogReader(Reader):
     """The rows of a MultiLog at the version of its opening, by time (lanes merged).
 
-    Damaged blocks are left out, with a warning.  ``rows`` counts those of the version that were in question.
+    Damaged blocks are left out, with a warning; damaged views are not used, with a note: the answer is exact.  ``rows`` counts those of the version that were in question.
     ``timed``: `explain` measures each step.
     """
 
     format = "multilog"
     timed = False
 
-    def __init__(self, path: str, *, warn: Warn | None = None) -> None:
+    def __init__(self, path: str, *, warn: Warn | None = None, note: Warn | None = None) -> None:
         super().__init__(path, warn)
+        self._note = note
         self.log = Log(path, readonly=True)
         self.version = self.log.version()
         self.schema = self.log.schema
@@ -63,13 +64,14 @@ class LogReader(Reader):
         return None if self._plan is None else self._plan.explain()
 
     def _tell(self, plan: Plan) -> None:
-        if self._warn is None:
-            return
-        told = plan.warnings
-        for path, what in told[:TOLD]:
-            self._warn(f"{path}: {what}")
-        if len(told) > TOLD:
-            self._warn(f"{self.name}: {len(told)} damaged parts are left out; confluo-info --verify names them")
+        for tell, told in (self._warn, plan.left_out), (self._note, plan.unused):
+            if tell is None:
+                continue
+            for path, what in told[:TOLD]:
+                tell(f"{path}: {what}")
+            if len(told) > TOLD:
+                what = "are left out" if tell is self._warn else "are not used"
+                tell(f"{self.name}: {len(told)} damaged parts {what}; confluo-info --verify names them")
 
     def close(self) -> None:
         self.log.close()

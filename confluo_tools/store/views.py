@@ -106,7 +106,10 @@ def indexes(log: Log, warn: Callable[[str, str], None] | None = None) -> list[Vi
     for name in names:
         path = os.path.join(folder, name)
         try:
-            about = _read_about(os.path.join(path, ABOUT))
+            try:
+                about = _read_about(os.path.join(path, ABOUT))
+            except FileNotFoundError:  # dropped, and perhaps made again, while we looked
+                about = _read_about(os.path.join(path, ABOUT))
             if about.get("log") != log.uuid.hex():
                 raise ValueError("it belongs to another MultiLog")
             if about.get("field") != name[len(PREFIX) :] or about["field"] not in log.schema:
@@ -116,7 +119,8 @@ def indexes(log: Log, warn: Callable[[str, str], None] | None = None) -> list[Vi
                 raise ValueError("its bucket is not a number")
             found.append(View(log, about["field"], int(bucket), path))
         except (OSError, ValueError) as e:
-            if warn is not None:
+            gone = isinstance(e, FileNotFoundError) and not os.path.lexists(path)
+            if warn is not None and not gone:
                 reason = e.strerror if isinstance(e, OSError) else str(e)
                 warn(path, f"is not used: {reason}; confluo-index drop {name[len(PREFIX):]} removes it")
     return found
