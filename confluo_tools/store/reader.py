@@ -18,7 +18,8 @@ TOLD = 5  # damaged parts that are named one by one
 class LogReader(Reader):
     """The rows of a MultiLog at the version of its opening, by time (lanes merged).
 
-    Damaged blocks are left out, with a warning; damaged views are not used, with a note: the answer is exact.  ``rows`` counts those of the version that were in question.
+    Damaged blocks are left out, with a warning; damaged views are not used, with a note: the answer is exact.
+    ``rows`` counts those of the version that were in question.
     ``timed``: `explain` measures each step.
     """
 
