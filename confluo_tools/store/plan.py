@@ -178,6 +178,8 @@ class Plan:
         # A guess at the bytes of the segment and of its postings that are in memory now because of us.
         size: float = part.rows * self.log.schema.layout.row_bytes
         lists = sum(map(len, postings.values()))
+        if self._keep == KEEP_ONE:
+            return lists + size  # one fault may map 2 MiB around what was touched, and nobody comes back to it
         return lists + size * max(self._given_bytes * given, 0.02 if postings else self._scan_bytes)
 
     def _skip(self, block: SegmentBlock | None) -> None:
