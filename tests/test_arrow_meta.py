@@ -108,6 +108,8 @@ def test_pyarrow_reads_our_schemas(schema: Schema) -> None:
     assert parsed.kind == arrow_meta.SCHEMA
     assert arrow_meta.matches(parsed, schema)
     assert arrow_meta.schema_from_metadata(parsed.metadata) == schema
+    batch = arrow_meta.batch_message(schema, 7, [(8, 8)] * len(schema.columns), 64)
+    assert len(batch) == arrow_meta.batch_message_bytes(schema)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 1000])

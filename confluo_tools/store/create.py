@@ -25,8 +25,7 @@ _TEMPORARY = ".tmp"
 
 def message_bytes(schema: Schema) -> int:
     """Bytes of the record batch message of a segment of ``schema``: the same for any number of rows."""
-    size = len(arrow_meta.batch_message(schema, 0, [(0, 0)] * len(schema.columns), 0))
-    return -(-size // 64) * 64
+    return -(-arrow_meta.batch_message_bytes(schema) // 64) * 64
 
 
 def metadata(uuid: bytes) -> dict[str, str]:
