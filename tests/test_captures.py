@@ -133,7 +133,7 @@ def test_odd_packets_are_kept_and_told(tmp_path: Path) -> None:
     (b"", "is empty: it has not even the header of a capture"),
     (b"#!/bin/sh\n", "is not a pcap or pcapng capture"),
     (b"\xd4", "is not a pcap or pcapng capture"),
-    (gzip.compress(b"no capture"), "is not a pcap or pcapng capture"),
+    (gzip.compress(b"no capture", mtime=0), "is not a pcap or pcapng capture"),
     (zstandard.compress(b""), "is empty: it has not even the header of a capture"),
     (bz2.compress(CAPTURE), "is not a pcap or pcapng capture"),
 ])  # fmt: skip
