@@ -202,7 +202,7 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     copy = tmp_path / "a copy"
     shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(
         ".git", ".venv", "demo-log", "dist", "*.egg-info", "__pycache__", ".hypothesis", ".*_cache"))
-    for made in (*copy.glob("build/cython/**/*.c"), *copy.glob("confluo_tools/core/*.so")):
+    for made in (*copy.glob("build/cython/**/*.c"), *copy.glob("build/lib*/**/*.so")):
         os.utime(made, (time.time() + 3600,) * 2)  # newer than the new .venv: compiling again would take minutes
     (copy / ".venv").mkdir()
     shutil.copy(ROOT / ".venv" / "pyvenv.cfg", copy / ".venv")
