@@ -173,11 +173,11 @@ def test_a_flipped_byte_of_the_header_is_noticed(log: Path) -> None:
             store.open(log)
 
 
-def three_segments(path: Path) -> Path:
-    """A log of three segments of 65,536 rows; `len` is the row number."""
+def three_segments(path: Path, segments: int = 3) -> Path:
+    """A log of three (or more) segments of 65,536 rows; `len` is the row number."""
     layout = schema.builtin("header64").layout
     with store.create(path, schema.builtin("header64"), segment_blocks=1) as made, made.writer() as writer:
-        for k in range(3):
+        for k in range(segments):
             numbers = struct.pack("<65536I", *range(k * 65536, (k + 1) * 65536))
             writer.append(Block.wrap(layout, 65536, [numbers if n == "len" else None for n in layout.names]))
     return path
@@ -372,3 +372,18 @@ def test_a_damaged_index_changes_neither_answer_nor_status(bin_dir: Path, log: P
     done = run(bin_dir, "confluo-query", log, "src_port == 1030", "--count")
     assert (done.returncode, done.stdout.strip()) == (0, b"1")
     assert b"rebuild src_port" in done.stderr
+
+
+def test_many_damaged_indexes_are_told_in_few_lines(tmp_path: Path, bin_dir: Path) -> None:
+    path = three_segments(tmp_path / "x.ml", segments=7)
+    assert run(bin_dir, "confluo-index", path, "add", "len").returncode == 0
+    files = list(path.glob("views/index-len/**/*.idx"))
+    assert len(files) == 7
+    for file in files:
+        file.write_bytes(bytes(file.stat().st_size))
+    done = run(bin_dir, "confluo-query", path, "len in {5, 70000}", "--count")
+    assert (done.returncode, done.stdout.strip()) == (0, b"2")
+    *named, rest = done.stderr.decode().splitlines()
+    assert len(named) == 5
+    assert all("index-len" in line for line in named)
+    assert "7 damaged parts of indexes are not used; confluo-index check" in rest

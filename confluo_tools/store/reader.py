@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from confluo_tools.store.plan import Plan
 
 TOLD = 5  # damaged parts that are named one by one
+LEFT_OUT, UNUSED = (
+    "damaged parts are left out; confluo-info --verify names them",
+    "damaged parts of indexes are not used; confluo-index check names them",
+)
 
 
 class LogReader(Reader):
@@ -65,14 +69,16 @@ class LogReader(Reader):
         return None if self._plan is None else self._plan.explain()
 
     def _tell(self, plan: Plan) -> None:
-        for tell, told in (self._warn, plan.left_out), (self._note, plan.unused):
-            if tell is None:
-                continue
-            for path, what in told[:TOLD]:
-                tell(f"{path}: {what}")
-            if len(told) > TOLD:
-                what = "are left out" if tell is self._warn else "are not used"
-                tell(f"{self.name}: {len(told)} damaged parts {what}; confluo-info --verify names them")
+        self._tell_some(self._warn, plan.left_out, LEFT_OUT)
+        self._tell_some(self._note, plan.unused, UNUSED)
+
+    def _tell_some(self, tell: Warn | None, told: list[tuple[str, str]], rest: str) -> None:
+        if tell is None:
+            return
+        for path, what in told[:TOLD]:
+            tell(f"{path}: {what}")
+        if len(told) > TOLD:
+            tell(f"{self.name}: {len(told)} {rest}")
 
     def close(self) -> None:
         self.log.close()
