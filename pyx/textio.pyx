@@ -17,7 +17,7 @@ from confluo_tools.core.block cimport Block, Layout, Picks
 cimport cython
 
 OPS = {
-    "number": NUMBER, "bytes": RAW, "ipv4": IPV4, "ip": IP, "mac": MAC, "time": TIME, "duration": DURATION,
+    "number": NUMBER, "bytes": RAW, "text": RAW, "ipv4": IPV4, "ip": IP, "mac": MAC, "time": TIME, "duration": DURATION,
     "enum": ENUM, "flags": FLAGS, "skip": SKIP,
 }
 STYLES = {"tsv": TSV, "csv": CSV, "ndjson": JSON}
@@ -37,6 +37,7 @@ cdef class Plan:
         for i, (key, op, col, col6, colv, always, names) in enumerate(plan):
             it = &self.item[i]
             it.op, it.col, it.col6, it.colv, it.always = OPS[op], col, col6, colv, always
+            it.utf8 = op == "text"
             for k in (col, col6, colv):
                 if not -1 <= k < layout.n:
                     raise IndexError(k)
@@ -210,7 +211,7 @@ cdef class Printer(Plan):
             n = it.size
             while n and v[n - 1] == 0:
                 n -= 1
-            return self._absent(p) if n == 0 else self._bytes(p, v, n, first)
+            return self._absent(p) if n == 0 else self._bytes(p, v, n, first, it.utf8)
         if it.op == NUMBER:
             return self._number(p, it, v)
         if it.quoted and self.style == JSON:
@@ -347,14 +348,20 @@ cdef class Printer(Plan):
             p += 1
         return p
 
-    cdef char* _bytes(self, char* p, const uint8_t* v, uint32_t n, bint first) noexcept nogil:
+    cdef char* _bytes(self, char* p, const uint8_t* v, uint32_t n, bint first, bint utf8) noexcept nogil:
         # Printable ASCII as it is, everything else and the backslash as \xNN, so that it can be read back.
-        cdef uint32_t i
+        cdef uint32_t i, more = 0
         if self.style != TSV:
             p[0] = 34
             p += 1
         for i in range(n):
-            if (v[i] < 32 or v[i] > 126 or v[i] == 92
+            if utf8 and v[i] > 126 and more == 0:
+                more = _utf8_size(v + i, n - i)
+            if more:
+                more -= 1
+                p[0] = <char>v[i]
+                p += 1
+            elif (v[i] < 32 or v[i] > 126 or v[i] == 92
                     or self.style == TSV and (n == 1 and v[i] == 45 or first and i == 0 and v[i] == 35)):
                 if self.style == JSON:
                     p[0] = 92
@@ -374,6 +381,24 @@ cdef class Printer(Plan):
             p[0] = 34
             p += 1
         return p
+
+
+cdef uint32_t _utf8_size(const uint8_t* v, uint32_t n) noexcept nogil:
+    # Bytes of the printable character beyond ASCII that v begins with; 0: there is none (RFC 3629, section 4).
+    cdef uint32_t size = 2 if v[0] >= 0xC2 and v[0] < 0xE0 else 3 if v[0] >> 4 == 14 else 4 if v[0] >> 3 == 30 else 0
+    cdef uint32_t code, i
+    if size == 0 or size > n:
+        return 0
+    code = v[0] & (0x7F >> size)
+    for i in range(1, size):
+        if v[i] >> 6 != 2:
+            return 0
+        code = code << 6 | (v[i] & 0x3F)
+    if code < 0xA0 or size == 3 and (code < 0x800 or code >> 11 == 27) or size == 4 and not 0x10000 <= code < 0x110000:
+        return 0
+    if 0x200B <= code <= 0x200F or 0x2028 <= code <= 0x202E or 0x2060 <= code <= 0x206F or code == 0xFEFF:
+        return 0                                # unseen, or turning the line around
+    return size
 
 
 cdef inline bint _is_zero(const uint8_t* p, uint32_t size) noexcept nogil:

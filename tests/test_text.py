@@ -8,6 +8,7 @@ import ipaddress
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -192,6 +193,24 @@ def test_bytes() -> None:
     assert next(csv.reader([one("bytes(8)", b'a,"b', "csv")])) == ['a,"b']
 
 
+def test_text_is_printed_as_it_is() -> None:
+    for name in ("ToR-3", "Zürich", "東京", "a😀b"):
+        assert one("text(16)", name.encode()) == name
+        assert json.loads(one("text(16)", name.encode(), "ndjson")) == {"x": name}
+    assert one("text(8)", b"a\tb\\") == "a\\x09b\\x5c"  # cannot break a line
+    assert one("text(8)", "é\u202e".encode()) == "é\\xe2\\x80\\xae"  # nor turn one around
+    assert one("text(8)", b"") == "-"
+
+
+@given(st.binary(max_size=12))
+def test_text_beyond_utf8_comes_as_bytes(value: bytes) -> None:
+    shown = one("text(12)", value)
+    shown.encode()
+    assert re.sub(rb"\\x(..)", lambda m: bytes([int(m[1], 16)]), b"" if shown == "-" else shown.encode()) == (
+        value.rstrip(b"\0")
+    )
+
+
 def test_absent_in_each_style() -> None:
     schema = Schema(
         "t", [Field("t", "time"), Field("end", "time"), Field("ip", "ip"), Field("n", "u8"), Field("d", "duration")]
@@ -236,8 +255,13 @@ ALL = Schema("all", [
     Field("f32", "f32"), Field("f64", "f64"), Field("v", "u8"), Field("ip", "ip", version="v"), Field("ip4", "ipv4"),
     Field("mac", "mac"), Field("took", "duration"), Field("proto", "enum", names={6: "tcp", 17: "udp"}),
     Field("flags", "flags", names={1: "fin", 2: "syn", 16: "ack"}), Field("name", "bytes(12)"),
-    Field("path", "list(u16, 4)"), Field("hops", "list(ipv4, 3)"), Field("later", "time"),
+    Field("host", "text(9)"), Field("path", "list(u16, 4)"), Field("hops", "list(ipv4, 3)"), Field("later", "time"),
 ])  # fmt: skip
+
+
+def _short(text: str) -> bytes:
+    return text.encode("utf-8", "replace")[:9]
+
 
 _ints = {
     c: st.integers(*ALL[c].type.bounds)
@@ -247,7 +271,8 @@ ROW = st.fixed_dictionaries({
     **_ints,
     "mac": st.integers(0, (1 << 48) - 1),
     "f32": st.floats(width=32, allow_nan=False), "f64": st.floats(allow_nan=False),
-    "name": st.binary(max_size=12), "path": st.lists(st.integers(0, 65535), max_size=4),
+    "name": st.binary(max_size=12), "host": st.one_of(st.binary(max_size=9), st.text(max_size=3).map(_short)),
+    "path": st.lists(st.integers(0, 65535), max_size=4),
     "hops": st.lists(st.integers(0, (1 << 32) - 1), max_size=3),
     "address": st.one_of(st.none(), st.integers(0, (1 << 32) - 1), st.binary(min_size=16, max_size=16)),
 })  # fmt: skip

@@ -10,7 +10,7 @@ cdef enum Style:
 
 cdef enum Op:
     NUMBER = 0          # u8 .. f64 as they are
-    RAW = 1             # bytes
+    RAW = 1             # bytes and text
     IPV4 = 2
     IP = 3
     MAC = 4
@@ -30,6 +30,7 @@ cdef struct Item:
     uint8_t code
     bint always
     bint quoted                 # JSON: between quotes
+    bint utf8                   # RAW: printable UTF-8 goes out as it is
     int col
     int col6
     int colv

@@ -119,7 +119,7 @@ class Lowering:
             version = self.version_col(field)
             present = self.within(col, [(1, ALL4)])
             return present if version is None else self.either([present, self.within(version, [(4, 4)])])
-        if kind == "bytes":
+        if field.type.is_bytes:
             zero = bytes(field.type.size)
             return self.negate(Bytes(col, zero, zero))
         if field.type.is_float:  # NaN is no number, so not one other than zero
@@ -169,7 +169,7 @@ class Lowering:
         kind, col = field.type.kind, self.col(field)
         if op == "has":
             return self.has(field, ref, values)
-        if kind == "bytes":
+        if field.type.is_bytes:
             return self.bytes_equal(field, ref, op, values)
         if op == "like" and (kind not in ("ip", "ipv4", "mac") or not all("*" in v.text for v in values)):
             hint = "like is for bytes, and for addresses with *: src_ip like 192.*.*.1"
@@ -202,7 +202,7 @@ class Lowering:
     def ordered(self, field: Field, ref: FieldRef, op: str, value: Value) -> Tree:
         """field < value and the like, for everything that has an order."""
         kind, col = field.type.kind, self.col(field)
-        if kind == "bytes":
+        if field.type.is_bytes:
             return self.bytes_ordered(field, ref, op, value)
         if field.type.is_float:
             return self.real_ordered(field, ref, op, value)
@@ -242,7 +242,7 @@ class Lowering:
             return self.either(out)
         if kind == "list":
             return self.equals(field, ref, "==", values)
-        if kind == "bytes":
+        if field.type.is_bytes:
             out = []
             for value in values:
                 data = self.typer.raw(field, value, padded=False)
@@ -444,7 +444,7 @@ def _family(field: Field) -> str:
     kind = field.type.kind
     if kind in NUMBERS or kind in ("f32", "f64", "enum", "flags"):
         return "number"
-    return kind
+    return "bytes" if field.type.is_bytes else kind
 
 
 def columns_used(tree: Tree, schema: Schema) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class Typer:
 
     def mask(self, field: Field, value: Value) -> int:
         """A mask for an integer column."""
-        if field.type.kind in ("time", "duration", "bytes") or field.type.is_list or field.type.is_float:
+        if field.type.kind in ("time", "duration", "bytes", "text") or field.type.is_list or field.type.is_float:
             raise self.fail(value.pos, f"{field.name} ({field.type.text}) cannot be masked")
         number = self._flags(field, value.text)
         if number is None:

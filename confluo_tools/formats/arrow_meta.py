@@ -146,7 +146,7 @@ def _arrow_type(kind: str, base: str, size: int) -> tuple[int, Write]:
         return _TIMESTAMP, _table({0: ("h", _NANOSECONDS), 1: _string("UTC")})
     if kind == "duration":
         return _DURATION, _table({0: ("h", _NANOSECONDS)})
-    if kind == "bytes":
+    if kind in ("bytes", "text"):
         return _FIXED_BINARY, _table({0: ("i", size)})
     return _number(base, size)
 
@@ -502,7 +502,7 @@ def _same(f: ArrowField, name: str, field: Field, column: Column) -> bool:
     t = field.type
     if f.name != name or f.nullable or f.dictionary:
         return False
-    if name != field.name or t.kind == "bytes":
+    if name != field.name or t.is_bytes:
         return f.type == "fixed_size_binary" and f.width == column.size
     if t.is_list:
         if f.type != "fixed_size_list" or f.width != t.count or len(f.children) != 1:

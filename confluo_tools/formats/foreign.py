@@ -293,7 +293,7 @@ def convert(array: Any, field: Field, six: Any = None) -> list[Any]:
     text = str(array.type) in ("string", "large_string", "string_view")
     if field.type.is_list:
         return [_list(array, field)]
-    if kind == "bytes":
+    if field.type.is_bytes:
         return [_fixed(array, field.type.size)]
     if text and kind in ("ip", "ipv4", "mac", "enum", "flags"):
         return _from_text(array, field)

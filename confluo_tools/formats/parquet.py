@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
 
 GROUP = 1 << 20  # rows of a Parquet row group
-TEXTUAL = ("ip", "ipv4", "mac", "enum", "flags")
+TEXTUAL = ("ip", "ipv4", "mac", "enum", "flags", "text")
 
 
 class _File:

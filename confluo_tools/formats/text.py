@@ -12,6 +12,7 @@ mac         ``02:00:5e:10:00:01``
 enum        its name, else the number
 flags       ``syn|ack``; bits without a name as one hexadecimal number
 bytes       printable ASCII as it is, everything else and the backslash as ``\\xNN``; zeros at the end left out
+text        as it is; what is not printable UTF-8 as bytes; zeros at the end left out
 list        ``3,7,1``; in JSON an array; zeros at the end left out
 =========== ===================================================================================================
 
@@ -40,7 +41,7 @@ LONGEST = 64 << 20  # bytes of a line
 COMPLAINTS = 5  # lines at fault that are named one by one
 
 _OPS = {"ipv4": "ipv4", "ip": "ip", "mac": "mac", "time": "time", "duration": "duration", "enum": "enum",
-        "flags": "flags", "bytes": "bytes"}  # fmt: skip
+        "flags": "flags", "bytes": "bytes", "text": "text"}  # fmt: skip
 
 
 def _item(key: bytes, schema: Schema, field: Field, numeric: bool, style: str, reading: bool = False) -> Item:

@@ -12,6 +12,7 @@ duration        i64                     nanoseconds
 enum, enum(uN)  u8 or uN                one name per value
 flags, flags(uN) u16 or uN              one name per bit
 bytes(N)        N bytes
+text(N)         N bytes                 UTF-8, zeros at the end: names
 list(T, N)      N values of T           zero elements are absent
 =============== ======================= ==========================================================
 """
@@ -51,15 +52,15 @@ class Type:
         kind, first, second = match.groups()
         self.kind, self.count, self.element = kind, 1, kind
         self.base = ALIASES.get(kind, kind)
-        if kind == "bytes":
+        if kind in ("bytes", "text"):
             self.code, self.size = BYTES, _bounded(text, first, MAX_BYTES)
             if second:
-                raise SchemaError(f"unknown type '{text}'", hint="write bytes(N)")
+                raise SchemaError(f"unknown type '{text}'", hint=f"write {kind}(N)")
         elif kind == "list":
             if first is None or second is None:
                 raise SchemaError(f"unknown type '{text}'", hint="write list(TYPE, N)")
             element = Type(first)
-            if element.kind in ("ip", "list", "bytes", "enum", "flags"):
+            if element.kind in ("ip", "list", "bytes", "text", "enum", "flags"):
                 hint = "use a number, ipv4, mac, time or duration"
                 raise SchemaError(f"a list of {first} is not possible", hint=hint)
             self.base, self.code, self.size = element.base, element.code, element.size
@@ -77,8 +78,8 @@ class Type:
         self.text = self._canonical(first)
 
     def _canonical(self, first: str | None) -> str:
-        if self.kind == "bytes":
-            return f"bytes({self.size})"
+        if self.is_bytes:
+            return f"{self.kind}({self.size})"
         if self.kind == "list":
             return f"list({self.element}, {self.count})"
         return f"{self.kind}({first})" if first else self.kind
@@ -95,6 +96,10 @@ class Type:
     @property
     def is_list(self) -> bool:
         return self.kind == "list"
+
+    @property
+    def is_bytes(self) -> bool:
+        return self.kind in ("bytes", "text")
 
     @property
     def is_float(self) -> bool:
