@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
-from confluo_tools.errors import FormatError
+from confluo_tools.formats.unzip import LONGEST_MAGIC, Damage, compression, plain
 
 CHUNK = 1 << 18  # bytes asked of the system at a time
-GZIP = b"\x1f\x8b"
-ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class ByteStream:
@@ -136,14 +133,13 @@ class ByteStream:
 
 
 class Unzipped(ByteStream):
-    """The decompressed bytes of another stream: gzip (several members) or zstd (several frames)."""
+    """The decompressed bytes of another stream."""
 
     def __init__(self, below: ByteStream, kind: str) -> None:
-        self.below, self.kind = below, kind
+        self.below = below
         self.fd, self.name, self.offset, self.waits = below.fd, below.name, 0, below.waits
         self._have, self._at, self._ended, self._close = bytearray(), 0, False, False
-        self._engine: Any = None
-        self._started = False
+        self._pieces = plain(kind, iter(below.some, b""), 4 * CHUNK, below.name)
         self.damage = ""
 
     @property
@@ -155,54 +151,11 @@ class Unzipped(ByteStream):
         self.below.idle = call
 
     def _more(self) -> bytes:
-        while True:
-            data = self._left or self.below.some()
-            if not data:
-                if self._engine is not None and self._started:
-                    self.damage = f"the {self.kind} data end too early"
-                return b""
-            try:
-                out = self._unzip(data)
-            except Exception as e:  # zlib.error, zstandard.ZstdError: no common base
-                if self.damage:
-                    raise
-                self.damage = f"damaged {self.kind} data: {e}"
-                self._left = b""
-                return b""
-            if out:
-                return out
-
-    _left = b""
-
-    def _unzip(self, data: bytes) -> bytes:
-        if self._engine is None:
-            if self._started and self.kind == "gzip" and data[:2] != GZIP[: len(data)]:
-                self._left = b""  # padding after the last member, as gzip(1) ignores it
-                while self.below.some():
-                    pass
-                return b""
-            self._engine, self._started = self._new(), True
-        if self.kind == "gzip":
-            out: bytes = self._engine.decompress(data, CHUNK * 4)
-            self._left = self._engine.unconsumed_tail
-        else:
-            out = self._engine.decompress(data)
-            self._left = b""
-        if self._engine.eof:
-            self._left = self._engine.unused_data
-            self._engine = None
-        return out
-
-    def _new(self) -> Any:
-        if self.kind == "gzip":
-            import zlib
-
-            return zlib.decompressobj(31)
         try:
-            import zstandard
-        except ImportError:
-            raise FormatError("is zstd-compressed", where=self.name, hint="pip install zstandard") from None
-        return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+            return next(self._pieces, b"")
+        except Damage as e:
+            self.damage = str(e)
+            return b""
 
     def _into(self, out: memoryview) -> int:
         data = self._more()
@@ -226,7 +179,7 @@ def open_bytes(path: str) -> ByteStream:
 def sniff(stream: ByteStream, n: int) -> bytes:
     """Up to ``n`` of the first bytes, decompressed; nothing is consumed."""
     raw = stream.look(CHUNK, 18)
-    if raw[:2] != GZIP and raw[:4] != ZSTD:
+    if not compression(raw):
         return raw[:n]
     while True:
         head = unzip(_Look(raw, stream)).look(n)
@@ -248,7 +201,5 @@ class _Look(ByteStream):
 
 def unzip(stream: ByteStream) -> ByteStream:
     """The stream itself, or its decompressed bytes when it is gzip or zstd."""
-    head = stream.look(4, 4)
-    if head[:2] == GZIP:
-        return Unzipped(stream, "gzip")
-    return Unzipped(stream, "zstd") if head == ZSTD else stream
+    kind = compression(stream.look(LONGEST_MAGIC, LONGEST_MAGIC))
+    return Unzipped(stream, kind) if kind else stream

@@ -7,17 +7,17 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
+from confluo_tools.formats.unzip import Damage, compression, plain
 
 if TYPE_CHECKING:
     from queue import Queue
 
 CHUNK = 1 << 19
 POLL = 0.02  # s between looks at a file that grows
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class ByteSource:
@@ -77,10 +77,10 @@ class ByteSource:
         if not self._started:
             start = self.begin()
             self._started = True
-            method = _gunzip if start[:2] == GZIP else _unzstd if start == ZSTD else None
-            self.plain = self.regular and method is None
-            if method is not None:
-                self._pieces = _Background(self, method)
+            kind = compression(start)
+            self.plain = self.regular and not kind
+            if kind:
+                self._pieces = _Background(self, plain(kind, self._compressed(), CHUNK, self.name))
         if self._pieces is not None:
             return self._pieces.get(timeout)
         return self._next(timeout)
@@ -147,11 +147,11 @@ class ByteSource:
 class _Background:
     """Decompression in a thread of its own, a few pieces ahead: zlib and zstd run without the interpreter lock."""
 
-    def __init__(self, source: ByteSource, method: Callable[[ByteSource], Iterator[bytes]]) -> None:
+    def __init__(self, source: ByteSource, pieces: Iterator[bytes]) -> None:
         import queue
         import threading
 
-        self._source, self._method = source, method
+        self._source, self._pieces = source, pieces
         self._queue: Queue[Any] = queue.Queue(4)
         self._empty, self._full = queue.Empty, queue.Full
         self._thread = threading.Thread(target=self._work, name="decompress", daemon=True)
@@ -162,11 +162,11 @@ class _Background:
             piece = self._queue.get(timeout=timeout)
         except self._empty:
             return None
-        if isinstance(piece, FormatError):
-            raise piece
-        if isinstance(piece, Exception):
-            self._source.problem = f"the compressed data are damaged ({piece})"
+        if isinstance(piece, Damage):
+            self._source.problem = str(piece)
             return b""
+        if isinstance(piece, Exception):
+            raise piece
         assert isinstance(piece, bytes)
         return piece
 
@@ -176,7 +176,7 @@ class _Background:
     def _work(self) -> None:
         end: object = b""
         try:
-            for piece in self._method(self._source):
+            for piece in self._pieces:
                 if not self._put(piece):
                     return
         except Exception as e:  # told to the reader, in its thread
@@ -195,45 +195,3 @@ class _Background:
 
 def _reason(e: OSError) -> str:
     return "is closed" if e.errno == errno.EBADF else e.strerror or str(e)
-
-
-def _gunzip(source: ByteSource) -> Iterator[bytes]:
-    """One gzip member after the other; what stands behind them is left alone, as gzip(1) does."""
-    import zlib
-
-    pieces = source._compressed()
-    data = next(pieces, b"")
-    while data:
-        unzip = zlib.decompressobj(31)
-        while not unzip.eof:
-            if not data:
-                data = next(pieces, b"")
-                if not data:
-                    source.problem = "the gzip data are cut off"
-                    return
-            piece = unzip.decompress(data, CHUNK)
-            data = unzip.unconsumed_tail
-            if piece:
-                yield piece
-        data = unzip.unused_data
-        while len(data) < 2 and (more := next(pieces, b"")):
-            data += more
-        if data and data[:2] != GZIP:
-            if data.strip(b"\0"):
-                source.problem = "bytes behind the gzip data were ignored"
-            return
-
-
-def _unzstd(source: ByteSource) -> Iterator[bytes]:
-    import zstandard
-
-    class Raw:
-        # What stream_reader asks for: any number of bytes, b"" at the end.
-        pieces = source._compressed()
-
-        def read(self, size: int) -> bytes:
-            return next(self.pieces, b"")
-
-    reader: Any = zstandard.ZstdDecompressor().stream_reader(Raw(), read_across_frames=True)  # type: ignore[arg-type]
-    while piece := reader.read(CHUNK):
-        yield piece

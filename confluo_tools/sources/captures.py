@@ -12,8 +12,9 @@ from confluo_tools.core.block import Block
 from confluo_tools.core.packet import Packets
 from confluo_tools.core.pcap import Capture
 from confluo_tools.errors import ConfluoError, FormatError, SchemaError
+from confluo_tools.formats.unzip import compression
 from confluo_tools.schema import Field, Schema, builtin
-from confluo_tools.sources.bytesource import GZIP, ZSTD, ByteSource
+from confluo_tools.sources.bytesource import ByteSource
 
 ROWS = 1024  # rows of a batch: its columns stay in the nearest caches, and Python's share is small
 BATCH_BYTES = 1 << 22  # of wide rows (raw bytes) a batch has fewer
@@ -25,7 +26,7 @@ MAGICS = frozenset(bytes.fromhex(m) for m in _MAGICS.split())
 
 def is_capture(start: bytes) -> bool:
     """Whether a file with these first four bytes may be a capture, perhaps compressed."""
-    return start[:4] in MAGICS or start[:2] == GZIP or start[:4] == ZSTD
+    return start[:4] in MAGICS or bool(compression(start))
 
 
 @cache

@@ -1,0 +1,91 @@
+"""gzip and zstd: compressed pieces of an input into plain ones, told by the first bytes and never by a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from confluo_tools.errors import FormatError
+
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+LONGEST_MAGIC = len(ZSTD)
+SLICE = 4096  # bytes given to zstd at a time, which may become 32,768 times as many
+WINDOW = 1 << 27  # bytes of memory that a zstd frame may ask for
+
+
+class Damage(Exception):
+    """Why the plain bytes end here, in words."""
+
+
+def compression(head: bytes) -> str:
+    """gzip, zstd or '' (neither), from the first `LONGEST_MAGIC` bytes."""
+    return "gzip" if head[:2] == GZIP else "zstd" if head[:4] == ZSTD else ""
+
+
+def plain(kind: str, pieces: Iterable[bytes], size: int, name: str = "") -> Iterator[bytes]:
+    """The plain bytes, about ``size`` at a time: gzip members or zstd frames, one after the other.
+
+    All that a compressed piece gives is out before the next is asked for.  Zeros behind gzip data (tapes, block
+    devices) are left alone.  Raises Damage after the last good bytes; FormatError when zstd is not installed.
+    """
+    import zlib
+
+    broken: tuple[type[Exception], ...] = (zlib.error,)
+    if kind == "zstd":
+        try:
+            from zstandard import ZstdDecompressor, ZstdError
+        except ImportError:
+            raise FormatError("is zstd-compressed", where=name, hint="pip install zstandard") from None
+        broken = (ZstdError,)
+    engine: Any = None
+    begun, left = False, b""
+    more = iter(pieces)
+    for piece in more:
+        data = left + piece if left else piece
+        left = b""
+        while data:
+            if engine is None:
+                if begun and kind == "gzip" and data[:2] != GZIP:
+                    if len(data) < 2:
+                        left = data
+                        break
+                    _only_zeros(data, more)
+                    return
+                engine = (
+                    zlib.decompressobj(31)
+                    if kind == "gzip"
+                    else ZstdDecompressor(max_window_size=WINDOW).decompressobj()
+                )
+                begun = True
+            try:
+                out, data = (_inflate if kind == "gzip" else _zstd)(engine, data, size)
+            except broken as e:
+                raise Damage(f"the {kind} data are damaged ({e})") from None
+            if engine.eof:
+                engine = None
+            if out:
+                yield out
+    if engine is not None:
+        raise Damage(f"the {kind} data are cut off")
+    _only_zeros(left, ())
+
+
+def _only_zeros(data: bytes, more: Iterable[bytes]) -> None:
+    if data.strip(b"\0") or any(piece.strip(b"\0") for piece in more):
+        raise Damage("bytes behind the gzip data were ignored")
+
+
+def _inflate(engine: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
+    out = engine.decompress(data, size)
+    return out, engine.unused_data if engine.eof else engine.unconsumed_tail
+
+
+def _zstd(engine: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
+    out: list[bytes] = []
+    given, got = 0, 0
+    view = memoryview(data)
+    while given < len(data) and got < size and not engine.eof:
+        out.append(engine.decompress(view[given : given + SLICE]))
+        given, got = given + SLICE, got + len(out[-1])
+    rest = bytes(view[given:])
+    return b"".join(out), engine.unused_data + rest if engine.eof else rest
