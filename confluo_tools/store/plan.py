@@ -19,6 +19,7 @@ from confluo_tools.core.predicate import Program
 from confluo_tools.core.search import Merger, Search
 from confluo_tools.errors import UsageError
 from confluo_tools.expr import leaves
+from confluo_tools.expr.describe import describe
 from confluo_tools.store.views import Reader
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class Plan:
             if node["op"] == "test":
                 step = {key: node[key] for key in _COUNTERS}
                 step["selectivity"] = node["posted"] / node["posted_of"] if node["posted_of"] else None
-                text = in_words(schema, node["leaf"], node["negated"])
+                text = describe(leaves.Not(node["leaf"]) if node["negated"] else node["leaf"], schema)
                 steps.append({"depth": depth, "op": "test", "text": text, **step})
                 return
             text = node["op"] if "items" in node else str(node["value"]).lower()
@@ -281,47 +282,3 @@ def _time_range(schema: Schema, since: int | None, until: int | None) -> leaves.
     lo = -(1 << 63) if since is None else max(since, -(1 << 63))
     hi = (1 << 63) - 1 if until is None else min(until - 1, (1 << 63) - 1)
     return leaves.Range(schema.index(schema.time_field.name), lo, hi) if lo <= hi else leaves.FALSE
-
-
-# --- tests in words ---------------------------------------------------------------------------------------
-
-
-def in_words(schema: Schema, leaf: leaves.Test, negated: bool = False) -> str:
-    """A test of the lowered tree in the words of an expression."""
-    text = _positive(schema, leaf)
-    return f"not ({text})" if negated else text
-
-
-def _positive(schema: Schema, leaf: leaves.Test) -> str:
-    name = schema.columns[leaf.col].name
-
-    def show(value: Any) -> str:
-        return _value(schema, leaf.col, value)
-
-    if isinstance(leaf, leaves.Pair):
-        left = name if leaf.mask is None else f"({name} & {leaf.mask:#x})"
-        return f"{left} {leaf.op} {schema.columns[leaf.col2].name}"
-    if isinstance(leaf, leaves.Glob):
-        return f"{name} like {leaf.pattern.decode('utf-8', 'backslashreplace')}"
-    if isinstance(leaf, leaves.Bytes):
-        left = name if leaf.mask is None else f"({name} & 0x{leaf.mask.hex()})"
-        lo, hi = leaf.lo.hex(), leaf.hi.hex()
-        return f"{left} == 0x{lo}" if lo == hi else f"0x{lo} <= {left} <= 0x{hi}"
-    if isinstance(leaf, leaves.FRange):
-        return f"{leaf.lo!r} {'<' if leaf.lo_open else '<='} {name} {'<' if leaf.hi_open else '<='} {leaf.hi!r}"
-    left = name if leaf.mask is None else f"({name} & {leaf.mask:#x})"
-    if isinstance(leaf, leaves.InSet):
-        some = ", ".join(show(v) for v in leaf.values[:4])
-        return f"{left} in {{{some}{f', ... {len(leaf.values)} values' if len(leaf.values) > 4 else ''}}}"
-    if leaf.lo == leaf.hi:
-        return f"{left} == {show(leaf.lo)}"
-    return f"{left} in {show(leaf.lo)}..{show(leaf.hi)}"
-
-
-def _value(schema: Schema, column: int, value: int) -> str:
-    kind = schema.columns[column].field.type.element
-    if kind in ("ip", "ipv4"):
-        return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
-    if kind == "time" and abs(value) < 1 << 62:
-        return f"@{value // 1_000_000_000}.{value % 1_000_000_000:09d}"
-    return str(value)
