@@ -186,7 +186,7 @@ cdef class Control:
         cdef uint64_t word = load_acquire(&line.tail)
         return {
             "rows": tail_rows(word), "freezes": tail_freezes(word), "broken": tail_broken(word),
-            "deadline": line.deadline, "sealed": load_acquire(&line.sealed), "first": line.first,
+            "deadline": line.deadline, "sealed": load_acquire(&line.sealed), "first": load_acquire(&line.first),
             "epoch": load_acquire(&line.epoch), "started": line.started, "boot": line.boot, "pid": line.pid,
             "seals": line.seals,
         }
@@ -209,6 +209,20 @@ cdef class Control:
         self._need_write()
         line.seals += seals
         store_release(&line.sealed, rows)
+
+    def first(self, int lane):
+        """Rows of ``lane`` below this were removed by retention, or are about to be: they are not there any more."""
+        return load_acquire(&self.line[self._line(lane)].first)
+
+    def set_first(self, int lane, uint64_t rows):
+        """Retention says that rows below ``rows`` go; never less than before, nor more than are sealed."""
+        cdef Line* line = &self.line[self._line(lane)]
+        cdef uint64_t old = load_acquire(&line.first)
+        self._need_write()
+        if rows > load_acquire(&line.sealed):
+            raise ValueError(f"row {rows} of lane {lane} is not sealed")
+        while old < rows and not swap(&line.first, &old, rows):
+            pass
 
     def claim(self, int lane, uint32_t pid, uint64_t started, uint64_t boot):
         """Write the owner into the line of ``lane``.  The caller holds the lock of the lane."""
@@ -235,7 +249,10 @@ cdef class Control:
 
     def flush(self):
         """Wait until the lines are on the disk."""
-        if msync(self.map, self.size, MS_SYNC):
+        cdef int failed
+        with nogil:
+            failed = msync(self.map, self.size, MS_SYNC)
+        if failed:
             raise OSError(errno, os.strerror(errno), self.path)
 
     def release(self, int lane):
@@ -246,6 +263,10 @@ cdef class Control:
     def _need_write(self):
         if not self.writable:
             raise PermissionError(13, os.strerror(13), self.path)
+
+    def firsts(self, int lanes):
+        """`first` of lanes 0 to ``lanes`` - 1."""
+        return tuple([load_acquire(&self.line[i].first) for i in range(min(lanes, self.lanes))])
 
     def tails(self):
         """Rows published in each claimed lane, read one after the other: not an atomic cut (see `cut`)."""

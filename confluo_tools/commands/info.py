@@ -310,7 +310,7 @@ def check(path: str, input_format: str | None) -> int:
         raise UsageError("is a folder", where=path, hint="only a MultiLog is one")
     damaged = 0
     with open_log(path, readonly=True) as log:
-        rows = log.version().rows
+        rows = log.version().kept
         with cli.Progress("verifying", rows, "rows") as progress:
             for finding in verify(log, progress.update):
                 if finding.damage:

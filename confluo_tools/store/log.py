@@ -52,11 +52,16 @@ class _Shapes(dict[bytes, Shape]):
 
 
 class Log:
-    """An open MultiLog.  ``damage`` grows as readers meet damaged parts: (path, block number or None, reason)."""
+    """An open MultiLog.
+
+    ``damage`` grows as readers meet damaged parts: (path, block number or None, reason).  ``removed`` grows as they
+    ask for rows of a version that retention has removed since: (lane, first row, row after the last).
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
         self.path = os.fspath(path)
         self.damage: list[tuple[str, int | None, str]] = []
+        self.removed: list[tuple[int, int, int]] = []
         try:
             self.control = Control(os.path.join(self.path, _create.CONTROL), readonly)
             self.schema = _read_schema(self.control.schema, trusted=True)
@@ -101,24 +106,43 @@ class Log:
 
     # -- reading
 
-    def version(self) -> Version:
-        """The rows published at this instant, in all lanes: an atomic cut.  Readers take no lock."""
-        try:
-            tails, _ = self.control.cut()
-        except (TimeoutError, OverflowError) as e:
-            raise StoreError(str(e), where=self.path) from None
-        return Version(tails)
+    def version(self, *, pin: bool = False) -> Version:
+        """The rows published at this instant, in all lanes: an atomic cut.  Readers take no lock.
+
+        ``pin``: open its segments now, so that none of its rows can be removed before they are read.
+        """
+        while True:
+            try:
+                tails, _ = self.control.cut()
+            except (TimeoutError, OverflowError) as e:
+                raise StoreError(str(e), where=self.path) from None
+            version = Version(tails, map(min, self.control.firsts(len(tails)), tails))
+            if not pin:
+                return version
+            before = len(self.removed)
+            parts = self.segments(version)
+            if len(self.removed) == before:
+                version.pinned = self, parts
+                return version
+            del self.removed[before:]  # retention came in between: a newer version has none of these rows
 
     def segments(self, version: Version | None = None) -> list[Part]:
         """The segments with rows of ``version`` (None: now), lane by lane in the order of their rows.
 
-        Damaged or missing ones are left out and noted in ``damage``.
+        Damaged or missing ones are left out and noted in ``damage``, rows that retention has removed since the
+        version was taken in ``removed``.  The segments that are returned stay readable whatever is removed then.
         """
         version = self.version() if version is None else version
+        if version.pinned is not None and version.pinned[0] is self:
+            return list(version.pinned[1])
         parts: list[Part] = []
         for lane, rows in enumerate(version.tails):
-            if rows:
-                parts += self._parts(lane, rows)
+            if not rows:
+                continue
+            found, first = self._parts(lane, rows)
+            parts += found
+            if lane < len(version.firsts) and first > version.firsts[lane]:
+                self.removed.append((lane, version.firsts[lane], min(first, rows)))
         return parts
 
     def blocks(self, version: Version | None = None) -> Iterator[SegmentBlock]:
@@ -137,14 +161,26 @@ class Log:
     def row_block(self, lane: int, row: int, version: Version | None = None) -> tuple[SegmentBlock, int] | None:
         """The block with row ``row`` of ``lane`` and the row's number in it; None when it is not there."""
         rows = (self.version() if version is None else version)[lane]
-        for part in self._parts(lane, rows) if 0 <= row < rows else ():
+        for part in self._parts(lane, rows)[0] if 0 <= row < rows else ():
             if part.base <= row < part.base + part.rows:
                 number, inside = part.find(row)
                 block = part.block(number)
                 return None if block is None else (block, inside)
         return None
 
-    def _parts(self, lane: int, rows: int) -> list[Part]:
+    def _parts(self, lane: int, rows: int) -> tuple[list[Part], int]:
+        # The segments of a lane that has `rows` rows, and the first row that is kept.  A segment that goes while
+        # we open it is found gone by looking again.
+        while True:
+            first = self.control.first(lane)
+            before = len(self.damage)
+            parts = self._kept_parts(lane, rows, first)
+            if len(self.damage) == before or self.control.first(lane) == first:
+                return parts, first
+            del self.damage[before:]
+            self._lanes.pop(lane, None)
+
+    def _kept_parts(self, lane: int, rows: int, first: int) -> list[Part]:
         epoch, sealed = self.control.epoch(lane), self.control.sealed(lane)
         if sealed > self.control.rows(lane):
             self._note(self.control.path, f"lane {lane} has fewer rows than were sealed")
@@ -152,13 +188,13 @@ class Log:
         last = cache.entries[-1][0] if cache is not None and cache.entries else -1
         # Rows that are not sealed stand in segments that begin where the sealed rows end, or later: a listing
         # that knows none such was made before the growing segment was.
-        if cache is None or cache.epoch != epoch or cache.sealed != sealed or last < 0 or (
+        if cache is None or (cache.epoch, cache.sealed, cache.first) != (epoch, sealed, first) or last < 0 or (
             rows > last + self.segment_rows or last < sealed < rows
         ):
-            entries = recover.list_segments(recover.lane_folder(self.path, lane))
-            cache = self._lanes[lane] = _LaneCache(epoch, sealed, entries, cache)
+            entries = recover.list_segments(recover.lane_folder(self.path, lane), first)
+            cache = self._lanes[lane] = _LaneCache(epoch, sealed, first, entries, cache)
         parts: list[Part] = []
-        expected = self.control.lane(lane)["first"]
+        expected = first
         for i, (base, path) in enumerate(cache.entries):
             if base >= rows:
                 break
@@ -262,10 +298,12 @@ class Log:
 
 class _LaneCache:
     # What a reader knows of a lane's folder while the lane's epoch stands.
-    __slots__ = ("entries", "epoch", "sealed", "segments")
+    __slots__ = ("entries", "epoch", "first", "sealed", "segments")
 
-    def __init__(self, epoch: int, sealed: int, entries: list[tuple[int, str]], before: _LaneCache | None) -> None:
-        self.epoch, self.sealed, self.entries = epoch, sealed, entries
+    def __init__(
+        self, epoch: int, sealed: int, first: int, entries: list[tuple[int, str]], before: _LaneCache | None
+    ) -> None:
+        self.epoch, self.sealed, self.first, self.entries = epoch, sealed, first, entries
         self.segments: dict[int, tuple[int, Segment | None]] = {}  # base -> (rows sealed, None: damaged)
         if before is not None:
             here = {base for base, _ in entries}

@@ -73,7 +73,9 @@ class Plan:
         self._reader = (reader or Reader(log, many=False)) if self._indexable else None
         self._indexes = self._reader.refresh() if self._reader is not None else []
         self._indexed: dict[int, int] = {}  # column -> blocks that had postings
-        self._seen_damage = len(log.damage)
+        # What opening the segments told, if that was when the version was pinned, is told by its plan.
+        self._seen_damage = 0 if self.version.pinned is not None else len(log.damage)
+        self._seen_removed = len(log.removed)
         self._keep = KEEP_MANY if reader is not None and reader.many else KEEP_ONE
         self._blocks = 0
         row_bytes = schema.layout.row_bytes
@@ -194,6 +196,9 @@ class Plan:
         return [
             (path, reason if block is None else f"block {block}: {reason}")
             for path, block, reason in self.log.damage[self._seen_damage :]
+        ] + [
+            (self.log.path, f"{end - start:,} rows of lane {lane} were removed by retention in the meantime")
+            for lane, start, end in dict.fromkeys(self.log.removed[self._seen_removed :])
         ]
 
     @property

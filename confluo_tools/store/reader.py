@@ -34,7 +34,7 @@ class LogReader(Reader):
         super().__init__(path, warn)
         self._note = note
         self.log = Log(path, readonly=True)
-        self.version = self.log.version()
+        self.version = self.log.version(pin=True)
         self.schema = self.log.schema
         self._plan: Plan | None = None
 
@@ -54,13 +54,13 @@ class LogReader(Reader):
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
     ) -> Iterator[tuple[Block, Picks | None]]:
         plan = self.plan(expr, columns)
-        self.rows += self.version.rows
+        self.rows += self.version.kept
         yield from plan.ordered() if by_time else plan
         self._tell(plan)
 
     def count(self, expr: Any) -> int:
         plan = self.plan(expr, [])
-        self.rows += self.version.rows
+        self.rows += self.version.kept
         found = plan.count()
         self._tell(plan)
         return found

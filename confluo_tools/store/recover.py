@@ -38,15 +38,18 @@ def lane_folder(log: str, lane: int) -> str:
     return os.path.join(log, f"lane-{lane:03d}")
 
 
-def list_segments(folder: str) -> list[tuple[int, str]]:
-    """(row number of the first row, path) of the segments of a lane, ascending.  [] when there is no folder."""
+def list_segments(folder: str, first: int = 0) -> list[tuple[int, str]]:
+    """(row number of the first row, path) of the segments of a lane from row ``first`` on, ascending.
+
+    [] when there is no folder.
+    """
     try:
         with os.scandir(folder) as entries:
             names = [e.name for e in entries]
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = [(int(m[1]), os.path.join(folder, m[0])) for m in map(_NAME.match, names) if m]
-    return sorted(found)
+    return sorted([entry for entry in found if entry[0] >= first])
 
 
 def batch(shape: Shape, rows: int, capacity: int = BLOCK_ROWS) -> bytes:
@@ -109,7 +112,7 @@ def settle(control: Control, claim: Claim, shapes: Mapping[bytes, Shape], shape:
     Half-made files and segments without a published row are removed; rows beyond the tail were never
     visible and go.  The caller holds the lock.  Raises OSError (for one, when the disk is full).
     """
-    segments = list_segments(claim.folder)
+    segments = list_segments(claim.folder, control.first(claim.lane))
     tail = _proven(control, claim, segments, shapes, shape)
     for name in os.listdir(claim.folder):
         if _TEMPORARY.match(name):
@@ -148,7 +151,7 @@ def _proven(
             rows = find_seal(path, own, claim.lane, base)
             if base + rows <= tail or Segment(path, claim.lane, base, shapes, shape, [], rows).bad_pages():
                 continue
-        except ValueError:
+        except (ValueError, FileNotFoundError):  # damaged; or retention has just removed it
             continue
         while not control.raise_tail(claim.lane, base + rows):
             time.sleep(0.001)  # frozen, for 60 s at most

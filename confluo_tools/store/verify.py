@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from confluo_tools.store import recover
@@ -46,11 +46,12 @@ def verify(log: Log, progress: Callable[[int], None] | None = None) -> Iterator[
             if line["rows"] and lane >= control.claimed:
                 yield Finding(where, None, (), f"lane {lane} has rows but was never claimed")
             continue
-        if line["sealed"] > line["rows"] or (line["rows"] and not line["epoch"]):
+        wrong = line["sealed"] > line["rows"] or line["first"] > control.sealed(lane)
+        if wrong or (line["rows"] and not line["epoch"]):
             yield Finding(where, None, (), f"the line of lane {lane} contradicts itself: {line}")
-        yield from _folder(folder, version[lane], _owned(folder))
+        yield from _folder(folder, line["first"], version[lane], _owned(folder))
         yield from _lane(log, lane, folder, version[lane], checked, progress)
-        checked += version[lane]
+        checked += version[lane] - version.firsts[lane]
 
 
 def _owned(folder: str) -> bool:
@@ -68,7 +69,7 @@ def _owned(folder: str) -> bool:
     return False
 
 
-def _folder(folder: str, rows: int, owned: bool) -> Iterator[Finding]:
+def _folder(folder: str, first: int, rows: int, owned: bool) -> Iterator[Finding]:
     known = {os.path.basename(path): base for base, path in recover.list_segments(folder)}
     try:
         names = sorted(os.listdir(folder))
@@ -78,9 +79,11 @@ def _folder(folder: str, rows: int, owned: bool) -> Iterator[Finding]:
         return
     for name in names:
         path = os.path.join(folder, name)
-        if name == "lock" or known.get(name, rows) < rows or owned:
+        if name in known and known[name] < first:
+            yield Finding(path, None, (), "removed by retention, which was cut off: its next step unlinks it", False)
+        elif name == "lock" or known.get(name, rows) < rows or owned:
             continue
-        if name in known or recover.is_temporary(name):
+        elif name in known or recover.is_temporary(name):
             yield Finding(path, None, (), "left by a writer that died; the next writer removes it", False)
         else:
             yield Finding(path, None, (), "is not part of a MultiLog", False)
@@ -91,41 +94,54 @@ def _lane(
 ) -> Iterator[Finding]:
     line = log.control.lane(lane)
     sealed, expected = line["sealed"], line["first"]
-    segments = [(base, path) for base, path in recover.list_segments(folder) if base < rows]
+    begin = expected
+    segments = [(base, path) for base, path in recover.list_segments(folder, expected) if base < rows]
     for i, (base, path) in enumerate(segments):
         limit = base + log.segment_rows
         end = min(segments[i + 1][0] if i + 1 < len(segments) else limit, limit)
+        expected = max(expected, log.control.first(lane))
+        if base < expected:
+            continue  # retention has come by since we listed the folder
         if base != expected:
             yield Finding(folder, None, (), f"rows {expected} to {base - 1} are missing")
         seal = max(min(sealed, end) - base, 0)
-        have = yield from _segment(log, lane, base, path, seal, min(end, rows) - base)
+        findings: list[Finding] = []
+        have = 0
+        try:
+            have = _segment(log, lane, base, path, seal, min(end, rows) - base, findings.append)
+        except OSError as e:
+            findings.append(Finding(path, None, (), f"cannot be read: {e.strerror}"))
+        if findings and log.control.first(lane) > base:
+            continue
+        yield from findings
         expected = base + have if have else end
         if progress is not None:
-            progress(checked + min(end, rows))
+            progress(checked + min(end, rows) - begin)
         if not seal and line["boot"] not in (0, recover.boot_id()):
             yield Finding(path, None, (), "unsealed since before the last boot: rows may be lost if power was", False)
+    expected = max(expected, log.control.first(lane))
     if expected < rows:
         yield Finding(folder, None, (), f"rows {expected} to {rows - 1} are missing")
 
 
 def _segment(
-    log: Log, lane: int, base: int, path: str, sealed: int, rows: int
-) -> Generator[Finding, None, int]:
+    log: Log, lane: int, base: int, path: str, sealed: int, rows: int, tell: Callable[[Finding], None]
+) -> int:
     # Returns the rows that are sealed, 0 for a segment that grows or is damaged as a whole.
     damage: list[tuple[str, int | None, str]] = []
     try:
         segment = log._open_segment(path, lane, base, sealed, damage)
     except ValueError as e:
-        yield Finding(path, None, (), str(e))
+        tell(Finding(path, None, (), str(e)))
         return 0
     except OSError as e:
-        yield Finding(path, None, (), f"cannot be opened: {e.strerror}")
+        tell(Finding(path, None, (), f"cannot be opened: {e.strerror}"))
         return 0
     rows = min(rows, segment.sealed) if segment.sealed else rows
     reasons = [reason for _, _, reason in damage]
     reasons += [reason for reason in segment.check_trailer() if reason not in reasons]
     for reason in reasons:
-        yield Finding(path, None, (), reason)
+        tell(Finding(path, None, (), reason))
     found: dict[tuple[int | None, tuple[str, ...]], list[int]] = {}
     for page in segment.bad_pages():
         block, columns = segment.name_page(page)
@@ -133,12 +149,12 @@ def _segment(
     for (block, names), pages in found.items():
         part = "its header" if block is None else f"column {' or '.join(names)}" if names else "the head of the block"
         where = f"{len(pages)} page{'s' * (len(pages) > 1)} from byte {pages[0] * 4096}"
-        yield Finding(path, block, names, f"{part} is damaged ({where})")
+        tell(Finding(path, block, names, f"{part} is damaged ({where})"))
     bad = {block for block, _ in found}
     for number in range(-(-rows // segment.capacity)):
         if number not in bad:
             damage.clear()
             segment.block(number, min(rows - number * segment.capacity, BLOCK_ROWS))
             for _, _, reason in damage:
-                yield Finding(path, number, (), reason)
+                tell(Finding(path, number, (), reason))
     return segment.sealed

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from confluo_tools.core.segment import Part
 
 
 @final
 class Version:
     """An atomic cut through a MultiLog: ``tails[i]`` rows of lane i; lanes beyond have none.
 
-    ``a <= b``: b has every row that a has.  Versions taken one after the other never decrease.
+    ``a <= b``: b's tails are at or after a's.  Versions taken one after the other never decrease.
+
+    ``firsts``: rows that retention had removed from the beginning of each lane when the version was taken; () when
+    that is not known, and then rows that are gone are not missed.  ``pinned``: the log and the open segments of
+    this version, when it was taken with ``pin=True``: retention cannot take these away.
     """
 
-    __slots__ = ("tails",)
+    __slots__ = ("firsts", "pinned", "tails")
 
-    def __init__(self, tails: Iterable[int] = ()) -> None:
-        self.tails = tuple(tails)
+    def __init__(self, tails: Iterable[int] = (), firsts: Iterable[int] = ()) -> None:
+        self.tails, self.firsts = tuple(tails), tuple(firsts)
+        self.pinned: tuple[object, list[Part]] | None = None
 
     @property
     def rows(self) -> int:
         """Rows of all lanes ever published; those that retention has removed are counted."""
         return sum(self.tails)
+
+    @property
+    def kept(self) -> int:
+        """Rows that were there when the version was taken: without those that retention had removed."""
+        return sum(self.tails) - sum(self.firsts)
 
     def __getitem__(self, lane: int) -> int:
         return self.tails[lane] if 0 <= lane < len(self.tails) else 0
@@ -52,4 +65,6 @@ class Version:
 
     def meet(self, other: Version) -> Version:
         """The rows that both have."""
-        return Version(min(rows, other[lane]) for lane, rows in enumerate(self.tails))
+        tails = [min(rows, other[lane]) for lane, rows in enumerate(self.tails)]
+        firsts = [min(first, rows) for first, rows in zip(self.firsts, tails, strict=False)]
+        return Version(tails, firsts)
