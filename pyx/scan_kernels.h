@@ -192,10 +192,34 @@ static const scan_table *scan_kernels(void)
     return &scan_tables[scan_level()];
 }
 
-/* Bits of `count` elements a row -> one bit a row: set when any of its elements is. */
-static uint64_t scan_any(const uint64_t *e, uint32_t count)
+/* 64 bits -> 32: the or of each pair of neighbours. */
+SCAN_INLINE uint64_t scan_halve(uint64_t x)
+{
+    x = (x | x >> 1) & 0x5555555555555555u;
+    x = (x | x >> 1) & 0x3333333333333333u;
+    x = (x | x >> 2) & 0x0f0f0f0f0f0f0f0fu;
+    x = (x | x >> 4) & 0x00ff00ff00ff00ffu;
+    x = (x | x >> 8) & 0x0000ffff0000ffffu;
+    return (x | x >> 16) & 0xffffffffu;
+}
+
+/* Bits of `count` elements a row -> one bit a row: set when any of its elements is.  `e` is changed. */
+static uint64_t scan_any(uint64_t *e, uint32_t count)
 {
     uint64_t word = 0;
+    if (count == 8) {                   /* a byte a row: 128 + its value, unless zero, has another high bit */
+        for (uint32_t i = 0; i < 8; i++) {
+            uint64_t x = e[i], high = 0x8080808080808080u;
+            x = ((((x & ~high) + ~high) | x) & high) >> 7;
+            word |= (x * 0x0102040810204080u >> 56) << (8 * i);
+        }
+        return word;
+    }
+    for (; !(count & 1); count /= 2)
+        for (uint32_t i = 0; i < count / 2; i++)
+            e[i] = scan_halve(e[2 * i]) | scan_halve(e[2 * i + 1]) << 32;
+    if (count == 1)
+        return e[0];
     for (uint32_t row = 0; row < 64; row++) {
         uint32_t at = row * count, end = at + count;
         uint64_t any = 0;
