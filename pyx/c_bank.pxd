@@ -80,7 +80,7 @@ cdef inline uint64_t key_at(const Group* g, const uint8_t* p, uint32_t i) noexce
 
 cdef inline void run_group(Hand* h, Group* g) noexcept nogil:
     cdef const uint8_t* p
-    cdef uint32_t i, k, row, count = g.count, n = h.rows * g.count
+    cdef uint32_t i, k, count = g.count, n = h.rows * g.count
     touch(h, g.col)
     p = h.cursor[g.col]
     memset(g.word, 0, g.slots * 8)
