@@ -165,6 +165,19 @@ def test_a_signal_unwinds_first(number: int, status: int) -> None:
     assert (child.returncode, err) == (status, b"cleaned\n")
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_sent_twice_does_not_cut_off_the_end(number: int, status: int) -> None:
+    program = SLEEPER.format(root=str(ROOT)).replace("finally:", "finally:\n        time.sleep(0.2)")
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    for _ in range(3):
+        child.send_signal(number)
+        time.sleep(0.03)
+    _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (status, b"cleaned\n")
+
+
 def test_an_early_interrupt_is_silent() -> None:
     for delay in (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1):
         child = subprocess.Popen(

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,7 @@ ClickException = typer.BadParameter.__mro__[2]
 UsageProblem = typer.BadParameter.__mro__[1]
 
 
+SAME_SIGNAL = 1.0  # s within which a signal that comes again is still the same
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 
@@ -185,12 +187,19 @@ def _set_signals(owns_state: bool) -> dict[int, Any]:
         old = signal.signal(number, handler)
         before[number] = signal.SIG_DFL if old is None else old
 
+    first: dict[int, float] = {}
+
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
+        # timeout(1) signals its child and then the group of both: the second must not cut off our last words.
+        now = monotonic()
+        again = now - first.setdefault(number, now)
+        if not again or again > SAME_SIGNAL:
+            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
     try:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see confluo_tools.__main__.launch
-            put(signal.SIGINT, signal.default_int_handler)
+        # The launcher sets SIG_DFL, see confluo_tools.__main__.launch; other ways in have Python's handler.
+        if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):
+            put(signal.SIGINT, stop)
         if owns_state:
             return before
         put(signal.SIGPIPE, signal.SIG_DFL)  # die quietly, like cat(1)
