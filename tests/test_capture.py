@@ -401,6 +401,38 @@ def test_signals_end_it_well(tmp_path: Path, number: int, status: int) -> None:
         assert views.coverage(opened, view, opened.version())[:2] == (80, 80)
 
 
+def test_a_signal_sent_twice_is_one(tmp_path: Path) -> None:
+    """As timeout(1) does: to its child, then to the group that both are in."""
+    log = tmp_path / "log"
+    live = Live("-w", log, "--index", "dst_port", data=make.pcap(packets(77)))
+    wait_for(log, 77)
+    code, _, err = live.end(signal.SIGINT, signal.SIGINT)
+    assert code == 130
+    assert err.startswith(b"confluo-capture: 77 packets received, 77 kept, ")
+    with store.open(log) as opened:
+        assert all(part.segment.sealed for part in opened.segments())
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """While the first is still being obeyed: the output is a pipe that nobody empties."""
+    read, write = os.pipe()
+    child = subprocess.Popen([BIN / CAPTURE, "-o", "tsv"], stdin=subprocess.PIPE, stdout=write, env=environment())
+    os.close(write)
+    assert child.stdin is not None
+    child.stdin.write(make.pcap(packets(700)))
+    child.stdin.flush()
+    assert os.read(read, 100)
+    time.sleep(0.3)  # it is now blocked in a write
+    child.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert child.poll() is None
+    time.sleep(1.0)
+    child.send_signal(signal.SIGTERM)
+    child.stdin.close()
+    assert child.wait(10) == -signal.SIGTERM
+    os.close(read)
+
+
 def test_signals_that_ask(tmp_path: Path) -> None:
     log = tmp_path / "log"
     live = Live("-w", log, data=make.pcap(packets(5)))

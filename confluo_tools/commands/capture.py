@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from confluo_tools.sources import Captures
     from confluo_tools.store import Log
 
+SAME_SIGNAL = 1.0  # s: timeout(1) and terminals send one to the process and again to its group
+
 app = cli.command_app(
     """
 # a capture becomes a MultiLog that is indexed by four fields
@@ -278,11 +280,17 @@ class Chosen:
     @contextmanager
     def signals(self, captures: Captures) -> Iterator[None]:
         """SIGINT, SIGTERM, SIGHUP: finish (a second one: at once).  SIGUSR1: print the counts.  SIGUSR2: flush."""
+        first = 0.0
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self.stopped = number
-            captures.stop()
-            signal.signal(number, signal.SIG_DFL)
+            nonlocal first
+            now = time.monotonic()
+            if not self.stopped:
+                self.stopped, first = number, now
+                captures.stop()
+            elif now - first > SAME_SIGNAL:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
 
         def tell(number: int, frame: FrameType | None) -> None:
             line = f"{cli.state.prog}: {self.counts(captures)}\n"
