@@ -120,11 +120,28 @@ class Log:
             if not pin:
                 return version
             before = len(self.removed)
-            parts = self.segments(version)
+            pinned = self.pin(version)
             if len(self.removed) == before:
-                version.pinned = self, parts
-                return version
+                return pinned
             del self.removed[before:]  # retention came in between: a newer version has none of these rows
+
+    def pin(self, version: Version) -> Version:
+        """``version`` with its segments open, as far as they are still there: none of its rows can go any more.
+
+        Its ``firsts`` are those of this moment; rows that were removed since ``version`` was taken are noted in
+        ``removed`` (if it tells its own ``firsts``).
+        """
+        parts: list[Part] = []
+        firsts: list[int] = []
+        for lane, rows in enumerate(version.tails):
+            found, first = self._parts(lane, rows) if rows else ([], 0)
+            parts += found
+            firsts.append(min(first, rows))
+            if lane < len(version.firsts) and firsts[lane] > version.firsts[lane]:
+                self.removed.append((lane, version.firsts[lane], firsts[lane]))
+        pinned = Version(version.tails, firsts)
+        pinned.pinned = self, parts
+        return pinned
 
     def segments(self, version: Version | None = None) -> list[Part]:
         """The segments with rows of ``version`` (None: now), lane by lane in the order of their rows.
@@ -135,15 +152,8 @@ class Log:
         version = self.version() if version is None else version
         if version.pinned is not None and version.pinned[0] is self:
             return list(version.pinned[1])
-        parts: list[Part] = []
-        for lane, rows in enumerate(version.tails):
-            if not rows:
-                continue
-            found, first = self._parts(lane, rows)
-            parts += found
-            if lane < len(version.firsts) and first > version.firsts[lane]:
-                self.removed.append((lane, version.firsts[lane], min(first, rows)))
-        return parts
+        pinned = self.pin(version).pinned
+        return pinned[1] if pinned is not None else []
 
     def blocks(self, version: Version | None = None) -> Iterator[SegmentBlock]:
         """The blocks of ``version``, without copying: lane by lane, in the order of their rows.

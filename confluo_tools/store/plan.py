@@ -11,7 +11,7 @@ A block without postings (beyond the watermark of a view, or of a damaged file) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.block import Block, Picks
@@ -75,7 +75,7 @@ class Plan:
         self._indexed: dict[int, int] = {}  # column -> blocks that had postings
         # What opening the segments told, if that was when the version was pinned, is told by its plan.
         self._seen_damage = 0 if self.version.pinned is not None else len(log.damage)
-        self._seen_removed = len(log.removed)
+        self._seen_removed = 0 if self.version.pinned is not None else len(log.removed)
         self._keep = KEEP_MANY if reader is not None and reader.many else KEEP_ONE
         self._blocks = 0
         row_bytes = schema.layout.row_bytes
@@ -136,36 +136,16 @@ class Plan:
 
         One lane is passed through as it is; rows of several are copied together into blocks without lane and base.
         """
+        yield from merged(self.log.schema, list(self.lanes().values()), self.columns)
+
+    def lanes(self, others: bool = False) -> dict[int, Iterator[tuple[SegmentBlock, Picks]]]:
+        """The rows of each lane that has any, for `merged`; ``others``: there are more streams to merge."""
         parts = self.log.segments(self.version)
         lanes = sorted({part.lane for part in parts})
         time = self.log.schema.time_field
-        if len(lanes) < 2 or time is None:
-            yield from self._rows(parts)
-            return
-        ts = self.log.schema.index(time.name)
-        wanted = None if self.columns is None else {ts, *self.columns}
-        if self.columns is not None and ts not in self.columns:
-            self.columns = sorted({ts, *self.columns})
-        streams = [self._rows([p for p in parts if p.lane == lane]) for lane in lanes]
-        merger = Merger(self.log.schema.layout, len(lanes), ts, wanted)
-        for lane, stream in enumerate(streams):
-            self._feed(merger, lane, stream)
-        while True:
-            block = merger.step()
-            if block is not None:
-                yield block, Picks.of(len(block))
-                continue
-            lane = merger.hungry
-            if lane < 0:
-                break
-            self._feed(merger, lane, streams[lane])
-        block = merger.flush()
-        if block is not None:
-            yield block, Picks.of(len(block))
-
-    def _feed(self, merger: Merger, lane: int, stream: Iterator[tuple[SegmentBlock, Picks]]) -> None:
-        block, picks = next(stream, (None, None))
-        merger.load(lane, block, picks)
+        if self.columns is not None and time is not None and (others or len(lanes) > 1):
+            self.columns = sorted({self.log.schema.index(time.name), *self.columns})
+        return {lane: self._rows([p for p in parts if p.lane == lane]) for lane in lanes}
 
     # --- the way there
 
@@ -253,6 +233,35 @@ class Plan:
             ],
             "steps": steps,
         }
+
+
+def merged(
+    schema: Schema, streams: Sequence[Iterator[tuple[Block, Picks]]], columns: Sequence[int] | None
+) -> Iterator[tuple[Block, Picks]]:
+    """Streams of rows by time, ties by stream, each in its own order; a single one is passed through as it is.
+
+    ``columns``: those that are wanted, with the time; None: all.  Without a time one stream follows the other.
+    """
+    time = schema.time_field
+    if len(streams) < 2 or time is None:
+        for stream in streams:
+            yield from stream
+        return
+    merger = Merger(schema.layout, len(streams), schema.index(time.name), columns)
+    for i, stream in enumerate(streams):
+        merger.load(i, *next(stream, (None, None)))
+    while True:
+        block = merger.step()
+        if block is not None:
+            yield block, Picks.of(len(block))
+            continue
+        i = merger.hungry
+        if i < 0:
+            break
+        merger.load(i, *next(streams[i], (None, None)))
+    block = merger.flush()
+    if block is not None:
+        yield block, Picks.of(len(block))
 
 
 _COUNTERS = ("zone_none", "zone_all", "by_index", "by_scan", "by_list", "rows_in", "posted", "ns")
