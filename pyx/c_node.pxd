@@ -16,6 +16,7 @@ cdef extern from "time.h" nogil:
     int CLOCK_MONOTONIC
 
 cdef enum:                          # Node.kind
+    N_STORED = -1                   # a named filter: its rows if a view knows them of the block, else its one child
     N_CONST = 0
     N_AND = 1
     N_OR = 2
@@ -41,6 +42,13 @@ cdef enum:
 cdef struct Key:                    # order keys lo .. hi, both included
     uint64_t lo, hi
 
+cdef struct Picked:                 # rows of a block that a filter view stored
+    int kind                        # NONE MASK LIST
+    uint32_t n
+    uint32_t rows                   # of the block when it was stored
+    const uint64_t* words
+    const uint16_t* list
+
 cdef struct Node:
     int kind
     int state                       # NONE, ALL or SOME; of N_CONST for good, of others for the present block
@@ -62,6 +70,8 @@ cdef struct Node:
     uint32_t spans, span_room
     uint32_t found                  # rows in them, or NOT_INDEXED
     bint sure                       # these rows match; else they are candidates
+    Picked stored                   # N_STORED: of the present block
+    bint have                       # N_STORED: `stored` holds for it
     # Counters.
     uint64_t zone_none, zone_all, by_index, by_scan, by_list, rows_in, posted, posted_of, ns
 
@@ -147,6 +157,9 @@ cdef inline int decide(Context* c, Node* node) noexcept nogil:
     """Let the zone maps decide every node they can; NONE, ALL or SOME for the whole."""
     cdef int i, state, all = 1
     if node.kind == N_CONST:
+        return node.state
+    if node.kind == N_STORED:
+        node.state = decide(c, node.item[0])
         return node.state
     if node.kind == N_AND or node.kind == N_OR:
         for i in range(node.n):
@@ -253,6 +266,22 @@ cdef inline void wipe(uint64_t* out, uint32_t n, int mode) noexcept nogil:
     if mode != SCAN_OR:
         memset(out, 0, ((n + 63) >> 6) * 8)
 
+cdef inline void stored_bits(const Picked* p, const uint16_t* rows, uint32_t n, uint64_t* out, int mode) noexcept nogil:
+    """Which of n candidates, ascending, a filter view stored; joined with the bits in `out`."""
+    cdef uint32_t i, k = 0, w
+    cdef uint64_t word = 0
+    for i in range(n):
+        if p.kind == MASK:
+            word |= (p.words[rows[i] >> 6] >> (rows[i] & 63) & 1) << (i & 63)
+        elif p.kind == LIST:
+            while k < p.n and p.list[k] < rows[i]:
+                k += 1
+            word |= <uint64_t>(k < p.n and p.list[k] == rows[i]) << (i & 63)
+        if i & 63 == 63 or i == n - 1:
+            w = i >> 6
+            out[w] = word if mode == SCAN_SET else out[w] & word if mode == SCAN_AND else out[w] | word
+            word = 0
+
 cdef inline void narrow(Context* c, Node* node, const uint16_t* rows, uint32_t n, uint64_t* out, int mode,
                         uint64_t* first, int slot) noexcept nogil:
     """The node over n candidates, joined with the bits in `out`.  Slots from `slot` on are free."""
@@ -265,6 +294,11 @@ cdef inline void narrow(Context* c, Node* node, const uint16_t* rows, uint32_t n
         fill(out, n, mode)
     elif node.kind >= N_SCAN:
         scan_rows(c, node, rows, n, out, mode)
+    elif node.kind == N_STORED:
+        if node.have:
+            stored_bits(&node.stored, rows, n, out, mode)
+        else:
+            narrow(c, node.item[0], rows, n, out, mode, first, slot)
     elif mode != SCAN_SET and (mode == SCAN_AND) != (node.kind == N_AND):
         temp = slot_words(c, first, slot)
         narrow(c, node, rows, n, temp, SCAN_SET, first, slot + 1)

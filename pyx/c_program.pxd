@@ -4,8 +4,8 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from c_block cimport BLOCK_ROWS, MASK_WORDS
-from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, NONE, NOT_INDEXED, PEEK, SOME, Context, Found, Node,
-                     narrow, now_ns, scan, slot_list, slot_words)
+from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, N_STORED, NONE, NOT_INDEXED, PEEK, SOME, Context, Found,
+                     Node, narrow, now_ns, scan, slot_list, slot_words)
 from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_open, chunk_rows, chunk_start
 from c_scan cimport SCAN_AND, SCAN_OR, SCAN_SET, scan_mask_rows
 
@@ -178,13 +178,16 @@ cdef inline uint32_t estimate(Context* c, Node* node) noexcept nogil:
     if node.kind >= N_SCAN:
         locate(c, node)
         return node.found
+    if node.kind == N_STORED and node.have:
+        node.found, node.sure = node.stored.n, True
+        return node.found
     for i in range(node.n):
         if node.item[i].state != SOME:          # what zone maps decided costs nothing
             continue
         n = estimate(c, node.item[i])           # of every child: evaluate relies on their `found`
         least = n if n < least else least
         total += n
-    if node.kind == N_AND:
+    if node.kind != N_OR:
         node.found = least
     else:
         node.found = <uint32_t>total if total < NOT_INDEXED else NOT_INDEXED    # one that is not indexed spoils it
@@ -315,6 +318,23 @@ cdef inline void evaluate_test(Context* c, Node* node, uint64_t* first, int slot
     scan(c, node, words, SCAN_SET)
     finish_mask(c, words, out)
 
+cdef inline void by_view(Context* c, Node* node, uint64_t* first, int slot, Found* out) noexcept nogil:
+    """The rows that a filter view stored, none beyond those of the block: an older version sees fewer."""
+    cdef uint64_t* words = slot_words(c, first, slot)
+    cdef uint32_t n = node.stored.n
+    node.by_index += 1
+    node.posted += n
+    node.posted_of += node.stored.rows
+    if node.stored.kind == MASK:
+        memcpy(words, node.stored.words, <size_t>(c.rows + 63) // 64 * 8)
+        clear_tail(words, c.rows)
+        finish_mask(c, words, out)
+        return
+    while n and node.stored.list[n - 1] >= c.rows:
+        n -= 1
+    memcpy(slot_list(c, first, slot), node.stored.list, n * 2)
+    out.kind, out.list, out.n = (LIST if n else NONE), slot_list(c, first, slot), n
+
 cdef inline void finish_mask(Context* c, uint64_t* words, Found* out) noexcept nogil:
     """A mask whose words cover the rows of the block only: zero the rest, count."""
     cdef uint32_t used = (c.rows + 63) >> 6
@@ -341,6 +361,11 @@ cdef inline void evaluate(Context* c, Node* node, uint64_t* first, int slot, Fou
         out.n = c.rows if node.state == ALL else 0
     elif node.kind >= N_SCAN:
         evaluate_test(c, node, first, slot, out)
+    elif node.kind == N_STORED:
+        if node.have:
+            by_view(c, node, first, slot, out)
+        else:
+            evaluate(c, node.item[0], first, slot, out)
     elif node.kind == N_AND:
         evaluate_and(c, node, first, slot, out)
     else:

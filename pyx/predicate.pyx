@@ -8,8 +8,8 @@ from libc.string cimport memcpy
 from c_block cimport BYTES, F32, F64, I64, MASK_WORDS, U8, U64, Column
 from c_order cimport order_bytes, order_f64
 from c_postings cimport Chunk
-from c_node cimport (ALL, GATHER_ROWS, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES, N_SCAN, NONE,
-                     NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, now_ns)
+from c_node cimport (ALL, GATHER_ROWS, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES, N_SCAN,
+                     N_STORED, NONE, NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, now_ns)
 from c_node cimport narrow as narrow_list
 from c_program cimport estimate, evaluate
 from c_scan cimport (PAIR_EQ, PAIR_LE, PAIR_LT, SCAN_SET, scan_best, scan_force, scan_kernels, scan_level,
@@ -60,7 +60,7 @@ cdef class Program:
         cdef size_t widest = 8
         cdef void* memory
         self.layout = layout
-        self.memory, self.notes = [], {}
+        self.memory, self.notes, self.stored = [], {}, {}
         depth = _depth(tree)
         if depth > MAX_DEPTH:
             raise ValueError("the expression is nested too deeply")
@@ -91,7 +91,22 @@ cdef class Program:
             return self.group(N_AND if name == "And" else N_OR, tree.items, depth)
         if name == "Not":
             return self.test(tree.item, True)
+        if name == "Stored":
+            return self.named(tree, depth)
         return self.test(tree, False)
+
+    cdef Node* named(self, object tree, int depth) except NULL:
+        # A filter that a view may know: several may have one name.
+        cdef Node* node = <Node*>self.take(sizeof(Node))
+        cdef Node* item = self.build(tree.tree, depth + 1)
+        if item.kind == N_CONST:
+            return item
+        node.kind, node.state, node.found, node.n, node.cost = N_STORED, SOME, NOT_INDEXED, 1, item.cost
+        node.item = <Node**>self.take(sizeof(Node*))
+        node.item[0] = item
+        self.stored.setdefault(tree.name, []).append(<size_t>node)
+        self.notes[<size_t>node] = (tree, False)
+        return node
 
     cdef Node* constant(self, bint value) except NULL:
         cdef Node* node = <Node*>self.take(sizeof(Node))
@@ -440,7 +455,7 @@ cdef class Program:
         if block.rows == 0:
             return 0
         decide(&c, node)
-        while node.state == SOME and node.kind < N_SCAN and undecided == 1:
+        while node.state == SOME and N_STORED < node.kind < N_SCAN and undecided == 1:
             one, undecided = NULL, 0                    # a group of which one member is left is that member
             for i in range(node.n):
                 if node.item[i].state == SOME:
@@ -449,6 +464,11 @@ cdef class Program:
             node = one if undecided == 1 else node
         if node.state != SOME:
             n = block.rows if node.state == ALL else 0
+        elif node.kind == N_STORED and node.have and node.stored.rows == block.rows:
+            node.by_index += 1
+            node.posted += node.stored.n
+            node.posted_of += block.rows
+            n = node.stored.n
         elif node.kind >= N_SCAN and node.indexable and chunk != NULL and chunk[node.col] != NULL:
             estimate(&c, node)
             if node.found != NOT_INDEXED and node.sure and chunk[node.col].rows == block.rows:
@@ -523,6 +543,8 @@ cdef class Program:
         """Numbers of the columns that the compiled tree looks at, ascending."""
         used = set()
         for leaf, _ in self.notes.values():
+            if type(leaf).__name__ == "Stored":
+                continue
             used.add(leaf.col)
             if type(leaf).__name__ == "Pair":
                 used.add(leaf.col2)
@@ -536,10 +558,11 @@ cdef class Program:
     def describe(self):
         """The compiled tree with its counters, for --explain: nested dicts.
 
-        Groups: op 'and' or 'or', items.  Constants: op 'const', value.  Tests: op 'test', leaf (the tree's own object),
-        negated, col, indexable, and counts of blocks: zone_none and zone_all (decided by zone maps), by_index, by_scan,
-        by_list (only candidate rows), rows_in (rows looked at), posted (rows that postings gave, among posted_of),
-        ns (when timed).
+        Groups: op 'and' or 'or', items.  Filters that a view may know: op 'filter', name, items (one), counts of blocks
+        by_view, and of rows posted and posted_of.  Constants: op 'const', value.  Tests: op 'test', leaf (the tree's
+        own object), negated, col, indexable, and counts of blocks: zone_none and zone_all (decided by zone maps),
+        by_index, by_scan, by_list (only candidate rows), rows_in (rows looked at), posted (rows that postings gave,
+        among posted_of), ns (when timed).
         """
         return _describe(self, self.root)
 
@@ -552,6 +575,9 @@ cdef object _describe(Program program, Node* node):
         return {"op": "and" if node.kind == N_AND else "or",
                 "items": [_describe(program, node.item[i]) for i in range(node.n)]}
     leaf, negated = program.notes[<size_t>node]
+    if node.kind == N_STORED:
+        return {"op": "filter", "name": leaf.name, "items": [_describe(program, node.item[0])],
+                "by_view": node.by_index, "posted": node.posted, "posted_of": node.posted_of}
     return {
         "op": "test", "leaf": leaf, "negated": negated, "col": leaf.col, "indexable": bool(node.indexable),
         "zone_none": node.zone_none, "zone_all": node.zone_all, "by_index": node.by_index, "by_scan": node.by_scan,
@@ -568,6 +594,8 @@ def _depth(tree):
         deepest = max(deepest, depth)
         for item in getattr(node, "items", ()):
             todo.append((item, depth + 1))
+        if type(node).__name__ == "Stored":
+            todo.append((node.tree, depth + 1))
     return deepest
 
 

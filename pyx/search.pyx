@@ -7,9 +7,10 @@ from libc.string cimport memcpy
 from c_atomic cimport load_relaxed
 from c_block cimport I64
 from c_layout cimport PAGE
-from c_node cimport PEEK
+from c_node cimport PEEK, Node
 from c_postings cimport CHUNK_MOST, Chunk
 from confluo_tools.core.block cimport Block, Layout, Picks, Staging
+from confluo_tools.core.chunks cimport Chunks
 from confluo_tools.core.postings cimport Postings
 from confluo_tools.core.predicate cimport Program
 from confluo_tools.core.segment cimport SegmentBlock
@@ -48,7 +49,7 @@ cdef class Search:
 
     def __cinit__(self, Program program not None):
         self.program = program
-        self.postings, self._columns = {}, []
+        self.postings, self.stored, self._columns = {}, {}, []
         self.chunk = <Chunk**>calloc(max(program.layout.n, 1), sizeof(Chunk*))
         self.own = <Chunk*>calloc(max(program.layout.n, 1), sizeof(Chunk))
         if self.chunk == NULL or self.own == NULL:
@@ -62,9 +63,13 @@ cdef class Search:
         free(self.own)
         free(self.chunk)
 
-    def open(self, dict postings not None):
-        """Use these from now on: {column: Postings of the segment of the blocks to come}."""
+    def open(self, dict postings not None, dict stored=None):
+        """Use these from now on: {column: Postings of the segment of the blocks to come}, {filter: its Chunks}."""
         cdef int column
+        self.stored = {} if stored is None else stored
+        for name in self.stored:
+            if not isinstance(self.stored[name], Chunks):
+                raise ValueError(f"no rows of filter {name}")
         for column in self._columns:
             self.chunk[column] = NULL
         for column in postings:
@@ -76,10 +81,21 @@ cdef class Search:
                     raise MemoryError
         self.postings, self._columns = postings, list(postings)
 
-    cdef void point(self, int number, uint64_t base):
-        cdef int column
+    cdef void point(self, SegmentBlock block):
+        cdef int column, status, number = block.number
+        cdef Chunks chunks
+        cdef Node* node
+        for name, nodes in self.program.stored.items():
+            status, chunks = 0, self.stored.get(name)
+            for address in nodes:
+                node = <Node*><size_t>address
+                if chunks is not None:
+                    status = chunks.picked(number, block.base, &node.stored)
+                node.have = status == 1 and node.stored.rows >= block.rows
+            if status < 0:
+                chunks.damaged.add(number)
         for column in self._columns:
-            self.chunk[column] = (<Postings>self.postings[column]).aim(&self.own[column], number, base)
+            self.chunk[column] = (<Postings>self.postings[column]).aim(&self.own[column], number, block.base)
 
     cdef void note(self, int number):
         # Postings that the program found damaged, and did without.
@@ -87,11 +103,14 @@ cdef class Search:
         for column in self._columns:
             if self.chunk[column] != NULL and self.chunk[column].state == -1:
                 (<Postings>self.postings[column]).damaged.add(number)
+        for nodes in self.program.stored.values():
+            for address in nodes:
+                (<Node*><size_t>address).have = False
 
     def select(self, SegmentBlock block not None, Picks out not None):
         """The rows of ``block`` for which the program holds, into ``out``; how many, or -1: the block is damaged."""
         cdef int n
-        self.point(block.number, block.base)
+        self.point(block)
         self.program._fits(block)
         self.program.look = _look
         with nogil:
@@ -103,7 +122,7 @@ cdef class Search:
     def count(self, SegmentBlock block not None, Picks scratch not None):
         """How many rows of ``block`` the program holds for; -1: the block is damaged."""
         cdef int64_t n
-        self.point(block.number, block.base)
+        self.point(block)
         self.program._fits(block)
         self.program.look = _look
         with nogil:

@@ -13,6 +13,7 @@ cdef class Program:
     cdef uint8_t* gather2
     cdef list memory                # bytearrays that the nodes live in
     cdef dict notes                 # node address -> (leaf, negated)
+    cdef dict stored                # name of a filter -> addresses of its nodes
     cdef public bint timed          # measure the time of each step
     cdef readonly uint64_t blocks, rows, chosen, ns
     cdef look_fn look               # NULL, or asked (with the block) before a column is looked at
@@ -20,6 +21,7 @@ cdef class Program:
     cdef Node* build(self, object tree, int depth) except NULL
     cdef Node* group(self, int kind, object items, int depth) except NULL
     cdef Node* test(self, object leaf, bint negated) except NULL
+    cdef Node* named(self, object tree, int depth) except NULL
     cdef Node* constant(self, bint value) except NULL
     cdef int set_keys(self, Node* node, list ranges, object low, object high, bint exact) except -1
     cdef int set_range(self, Node* node, list ranges) except -1

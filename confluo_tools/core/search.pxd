@@ -4,14 +4,16 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from c_postings cimport Chunk
 from confluo_tools.core.block cimport Block, Layout, Picks, Staging
 from confluo_tools.core.predicate cimport Program
+from confluo_tools.core.segment cimport SegmentBlock
 
 cdef class Search:
     cdef readonly Program program
     cdef readonly dict postings         # column -> Postings of the present segment
+    cdef readonly dict stored           # name of a filter -> Chunks of the present segment
     cdef list _columns
     cdef Chunk** chunk                  # by column, or NULL
     cdef Chunk* own                     # for those that are not mapped
-    cdef void point(self, int number, uint64_t base)
+    cdef void point(self, SegmentBlock block)
     cdef void note(self, int number)
 
 cdef struct Cursor:                     # a lane's place in the merge

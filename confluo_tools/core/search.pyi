@@ -2,6 +2,7 @@ from collections.abc import Iterable
 from typing import final
 
 from confluo_tools.core.block import Block, Layout, Picks
+from confluo_tools.core.chunks import Chunks
 from confluo_tools.core.postings import Postings
 from confluo_tools.core.predicate import Program
 from confluo_tools.core.segment import SegmentBlock
@@ -10,8 +11,9 @@ from confluo_tools.core.segment import SegmentBlock
 class Search:
     program: Program
     postings: dict[int, Postings]
+    stored: dict[str, Chunks]
     def __init__(self, program: Program) -> None: ...
-    def open(self, postings: dict[int, Postings]) -> None: ...
+    def open(self, postings: dict[int, Postings], stored: dict[str, Chunks] | None = None) -> None: ...
     def select(self, block: SegmentBlock, out: Picks) -> int: ...
     def count(self, block: SegmentBlock, scratch: Picks) -> int: ...
 

@@ -108,6 +108,15 @@ class Pair(Leaf):
         self.op, self.col, self.col2, self.mask = op, col, col2, mask
 
 
+class Stored(Leaf):
+    """``tree``, which is that of the filter view ``name``: made by the planner only, no expression has it."""
+
+    __slots__ = __match_args__ = ("name", "tree")
+
+    def __init__(self, name: str, tree: Tree) -> None:
+        self.name, self.tree = name, tree
+
+
 Test = Range | FRange | InSet | Bytes | Glob | Pair
 Tree = And | Or | Not | Const | Test
 TRUE, FALSE = Const(True), Const(False)
