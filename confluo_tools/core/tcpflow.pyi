@@ -1,0 +1,20 @@
+from typing import final
+
+from confluo_tools.core.block import Block, Layout
+
+ADDED: tuple[str, ...]
+ADDED_WIDTHS: tuple[int, ...]
+NEEDED: tuple[str, ...]
+USED: tuple[str, ...]
+WIDTHS: tuple[int, ...]
+
+@final
+class TcpFlows:
+    layout: Layout
+    result: Layout
+    count: int
+    most: int
+    packets: int
+    evicted: int
+    def __init__(self, layout: Layout, result: Layout, most: int = 262144, segments: int = 4194304) -> None: ...
+    def apply(self, block: Block) -> Block: ...

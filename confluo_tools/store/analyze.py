@@ -1,0 +1,208 @@
+"""Fields that depend on the packets before: ``--analyze tcp`` and state machines of one's own.
+
+    Analysis(schema, 'tcp')                  confluo-tcp(7)
+    Analysis(schema, 'maxseq')               a state definition by name or path: confluo-state(5)
+    Analyzed(reader, [spec, ...])            an input whose rows have the fields of these analyses
+
+An analysis sees rows in the order of the input: of a MultiLog, that of time over all lanes.
+What it knows of a flow it keeps from block to block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import SchemaError
+from confluo_tools.formats.reader import Reader
+from confluo_tools.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.expr.leaves import Tree
+
+FLOWS = 1 << 18
+MAX_FLOWS = 1 << 26
+TCP_FLAGS = (
+    "retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order", "lost_segment",
+    "ack_lost_segment", "duplicate_ack", "zero_window", "zero_window_probe", "zero_window_probe_ack", "window_full",
+    "window_update", "keep_alive", "keep_alive_ack", "reused_ports",
+)  # fmt: skip
+
+
+def tcp_fields() -> list[Field]:
+    """What ``--analyze tcp`` adds, in the order of core/tcpflow.pyx."""
+    return [
+        Field("tcp_analysis", "flags(u16)", "", "what the segment is in its conversation",
+              {1 << i: name for i, name in enumerate(TCP_FLAGS)}),
+        Field("tcp_dup_ack_num", "u32", "", "number of this duplicate ACK in its row"),
+        Field("tcp_bytes_in_flight", "u32", "B", "bytes sent and not acknowledged, this segment's included"),
+        Field("tcp_rel_seq", "u32", "", "sequence number counted from the beginning of the conversation"),
+        Field("tcp_rel_ack", "u32", "", "acknowledgement number counted from the beginning"),
+        Field("tcp_window_size", "u32", "B", "window, scaled as the handshake says"),
+        Field("tcp_rto", "duration", "ns", "of a retransmission: time since the segment was sent before"),
+        Field("tcp_ack_rtt", "duration", "ns", "of an ACK: time since the segment that it acknowledges"),
+        Field("tcp_irtt", "duration", "ns", "round trip of the handshake, on every segment after it"),
+    ]  # fmt: skip
+
+
+class Analysis:
+    """One analysis of rows of ``schema``.  ``spec``: 'tcp', or a state definition (confluo_tools.store.stateful).
+
+    ``schema`` afterwards is that of the input and the fields of the analysis.  ``flows``: how many are remembered.
+    Raises SchemaError when the input lacks a field that the analysis needs.
+    """
+
+    def __init__(self, schema: Schema, spec: Any, *, flows: int = FLOWS) -> None:
+        self.input, self.spec = schema, spec
+        self._core: Any
+        if spec == "tcp":
+            from confluo_tools.core import tcpflow
+
+            self.name = "tcp"
+            self.schema = _plus(schema, tcp_fields(), "tcp")
+            try:
+                self._core = tcpflow.TcpFlows(schema.layout, self.schema.layout, flows)
+            except KeyError as e:
+                hint = "it needs packets: addresses, ports, proto, tcp_seq, tcp_ack, tcp_flags, tcp_window, payload_len"
+                raise SchemaError(f"--analyze tcp: no field '{e.args[0]}' in '{schema.kind}'", hint=hint) from None
+            except ValueError as e:
+                raise SchemaError(f"--analyze tcp: {e}") from None
+            return
+        raise SchemaError(f"no analysis '{spec}'", hint="there is tcp")
+
+    def apply(self, block: Block) -> Block:
+        """The block with the fields of the analysis.  Blocks must come in the order of the rows."""
+        out: Block = self._core.apply(block)
+        return out
+
+    @property
+    def evicted(self) -> int:
+        """Flows forgotten because there were more than could be remembered."""
+        return int(self._core.evicted)
+
+
+def _plus(schema: Schema, fields: list[Field], name: str) -> Schema:
+    for field in fields:
+        if field.name in schema:
+            hint = "the input has been analysed before"
+            raise SchemaError(f"--analyze {name}: there is a field '{field.name}' already", hint=hint)
+    return schema.plus(fields)
+
+
+class Analyzed(Reader):
+    """The rows of ``reader`` with the fields of analyses, in the order of ``specs``.
+
+    An expression is applied after the analyses, because the rows before decide what a row is; but conditions that
+    choose whole conversations (``host``, ``port``, ``flow``: the same for both directions) are asked of the input
+    when every analysis is one by flow.
+    """
+
+    def __init__(
+        self, reader: Reader, specs: Sequence[Any], *, flows: int = FLOWS, note: Callable[[str], None] | None = None
+    ) -> None:
+        super().__init__(reader.name)
+        self.reader, self.metadata, self.format = reader, reader.metadata, reader.format
+        self.analyses: list[Analysis] = []
+        self._note = note
+        schema = reader.schema
+        for spec in specs:
+            analysis = Analysis(schema, spec, flows=flows)
+            self.analyses.append(analysis)
+            schema = analysis.schema
+        self.schema = schema
+
+    def apply(self, block: Block) -> Block:
+        for analysis in self.analyses:
+            block = analysis.apply(block)
+        return block
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self.reader:
+            yield self.apply(block)
+        self._tell()
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        program = expr.program
+        for block in self._restricted(expr):
+            out = self.apply(block)
+            picks = program.select(out)
+            if len(picks):
+                yield out, picks
+        self._tell()
+
+    def _restricted(self, expr: Any) -> Iterator[Block]:
+        before = self.reader.rows
+        tree = whole_flows(expr.tree, self.schema) if all(a.spec == "tcp" for a in self.analyses) else None
+        if tree is None:
+            for block in self.reader:
+                self.rows += block.rows
+                yield block
+            return
+        from confluo_tools.expr import Expr
+
+        pushed = Expr(expr.text, self.reader.schema, expr.syntax, tree)
+        for block, picks in self.reader.select(pushed):
+            self.rows = self.reader.rows - before
+            yield block if picks is None else block.take(picks)
+        self.rows = self.reader.rows - before
+
+    def _tell(self) -> None:
+        for analysis in self.analyses:
+            if analysis.evicted and self._note is not None:
+                what = f"{analysis.evicted} flows were forgotten while others came: --analyze-flows N remembers more"
+                self._note(f"{self.name}: --analyze {analysis.name}: {what}")
+
+    def explain(self) -> dict[str, Any] | None:
+        return self.reader.explain()
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.reader.on_idle(call)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+PAIRS = (("src_ip", "dst_ip"), ("src_ip6", "dst_ip6"), ("src_port", "dst_port"))
+ALONE = ("proto", "ip_version", "flow_hash")
+
+
+def whole_flows(tree: Tree, schema: Schema) -> Tree | None:
+    """The part of a conjunction that holds for both directions of a conversation or for none; None if there is none.
+
+    A condition is such when it looks at nothing but the five-tuple and stays the same with the ends exchanged.
+    """
+    from confluo_tools.expr.leaves import And, columns
+
+    other: dict[int, int] = {}
+    for one, two in PAIRS:
+        if one in schema.layout.names and two in schema.layout.names:
+            other[schema.index(one)], other[schema.index(two)] = schema.index(two), schema.index(one)
+    for name in ALONE:
+        if name in schema:
+            other[schema.index(name)] = schema.index(name)
+    parts = tree.items if isinstance(tree, And) else (tree,)
+    kept = [part for part in parts if columns(part) and columns(part) <= other.keys()]
+    kept = [part for part in kept if _shape(part, other) == _shape(part, {c: c for c in other})]
+    if not kept:
+        return None
+    return kept[0] if len(kept) == 1 else And(tuple(kept))
+
+
+def _shape(tree: Tree, to: dict[int, int]) -> Any:
+    """The tree with columns renamed, without the order of its parts."""
+    from confluo_tools.expr.leaves import And, Not, Or, Pair
+
+    if isinstance(tree, (And, Or)):
+        return type(tree).__name__, frozenset(_shape(item, to) for item in tree.items)
+    if isinstance(tree, Not):
+        return "Not", _shape(tree.item, to)
+    if isinstance(tree, Pair):
+        cols = (to[tree.col], to[tree.col2])
+        if tree.op in ("==", "!=") and tree.mask is None:
+            return "Pair", tree.op, frozenset(cols)
+        return "Pair", tree.op, cols, tree.mask
+    values: Any = tuple(getattr(tree, name) for name in tree.__slots__ if name != "col")
+    return type(tree).__name__, to[tree.col], values  # type: ignore[union-attr]

@@ -1,0 +1,369 @@
+"""TCP conversations followed packet by packet: the fields that `--analyze tcp` adds.  Manual: confluo-tcp(7)."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
+from libc.stdlib cimport calloc, realloc, free
+from libc.string cimport memcpy, memset
+from c_block cimport BLOCK_ROWS
+from c_tcpflow cimport (
+    ACK, SYN, A_REUSED, HAS_BASE, SCALE_UNKNOWN, Flow, Packet, Side, Verdict, analyse, forget, handshake, start_side)
+from confluo_tools.core.block cimport Block, Layout
+cimport cython
+import os
+
+cdef extern from *:
+    """
+    static inline uint64_t mum2(uint64_t a, uint64_t b) {
+        unsigned __int128 r = (unsigned __int128)a * b;
+        return (uint64_t)r ^ (uint64_t)(r >> 64);
+    }
+    """
+    uint64_t mum2(uint64_t a, uint64_t b) noexcept nogil
+    void prefetch "__builtin_prefetch"(const void* p) noexcept nogil
+
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void** out, size_t align, size_t size)
+
+# Columns of the input, and whether the analysis is meaningless without them.
+cdef enum:
+    N_TS
+    N_PROTO
+    N_SRC
+    N_DST
+    N_SPORT
+    N_DPORT
+    N_SEQ
+    N_ACK
+    N_FLAGS
+    N_WINDOW
+    N_SIZE
+    N_VERSION
+    N_SRC6
+    N_DST6
+    N_FRAG
+    N_OPTS
+    N_SCALE
+    N_NOTES
+    NEEDS
+
+NEEDED = ("ts", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "tcp_seq", "tcp_ack", "tcp_flags", "tcp_window",
+          "payload_len")
+USED = (*NEEDED, "ip_version", "src_ip6", "dst_ip6", "frag_offset", "tcp_opts", "tcp_wscale", "notes")
+WIDTHS = (8, 1, 4, 4, 2, 2, 4, 4, 2, 2, 4, 1, 16, 16, 2, 1, 1, 1)
+
+# Columns of the result after those of the input.
+ADDED = ("tcp_analysis", "tcp_dup_ack_num", "tcp_bytes_in_flight", "tcp_rel_seq", "tcp_rel_ack", "tcp_window_size",
+         "tcp_rto", "tcp_ack_rtt", "tcp_irtt")
+ADDED_WIDTHS = (2, 4, 4, 4, 4, 4, 8, 8, 8)
+
+cdef enum:
+    ADDS = 9
+    TCP = 6
+    OPT_WSCALE = 2
+    DAMAGED = 3                 # notes: truncated, malformed
+    BATCH = 32                  # rows whose flows are fetched together
+    FIRST = 1024                # flows there is room for at first
+    MOST_SEGMENTS = 1 << 22     # 64 MiB of unacknowledged segments
+
+
+@cython.final
+cdef class TcpFlows:
+    """Conversations seen so far, at most ``most``; the one that was idle longest makes room.
+
+    ``layout``: columns of the input, ``result``: the same and those of ADDED.
+    Raises KeyError when a column of NEEDED is missing, ValueError when one has another width.
+    """
+
+    def __cinit__(self, Layout layout not None, Layout result not None, uint32_t most=1 << 18,
+                  uint64_t segments=MOST_SEGMENTS):
+        cdef int i, k
+        if not 1 <= most <= 1 << 26:
+            raise ValueError(f"{most} flows")
+        self.layout, self.result, self.most = layout, result, most
+        for i in range(NEEDS):
+            k = layout.get(USED[i])
+            if k < 0 and USED[i] in NEEDED:
+                raise KeyError(USED[i])
+            if k >= 0 and layout.column[k].width != WIDTHS[i] and not (i == N_SIZE and layout.column[k].width == 2):
+                raise ValueError(f"{USED[i]} has another type")
+            self.column[i] = k
+        if result.n != layout.n + ADDS or result.names[:layout.n] != layout.names:
+            raise ValueError("the result needs the columns of the input and those of the analysis")
+        for i in range(ADDS):
+            if result.names[layout.n + i] != ADDED[i] or result.column[layout.n + i].width != ADDED_WIDTHS[i]:
+                raise ValueError(f"{ADDED[i]} is not where it should be")
+        secret = os.urandom(16)
+        self.seed[0] = int.from_bytes(secret[:8], "little") | 1
+        self.seed[1] = int.from_bytes(secret[8:], "little") | 1
+        self.memory.most = segments
+        self.room = min(most, <uint32_t>FIRST)
+        self.mask = FIRST - 1
+        self.flow = <Flow*>calloc(self.room, sizeof(Flow))
+        self.bucket = <uint32_t*>calloc(self.mask + 1, sizeof(uint32_t))
+        if self.flow == NULL or self.bucket == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.flow != NULL:
+            for i in range(self.count):
+                free(self.flow[i].side[0].list)
+                free(self.flow[i].side[1].list)
+        free(self.flow)
+        free(self.bucket)
+
+    def apply(self, Block block not None):
+        """The block with the fields of the analysis; its other columns are shared.  Blocks must come in order."""
+        if block.layout is not self.layout:
+            raise ValueError("the block has another layout")
+        cdef Block out = Block(self.result)
+        cdef size_t total = 0
+        cdef void* memory
+        cdef uint8_t* p
+        cdef int i, n = self.layout.n, failed
+        for i in range(ADDS):
+            total += _bytes(self.result.column[n + i].width, block.rows)
+        if posix_memalign(&memory, 64, max(total, <size_t>64)):
+            raise MemoryError(f"{total} bytes")
+        out.own, out.own_size = <uint8_t*>memory, total
+        p = out.own
+        for i in range(n):
+            out.col[i] = block.col[i]
+        for i in range(ADDS):
+            out.col[n + i] = p
+            p += _bytes(self.result.column[n + i].width, block.rows)
+        out.owner, out.rows, out.lane, out.base = block, block.rows, block.lane, block.base
+        with nogil:
+            memset(memory, 0, total)
+            failed = self.run(block, out)
+        if failed:
+            raise MemoryError(f"{self.count} TCP flows")
+        return out
+
+    cdef int run(self, Block block, Block out) noexcept nogil:
+        cdef Row batch[BATCH]
+        cdef uint32_t row = 0, n, i
+        cdef uint64_t at
+        while row < block.rows:
+            n = self._gather(block, &row, batch)
+            for i in range(n):
+                at = self.bucket[batch[i].hash & self.mask]
+                if at:
+                    prefetch(&self.flow[at - 1])
+                    prefetch(&self.flow[at - 1].side[0])
+                    prefetch(&self.flow[at - 1].side[1])
+            for i in range(n):
+                if self._one(block, out, &batch[i]):
+                    return 1
+        return 0
+
+    cdef uint32_t _gather(self, Block block, uint32_t* row, Row* batch) noexcept nogil:
+        # The next rows with a TCP header: their keys, and their places on the way into the cache.
+        cdef uint32_t r = row[0], n = 0
+        cdef const uint8_t* proto = block.col[self.column[N_PROTO]]
+        cdef const uint16_t* frag = <const uint16_t*>self._col(block, N_FRAG)
+        cdef const uint8_t* notes = self._col(block, N_NOTES)
+        cdef const uint16_t* flags = <const uint16_t*>self._col(block, N_FLAGS)
+        while r < block.rows and n < BATCH:
+            if proto[r] != TCP or (frag != NULL and frag[r]):
+                r += 1
+                continue
+            if notes != NULL and notes[r] & DAMAGED and not flags[r]:
+                r += 1          # there was no header to read
+                continue
+            batch[n].row = r
+            self._key(block, &batch[n])
+            prefetch(&self.bucket[batch[n].hash & self.mask])
+            n += 1
+            r += 1
+        row[0] = r
+        return n
+
+    cdef const uint8_t* _col(self, Block block, int need) noexcept nogil:
+        return block.col[self.column[need]] if self.column[need] >= 0 else NULL
+
+    cdef void _key(self, Block block, Row* b) noexcept nogil:
+        # Both directions have one key: the lower end (address, port) comes first.
+        cdef uint32_t r = b.row, version = 4
+        cdef uint64_t source[2]
+        cdef uint64_t target[2]
+        cdef uint64_t sport = (<const uint16_t*>block.col[self.column[N_SPORT]])[r]
+        cdef uint64_t dport = (<const uint16_t*>block.col[self.column[N_DPORT]])[r]
+        cdef const uint8_t* column = self._col(block, N_VERSION)
+        cdef int i
+        cdef uint64_t h
+        if column != NULL:
+            version = column[r]
+        source[1] = target[1] = 0
+        if version == 6 and self.column[N_SRC6] >= 0 and self.column[N_DST6] >= 0:
+            memcpy(source, block.col[self.column[N_SRC6]] + <size_t>r * 16, 16)
+            memcpy(target, block.col[self.column[N_DST6]] + <size_t>r * 16, 16)
+        else:
+            source[0] = (<const uint32_t*>block.col[self.column[N_SRC]])[r]
+            target[0] = (<const uint32_t*>block.col[self.column[N_DST]])[r]
+        b.side = (source[0] > target[0] or (source[0] == target[0] and (
+                  source[1] > target[1] or (source[1] == target[1] and sport > dport))))
+        if b.side:
+            b.key[0], b.key[1], b.key[2], b.key[3] = target[0], target[1], source[0], source[1]
+            b.key[4] = dport << 16 | sport | <uint64_t>version << 32
+        else:
+            b.key[0], b.key[1], b.key[2], b.key[3] = source[0], source[1], target[0], target[1]
+            b.key[4] = sport << 16 | dport | <uint64_t>version << 32
+        h = self.seed[0]
+        for i in range(5):
+            h = mum2(h ^ b.key[i], self.seed[1])
+        b.hash = h
+
+    cdef uint32_t find(self, const uint64_t* key, uint64_t hash) noexcept nogil:
+        """The flow, new if need be; the number is + 1, 0 without memory."""
+        cdef uint32_t i = self.bucket[hash & self.mask]
+        cdef Flow* f
+        while i:
+            f = &self.flow[i - 1]
+            if (f.key[0] == key[0] and f.key[2] == key[2] and f.key[4] == key[4]
+                    and f.key[1] == key[1] and f.key[3] == key[3]):
+                if self.packets - f.stamp > self.most >> 3:
+                    self.touch(i)
+                return i
+            i = f.chain
+        if self.count == self.most:
+            i = self.oldest
+            self.unlink(i)
+            self.evicted += 1
+        else:
+            if self.count == self.room and self.more():
+                return 0
+            self.count += 1
+            i = self.count
+        f = &self.flow[i - 1]
+        memcpy(f.key, key, sizeof(f.key))
+        self._restart(f)
+        f.chain = self.bucket[hash & self.mask]
+        self.bucket[hash & self.mask] = i
+        f.newer, f.older, f.stamp = 0, self.newest, self.packets
+        if self.newest:
+            self.flow[self.newest - 1].newer = i
+        else:
+            self.oldest = i
+        self.newest = i
+        return i
+
+    cdef void _restart(self, Flow* f) noexcept nogil:
+        start_side(&f.side[0])
+        start_side(&f.side[1])
+        f.rtt = f.syn_ts = 0
+
+    cdef int more(self) noexcept nogil:
+        """Room for twice as many flows; places are computed anew."""
+        cdef uint64_t room = min(<uint64_t>self.room * 2, <uint64_t>self.most)
+        cdef Flow* flow = <Flow*>realloc(self.flow, room * sizeof(Flow))
+        cdef uint32_t* bucket
+        cdef uint32_t i, place, mask = self.mask
+        if flow == NULL:
+            return 1
+        self.flow, self.room = flow, <uint32_t>room
+        while mask + 1 < room:
+            mask = mask * 2 + 1
+        if mask != self.mask:
+            bucket = <uint32_t*>calloc(<size_t>mask + 1, sizeof(uint32_t))
+            if bucket == NULL:
+                return 1
+            free(self.bucket)
+            self.bucket, self.mask = bucket, mask
+            for i in range(self.count):
+                place = self._place(&flow[i])
+                flow[i].chain = bucket[place]
+                bucket[place] = i + 1
+        return 0
+
+    cdef uint32_t _place(self, const Flow* f) noexcept nogil:
+        cdef uint64_t h = self.seed[0]
+        cdef int i
+        for i in range(5):
+            h = mum2(h ^ f.key[i], self.seed[1])
+        return <uint32_t>(h & self.mask)
+
+    cdef void touch(self, uint32_t i) noexcept nogil:
+        """To the front of the order of use."""
+        cdef Flow* f = &self.flow[i - 1]
+        f.stamp = self.packets
+        if self.newest == i:
+            return
+        self.flow[f.newer - 1].older = f.older
+        if f.older:
+            self.flow[f.older - 1].newer = f.newer
+        else:
+            self.oldest = f.newer
+        f.newer, f.older = 0, self.newest
+        self.flow[self.newest - 1].newer = i
+        self.newest = i
+
+    cdef void unlink(self, uint32_t i) noexcept nogil:
+        """Forget flow i - 1, the oldest."""
+        cdef Flow* f = &self.flow[i - 1]
+        cdef uint32_t* p = &self.bucket[self._place(f)]
+        while p[0] != i:
+            p = &self.flow[p[0] - 1].chain
+        p[0] = f.chain
+        self.oldest = f.newer
+        if f.newer:
+            self.flow[f.newer - 1].older = 0
+        else:
+            self.newest = 0
+        forget(&f.side[0], &self.memory)
+        forget(&f.side[1], &self.memory)
+
+    cdef int _one(self, Block block, Block out, Row* b) noexcept nogil:
+        cdef uint32_t r = b.row, i
+        cdef Packet p
+        cdef Verdict v
+        cdef Flow* f
+        cdef Side* me
+        cdef const uint8_t* options = self._col(block, N_OPTS)
+        cdef const uint8_t* shift = self._col(block, N_SCALE)
+        cdef int n = self.layout.n
+        self.packets += 1
+        i = self.find(b.key, b.hash)
+        if i == 0:
+            return 1
+        f = &self.flow[i - 1]
+        me = &f.side[b.side]
+        p.ts = (<const int64_t*>block.col[self.column[N_TS]])[r]
+        p.seq = (<const uint32_t*>block.col[self.column[N_SEQ]])[r]
+        p.ack = (<const uint32_t*>block.col[self.column[N_ACK]])[r]
+        p.flags = (<const uint16_t*>block.col[self.column[N_FLAGS]])[r]
+        p.window = (<const uint16_t*>block.col[self.column[N_WINDOW]])[r]
+        if block.layout.column[self.column[N_SIZE]].width == 2:
+            p.size = (<const uint16_t*>block.col[self.column[N_SIZE]])[r]
+        else:
+            p.size = (<const uint32_t*>block.col[self.column[N_SIZE]])[r]
+        p.scale = SCALE_UNKNOWN
+        if shift != NULL and (options[r] & OPT_WSCALE if options != NULL else shift[r]):
+            p.scale = min(<int>shift[r], 14)
+        memset(&v, 0, sizeof(v))
+        if p.flags & SYN and me.has & HAS_BASE and p.seq != me.base:
+            if p.flags & ACK:
+                me.base = p.seq
+            else:
+                forget(&f.side[0], &self.memory)
+                forget(&f.side[1], &self.memory)
+                self._restart(f)
+            v.flags |= A_REUSED
+        elif p.flags & SYN and not p.flags & ACK and me.has & HAS_BASE:
+            me.next = me.solid
+        analyse(f, b.side, &p, &self.memory, &v)
+        handshake(f, b.side, &p, &v)
+        (<uint16_t*>out.col[n])[r] = <uint16_t>v.flags
+        (<uint32_t*>out.col[n + 1])[r] = v.duplicate
+        (<uint32_t*>out.col[n + 2])[r] = v.in_flight
+        (<uint32_t*>out.col[n + 3])[r] = v.rel_seq
+        (<uint32_t*>out.col[n + 4])[r] = v.rel_ack
+        (<uint32_t*>out.col[n + 5])[r] = v.window
+        (<int64_t*>out.col[n + 6])[r] = v.rto
+        (<int64_t*>out.col[n + 7])[r] = v.ack_rtt
+        (<int64_t*>out.col[n + 8])[r] = v.irtt
+        return 0
+
+
+cdef inline size_t _bytes(uint32_t width, uint32_t rows) noexcept nogil:
+    # 64 bytes more than needed: columns that start at equal offsets modulo 4 KiB fight for the same cache sets.
+    return ((<size_t>width * rows + 63) & ~<size_t>63) + 64
