@@ -137,6 +137,13 @@ def _names(folder: str) -> list[str]:
         return []
 
 
+def _disk(path: str) -> int:
+    try:
+        return os.stat(path).st_blocks * 512
+    except OSError:
+        return 0
+
+
 def disk_use(path: str) -> int:
     """Bytes on the disk of everything in the folder ``path``; holes do not count."""
     total = 0
@@ -254,6 +261,23 @@ class Keeper:
                 raise StoreError("is gone", where=self.log.path) from None
             raise self.log._trouble(e) from None
         return 0
+
+    def would(self) -> list[Sealed]:
+        """The segments that `step` would remove now."""
+        gone: list[Sealed] = []
+        kept = {lane: list(self.catalog.lane(lane)) for lane in self._lanes()}
+        if self.time_ns is not None:
+            before = self._now() - self.time_ns
+            for lane, segments in kept.items():
+                first = self._old(lane, before)
+                while segments and segments[0].base < first:
+                    gone.append(segments.pop(0))
+        used = disk_use(self.log.path) - sum(_disk(s.path) for s in gone)
+        while self.size is not None and used > self.size and any(kept.values()):
+            oldest = min((s[0] for s in kept.values() if s), key=self._age)
+            used -= _disk(oldest.path)
+            gone.append(kept[oldest.lane].pop(0))
+        return gone
 
     def _lanes(self) -> range:
         return range(self.log.control.claimed)

@@ -1,0 +1,73 @@
+"""What the smallest and largest values of columns tell of an expression, without a look at the rows.
+
+The pure twin of the zone maps in pyx/c_program.pxd, for statistics that other formats keep.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+from confluo_tools.expr.leaves import (
+    And,
+    Bytes,
+    Const,
+    FRange,
+    Glob,
+    InSet,
+    Not,
+    Or,
+    Pair,
+    Range,
+    Test,
+    Tree,
+)
+
+NONE, SOME, ALL = 0, 1, 2
+Zone = Callable[[int], tuple[Any, Any] | None]
+
+
+def holds(tree: Tree, zone: Zone, lists: frozenset[int] = frozenset()) -> int:
+    """NONE: no row passes; ALL: every row does; SOME: who knows.
+
+    ``zone(col)``: (smallest, largest) value of a column, wider is allowed, NaN is not among them; None: unknown.
+    ``lists``: columns with several values a row, of which no ALL can be told.
+    """
+    if isinstance(tree, Const):
+        return ALL if tree.value else NONE
+    if isinstance(tree, And):
+        return min([holds(item, zone, lists) for item in tree.items], default=ALL)
+    if isinstance(tree, Or):
+        return max([holds(item, zone, lists) for item in tree.items], default=NONE)
+    if isinstance(tree, Not):
+        return ALL - _test(tree.item, zone, lists)
+    return _test(tree, zone, lists)
+
+
+def _test(test: Test, zone: Zone, lists: frozenset[int]) -> int:
+    if isinstance(test, (Glob, Pair)):
+        return SOME
+    known = zone(test.col)
+    if known is None:
+        return SOME
+    low, high = known
+    if isinstance(test, FRange):
+        if not (low <= high):
+            return SOME
+        below = high < test.lo or (high == test.lo and test.lo_open)
+        above = low > test.hi or (low == test.hi and test.hi_open)
+        return NONE if below or above else SOME  # there may be NaN, too, and that never passes
+    if test.mask is not None:
+        return SOME
+    if isinstance(test, InSet):
+        at = bisect_left(test.values, low)
+        if at == len(test.values) or test.values[at] > high:
+            return NONE
+        return ALL if low == high and test.col not in lists else SOME
+    assert isinstance(test, (Range, Bytes))
+    lo: Any = test.lo
+    hi: Any = test.hi
+    if high < lo or low > hi:
+        return NONE
+    return ALL if lo <= low and high <= hi and test.col not in lists else SOME

@@ -1,0 +1,368 @@
+"""Parts of an archive: Parquet files of rows of one lane of one log within one hour, sorted by time.
+
+A part is an ordinary Parquet file (zstd, dictionaries, statistics, page checksums) with the columns of the log and
+one more, ``log_row``: the number of the row in its lane.  Its place and name tell the rest,
+
+    host=NAME/date=2026-11-20/hour=13/UUID-LANE-FIRST-END.parquet
+
+where rows FIRST to END - 1 of the lane were archived together (a batch), and those of this hour are here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from confluo_tools.core.control import crc
+from confluo_tools.errors import FormatError, SchemaError
+from confluo_tools.formats import arrow_meta
+from confluo_tools.formats.foreign import pyarrow
+from confluo_tools.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+
+ROW = "log_row"
+HOUR = 3_600_000_000_000
+GROUP = 1 << 17  # rows of a row group: what statistics can pass over
+BLOCK_ROWS = 65536
+MAX_PARTS = 4096  # hours that one batch may touch
+_NAME = re.compile(r"([0-9a-f]{32})-(\d{3,4})-(\d{16,20})-(\d{16,20})\.parquet$")
+_DATE = re.compile(r"date=(-?\d{4,6})-(\d\d)-(\d\d)$")
+_HOUR = re.compile(r"hour=(\d\d?)$")
+
+
+class PartName(NamedTuple):
+    """What the place of a part tells.  ``hour`` counts from 1970 UTC; rows ``first`` to ``end`` - 1 are the batch."""
+
+    host: str
+    hour: int
+    uuid: str
+    lane: int
+    first: int
+    end: int
+
+    @property
+    def batch(self) -> tuple[str, int, int, int]:
+        return self.uuid, self.lane, self.first, self.end
+
+    @property
+    def path(self) -> str:
+        """Relative to the archive."""
+        from confluo_tools.units import civil_from_days
+
+        days, hour = divmod(self.hour, 24)
+        year, month, day = civil_from_days(days)
+        folder = f"host={quote(self.host, safe='')}/date={year:04d}-{month:02d}-{day:02d}/hour={hour:02d}"
+        return f"{folder}/{self.uuid}-{self.lane:03d}-{self.first:016d}-{self.end:016d}.parquet"
+
+
+def host_of(folder: str) -> str | None:
+    """``host=NAME`` -> NAME."""
+    return unquote(folder[5:]) if folder.startswith("host=") and len(folder) > 5 else None
+
+
+def day_of(folder: str) -> int | None:
+    """``date=2026-11-20`` -> days since 1970."""
+    from confluo_tools.units import days_from_civil
+
+    match = _DATE.match(folder)
+    return None if match is None else days_from_civil(int(match[1]), int(match[2]), int(match[3]))
+
+
+def hour_of(folder: str) -> int | None:
+    match = _HOUR.match(folder)
+    return int(match[1]) if match and int(match[1]) < 24 else None
+
+
+def batch_of(name: str) -> tuple[str, int, int, int] | None:
+    """(uuid, lane, first, end) that the name of a part tells; None for another file."""
+    match = _NAME.match(name)
+    return None if match is None else (match[1], int(match[2]), int(match[3]), int(match[4]))
+
+
+def extended(schema: Schema) -> Schema:
+    """The fields of ``schema`` and `ROW`, as the last column.  Raises SchemaError."""
+    if ROW in schema:
+        raise SchemaError(f"a field is called '{ROW}', which archives use", hint="rename it")
+    return schema.plus([Field(ROW, "u64", "", "number of the row in its lane of the log")])
+
+
+def _arrow_schema(schema: Schema, metadata: Mapping[str, str]) -> Any:
+    pa = pyarrow("an archive")
+    return pa.ipc.read_schema(pa.py_buffer(arrow_meta.schema_message(schema, dict(metadata))))
+
+
+def _wrap(type_: Any, buffer: Any, rows: int) -> Any:
+    # An Arrow array over the bytes of one of our columns.
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(type_):
+        values = pa.Array.from_buffers(type_.value_type, rows * type_.list_size, [None, buffer])
+        return pa.FixedSizeListArray.from_arrays(values, type=type_)
+    return pa.Array.from_buffers(type_, rows, [None, buffer])
+
+
+def _bytes(array: Any, width: int) -> Any:
+    # The other way round: the buffer with the values of an array of ``width`` bytes each.
+    import pyarrow as pa
+
+    rows = len(array)
+    if array.null_count:
+        raise pa.ArrowInvalid("has nulls")
+    if pa.types.is_fixed_size_list(array.type):
+        count = array.type.list_size
+        array, width = array.flatten(), width // count
+        rows *= count
+        if len(array) != rows or array.null_count:
+            raise pa.ArrowInvalid("has lists that are not full")
+    return array.buffers()[1].slice(array.offset * width, rows * width)
+
+
+class Batch:
+    """Rows of one lane on their way into parts: ``schema`` is that of the log."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = extended(schema)
+        self.rows = 0
+        self._arrow = _arrow_schema(self.schema, {})
+        self._widths = [c.size * c.count for c in self.schema.columns]
+        self._batches: list[Any] = []
+        self._numbers: Any = None
+        assert schema.time_field is not None
+        self._time = schema.index(schema.time_field.name)
+
+    def add(self, block: Block, base: int) -> None:
+        """Take the rows of ``block``, the first of which is row ``base`` of the lane.  Its bytes are not copied."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._numbers is None:
+            self._numbers = pa.array(range(BLOCK_ROWS), pa.uint64())
+        arrays = [_wrap(f.type, pa.py_buffer(block.buffer(i)), block.rows) for i, f in enumerate(self._arrow)
+                  if i < self.schema.layout.n - 1]  # fmt: skip
+        arrays.append(pc.add(self._numbers.slice(0, block.rows), pa.scalar(base, pa.uint64())))
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._arrow))
+        self.rows += block.rows
+
+    def split(self) -> tuple[bool, list[tuple[int, Any]]]:
+        """(whether the rows are in the order of their times, [(hour, table sorted by time)]); the batch is empty then.
+
+        Raises FormatError when the rows are of too many hours.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = pa.Table.from_batches(self._batches, self._arrow).combine_chunks()
+        self._batches, self.rows = [], 0
+        times = self._times(table)
+        ordered = len(times) < 2 or pc.all(pc.less_equal(times.slice(0, len(times) - 1), times.slice(1))).as_py()
+        if not ordered:
+            keys = [(self._arrow.names[self._time], "ascending"), (ROW, "ascending")]
+            table = table.take(pc.sort_indices(table, sort_keys=keys)).combine_chunks()
+            times = self._times(table)
+        parts = []
+        at = 0
+        while at < len(times):
+            hour = times[at].as_py() // HOUR
+            end = _bound(times, at, (hour + 1) * HOUR)
+            parts.append((hour, table.slice(at, end - at)))
+            at = end
+            if len(parts) > MAX_PARTS:
+                what = f"has rows of more than {MAX_PARTS:,} different hours in one batch"
+                raise FormatError(what, hint="are their times right?")
+        return bool(ordered), parts
+
+    def _times(self, table: Any) -> Any:
+        import pyarrow as pa
+
+        column = table.column(self._time)
+        return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).view(pa.int64())
+
+    def sums(self, table: Any) -> dict[str, str]:
+        """CRC-32C of the bytes of each column, in hexadecimal."""
+        return {
+            name: f"{crc(memoryview(data).cast('B')) if data.size else 0:08x}"
+            for name, data in zip(self._arrow.names, self._columns(table), strict=True)
+        }
+
+    def _columns(self, table: Any) -> Iterator[Any]:
+        for i, width in enumerate(self._widths):
+            column = table.column(i)
+            yield _bytes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), width)
+
+    def write(self, path: str, table: Any, metadata: Mapping[str, str]) -> None:
+        """Write one part to ``path`` and wait until it is on the disk.  Raises OSError, pyarrow's among them."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = _arrow_schema(self.schema, metadata)
+        time = self._arrow.names[self._time]
+        # Dictionaries of floats would make all NaN one; times and row numbers are small steps.
+        words = [
+            c.name for c in self.schema.columns if not c.field.type.is_float and c.name not in (time, ROW)
+        ]  # fmt: skip
+        with pa.OSFile(path, "wb") as out:
+            writer = pq.ParquetWriter(
+                out, schema, compression="zstd", version="2.6", use_dictionary=words, write_statistics=True,
+                column_encoding={time: "DELTA_BINARY_PACKED", ROW: "DELTA_BINARY_PACKED"}, write_page_index=True,
+                sorting_columns=pq.SortingColumn.from_ordering(schema, [(time, "ascending")]), store_schema=True,
+                write_page_checksum=True,
+            )  # fmt: skip
+            writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=GROUP)
+            writer.close()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # so that what is read back comes from the disk
+        finally:
+            os.close(fd)
+
+    def same(self, path: str, table: Any) -> bool:
+        """Whether the part at ``path`` holds the rows of ``table`` byte for byte, by reading all of it."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                if file.metadata.num_rows != table.num_rows:
+                    return False
+                back = file.read().combine_chunks()
+            if back.schema.names != self._arrow.names or back.schema.types != self._arrow.types:
+                return False
+            return all(a.equals(b) for a, b in zip(self._columns(back), self._columns(table), strict=True))
+        except (pa.ArrowInvalid, OSError):
+            return False
+
+
+def _bound(times: Any, at: int, limit: int) -> int:
+    # The first place from `at` on whose time is not below `limit`.
+    end = len(times)
+    if times[end - 1].as_py() < limit:
+        return end
+    while at < end:
+        middle = (at + end) // 2
+        if times[middle].as_py() < limit:
+            at = middle + 1
+        else:
+            end = middle
+    return at
+
+
+class Part:
+    """A part, open for reading.  Raises FormatError when it is none, or damaged; OSError."""
+
+    def __init__(self, path: str) -> None:
+        pa = pyarrow(path)
+        import pyarrow.parquet as pq
+
+        self.path = path
+        try:
+            self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            self._arrow = self._file.schema_arrow
+        except pa.ArrowInvalid as e:
+            raise FormatError(f"is not a whole Parquet file: {str(e).splitlines()[0]}", where=path) from None
+        self.metadata = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace")
+                         for k, v in (self._arrow.metadata or {}).items()}  # fmt: skip
+        self.rows: int = self._file.metadata.num_rows
+        self.groups: int = self._file.metadata.num_row_groups
+        self._types = dict(zip(self._arrow.names, self._arrow.types, strict=True))
+        self._leaves: dict[str, int] | None = None
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def schema(self) -> Schema:
+        """Of the log the rows come from, without `ROW`."""
+        found = arrow_meta.schema_from_metadata(self.metadata)
+        if found is None or ROW not in found:
+            raise FormatError("is not part of an archive", where=self.path)
+        return Schema(found.kind, [f for f in found.fields if f.name != ROW], found.description)
+
+    def group_rows(self, group: int) -> int:
+        rows: int = self._file.metadata.row_group(group).num_rows
+        return rows
+
+    def zone(self, group: int, name: str, unsigned: int = 0) -> tuple[Any, Any] | None:
+        """(smallest, largest) value of a column in a row group; None when the file does not tell.
+
+        ``unsigned``: bits of an unsigned column.  NaN does not count.
+        """
+        if self._leaves is None:
+            file = self._file.metadata.row_group(0) if self.groups else None
+            self._leaves = {} if file is None else {
+                file.column(j).path_in_schema.split(".")[0]: j for j in range(file.num_columns)
+            }  # fmt: skip
+        at = self._leaves.get(name)
+        stats = None if at is None else self._file.metadata.row_group(group).column(at).statistics
+        if stats is None or not stats.has_min_max:
+            return None
+        lo, hi = stats.min_raw, stats.max_raw
+        if unsigned and isinstance(lo, int) and isinstance(hi, int):
+            lo, hi = lo & (1 << unsigned) - 1, hi & (1 << unsigned) - 1
+        return lo, hi
+
+    def read(self, group: int, schema: Schema, columns: Sequence[int]) -> dict[int, Any]:
+        """The bytes of ``columns`` (numbers in ``schema``) of a row group; of those the file lacks, nothing.
+
+        Raises FormatError when they are damaged, or of another type.
+        """
+        import pyarrow as pa
+
+        wanted = {schema.columns[i].name: i for i in columns if schema.columns[i].name in self._types}
+        if not wanted:
+            return {}
+        out = {}
+        try:
+            table = self._file.read_row_group(group, columns=list(wanted), use_threads=False)
+            expected = _arrow_schema(schema, {}).types
+            for name, i in wanted.items():
+                column = table.column(name)
+                if column.type != expected[i]:
+                    raise pa.ArrowInvalid(f"column {name} is of type {column.type}, not {expected[i]}")
+                width = schema.columns[i].size * schema.columns[i].count
+                array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+                out[i] = _bytes(array, width)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as e:
+            raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.path) from None
+        return out
+
+
+def blocks(schema: Schema, rows: int, buffers: Mapping[int, Any]) -> Iterator[Block]:
+    """Rows of ``schema`` over whole columns: blocks of at most 65,536 rows, nothing copied."""
+    from confluo_tools.core.block import Block
+
+    widths = [c.size * c.count for c in schema.columns]
+    for start in range(0, rows, BLOCK_ROWS):
+        n = min(BLOCK_ROWS, rows - start)
+        yield Block.wrap(schema.layout, n, [
+            buffers[i].slice(start * w, n * w) if i in buffers else None for i, w in enumerate(widths)
+        ])  # fmt: skip
+
+
+def in_row_order(schema: Schema, pieces: Sequence[Block]) -> Iterator[Block]:
+    """Blocks of an `extended` schema, as blocks in the order of `ROW`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    arrow = _arrow_schema(schema, {})
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [_wrap(f.type, pa.py_buffer(bytes(b.buffer(i))), b.rows) for i, f in enumerate(arrow)], schema=arrow
+        )
+        for b in pieces
+    ]
+    if not batches:
+        return
+    table = pa.Table.from_batches(batches, arrow)
+    table = table.take(pc.sort_indices(table, sort_keys=[(ROW, "ascending")])).combine_chunks()
+    columns = {}
+    for i, c in enumerate(schema.columns):
+        column = table.column(i)
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        columns[i] = _bytes(array, c.size * c.count)
+    yield from blocks(schema, table.num_rows, columns)

@@ -1,0 +1,468 @@
+"""Reading archives: as an input of its own, and as the older rows of a MultiLog.
+
+    ArchiveReader("archive/")            all rows of an archive
+    open_log("live.ml")                  the log, and what confluo-archive moved out of it, as if it were still there
+
+Hours and row groups of which the partition or the statistics say that no row passes are not read; of the others first
+the columns of the expression, then, where rows pass, those that were asked for.
+The rows of a lane come in the order in which they were written, lanes are merged by time, as in a MultiLog.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluo_tools.errors import FormatError, SchemaError
+from confluo_tools.expr import leaves, zones
+from confluo_tools.formats import dataset
+from confluo_tools.formats.dataset import HOUR, ROW, Part, PartName
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.store import archive
+from confluo_tools.store.plan import merged
+from confluo_tools.store.reader import LogReader
+from confluo_tools.store.retain import _names
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.predicate import Program
+    from confluo_tools.schema import Schema
+
+Rows = Iterator[tuple["Block", "Picks"]]
+Lane = tuple[str, int]  # uuid of the log, number of the lane
+DAY = 24 * HOUR
+
+
+class Place(NamedTuple):
+    """A part in an archive."""
+
+    name: PartName
+    path: str
+
+
+def is_archive(path: str) -> bool:
+    """Whether the folder ``path`` is an archive, or the partitions of one that somebody copied."""
+    if os.path.isdir(os.path.join(path, archive.HIDDEN)):
+        return True
+    return any(dataset.host_of(name) for name in _names(path)) and not os.path.exists(os.path.join(path, "control"))
+
+
+def find(path: str, tree: leaves.Tree, time: int, hosts: Iterable[str] | None = None) -> Iterator[Place]:
+    """The parts of the archive at ``path`` that may have rows for which ``tree`` holds, by host and hour.
+
+    ``time``: number of the column of the time; ``hosts``: only these.
+    """
+    def possible(start: int, length: int) -> bool:
+        return _possible(tree, time, start, start + length - 1)
+
+    for above in sorted(_names(path)):
+        host = dataset.host_of(above)
+        if host is None or (hosts is not None and host not in hosts):
+            continue
+        days = [(day, n) for n in _names(os.path.join(path, above)) if (day := dataset.day_of(n)) is not None]
+        for day, date in sorted(days):
+            if not possible(day * DAY, DAY):
+                continue
+            folder = os.path.join(path, above, date)
+            hours = [(hour, n) for n in _names(folder) if (hour := dataset.hour_of(n)) is not None]
+            for hour, inner in sorted(hours):
+                if not possible(day * DAY + hour * HOUR, HOUR):
+                    continue
+                for name in sorted(_names(os.path.join(folder, inner))):
+                    batch = dataset.batch_of(name)
+                    if batch is not None:
+                        part = PartName(host, day * 24 + hour, *batch)
+                        yield Place(part, os.path.join(folder, inner, name))
+
+
+def _possible(tree: leaves.Tree, time: int, oldest: int, newest: int) -> bool:
+    # Whether a row of these times may pass.
+    def zone(col: int) -> tuple[int, int] | None:
+        return (oldest, newest) if col == time else None
+
+    return zones.holds(tree, zone) != zones.NONE
+
+
+class Scan:
+    """One question to parts of archives, as rows of ``schema``.
+
+    ``columns``: numbers of those that will be looked at, None for all.  ``damaged`` grows: (path, what is wrong).
+    """
+
+    def __init__(self, schema: Schema, tree: leaves.Tree, columns: Sequence[int] | None) -> None:
+        self.schema, self.tree = schema, tree
+        self.columns = list(range(schema.layout.n)) if columns is None else sorted(set(columns))
+        self.rows = self.parts = self.groups = self.skipped = 0
+        self.damaged: list[tuple[str, str]] = []
+        self._lists = frozenset(i for i, c in enumerate(schema.columns) if c.count > 1)
+        self._wide = dataset.extended(schema)
+
+    def _program(self, lo: int, hi: int | None) -> tuple[Program, Schema]:
+        # The expression, and lo <= log_row < hi where that is not always so.
+        from confluo_tools.core.predicate import Program
+
+        if lo == 0 and hi is None:
+            return Program(self.tree, self.schema.layout), self.schema
+        last = (1 << 64) - 1 if hi is None else hi - 1
+        within = leaves.Range(self.schema.layout.n, lo, last)
+        return Program(leaves.And((within, self.tree)), self._wide.layout), self._wide
+
+    def lane(self, parts: Sequence[Place], below: int | None = None) -> Rows:
+        """The rows of one lane in the order in which they were written; ``below``: only rows before this one."""
+        covered = 0
+        for (first, end), batch in _batches(parts):
+            lo, hi = max(first, covered), end if below is None else min(end, below)
+            if lo >= hi:
+                continue
+            covered = end
+            yield from self._batch(batch, lo if lo > first else 0, hi if hi < end else None)
+
+    def count(self, parts: Sequence[Place], below: int | None = None) -> int:
+        """How many rows `lane` would give."""
+        covered = total = 0
+        for (first, end), batch in _batches(parts):
+            lo, hi = max(first, covered), end if below is None else min(end, below)
+            if lo >= hi:
+                continue
+            covered = end
+            program, schema = self._program(lo if lo > first else 0, hi if hi < end else None)
+            for place in batch:
+                for part, group in self._groups(place, program, schema):
+                    total += self._count(part, group, program, schema)
+        return total
+
+    def _count(self, part: Part, group: int, program: Program, schema: Schema) -> int:
+        rows = part.group_rows(group)
+        if schema is self.schema and self._known(part, group) == zones.ALL:
+            return rows
+        try:
+            columns = part.read(group, schema, program.columns)
+        except FormatError as e:
+            self._damage(part.path, e)
+            return 0
+        return sum(program.count(block) for block in dataset.blocks(schema, rows, columns))
+
+    def _batch(self, places: Sequence[Place], lo: int, hi: int | None) -> Rows:
+        program, schema = self._program(lo, hi)
+        pieces: list[Block] | None = None
+        for place in places:
+            for part, group in self._groups(place, program, schema):
+                if pieces is None and part.metadata.get("confluo:ordered") != "1":
+                    pieces = []
+                for block, picks in self._group(part, group, program, schema, pieces is not None):
+                    if pieces is None:
+                        yield block, picks
+                    else:
+                        pieces.append(block.take(picks))
+        if pieces:
+            from confluo_tools.core.block import Picks
+
+            for block in dataset.in_row_order(self._wide, pieces):
+                yield block.project(self.schema.layout), Picks.of(block.rows)
+
+    def _groups(self, place: Place, program: Program, schema: Schema) -> Iterator[tuple[Part, int]]:
+        # The row groups of a part that may have rows.
+        try:
+            part = Part(place.path)
+        except FormatError as e:
+            self._damage(place.path, e)
+            return
+        except OSError as e:
+            self.damaged.append((place.path, f"cannot be opened: {e.strerror or e}"))
+            return
+        self.parts += 1
+        try:
+            for group in range(part.groups):
+                self.groups += 1
+                self.rows += part.group_rows(group)
+                if self._known(part, group) == zones.NONE:
+                    self.skipped += 1
+                else:
+                    yield part, group
+        finally:
+            part.close()
+
+    def _known(self, part: Part, group: int) -> int:
+        def zone(col: int) -> tuple[Any, Any] | None:
+            column = self.schema.columns[col]
+            return part.zone(group, column.name, 8 * column.size if column.code <= 4 else 0)
+
+        return zones.holds(self.tree, zone, self._lists)
+
+    def _group(self, part: Part, group: int, program: Program, schema: Schema, numbered: bool) -> Rows:
+        # First the columns of the expression; the others only when a row passes.
+        rows = part.group_rows(group)
+        try:
+            columns = part.read(group, schema, program.columns)
+            chosen = [program.select(block) for block in dataset.blocks(schema, rows, columns)]
+            if not any(map(len, chosen)):
+                return
+            rest = {*self.columns, *([self._wide.layout.n - 1] if numbered else [])} - columns.keys()
+            columns |= part.read(group, self._wide, sorted(rest))
+        except FormatError as e:
+            self._damage(part.path, e)
+            return
+        given = self._wide if numbered else self.schema
+        for block, picks in zip(dataset.blocks(given, rows, columns), chosen, strict=True):
+            if len(picks):
+                yield block, picks
+
+    def _damage(self, path: str, e: FormatError) -> None:
+        self.damaged.append((path, f"{e.what}; its rows are left out"))
+
+
+def _batches(parts: Sequence[Place]) -> list[tuple[tuple[int, int], list[Place]]]:
+    # The batches of one lane by their rows; of one that several archives have, the parts of one archive.
+    found: dict[tuple[int, int], dict[str, list[Place]]] = {}
+    for place in parts:
+        root = place.path[: -len(place.name.path)]
+        found.setdefault((place.name.first, place.name.end), {}).setdefault(root, []).append(place)
+    out = []
+    for rows, copies in sorted(found.items(), key=lambda item: (item[0][0], -item[0][1])):
+        best = max(copies.values(), key=len)
+        out.append((rows, sorted(best, key=lambda p: p.name.hour)))
+    return out
+
+
+def by_lane(places: Iterable[Place]) -> dict[Lane, list[Place]]:
+    out: dict[Lane, list[Place]] = {}
+    for place in places:
+        out.setdefault((place.name.uuid, place.name.lane), []).append(place)
+    return dict(sorted(out.items(), key=lambda item: (min(p.name.hour for p in item[1]), item[0])))
+
+
+def _everything(expr: Any) -> leaves.Tree:
+    tree: leaves.Tree = leaves.TRUE if expr is None else expr.tree
+    return tree
+
+
+def _with_time(columns: Sequence[int] | None, time: int) -> Sequence[int] | None:
+    return None if columns is None else sorted({time, *columns})
+
+
+class ArchiveReader(Reader):
+    """The rows of an archive by time: those of all hosts (or of ``host``), logs and lanes.
+
+    ``without``: uuids (hexadecimal) of logs whose rows somebody else gives.  Files of other makers are passed over
+    with a note, damaged ones are left out with a warning.  Raises FormatError when there is nothing to tell a schema.
+    """
+
+    format = "archive"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        host: str | None = None,
+        without: Iterable[str] = (),
+        warn: Warn | None = None,
+        note: Warn | None = None,
+    ) -> None:
+        super().__init__(path, warn)
+        self.path, self._note = path, note
+        self._hosts = None if host is None else {host}
+        self.without = set(without)
+        self._scan: Scan | None = None
+        self.schema = self._schema()
+        self._time = self.schema.index(self.schema.time_field.name) if self.schema.time_field is not None else -1
+        hosts = self.hosts()
+        if len(hosts) == 1:
+            self.metadata["confluo:host"] = hosts[0]
+
+    def hosts(self) -> list[str]:
+        """Names of the hosts whose rows there are."""
+        names = (dataset.host_of(n) for n in _names(self.path))
+        return sorted(n for n in names if n is not None and (self._hosts is None or n in self._hosts))
+
+    def logs(self) -> list[str]:
+        """uuids of the logs of which there are rows."""
+        return sorted({place.name.uuid for place in self._places(leaves.TRUE)})
+
+    def _schema(self) -> Schema:
+        # A log may gain columns: the newest part of each log tells, and those with more columns add them.
+        newest: dict[str, Place] = {}
+        for place in find(self.path, leaves.TRUE, -1, self._hosts):
+            known = newest.get(place.name.uuid)
+            if known is None or (place.name.hour, place.name.end) >= (known.name.hour, known.name.end):
+                newest[place.name.uuid] = place
+        found: Schema | None = None
+        for place in sorted(newest.values(), key=lambda p: (-p.name.hour, p.path)):
+            try:
+                part = Part(place.path)
+                schema = part.schema
+                part.close()
+            except FormatError as e:
+                self._warned(place.path, e.what)
+                continue
+            found = schema if found is None else _united(found, schema, place.path)
+        if found is None:
+            hint = "confluo-archive fills archives; confluo-info tells of MultiLogs"
+            raise FormatError("has no part of an archive", where=self.path, hint=hint)
+        return found
+
+    def _places(self, tree: leaves.Tree) -> list[Place]:
+        places = find(self.path, tree, self._time, self._hosts)
+        return [p for p in places if p.name.uuid not in self.without]
+
+    def blocks(self) -> Iterator[Block]:
+        for block, picks in self._select(leaves.TRUE, None, True):
+            yield block if len(picks) == block.rows else block.take(picks)
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        yield from self._select(_everything(expr), columns, by_time)
+        if self._scan is not None:
+            self.rows += self._scan.rows
+
+    def _select(self, tree: leaves.Tree, columns: Sequence[int] | None, by_time: bool) -> Rows:
+        lanes = by_lane(self._places(tree))
+        if by_time and len(lanes) > 1:
+            columns = _with_time(columns, self._time)
+        scan = self._scan = Scan(self.schema, tree, columns)
+        streams = [scan.lane(parts) for parts in lanes.values()]
+        if by_time:
+            yield from merged(self.schema, streams, columns)
+        else:
+            for stream in streams:
+                yield from stream
+        tell(scan, self._warn)
+
+    def count(self, expr: Any) -> int:
+        tree = _everything(expr)
+        scan = self._scan = Scan(self.schema, tree, [])
+        found = sum(scan.count(parts) for parts in by_lane(self._places(tree)).values())
+        self.rows += scan.rows
+        tell(scan, self._warn)
+        return found
+
+    def _warned(self, path: str, what: str) -> None:
+        if self._warn is not None:
+            self._warn(f"{path}: {what}")
+
+
+def tell(scan: Scan, warn: Warn | None) -> None:
+    """Say what was damaged."""
+    for path, what in dict.fromkeys(scan.damaged):
+        if warn is not None:
+            warn(f"{path}: {what}")
+
+
+def _united(first: Schema, other: Schema, where: str) -> Schema:
+    if other.kind != first.kind:
+        what = f"holds records of kind '{other.kind}', others of kind '{first.kind}'"
+        raise SchemaError(what, where=where, hint="an archive is of one kind")
+    new = []
+    for field in other.fields:
+        if field.name not in first:
+            new.append(field)
+        elif first[field.name].type != field.type:
+            what = f"'{field.name}' is of type {field.type.text}, in others {first[field.name].type.text}"
+            raise SchemaError(what, where=where)
+    return first.plus(new) if new else first
+
+
+class JoinedReader(LogReader):
+    """A MultiLog and the rows that were moved from it to archives, in the order in which they stood before.
+
+    The log gives the rows that it has; those before come from its archives, each once: those that it remembers
+    (unless not ``remembered``), and those of ``folders`` that know it.  A question for rows that were moved to an
+    archive that is not there now warns of it.
+    """
+
+    def __init__(self, path: str, folders: Sequence[str] = (), remembered: bool = True, **options: Any) -> None:
+        super().__init__(path, **options)
+        if self.version.pinned is None:
+            self.version = self.log.pin(self.version)
+        uuid = self.log.uuid.hex()
+        self.folders = [folder for folder in folders if knows(folder, uuid)]
+        self.noted = archive.noted(self.log) if remembered else []
+        self.scan: Scan | None = None
+
+    def _lanes(self, tree: leaves.Tree) -> dict[int, list[Place]]:
+        schema = self.schema
+        time = -1 if schema.time_field is None else schema.index(schema.time_field.name)
+        uuid = self.log.uuid.hex()
+        found: dict[int, list[Place]] = {}
+        folders = list(self.folders)
+        for entry in self.noted:
+            if not _possible(tree, time, entry.oldest, entry.newest):
+                continue  # no need to know whether it is there
+            folder = entry.path(self.log)
+            if folder is None:
+                what = f"{self.name}: older rows were moved to {entry.absolute}, which is not there"
+                self._warned(f"{what}; --no-archive does without them")
+            elif not any(os.path.samefile(folder, f) for f in folders):
+                folders.append(folder)
+        for folder in folders:
+            for place in find(folder, tree, time):
+                if place.name.uuid == uuid and place.name.first < self._below(place.name.lane):
+                    found.setdefault(place.name.lane, []).append(place)
+        return found
+
+    def _warned(self, what: str) -> None:
+        if self._warn is not None:
+            self._warn(what)
+
+    def _below(self, lane: int) -> int:
+        # Rows from here on are the log's affair (those of the version; later ones are nobody's).
+        firsts = self.version.firsts
+        return firsts[lane] if lane < len(firsts) else 0
+
+    def blocks(self) -> Iterator[Block]:
+        for block, picks in self._joined(None, None, True):
+            yield block.take(picks)
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        yield from self._joined(expr, columns, by_time)
+        self.rows += self.version.kept + (self.scan.rows if self.scan is not None else 0)
+
+    def _joined(self, expr: Any, columns: Sequence[int] | None, by_time: bool) -> Rows:
+        tree = _everything(expr)
+        older = self._lanes(tree)
+        plan = self.plan(expr, columns)
+        own = plan.lanes(others=bool(older))
+        scan = self.scan = Scan(self.schema, tree, plan.columns)
+        streams = [self._lane(scan, older.get(lane, []), lane, own.get(lane)) for lane in sorted({*older, *own})]
+        if by_time:
+            yield from merged(self.schema, streams, plan.columns)
+        else:
+            for stream in streams:
+                yield from stream
+        self._tell(plan)
+        tell(scan, self._warn)
+
+    def _lane(self, scan: Scan, older: list[Place], lane: int, own: Rows | None) -> Rows:
+        yield from scan.lane(older, self._below(lane))
+        if own is not None:
+            yield from own
+
+    def count(self, expr: Any) -> int:
+        tree = _everything(expr)
+        found = super().count(expr)
+        scan = self.scan = Scan(self.schema, tree, [])
+        for lane, parts in self._lanes(tree).items():
+            found += scan.count(parts, self._below(lane))
+        self.rows += scan.rows
+        tell(scan, self._warn)
+        return found
+
+
+def open_log(path: str, *, with_archive: bool = True, more: Sequence[str] = (), **options: Any) -> LogReader:
+    """A MultiLog as an input, with the archives that it remembers (``with_archive``) and those of ``more``."""
+    if more or (with_archive and os.path.exists(os.path.join(path, archive.ARCHIVES))):
+        return JoinedReader(path, more, with_archive, **options)
+    return LogReader(path, **options)
+
+
+def knows(folder: str, uuid: str) -> bool:
+    """Whether the archive at ``folder`` has rows of the log ``uuid`` (hexadecimal)."""
+    if os.path.isdir(os.path.join(folder, archive.HIDDEN)):
+        return os.path.isdir(os.path.join(folder, archive.HIDDEN, uuid))
+    return any(place.name.uuid == uuid for place in find(folder, leaves.TRUE, -1))
+
+
+__all__ = ["ROW", "ArchiveReader", "JoinedReader", "is_archive", "open_log"]
