@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int8_t, int16_t,
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from c_block cimport Column, BLOCK_ROWS, MASK_WORDS, I8, I16, I32, I64, F32, F64, BYTES
+from c_gather cimport gather
 cimport cython
 
 cdef extern from "stdlib.h" nogil:
@@ -171,7 +172,7 @@ cdef class Block:
             p = out.own
             for i in range(self.layout.n):
                 if not self._is_zero(i):
-                    _gather(p, self.col[i], rows, n, self.layout.column[i].width)
+                    gather(p, self.col[i], rows, n, self.layout.column[i].width)
                     out.col[i] = p
                     p += (<size_t>n * self.layout.column[i].width + 63) & ~<size_t>63
         return out
@@ -386,25 +387,6 @@ cdef int _reserve(Block block, size_t size) except -1:
     memset(memory, 0, size)
     block.own, block.own_size = <uint8_t*>memory, size
     return 0
-
-
-cdef void _gather(uint8_t* out, const uint8_t* column, const uint16_t* rows, uint32_t n, uint32_t width) noexcept nogil:
-    cdef uint32_t i
-    if width == 1:
-        for i in range(n):
-            out[i] = column[rows[i]]
-    elif width == 2:
-        for i in range(n):
-            (<uint16_t*>out)[i] = (<const uint16_t*>column)[rows[i]]
-    elif width == 4:
-        for i in range(n):
-            (<uint32_t*>out)[i] = (<const uint32_t*>column)[rows[i]]
-    elif width == 8:
-        for i in range(n):
-            (<uint64_t*>out)[i] = (<const uint64_t*>column)[rows[i]]
-    else:
-        for i in range(n):
-            memcpy(out + <size_t>i * width, column + <size_t>rows[i] * width, width)
 
 
 cdef object _value(uint8_t code, uint32_t size, const uint8_t* p):

@@ -101,6 +101,7 @@ cdef class Packets:
         if not 1 <= rows <= ROWS:
             raise ValueError(f"{rows} rows in a batch: 1 to {ROWS} are possible")
         self.pool = []
+        self.none = zero_bytes(<size_t>8 * BLOCK_ROWS)
         self.layout, self.inner, self.capacity, self.raw = layout, inner, rows, -1
         for k in range(COLS):
             self.place[k] = -1
@@ -206,26 +207,35 @@ cdef class Packets:
         """Whether the batch has room for a frame."""
         return self.waiting < self.capacity
 
-    cpdef Block take(self):
-        """The rows parsed since the last call, as a block of their own."""
-        cdef PacketBlock block = self.block
-        cdef const uint8_t* r = <const uint8_t*>block.r
+    cdef void present(self) noexcept nogil:
+        """Make the rows parsed so far readable in `block`."""
+        cdef const uint8_t* r = <const uint8_t*>self.block.r
         cdef int k
         cdef bint used
         cdef Convert* c
-        block.rows = self.waiting
+        self.block.rows = self.waiting
         for k in range(COLS):
             if self.place[k] >= 0:
-                used = block.r.used >> k & 1
-                block._show(self.place[k], r + _offset[k] if used else self.zero[k], used)
+                used = self.block.r.used >> k & 1
+                self.block._show(self.place[k], r + _offset[k] if used else self.zero[k], used)
         for k in range(self.converts):
             c = &self.convert[k]
-            used = block.r.used & c.bit != 0
+            used = self.block.r.used & c.bit != 0
             if used:
-                _convert(c, r + c.source, block.extra + c.out, block.rows)
-            block._show(c.column, block.extra + c.out if used else zero_bytes(<size_t>c.size * BLOCK_ROWS), used)
+                _convert(c, r + c.source, self.block.extra + c.out, self.block.rows)
+            self.block._show(c.column, self.block.extra + c.out if used else self.none, used)
         if self.raw >= 0:
-            block._show(self.raw, block.extra + self.raw_at, True)
+            self.block._show(self.raw, self.block.extra + self.raw_at, True)
+
+    cdef void again(self) noexcept nogil:
+        """Forget the rows in `block`, which nobody else holds, and fill it from the start."""
+        _clear(self.block.r, self.waiting)
+        self.block.rows = self.waiting = 0
+
+    cpdef Block take(self):
+        """The rows parsed since the last call, as a block of their own."""
+        cdef PacketBlock block = self.block
+        self.present()
         self._fresh()
         return block
 
@@ -258,42 +268,45 @@ def sample_flows(Block block not None, Picks picks not None, uint32_t n):
     The same flows wherever and whenever it is done, and those of 1/1000 are among those of 1/100.
     """
     cdef int column = block.layout.get("flow_hash")
-    cdef const uint32_t* hashes
-    cdef const uint16_t* rows
-    cdef uint32_t i, kept = 0, most
     if column < 0 or block.layout.column[column].code != U32:
         raise ValueError("no column flow_hash")
     if n == 0 or picks.rows != block.rows:
         raise ValueError("one in none, or picks of another block")
-    most = <uint32_t>(((<uint64_t>1 << 32) // n) - 1)
-    hashes = <const uint32_t*>block.col[column]
     with nogil:
-        rows = picks.as_list()
-        for i in range(picks.n):
-            if hashes[rows[i]] <= most:
-                picks.list[kept] = rows[i]
-                kept += 1
-        picks.set_list(block.rows, kept)
+        keep_flows(<const uint32_t*>block.col[column], picks, n)
+
+
+cdef void keep_flows(const uint32_t* hashes, Picks picks, uint32_t n) noexcept nogil:
+    cdef const uint16_t* rows = picks.as_list()
+    cdef uint32_t i, kept = 0, most = <uint32_t>(((<uint64_t>1 << 32) // n) - 1)
+    for i in range(picks.n):
+        if hashes[rows[i]] <= most:
+            picks.list[kept] = rows[i]
+            kept += 1
+    picks.set_list(picks.rows, kept)
 
 
 def sample_packets(Picks picks not None, uint64_t seen, uint64_t n):
     """Of the picked rows, every ``n``th, counting from the ``seen`` before them; returns how many are seen now."""
-    cdef const uint16_t* rows
-    cdef uint32_t i, total = picks.n, kept = 0
-    cdef uint64_t phase
     if n == 0:
         raise ValueError("one in none")
     with nogil:
-        phase = seen % n
-        rows = picks.as_list()
-        for i in range(total):
-            if phase == 0:
-                picks.list[kept] = rows[i]
-                kept += 1
-            phase += 1
-            if phase == n:
-                phase = 0
-        picks.set_list(picks.rows, kept)
+        seen = keep_every(picks, seen, n)
+    return seen
+
+
+cdef uint64_t keep_every(Picks picks, uint64_t seen, uint64_t n) noexcept nogil:
+    cdef const uint16_t* rows = picks.as_list()
+    cdef uint32_t i, total = picks.n, kept = 0
+    cdef uint64_t phase = seen % n
+    for i in range(total):
+        if phase == 0:
+            picks.list[kept] = rows[i]
+            kept += 1
+        phase += 1
+        if phase == n:
+            phase = 0
+    picks.set_list(picks.rows, kept)
     return seen + total
 
 

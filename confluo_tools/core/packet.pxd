@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from c_block cimport Zone
 from c_pcap cimport Frame
 from c_rows cimport Rows, COLS
-from confluo_tools.core.block cimport Block, Layout
+from confluo_tools.core.block cimport Block, Layout, Picks
 from confluo_tools.core.pcap cimport Capture
 
 cdef class PacketBlock(Block):
@@ -34,6 +34,7 @@ cdef class Packets:
     cdef list pool                      # blocks to use again when nobody else holds them
     cdef int[64] place                  # schema column of each of ours, -1 if it has none or is converted
     cdef (const uint8_t*)[64] zero        # what it points to in a batch without any
+    cdef const uint8_t* none            # zeros for a converted column
     cdef Convert[64] convert
     cdef int converts
     cdef int raw                        # schema column of the raw bytes, -1
@@ -42,7 +43,13 @@ cdef class Packets:
     cdef uint64_t[8] note_counts
     cdef readonly uint64_t wire_bytes
     cdef void put(self, const Frame* f) noexcept nogil
+    cdef void present(self) noexcept nogil
+    cdef void again(self) noexcept nogil
     cdef int _fresh(self) except -1
     cdef int _fill(self, Capture capture) noexcept nogil
     cpdef bint ready(self) except -1
     cpdef Block take(self)
+
+# What sample_flows and sample_packets do, without the GIL: n > 0; `hashes` is the column flow_hash of the block.
+cdef void keep_flows(const uint32_t* hashes, Picks picks, uint32_t n) noexcept nogil
+cdef uint64_t keep_every(Picks picks, uint64_t seen, uint64_t n) noexcept nogil
