@@ -34,6 +34,7 @@ EXAMPLES = {
     "host": "write host 10.0.0.1", "net": "write net 10.0.0.0/8", "port": "write port 80",
 }  # fmt: skip
 PSEUDO = frozenset(EXAMPLES)
+ANALYSIS = "tcp_analysis"  # flags whose names are words of their own
 _ORDERS = frozenset({"<", "<=", ">", ">="})
 
 
@@ -108,6 +109,9 @@ class Lowering:
     def nonzero(self, ref: FieldRef) -> Tree:
         if ref.name in PSEUDO and ref.name not in self.schema:
             raise self.fail(ref.pos, f"'{ref.name}' needs a value", EXAMPLES[ref.name])
+        bit = self.analysis_bit(ref)
+        if bit is not None:
+            return bit
         field = self.field(ref.name, ref.pos)
         col, kind = self.col(field), field.type.kind
         if ref.mask is not None:
@@ -125,6 +129,14 @@ class Lowering:
         if field.type.is_float:  # NaN is no number, so not one other than zero
             return self.either([FRange(col, -INF, 0.0, False, True), FRange(col, 0.0, INF, True, False)])
         return self.within(col, self.without_zero([(-(1 << 63), (1 << 64) - 1)]))
+
+    def analysis_bit(self, ref: FieldRef) -> Tree | None:
+        """``retransmission`` for ``tcp_analysis has retransmission``, when rows have been analysed."""
+        if ref.mask is not None or ref.name in self.schema or ANALYSIS not in self.schema:
+            return None
+        field = self.schema[ANALYSIS]
+        bits = [bit for bit, name in field.names.items() if name == ref.name]
+        return self.within(self.col(field), [(bits[0], bits[0])], bits[0]) if bits else None
 
     @staticmethod
     def without_zero(intervals: Intervals) -> Intervals:
