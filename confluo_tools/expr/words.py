@@ -97,4 +97,12 @@ HINTS = {
     "https": "write port 443", "dns": "write port 53", "ssh": "write port 22", "gre": "write proto gre",
     "syn": "write tcp_flags has syn", "rst": "write tcp_flags has rst", "fin": "write tcp_flags has fin",
     "any": "write port 80 or host 10.0.0.1",
+    **dict.fromkeys(
+        ("retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order", "lost_segment",
+         "ack_lost_segment", "duplicate_ack", "zero_window", "zero_window_probe", "zero_window_probe_ack",
+         "window_full", "window_update", "keep_alive", "keep_alive_ack", "reused_ports", "tcp_analysis",
+         "tcp_dup_ack_num", "tcp_bytes_in_flight", "tcp_rel_seq", "tcp_rel_ack", "tcp_window_size", "tcp_rto",
+         "tcp_ack_rtt", "tcp_irtt"),
+        "--analyze tcp finds it out",
+    ),
 }  # fmt: skip
