@@ -194,8 +194,8 @@ class Batch:
             column = table.column(i)
             yield _bytes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), width)
 
-    def write(self, path: str, table: Any, metadata: Mapping[str, str]) -> None:
-        """Write one part to ``path`` and wait until it is on the disk.  Raises OSError, pyarrow's among them."""
+    def write(self, path: str, table: Any, metadata: Mapping[str, str]) -> memoryview:
+        """Write one part to ``path`` and wait until it is on the disk; returns its bytes.  Raises OSError."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -205,33 +205,39 @@ class Batch:
         words = [
             c.name for c in self.schema.columns if not c.field.type.is_float and c.name not in (time, ROW)
         ]  # fmt: skip
-        with pa.OSFile(path, "wb") as out:
-            writer = pq.ParquetWriter(
-                out, schema, compression="zstd", version="2.6", use_dictionary=words, write_statistics=True,
-                column_encoding={time: "DELTA_BINARY_PACKED", ROW: "DELTA_BINARY_PACKED"}, write_page_index=True,
-                sorting_columns=pq.SortingColumn.from_ordering(schema, [(time, "ascending")]), store_schema=True,
-                write_page_checksum=True,
-            )  # fmt: skip
-            writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=GROUP)
-            writer.close()
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # so that what is read back comes from the disk
-        finally:
-            os.close(fd)
+        out = pa.BufferOutputStream()
+        writer = pq.ParquetWriter(
+            out, schema, compression="zstd", version="2.6", use_dictionary=words, write_statistics=True,
+            column_encoding={time: "DELTA_BINARY_PACKED", ROW: "DELTA_BINARY_PACKED"}, write_page_index=True,
+            sorting_columns=pq.SortingColumn.from_ordering(schema, [(time, "ascending")]), store_schema=True,
+            write_page_checksum=True,
+        )  # fmt: skip
+        writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=GROUP)
+        writer.close()
+        data = memoryview(out.getvalue()).cast("B")
+        with open(path, "wb", buffering=0) as file:
+            at = 0
+            while at < len(data):
+                at += file.write(data[at:])
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what is read back comes from the disk
+        return data
 
-    def same(self, path: str, table: Any) -> bool:
-        """Whether the part at ``path`` holds the rows of ``table`` byte for byte, by reading all of it."""
+    def same(self, path: str, table: Any, written: memoryview) -> bool:
+        """Whether the file at ``path`` is what was ``written``, and holds the rows of ``table`` byte for byte."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                if file.metadata.num_rows != table.num_rows:
-                    return False
-                back = file.read().combine_chunks()
+            with open(path, "rb") as file:
+                data = pa.py_buffer(file.read())
+            if not data.equals(pa.py_buffer(written)):
+                return False
+            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as parts:
+                back = parts.read().combine_chunks()
             if back.schema.names != self._arrow.names or back.schema.types != self._arrow.types:
+                return False
+            if back.num_rows != table.num_rows:
                 return False
             return all(a.equals(b) for a, b in zip(self._columns(back), self._columns(table), strict=True))
         except (pa.ArrowInvalid, OSError):

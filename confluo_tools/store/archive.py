@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from confluo_tools.core.control import fault
-from confluo_tools.errors import BusyError, ConfluoError, DiskFullError, StoreError, UsageError
+from confluo_tools.core.control import crc, fault
+from confluo_tools.errors import BusyError, ConfluoError, DiskFullError, FormatError, StoreError, UsageError
 from confluo_tools.formats.dataset import HOUR, Batch, PartName, batch_of, day_of, extended, hour_of
 from confluo_tools.store import retain
 from confluo_tools.store.create import sync_folder
@@ -293,7 +293,10 @@ class Archive:
                 raise Vanished(segment.path) from None
             except ValueError as e:
                 raise DamagedError(i, str(e), where=segment.path) from None
-        ordered, parts = rows.split()
+        try:
+            ordered, parts = rows.split()
+        except FormatError as e:
+            raise StoreError(e.what, where=batch[0].path, hint=e.hint) from None
         metadata = {
             "confluo:format": str(FORMAT), "confluo:uuid": self.uuid, "confluo:host": self.host,
             "confluo:lane": str(lane), "confluo:rows": f"{first}-{end}", "confluo:ordered": str(int(ordered)),
@@ -305,13 +308,14 @@ class Archive:
         for hour, table in parts:
             name = PartName(self.host, hour, self.uuid, lane, first, end).path
             temporary = os.path.join(self._tmp, _in_tmp(name))
-            rows.write(temporary, table, metadata)
+            written = rows.write(temporary, table, metadata)
             fault("archive-written")
-            if not rows.same(temporary, table):
+            if not rows.same(temporary, table, written):
                 what = "what was written is not what is read back: nothing was removed from the log"
                 raise StoreError(what, where=temporary, hint="is the disk sound?")
             files.append({
-                "path": name, "rows": table.num_rows, "bytes": os.stat(temporary).st_size, "sums": rows.sums(table),
+                "path": name, "rows": table.num_rows, "bytes": len(written), "crc": f"{crc(written):08x}",
+                "sums": rows.sums(table),
             })  # fmt: skip
             fault("archive-verified")
         data = {

@@ -424,7 +424,7 @@ class JoinedReader(LogReader):
         tree = _everything(expr)
         older = self._lanes(tree)
         plan = self.plan(expr, columns)
-        own = plan.lanes(others=bool(older))
+        own = plan.lanes(older)
         scan = self.scan = Scan(self.schema, tree, plan.columns)
         streams = [self._lane(scan, older.get(lane, []), lane, own.get(lane)) for lane in sorted({*older, *own})]
         if by_time:

@@ -305,6 +305,8 @@ class Keeper:
                 if oldest is None:
                     break
                 removed += self._remove({oldest.lane: oldest.end})
+                if self._used <= self.size:
+                    self._due = 0.0  # by our count: look again, blocks may come after the bytes
         return removed
 
     def _remove(self, firsts: dict[int, int]) -> int:
