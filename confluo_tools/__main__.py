@@ -17,8 +17,12 @@ COMMANDS = (
     ("capture", "records", "packets from captures into records, or into a MultiLog"),
     ("convert", "records", "any input to any output: Parquet, Arrow, TSV, NDJSON, a MultiLog"),
     ("query", "questions", "select, aggregate and print records"),
+    ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
+    ("monitor", "questions", "conditions over sliding windows, judged every millisecond; alerts are records"),
     ("index", "questions", "add, drop and follow the indexes of a MultiLog"),
     ("info", "housekeeping", "what is in a MultiLog or a stream; --verify checks it"),
+    ("archive", "housekeeping", "older rows of a MultiLog to Parquet; queries go on reading both"),
+    ("serve", "housekeeping", "answer questions from another host; ssh runs it"),
     ("config", "housekeeping", "settings and where they come from"),
 )
 GROUPS = (("records", "Records in and out"), ("questions", "Questions"), ("housekeeping", "Housekeeping"))

@@ -29,6 +29,7 @@ KEYS: dict[str, Key] = {
     "line_buffered": Key("false", "write each record at once", BOOLEAN),
     "sync": Key("seal", "when rows reach the disk: none, seal (segment full) or batch", ("none", "seal", "batch")),
     "rsh": Key("ssh", "program that reaches other hosts"),
+    "remote": Key("confluo serve --stdio", "command that answers there"),
 }
 
 

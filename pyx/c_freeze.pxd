@@ -11,6 +11,7 @@ from c_layout cimport Line
 cdef struct Taken:                  # a lane that we froze
     uint64_t old                    # the deadline that stood before ours, 0 when no freeze was in force
     uint64_t rows                   # its tail
+    uint64_t first                  # rows that retention has removed from its beginning
     uint32_t broken                 # freezes broken before ours
 
 cdef struct Held:                   # a log
@@ -53,7 +54,7 @@ cdef inline bint lane_freeze(Line* line, Taken* t, uint64_t deadline) noexcept n
     return True
 
 cdef inline bint freeze_all(Held* held, int n, uint64_t deadline) noexcept nogil:
-    """Freeze all lanes of `n` logs, then read their tails.  False: 255 freezes in force somewhere; none is ours then."""
+    """Freeze all lanes of `n` logs, then read their tails.  False: 255 freezes are in force; none is ours then."""
     cdef bint more = True
     cdef int i, k
     while more:                                         # until a pass over all logs finds no lane that is new
@@ -70,4 +71,5 @@ cdef inline bint freeze_all(Held* held, int n, uint64_t deadline) noexcept nogil
     for i in range(n):
         for k in range(held[i].n):
             held[i].taken[k].rows = tail_rows(load_acquire(&held[i].line[k].tail))
+            held[i].taken[k].first = load_acquire(&held[i].line[k].first)
     return True

@@ -10,9 +10,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport read as c_read, write as c_write, close as c_close
-from c_atomic cimport MAX_FREEZE_NS, boot_now
-from c_freeze cimport Held, Taken, freeze_all, held_thaw
-from c_layout cimport CONTROL_CLAIMED
+from c_atomic cimport MAX_FREEZE_NS, boot_now, touch
+from c_freeze cimport Held, Taken, freeze_all, held_claimed, held_thaw
+from c_layout cimport CONTROL_CLAIMED, MAX_LANES
 from confluo_tools.core.control cimport Control
 import os
 
@@ -99,7 +99,7 @@ cdef class Cut:
 
     def __cinit__(self, controls):
         cdef Control control
-        cdef int i
+        cdef int i, k
         self.controls = tuple(controls)
         self.n = len(self.controls)
         if self.n > MAX_LOGS:
@@ -116,6 +116,8 @@ cdef class Cut:
             self.held[i].taken = <Taken*>calloc(control.lanes, sizeof(Taken))
             if self.held[i].taken == NULL:
                 raise MemoryError
+            for k in range(held_claimed(&self.held[i])):    # no page fault while others wait
+                touch(<uint8_t*>&self.held[i].line[k])
 
     def __dealloc__(self):
         cdef int i
@@ -168,6 +170,11 @@ cdef class Cut:
         cdef int i, k
         return [tuple([self.held[i].taken[k].rows for k in range(abs(self.held[i].n))]) for i in range(self.n)]
 
+    def firsts(self):
+        """For each log, the first row that each lane kept then."""
+        cdef int i, k
+        return [tuple([self.held[i].taken[k].first for k in range(abs(self.held[i].n))]) for i in range(self.n)]
+
     def thaw(self):
         """Let go.  False: the freeze was broken before (its time was up), so the cut is not atomic."""
         cdef bint kept
@@ -209,7 +216,7 @@ cdef class Cut:
             return have
         memcpy(buffer, <const char*>have, got)
         for i in range(self.n):
-            room += 8 + <size_t>self.held[i].lanes * 8
+            room += 8 + <size_t>self.held[i].lanes * 16
         out = <uint8_t*>malloc(64 + room)
         if out == NULL:
             raise MemoryError
@@ -317,7 +324,8 @@ cdef class Cut:
             p += 8
             for k in range(self.held[i].n):
                 memcpy(p, &self.held[i].taken[k].rows, 8)
-                p += 8
+                memcpy(p + 8, &self.held[i].taken[k].first, 8)
+                p += 16
         _head(out, <uint32_t>(p - out) - HEAD, C_FROZEN)
         return <uint64_t>(p - out)
 
@@ -349,15 +357,16 @@ cdef struct Peer:
 
 
 class Answer:
-    """What one peer said: ``tails`` of each of its logs; ``held``: its freeze stood until the thaw.
+    """What one peer said: ``tails`` and ``firsts`` of each of its logs; ``held``: its freeze stood until the thaw.
 
     ``problem`` is '' or 'late', 'ended', 'strange' (``frame`` is what came: kind, body), 'unsent'.
     ``ns``: freeze to thaw; ``frozen_at``, ``thawed_at``: ns from the start until its answers were here.
     """
-    __slots__ = ("frame", "frozen_at", "held", "ns", "problem", "tails", "thawed_at")
+    __slots__ = ("firsts", "frame", "frozen_at", "held", "ns", "problem", "tails", "thawed_at")
 
-    def __init__(self, tails, held, ns, frozen_at, thawed_at, problem, frame):
-        self.tails, self.held, self.ns, self.frozen_at, self.thawed_at = tails, held, ns, frozen_at, thawed_at
+    def __init__(self, tails, firsts, held, ns, frozen_at, thawed_at, problem, frame):
+        self.tails, self.firsts = tails, firsts
+        self.held, self.ns, self.frozen_at, self.thawed_at = held, ns, frozen_at, thawed_at
         self.problem, self.frame = problem, frame
 
 
@@ -397,7 +406,7 @@ cdef class Round:
             free(self.peer)
 
     def snap(self, uint64_t timeout_ns, uint64_t wait_ns=5_000_000_000):
-        """Freeze everywhere, then thaw everywhere: the answers in the order of the peers, and whether the cut held here.
+        """Freeze everywhere, then thaw everywhere: the answers of the peers, and whether the cut held here.
 
         All are frozen for at most ``timeout_ns``; who has not said so by then is late.  ``wait_ns``: for the thaws.
         A peer that has failed is asked no more.
@@ -411,6 +420,10 @@ cdef class Round:
             if self.peer[i].state in (FROZE, DONE, LATE):
                 self.peer[i].state = WAITING
         self.mark += 1
+        if self.n == 0 and self.cut is not None:        # no Python between freeze and thaw
+            kept = self.cut.snap(timeout_ns)
+            self.freeze_ns = self.total_ns = self.cut.ns
+            return [], kept
         with nogil:
             self.began = boot_now()
             self.c_ask(C_FREEZE, 16, timeout_ns)
@@ -551,38 +564,36 @@ cdef class Round:
     def _answer(self, int i):
         cdef Peer* p = &self.peer[i]
         cdef bytes body = p.frozen[:p.frozen_bytes] if p.frozen != NULL else b""
-        if p.state == STRANGE:
-            frame = (body[4], body[HEAD:]) if len(body) >= HEAD else None
-            return Answer(None, False, 0, p.first, p.last, "strange", frame)
-        if p.state in (ENDED, UNSENT):
-            return Answer(None, False, 0, p.first, p.last, "ended" if p.state == ENDED else "unsent", None)
-        if p.state != DONE:
-            return Answer(None, False, 0, p.first, p.last, "late", None)
-        tails = _parse_tails(body)
-        if tails is None:
-            return Answer(None, False, 0, p.first, p.last, "strange", None)
-        return Answer(tails, p.held, p.ns, p.first, p.last, "", None)
+        cdef str problem = {STRANGE: "strange", ENDED: "ended", UNSENT: "unsent", DONE: ""}.get(p.state, "late")
+        frame, parsed = None, None
+        if p.state == STRANGE and len(body) >= HEAD:
+            frame = (body[4], body[HEAD:])
+        if p.state == DONE:
+            parsed = _parse_tails(body)
+            problem = "strange" if parsed is None else ""
+        tails, firsts = parsed if parsed is not None else (None, None)
+        return Answer(tails, firsts, p.held and not problem, p.ns, p.first, p.last, problem, frame)
 
 
 def _parse_tails(bytes body not None):
-    # The logs of a FROZEN frame; None when it is malformed.
+    # Tails and firsts of the logs of a FROZEN frame; None when it is malformed.
     cdef const uint8_t* p = <const uint8_t*><const char*>body
     cdef const uint8_t* end = p + len(body)
     cdef uint32_t logs = _u32(p + 8), n, i, k
     if logs > MAX_LOGS:
         return None
-    out = []
+    tails, firsts = [], []
     p += 16
     for i in range(logs):
         if end - p < 8:
             return None
         n = _u32(p)
         p += 8
-        if n > 4096 or <uint64_t>(end - p) < <uint64_t>n * 8:
+        if n > MAX_LANES or <uint64_t>(end - p) < <uint64_t>n * 16:
             return None
-        tails = tuple([_u64(p + 8 * k) for k in range(n)])
-        if any(t >> 48 for t in tails):
+        tails.append(tuple([_u64(p + 16 * k) for k in range(n)]))
+        firsts.append(tuple([_u64(p + 16 * k + 8) for k in range(n)]))
+        if any([t >> 48 for t in tails[i]]) or any([f >> 48 for f in firsts[i]]):
             return None
-        out.append(tails)
-        p += 8 * n
-    return out if p == end else None
+        p += 16 * n
+    return (tails, firsts) if p == end else None

@@ -20,7 +20,8 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
     "config": {"errors", "units"},
-    "cli": {"", "errors", "units", "config", "formats", "schema", "core", "sources", "sinks", "store"},
+    "cli": {"", "errors", "units", "config", "formats", "schema", "core", "sources", "sinks", "store",
+            "remote"},
     "core": set(),
     "schema": LOW - {"units"} | {"schema"},
     "formats": LOW | {"", "formats"},
@@ -29,10 +30,12 @@ ALLOWED: dict[str, set[str]] = {
     "sources": LOW | {"", "formats", "sources"},
     "sinks": LOW | {"", "formats", "sinks"},
     "store": LOW | {"", "formats", "expr", "store"},
-    "commands": LOW | {"", "formats", "expr", "algo", "sources", "sinks", "store", "cli", "config"},
+    "remote": LOW | {"", "formats", "expr", "store", "remote"},
+    "commands": LOW | {"", "formats", "expr", "algo", "sources", "sinks", "store", "remote", "cli", "config"},
 }
 # Imported only inside a function of their own layer: reading nothing should not cost their start-up.
-LAZY = {("cli", layer) for layer in ("formats", "config", "schema", "core", "sources", "sinks", "store")}
+LAZY = {("cli", layer) for layer in ("formats", "config", "schema", "core", "sources", "sinks", "store",
+                                       "remote")}
 
 # Other people's packages: where they may be imported at all, and which of them only inside functions.
 THIRD: dict[str, tuple[str, ...]] = {

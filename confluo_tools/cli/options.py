@@ -38,6 +38,11 @@ Read = Annotated[
     list[str] | None,
     _option("-r", "--read", metavar="INPUT", help="Read INPUT (repeatable); all operands are then the expression."),
 ]
+At = Annotated[
+    str | None,
+    _option("--at", metavar="FILE", help="Read the logs of a snapshot (confluo-snapshot), as they were then."),
+]
+Partial = Annotated[bool, _option("--partial", help="Go on without hosts that cannot be reached, and say so.")]
 InputFormat = Annotated[
     str | None, _option("-i", "--input-format", metavar="FORMAT", help="Do not guess the input's format.")
 ]

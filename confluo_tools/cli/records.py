@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.cli.logs import open_logs, places, remote
 from confluo_tools.cli.state import is_terminal, note, say, state, warn
 from confluo_tools.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.formats.stream import ByteStream
+    from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
 
 
@@ -33,15 +35,38 @@ def _tell(what: str) -> None:
     warn(what)
 
 
-def open_records(inputs: Sequence[str], *, input_format: str | None = None, schema: Schema | None = None) -> Reader:
-    """Open any inputs as one Reader: MultiLogs, Arrow streams and files, Parquet, captures, TSV, CSV, NDJSON.
+def open_records(
+    inputs: Sequence[str],
+    *,
+    input_format: str | None = None,
+    schema: Schema | None = None,
+    wish: Wish | None = None,
+    at: str | None = None,
+    partial: bool = False,
+) -> Reader:
+    """Open any inputs as one Reader: MultiLogs here and elsewhere, Arrow, Parquet, captures, TSV, CSV, NDJSON.
 
     No input is stdin.  ``input_format``: do not guess.  ``schema``: of text that does not name its types.
+    ``wish``: what will be asked, for inputs on other hosts.  ``at``: a snapshot file, instead of inputs.
+    Several inputs that are all logs are merged by time; others come one after the other, as rows of the first.
     What is wrong but not fatal is printed and makes the exit status 2.
     """
+    if at is not None:
+        from confluo_tools.cli.logs import places_at
+        from confluo_tools.store.snapshot import Snapshot
+
+        return open_logs(places_at(Snapshot.load(at), at), wish, host=True, partial=partial)
     names = list(inputs) or ["-"]
     if names.count("-") > 1:
         raise UsageError("standard input can be read only once")
+    elsewhere = [remote(name) is not None for name in names]
+    if any(elsewhere) or len(names) > 1:
+        from confluo_tools.formats import detect
+
+        if input_format in (None, "multilog") and all(
+            far or input_format or detect.is_multilog(name) for far, name in zip(elsewhere, names, strict=True)
+        ):
+            return open_logs(places(names), wish, host=any(elsewhere) and len(names) > 1, partial=partial)
     first = open_one(names[0], input_format, schema)
     if len(names) == 1:
         return first
@@ -57,6 +82,8 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     if input_format is not None and input_format not in detect.INPUTS:
         hint = f"there are {', '.join(detect.INPUTS)}"
         raise UsageError(f"no input format '{input_format}'", where="-i", hint=hint)
+    if remote(path) is not None:
+        return open_logs(places([path]))
     if input_format == "multilog" or detect.is_folder(path):
         from confluo_tools.store.reader import LogReader
 

@@ -12,6 +12,7 @@ from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
 
 app = cli.command_app(
@@ -35,6 +36,8 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 @app.command()
 def convert(
     inputs: cli.Inputs = None,
+    at: cli.At = None,
+    partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
     schema: Annotated[
         str | None, _option("--schema", metavar="FILE", help="Types of the fields: a YAML file or a built-in name.")
@@ -72,10 +75,15 @@ def convert(
     """
     if file is not None:
         config.use_file(file)
-    if cli.no_input(inputs or []):
+    if at is not None and inputs:
+        raise UsageError("the snapshot names the logs", where="--at", hint="leave the other inputs out")
+    if at is None and cli.no_input(inputs or []):
         return cli.usage(app)
     wanted = load_schema(schema) if schema is not None else None
-    with cli.open_records(inputs or [], input_format=input_format, schema=wanted) as reader:
+    wish = wished(fields if wanted is None else None, limit)
+    with cli.open_records(
+        inputs or [], input_format=input_format, schema=wanted, wish=wish, at=at, partial=partial
+    ) as reader:
         if fields == "help":
             print(cli.list_fields(reader.schema))
             return cli.OK
@@ -99,6 +107,13 @@ def convert(
         if stats:
             cli.note(f"{reader.rows} records read, {rows} written")
         return cli.OK if rows else cli.NOTHING
+
+
+def wished(fields: str | None, limit: int | None) -> Wish:
+    """What other hosts are asked for."""
+    from confluo_tools.remote.wish import Wish
+
+    return Wish(limit=0) if fields == "help" else Wish(fields=fields, limit=limit)
 
 
 def load_schema(name: str) -> Schema:

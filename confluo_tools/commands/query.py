@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +13,10 @@ from confluo_tools.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.rollup import Rollup
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
 
 app = cli.command_app(
@@ -27,6 +29,9 @@ confluo-query trace.ml tcp --agg 'count, sum(len)' --by 'src_ip/24, 1s' --top 10
 
 # packets of one host, back to a capture
 confluo-query trace.ml 'host 10.1.2.3' -o pcap --source trace.pcap | tcpdump -nr -
+
+# what three hosts saw at one instant, asked where it is
+confluo-query --at incident.yaml 'dst_port == 80' --agg count --by host,src_ip
 
 # in a pipe, as NDJSON
 zcat trace.pcap.gz | confluo-query - 'tcp_flags has rst' -J
@@ -45,6 +50,8 @@ def query(
     expression: Annotated[
         str | None, _option("-e", "--expr", metavar="EXPR", help="The expression; all operands are then inputs.")
     ] = None,
+    at: cli.At = None,
+    partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
     fields: cli.Fields = None,
     since: cli.Since = None,
@@ -88,14 +95,15 @@ def query(
     """Print the records of INPUT for which EXPR holds."""
     if file is not None:
         config.use_file(file)
-    inputs, text = split_operands(operands or [], read or [], expression)
-    if cli.no_input(inputs):
+    inputs, text = split_operands(operands or [], read or [], expression, at)
+    if at is None and cli.no_input(inputs):
         return cli.usage(app)
     if (by or having or top) and agg is None:
         agg = "count"
     local = config.truth("local", local)
     span = time_range(since, until, local)
-    with cli.open_records(inputs, input_format=input_format) as reader:
+    wish = wished(text, span, sample, fields, limit, count, agg, by, explain)
+    with cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial) as reader:
         if fields == "help" and agg is None:
             print(cli.list_fields(reader.schema))
             return cli.OK
@@ -130,17 +138,23 @@ def query(
         return cli.OK if rows else cli.NOTHING
 
 
-def split_operands(operands: list[str], read: list[str], expression: str | None) -> tuple[list[str], str]:
+def split_operands(
+    operands: list[str], read: list[str], expression: str | None, at: str | None = None
+) -> tuple[list[str], str]:
     """(inputs, expression).
 
     The first operand is the input and the others are the expression, as if joined by blanks (like tcpdump's);
-    with -r every operand belongs to the expression, with -e every operand is an input (like grep's).
+    with -r or --at every operand belongs to the expression, with -e every operand is an input (like grep's).
     """
+    if at is not None:
+        if read or (expression is not None and operands):
+            raise UsageError("the snapshot names the logs", where="--at", hint="leave the other inputs out")
+        return [], " ".join(operands) if expression is None else expression
     if expression is not None:
         return [*read, *operands], expression
     if read:
         return read, " ".join(operands)
-    if operands and operands[0] != "-" and not os.path.lexists(operands[0]):
+    if operands and operands[0] != "-" and cli.remote(operands[0]) is None and not os.path.lexists(operands[0]):
         hint = "the first operand is the input, - for standard input"
         raise FormatError("No such file or directory", where=operands[0], hint=hint)
     for word in operands[1:]:
@@ -148,6 +162,20 @@ def split_operands(operands: list[str], read: list[str], expression: str | None)
             hint = "several inputs: -r A -r B, or -e EXPR A B"
             raise UsageError("is a file, not an expression", where=word, hint=hint)
     return operands[:1], " ".join(operands[1:])
+
+
+def wished(
+    text: str, span: tuple[int | None, int | None], sample: str | None, fields: str | None, limit: int | None,
+    count: bool, agg: str | None, by: str | None, explain: bool,
+) -> Wish:  # fmt: skip
+    """The question as other hosts get it: what stands here is asked there."""
+    from confluo_tools.remote.wish import Wish
+
+    if agg is not None:  # fields and limit are those of the answer
+        return Wish(text, *span, sample, agg=agg, by=by, explain=explain)
+    if fields == "help":
+        return Wish(limit=0)
+    return Wish(text, *span, sample, fields, limit, count or explain, explain=explain)
 
 
 def time_range(since: str | None, until: str | None, local: bool) -> tuple[int | None, int | None]:
@@ -217,6 +245,12 @@ class Question:
             self.found += block.rows if picks is None else len(picks)
             yield block, picks
 
+    def fold(self, names: list[str], make: Callable[[], Rollup]) -> Rollup:
+        """The chosen rows, aggregated."""
+        rollup, found = self.reader.fold(self.expr, self._columns(names), make)
+        self.found += found
+        return rollup
+
     def count(self, limit: int | None) -> int:
         if limit is None:
             self.found = self.reader.count(self.expr)
@@ -249,9 +283,7 @@ class Groups:
         self.having = compile(having, self.schema) if having is not None else None
 
     def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
-        rollup = self.question.rollup()
-        for block, picks in self.asked.selected(self.names, by_time=False):
-            rollup.update(block, picks)
+        rollup = self.asked.fold(self.names, self.question.rollup)
         for block in self.question.answer(rollup, having=self.having, top=self.top, since=since, until=until):
             yield block, None
 

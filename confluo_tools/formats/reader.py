@@ -9,6 +9,7 @@ from confluo_tools.errors import SchemaError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.rollup import Rollup
     from confluo_tools.schema import Schema
 
 Warn = Callable[[str], None]
@@ -24,6 +25,7 @@ class Reader:
 
     format = ""
     schema: Schema
+    chosen = False  # whoever gives us the rows was told the question: they are only those for which it holds
 
     def __init__(self, name: str, warn: Warn | None = None) -> None:
         self.name = name
@@ -60,6 +62,14 @@ class Reader:
     def count(self, expr: Any) -> int:
         """How many rows `select` would give."""
         return sum([len(picks) for _, picks in self.select(expr, [], by_time=False) if picks is not None])
+
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        """The rows of `select` aggregated into what ``make`` gives, and how many they were."""
+        rollup, found = make(), 0
+        for block, picks in self.select(expr, columns, by_time=False):
+            rollup.update(block, picks)
+            found += block.rows if picks is None else len(picks)
+        return rollup, found
 
     def explain(self) -> dict[str, Any] | None:
         """How `select` or `count` found the rows; None when it just looked at all of them."""

@@ -11,6 +11,7 @@ from confluo_tools.store.log import Log
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.store.plan import Plan
+    from confluo_tools.store.snapshot import LogCut
 
 TOLD = 5  # damaged parts that are named one by one
 LEFT_OUT, UNUSED = (
@@ -20,7 +21,7 @@ LEFT_OUT, UNUSED = (
 
 
 class LogReader(Reader):
-    """The rows of a MultiLog at the version of its opening, by time (lanes merged).
+    """The rows of a MultiLog at the version of its opening, or at that of a snapshot (``at``), by time (lanes merged).
 
     Damaged blocks are left out, with a warning; damaged views are not used, with a note: the answer is exact.
     ``rows`` counts those of the version that were in question.
@@ -30,11 +31,18 @@ class LogReader(Reader):
     format = "multilog"
     timed = False
 
-    def __init__(self, path: str, *, warn: Warn | None = None, note: Warn | None = None) -> None:
+    def __init__(
+        self, path: str, *, warn: Warn | None = None, note: Warn | None = None, at: LogCut | None = None
+    ) -> None:
         super().__init__(path, warn)
         self._note = note
         self.log = Log(path, readonly=True)
-        self.version = self.log.version(pin=True)
+        if at is None:
+            self.version = self.log.version(pin=True)
+        else:
+            from confluo_tools.store.snapshot import check_log
+
+            self.version = self.log.pin(check_log(at, self.log.uuid, self.log.version().tails, path))
         self.schema = self.log.schema
         self._plan: Plan | None = None
 

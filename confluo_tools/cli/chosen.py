@@ -1,0 +1,153 @@
+"""Which packets of a capture are kept, how many there were, and what signals do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from confluo_tools.cli.state import state
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.predicate import Program
+    from confluo_tools.schema import Schema
+
+SAME_SIGNAL = 1.0  # s: timeout(1) and terminals send one to the process and again to its group
+
+
+class Source(Protocol):
+    """Where packets come from: `sources.Captures` or `sources.Nic`."""
+
+    @property
+    def counts(self) -> dict[str, int]: ...
+    def stop(self) -> None: ...
+    def __iter__(self) -> Iterator[Block]: ...
+
+
+class Tally(Protocol):
+    """Who counts packets elsewhere: the lanes of a live capture."""
+
+    def sums(self) -> tuple[int, int, int, int]: ...
+
+
+class Chosen:
+    """The packets to keep: those for which the expression holds, of them the samples, of them the first N.
+
+    Counts what happens, and lets signals ask about it or end it.
+    ``compile``: makes a program of the expression (each thread needs its own), or None.
+    ``flows``, ``every``: one flow, one packet in so many.
+    """
+
+    def __init__(
+        self, compile: Callable[[], Program] | None, schema: Schema, flows: int, every: int, limit: int | None
+    ) -> None:
+        self.compile, self.flows, self.every, self.limit = compile, flows, every, limit
+        self.program = compile() if compile is not None else None
+        self.tally: Tally | None = None
+        self.stopped = 0  # the signal that ended us
+        self._sums = (0, 0, 0, 0)
+        self._flush = False
+        self._start = time.monotonic()
+        if self.flows > 1 and "flow_hash" not in schema:
+            raise UsageError("the records have no field flow_hash", where="--sample", hint="use a schema that has it")
+
+    def rows(self, captures: Source) -> Iterator[tuple[Block, Picks | None]]:
+        """Blocks and which of their rows to keep (None: all)."""
+        from confluo_tools.core.block import Picks
+        from confluo_tools.core.packet import sample_flows, sample_packets
+
+        if self.limit == 0:
+            return
+        seen = 0
+        for block in captures:
+            picks = self.program.select(block) if self.program is not None else None
+            matched = block.rows if picks is None else len(picks)
+            if self.flows > 1 or self.every > 1:
+                picks = Picks.of(block.rows) if picks is None else picks
+                if self.flows > 1:
+                    sample_flows(block, picks, self.flows)
+                if self.every > 1:
+                    seen = sample_packets(picks, seen, self.every)
+            kept = block.rows if picks is None else len(picks)
+            last = self.limit is not None and self._sums[2] + kept >= self.limit
+            if last and self.limit is not None:
+                kept = self.limit - self._sums[2]
+                picks = Picks.of(block.rows, range(kept) if picks is None else picks.tolist()[:kept])
+            before = self._sums
+            self._sums = (before[0] + block.rows, before[1] + matched, before[2] + kept, 0)
+            if kept:
+                yield block, None if kept == block.rows else picks
+            if last:
+                return
+
+    def sums(self) -> tuple[int, int, int, int]:
+        """Packets received, of them those for which the expression holds, those kept, those that found no room."""
+        return self._sums if self.tally is None else self.tally.sums()
+
+    def figures(self, captures: Source) -> dict[str, int]:
+        """What happened so far."""
+        seen = captures.counts
+        received, matched, kept, lost = self.sums()
+        figures = {
+            "packets received": received, "kept": kept, "filtered": received - matched,
+            "sampled out": matched - kept - lost, "truncated": seen["truncated"], "malformed": seen["malformed"],
+        }  # fmt: skip
+        if "dropped" in seen:
+            figures |= {"dropped by the kernel": seen["dropped"], "dropped by the NIC": seen["missed"]}
+        else:
+            figures["unreadable"] = seen["bad"]
+        if lost:
+            figures["not stored"] = lost
+        return figures | {"bytes": seen["wire_bytes"]}
+
+    def counts(self, captures: Source) -> str:
+        """What happened so far, on one line."""
+        parts = [f"{n} {what}" for what, n in self.figures(captures).items()]
+        return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])
+
+    def flush_due(self, live: bool) -> bool:
+        due, self._flush = self._flush or live, False
+        return due
+
+    @contextmanager
+    def signals(self, captures: Source) -> Iterator[None]:
+        """SIGINT, SIGTERM, SIGHUP: finish (a second one: at once).  SIGUSR1: print the counts.  SIGUSR2: flush."""
+        first = 0.0
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            nonlocal first
+            now = time.monotonic()
+            if not self.stopped:
+                self.stopped, first = number, now
+                captures.stop()
+            elif now - first > SAME_SIGNAL:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+
+        def tell(number: int, frame: FrameType | None) -> None:
+            line = f"{state.prog}: {self.counts(captures)}\n"
+            os.write(2, line.encode())  # not print: it may be the print that was interrupted
+
+        def flush(number: int, frame: FrameType | None) -> None:
+            self._flush = True
+
+        before: dict[int, Any] = {}
+        try:
+            for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup's stays
+                    before[ending] = signal.signal(ending, stop)
+            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, tell)
+            before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, flush)
+        except ValueError:
+            pass  # not in the main thread: somebody embeds us
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,172 @@
+"""The MultiLog that a capture writes: lanes, and whoever keeps views up to date and old rows out beside them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from confluo_tools.cli.state import state, warn
+from confluo_tools.errors import ConfluoError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.schema import Field, Schema
+    from confluo_tools.store import Log, Writer
+
+UPKEEP = 0.2  # s between two looks at what is to be done beside
+
+
+class LogOutput:
+    """A context: rows into a MultiLog, which is made unless it is there.
+
+    ``asked``: fields that an older log gains when it lacks them.  ``index``: fields to index it by.
+    ``keep``: how old rows may become and how large the log, see `store.retain.parse_keep`.
+    ``views``: keep all its views up to date, not only those indexes.
+    """
+
+    def __init__(
+        self, path: str, schema: Schema, *, append: bool, asked: Sequence[str], index: str | None, sync: str,
+        lanes: int, keep: str | None = None, views: bool = False,
+    ) -> None:  # fmt: skip
+        from confluo_tools import store
+
+        self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
+        self.rows = 0
+        self.exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
+        self._new: list[Field] = []
+        if self.exists:
+            if not (append and store.is_log(path)):
+                hint = "--append adds to it" if store.is_log(path) else "choose another name"
+                raise UsageError("exists", where=path, hint=hint)
+            with store.open(path, readonly=True) as log:
+                self._new = [schema[n] for n in asked if n in schema and n not in log.schema]
+                self.schema = log.schema.plus(self._new)
+        self.index = [name.strip() for name in index.split(",") if name.strip()] if index else []
+        for name in self.index:
+            if self.schema[name].type.is_list:
+                hint = "fields with one value a record can be indexed"
+                raise UsageError(f"'{name}' is a list", where="--index", hint=hint)
+        self._limits: tuple[int | None, int | None] | None = None
+        if keep is not None:
+            from confluo_tools.store.retain import parse_keep
+
+            try:
+                self._limits = parse_keep(keep)
+            except UsageError as e:
+                e.where = "--keep"
+                raise
+        self._all_views = views
+        self._writers: list[Writer] = []
+
+    def __enter__(self) -> LogOutput:
+        from confluo_tools import store
+
+        argv = [state.prog, *state.argv]
+        if self.exists:
+            if self._new:
+                from confluo_tools.store.create import add_columns
+
+                add_columns(self.path, self._new)
+            self.log = store.open(self.path)
+            self.log.remember(argv)
+        else:
+            self.log = store.create(self.path, self.schema, sync=self.sync, lanes=self.lanes, argv=argv)
+        self._layout = self.log.schema.layout
+        self._upkeep: Upkeep | None = None
+        try:
+            if self.index or self._limits or self._all_views:
+                self._upkeep = Upkeep(self.log, self.index, self._limits, all_views=self._all_views)
+        except BaseException:
+            self.log.close()
+            raise
+        return self
+
+    def writers(self, n: int) -> list[Writer]:
+        """The writers of so many lanes, closed when we are."""
+        while len(self._writers) < n:
+            self._writers.append(self.log.writer(sync=self.sync))
+        return self._writers
+
+    def write(self, block: Block, picks: Picks | None) -> None:
+        if block.layout is not self._layout:
+            block = block.project(self._layout)
+        if picks is not None:
+            block = block.take(picks)
+        self.writers(1)[0].append(block)
+        self.rows += block.rows
+
+    def flush(self) -> None:
+        """Rows are published as they are written."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            self._close_writers(kind, error, tb)
+        finally:
+            if self._upkeep is not None:
+                self._upkeep.finish(complete=kind is None)
+            self.log.close()
+
+    def _close_writers(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        problem: ConfluoError | None = None
+        for writer in self._writers:
+            try:
+                writer.__exit__(kind, error, tb)
+            except ConfluoError as e:
+                problem = problem or e
+        if problem is not None:
+            raise problem
+
+
+class Upkeep:
+    """Brings views up to date and removes old segments in a thread of its own; views to the very end when the capture
+    is over.
+    """
+
+    def __init__(
+        self, log: Log, fields: Sequence[str], limits: tuple[int | None, int | None] | None, *, all_views: bool
+    ) -> None:
+        from confluo_tools import store
+        from confluo_tools.store import views
+
+        for name in fields:
+            views.add_index(log, name, update_now=False)
+        self._log = store.open(log.path)
+        self._maintainer = views.Maintainer(self._log, None if all_views else fields)
+        self._keeper = None
+        if limits is not None:
+            from confluo_tools.store.retain import Keeper
+
+            self._keeper = Keeper(self._log, *limits)
+        self._stop = threading.Event()
+        self._problem: ConfluoError | None = None
+        self._thread = threading.Thread(target=self._work, name="upkeep", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                done = self._maintainer.step(self._stop)
+                if self._keeper is not None:
+                    done += self._keeper.step()
+                if self._stop.wait(0.0 if done else UPKEEP):
+                    return
+        except ConfluoError as e:
+            self._problem = e
+
+    def finish(self, *, complete: bool) -> None:
+        """``complete``: do what is left.  Trouble with a view is only reported: answers do not need it."""
+        self._stop.set()
+        self._thread.join()
+        if complete and self._problem is None:
+            try:
+                self._maintainer.step(wait=5.0)
+            except ConfluoError as e:
+                self._problem = e
+        self._log.close()
+        if self._problem is not None:
+            warn(str(self._problem))

@@ -1,0 +1,76 @@
+"""Giving up what only opening the sockets needed: the user, the groups, the capabilities."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import NamedTuple
+
+from confluo_tools.errors import ConfluoError, UsageError
+
+_NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 38, 47, 4  # prctl(2)
+_CAPSET, _VERSION_3 = 126, 0x20080522
+
+
+class Account(NamedTuple):
+    name: str
+    uid: int
+    gid: int
+
+
+def account(text: str) -> Account:
+    """The user of this name or number.  Raises UsageError."""
+    import pwd
+
+    try:
+        found = pwd.getpwuid(int(text)) if text.isdigit() else pwd.getpwnam(text)
+    except (KeyError, OverflowError):
+        raise UsageError(f"there is no user '{text}'", where="-Z") from None
+    return Account(found.pw_name, found.pw_uid, found.pw_gid)
+
+
+def give_folder(path: str, to: Account) -> None:
+    """Make the folder ``path``, or take an empty one, and let it be that user's.  Raises ConfluoError."""
+    try:
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            if os.listdir(path):
+                return  # whoever may write there is settled
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_uid != to.uid:
+                os.fchown(fd, to.uid, to.gid)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise ConfluoError(f"cannot be made for {to.name}: {e.strerror}", where=path) from None
+
+
+def become(to: Account) -> None:
+    """Be that user with nothing else: no other groups, no capabilities, no way back.  Raises ConfluoError.
+
+    To be called before there are threads.
+    """
+    try:
+        if os.geteuid() != to.uid or os.getegid() != to.gid or os.getuid() != to.uid:
+            os.setgroups([])
+            os.setresgid(to.gid, to.gid, to.gid)
+            os.setresuid(to.uid, to.uid, to.uid)
+        elif os.geteuid() == 0:
+            raise ConfluoError("root is who runs this already", where="-Z", hint="name another user")
+    except PermissionError:
+        hint = "start it as root, or leave -Z out: what is not needed any more is given up anyway"
+        raise ConfluoError(f"you may not become {to.name}", where="-Z", hint=hint) from None
+    give_up()
+
+
+def give_up() -> None:
+    """Drop all capabilities, for good.  Of root only those of its threads to be: root stays root without -Z."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    if libc.capset(header, nothing):
+        raise ConfluoError(f"capabilities cannot be dropped: {os.strerror(ctypes.get_errno())}", where="-Z")

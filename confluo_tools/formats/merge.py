@@ -1,0 +1,224 @@
+"""Several logs as one: fields united, rows by time, and the host that each came from.
+
+Kinds must be equal.  The fields are those of the first log, then those that later ones have more; a field that a log
+lacks is zero (absent) in its rows.  A field that two logs store in different types is an error.
+Rows come by time; ties in the order of the inputs, and within one as it gives them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import SchemaError
+from confluo_tools.formats.reader import Reader
+from confluo_tools.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.rollup import Rollup
+
+HOST = "host"
+HOST_BYTES = 64
+BLOCK_ROWS = 65536
+SOON = 0.02  # seconds that merged rows may wait for more
+
+
+def host_field() -> Field:
+    return Field(HOST, f"text({HOST_BYTES})", "", "where the record was taken")
+
+
+def with_host(schema: Schema) -> Schema:
+    """The schema with `host` as its last field; one that has such a field already stays as it is."""
+    return schema if HOST in schema else schema.plus([host_field()])
+
+
+def united(schemas: Sequence[tuple[str, Schema]]) -> Schema:
+    """One schema for the rows of several inputs, each (name, schema).  Raises SchemaError naming two that differ."""
+    name, first = schemas[0]
+    fields = {f.name: (f, name) for f in first.fields}
+    for other, schema in schemas[1:]:
+        if schema.kind != first.kind:
+            what = f"holds records of kind '{schema.kind}', {name} of kind '{first.kind}'"
+            raise SchemaError(what, where=other, hint="ask them one by one")
+        for field in schema.fields:
+            known = fields.setdefault(field.name, (field, other))
+            if known[0].type != field.type:
+                what = f"stores '{field.name}' as {field.type.text}, {known[1]} as {known[0].type.text}"
+                raise SchemaError(what, where=other, hint="ask them one by one")
+    if len(fields) == len(first.fields):
+        return first
+    return first.plus(f for f, where in list(fields.values())[len(first.fields) :])
+
+
+class Shaped(Reader):
+    """The rows of ``reader`` with the fields of ``schema``: those that it lacks are zero, or, for `host`, constant.
+
+    ``host``: the value of a last field `host` that ``schema`` has and the input has not; None when there is none.
+    """
+
+    def __init__(self, reader: Reader, schema: Schema, host: str | None = None) -> None:
+        super().__init__(reader.name, reader._warn)
+        self.reader, self.schema, self.format, self.metadata = reader, schema, reader.format, reader.metadata
+        own, ours = ([(c.name, c.code, c.size, c.count) for c in s.columns] for s in (reader.schema, schema))
+        n = len(own)
+        # Its own fields in front, in its order: then an expression on these is its own affair.
+        self._same = ours[:n] == own
+        self._plain = self._same and len(ours) == n
+        self._column, self._host = -1, b""
+        if host is not None and HOST not in reader.schema and HOST in schema:
+            self._column = schema.index(HOST)
+            size = schema.columns[self._column].size
+            self._host = host.encode("utf-8", "surrogateescape")[:size].ljust(size, b"\0") * BLOCK_ROWS
+            self._size = size
+
+    def shape(self, block: Block) -> Block:
+        """A block of the input as one of ours."""
+        from confluo_tools.core.block import Block as Make
+
+        layout = self.schema.layout
+        if self._plain:
+            return block
+        if self._column < 0:
+            return block.project(layout)
+        if not self._same or self._column != layout.n - 1 or block.layout.n != layout.n - 1:
+            block = block.project(layout)
+        buffers: list[Any] = [block.buffer(i) for i in range(layout.n) if i != self._column]
+        buffers.insert(self._column, memoryview(self._host)[: block.rows * self._size])
+        return Make.wrap(layout, block.rows, buffers)
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self.reader:
+            yield self.shape(block)
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        own = {c.name for c in self.reader.schema.columns}
+        if not (self._same and set(expr.fields) <= own):
+            yield from super().select(expr, columns, by_time=by_time)
+            return
+        n = len(self.reader.schema.columns)
+        inner = None if columns is None or not self._same else [c for c in columns if c < n]
+        before = self.reader.rows
+        for block, picks in self.reader.select(expr, inner, by_time=by_time):
+            yield self.shape(block), picks
+        self.rows += self.reader.rows - before
+
+    def count(self, expr: Any) -> int:
+        if self._same and set(expr.fields) <= {c.name for c in self.reader.schema.columns}:
+            found = self.reader.count(expr)
+            self.rows += self.reader.rows
+            return found
+        return super().count(expr)
+
+    def explain(self) -> dict[str, Any] | None:
+        return self.reader.explain()
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.reader.on_idle(call)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+class Merged(Reader):
+    """Several readers of one schema, merged by time."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        super().__init__(", ".join(r.name for r in readers[:3]) + (", ..." if len(readers) > 3 else ""))
+        self.readers = list(readers)
+        self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
+        self.chosen = all(r.chosen for r in readers)
+        self._idle: Callable[[], None] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        from confluo_tools.core.block import Picks
+
+        everything = [((block, Picks.of(block.rows)) for block in r) for r in self.readers]
+        for block, picks in self._merge(everything, None):
+            yield block if picks is None else block.take(picks)
+
+    def __iter__(self) -> Iterator[Block]:
+        yield from self.blocks()
+        self._sum()
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        if by_time and self.schema.time_field is not None:
+            ts = self.schema.index(self.schema.time_field.name)
+            wanted = None if columns is None else sorted({ts, *columns})
+            yield from self._merge([r.select(expr, wanted) for r in self.readers], wanted)
+        else:
+            for reader in self.readers:
+                yield from reader.select(expr, columns, by_time=by_time)
+        self._sum()
+
+    def count(self, expr: Any) -> int:
+        found = sum([r.count(expr) for r in self.readers])
+        self._sum()
+        return found
+
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        total, found = make(), 0
+        for reader in self.readers:
+            part, n = reader.fold(expr, columns, make)
+            total.merge(part)
+            found += n
+        self._sum()
+        return total, found
+
+    def _sum(self) -> None:
+        self.rows = sum([r.rows for r in self.readers])
+
+    def _merge(
+        self, streams: Sequence[Iterator[tuple[Block, Picks | None]]], wanted: Sequence[int] | None
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        from confluo_tools.core.block import Picks
+        from confluo_tools.core.search import Merger
+
+        field = self.schema.time_field
+        if field is None:
+            for stream in streams:
+                yield from stream
+            return
+        if len(streams) == 1:
+            yield from streams[0]
+            return
+        merger = Merger(self.schema.layout, len(streams), self.schema.index(field.name), wanted)
+
+        def feed(lane: int) -> None:
+            block, picks = next(streams[lane], (None, None))
+            if block is not None and picks is None:
+                picks = Picks.of(block.rows)
+            merger.load(lane, block, picks)
+
+        for lane in range(len(streams)):
+            feed(lane)
+        due = time.monotonic()  # the first rows go at once
+        while True:
+            block = merger.step()
+            if block is None:
+                lane = merger.hungry
+                if lane < 0:
+                    break
+                if time.monotonic() >= due:
+                    block = merger.flush()
+                if block is None:
+                    feed(lane)
+                    continue
+            yield block, Picks.of(len(block))
+            due = time.monotonic() + SOON
+        block = merger.flush()
+        if block is not None:
+            yield block, Picks.of(len(block))
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        for reader in self.readers:
+            reader.on_idle(call)
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()

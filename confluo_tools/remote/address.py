@@ -1,0 +1,59 @@
+"""``[USER@]HOST:PATH``, told from the name of a file as rsync(1) does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from confluo_tools.errors import UsageError
+
+
+class Address(NamedTuple):
+    """A log on another host: ``host`` is what the remote shell is given (USER@HOST), ``label`` the host's name."""
+
+    host: str
+    path: str
+    label: str
+
+    def __str__(self) -> str:
+        host = self.host
+        if ":" in host:
+            user, at, name = host.rpartition("@")
+            host = f"{user}{at}[{name}]"
+        return f"{host}:{self.path}"
+
+
+def parse(text: str) -> Address | None:
+    """The address, or None when ``text`` is the name of something here.
+
+    A colon before the first slash makes an address; ``./a:b`` is a file.  IPv6 addresses stand in brackets.
+    Raises UsageError for what looks like an address and cannot be one: a host that would be an option of ssh, too.
+    """
+    user, at, rest = text.rpartition("@") if _brackets(text) else ("", "", text)
+    if rest.startswith("[") and "]:" in rest and "/" not in user:
+        name, _, path = rest[1:].partition("]:")
+        host = f"{user}{at}{name}"
+    else:
+        host, colon, path = text.partition(":")
+        if not colon or not host or "/" in host or text == "-":
+            return None
+        name = host.rpartition("@")[2]
+    if path.startswith("//"):
+        raise UsageError("addresses of that kind are not known", where=text, hint="write HOST:/PATH")
+    if not path:
+        raise UsageError("names a host but no log", where=text, hint="write HOST:/PATH, or ./NAME for a file")
+    _check(host, name, text)
+    if "\0" in path:
+        raise UsageError("has a zero byte in its path", where=text)
+    return Address(host, path, name)
+
+
+def _brackets(text: str) -> bool:
+    at, bracket = text.find("@"), text.find("[")
+    return 0 < at < bracket and "/" not in text[:bracket] and ":" not in text[:bracket]
+
+
+def _check(host: str, name: str, text: str) -> None:
+    if not name or host.startswith(("-", "@")) or name.startswith("-"):
+        raise UsageError("is no host name", where=text, hint="write HOST:/PATH, or ./NAME for a file")
+    if any(not c.isprintable() or c.isspace() or c in "'\"\\$`;&|<>()*?{}!#" for c in host) or len(host) > 255:
+        raise UsageError("has a host name with characters that none has", where=text)

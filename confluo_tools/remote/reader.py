@@ -1,0 +1,266 @@
+"""A log on another host as an input like any other: the question goes there, only its rows come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import ConfluoError, FormatError, SchemaError
+from confluo_tools.formats import arrow_meta as meta
+from confluo_tools.formats.arrow import StreamReader
+from confluo_tools.formats.merge import HOST
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.formats.stream import ByteStream
+from confluo_tools.remote import wire
+from confluo_tools.remote.wish import Wish
+from confluo_tools.schema import Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.rollup import Rollup
+    from confluo_tools.remote.connect import Peer
+    from confluo_tools.store.snapshot import LogCut
+
+MAX_BODY = 256 << 20  # bytes of one record batch: 65,536 rows of 4 KiB
+MAX_PARTIAL = 1 << 30  # bytes of the partial state of an aggregate
+MAX_WARNINGS = 100
+
+
+class RemoteReader(Reader):
+    """The rows of a log that ``peer`` can read.
+
+    ``wish`` goes there; without one all rows come and `select` looks for itself.  ``at``: the version of a snapshot.
+    ``host``: give the rows a field `host` with this value.  Made, the question is on its way; `ready` waits for the
+    schema.  Raises RemoteError with the name of the host.
+    """
+
+    format = "multilog"
+
+    def __init__(
+        self,
+        peer: Peer,
+        wish: Wish | None = None,
+        *,
+        at: LogCut | None = None,
+        host: str | None = None,
+        warn: Warn | None = None,
+        note: Warn | None = None,
+    ) -> None:
+        super().__init__(str(peer.address), warn)
+        self.peer, self.wish, self.at, self.host = peer, wish or Wish(), at, host
+        self.chosen = wish is not None
+        self._note, self._told = note, 0
+        self._end: dict[str, Any] | None = None
+        self._asked = False
+
+    def ask(self, schema: Schema | None = None) -> None:
+        """Send the question.  ``schema``: of the rows that are wanted, instead of the log's own."""
+        message: dict[str, Any] = {"path": self.peer.address.path, **self.wish.message()}
+        if self.at is not None:
+            message |= {"uuid": self.at.uuid, "tails": list(self.at.tails), "firsts": list(self.at.firsts)}
+        if self.host is not None:
+            message["host"] = self.host
+        if schema is not None:
+            message["schema"] = schema.as_dict()
+        self.peer.send(wire.frame(wire.QUERY, message))
+        self._asked = True
+
+    def ready(self, wait: float | None = None) -> None:
+        """Wait for the other end and the schema.  Raises RemoteError: no such log, not the one of the snapshot."""
+        if not self.peer.version:
+            self.peer.greet()
+        while True:
+            kind, message = self.peer.receive(wire.META, wire.WARN, wire.NOTE, wait=wait)
+            if kind == wire.META:
+                break
+            self._tell(kind, message)
+        try:
+            self.schema = Schema.from_dict(wire.get(message, "schema", dict))
+            metadata = wire.get(message, "metadata", dict, {})
+            self.uuid = wire.get(message, "uuid", str, "")[:32]
+        except (ValueError, SchemaError, TypeError) as e:
+            raise self.peer.strange(str(e)) from None
+        self.metadata = {k: v for k, v in metadata.items() if isinstance(k, str) and isinstance(v, str)}
+
+    def blocks(self) -> Iterator[Block]:
+        stream = _Frames(self)
+        rows = _Rows(stream)
+        if rows.schema.kind != self.schema.kind or any(
+            f.name not in self.schema or self.schema[f.name].type != f.type for f in rows.schema.fields
+        ):
+            raise self.peer.strange("rows of another schema")
+        fill = None
+        if self.host is not None and HOST not in rows.schema and HOST in self.schema:
+            size = self.schema.columns[self.schema.index(HOST)].size
+            fill = self.schema.index(HOST), self.host.encode("utf-8", "surrogateescape")[:size].ljust(size, b"\0")
+        for block in rows.blocks():
+            block = block.project(self.schema.layout)
+            yield block if fill is None else _filled(block, *fill)
+        if self._end is None and stream.some():  # the stream's end mark comes before the END frame
+            raise self.peer.strange("rows after their end")
+
+    def __iter__(self) -> Iterator[Block]:
+        yield from self.blocks()
+        self._count_rows()
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        if not self.chosen:
+            yield from super().select(expr, columns, by_time=by_time)
+            return
+        for block in self:
+            yield block, None
+
+    def count(self, expr: Any) -> int:
+        if not self.wish.counted:
+            return super().count(expr) if not self.chosen else sum([b.rows for b, _ in self.select(expr)])
+        for _ in self._frames():
+            raise self.peer.strange("rows instead of their number")
+        self._count_rows()
+        return self._number("found")
+
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        if self.wish.agg is None:
+            return super().fold(expr, columns, make)
+        from confluo_tools.core.partial import load
+
+        data = bytearray()
+        for kind, size in self._frames():
+            if kind != wire.PARTIAL or len(data) + size > MAX_PARTIAL:
+                raise self.peer.strange("too many groups" if kind == wire.PARTIAL else "rows instead of groups")
+            data += self.peer.body(size)
+        self._count_rows()
+        rollup = make()
+        try:
+            load(rollup, data)
+        except ValueError as e:
+            raise self.peer.strange(str(e)) from None
+        return rollup, self._number("found")
+
+    def explain(self) -> dict[str, Any] | None:
+        plan = (self._end or {}).get("plan")
+        return plan if isinstance(plan, dict) else None
+
+    # -- frames
+
+    def _frames(self) -> Iterator[tuple[int, int]]:
+        """(kind, size) of the frames with rows or states, whose bodies the caller reads; ends with the END frame."""
+        peer = self.peer
+        while self._end is None:
+            kind, size = peer.head()
+            if kind in (wire.DATA, wire.PARTIAL):
+                yield kind, size
+                continue
+            message = peer.message(peer.body(size))
+            if kind == wire.ERROR:
+                raise peer.told(message)
+            if kind == wire.END:
+                self._end = message
+            elif kind in (wire.WARN, wire.NOTE):
+                self._tell(kind, message)
+            else:
+                raise peer.strange(f"a frame '{wire.KINDS[kind]}' out of turn")
+
+    def _tell(self, kind: int, message: dict[str, Any]) -> None:
+        tell = self._warn if kind == wire.WARN else self._note
+        self._told += 1
+        if tell is not None and self._told <= MAX_WARNINGS:
+            tell(f"{self.peer.name}: {str(message.get('what', ''))[: wire.MAX_TEXT]}")
+
+    def _number(self, key: str) -> int:
+        try:
+            return int(wire.get(self._end or {}, key, int, 0))
+        except ValueError as e:
+            raise self.peer.strange(str(e)) from None
+
+    def _count_rows(self) -> None:
+        self.rows += max(self._number("rows"), 0)
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.peer.idle = call
+
+    def close(self) -> None:
+        self.peer.close()
+
+
+def _filled(block: Block, column: int, value: bytes) -> Block:
+    from confluo_tools.core.block import Block as Make
+
+    buffers: list[Any] = [block.buffer(i) for i in range(block.layout.n)]
+    buffers[column] = value * block.rows
+    return Make.wrap(block.layout, block.rows, buffers)
+
+
+class _Frames(ByteStream):
+    """The bytes in the DATA frames of an answer."""
+
+    def __init__(self, reader: RemoteReader) -> None:
+        self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, reader.name, 0, True, None, ""
+        self._have, self._at, self._ended, self._close = bytearray(), 0, False, False
+        self.reader, self.peer = reader, reader.peer
+        self._frames = reader._frames()
+        self._left = 0
+
+    def _next(self) -> bool:
+        while not self._left:
+            kind, size = next(self._frames, (0, 0))
+            if not kind:
+                return False
+            if kind != wire.DATA:
+                raise self.peer.strange("groups instead of rows")
+            self._left = size
+        return True
+
+    def _more(self) -> bytes:
+        if not self._next():
+            return b""
+        data = self.peer.some(self._left)
+        self._left -= len(data)
+        return data
+
+    def _into(self, out: memoryview) -> int:
+        if not self._next():
+            return 0
+        n = self.peer.into(out[: self._left])
+        self._left -= n
+        return n
+
+
+class _Rows(StreamReader):
+    """An Arrow stream from somebody we do not trust: only what `confluo serve` writes, in batches of a bounded size."""
+
+    def __init__(self, stream: _Frames) -> None:
+        self._peer = stream.peer
+        try:
+            super().__init__(stream)
+        except FormatError as e:
+            raise self._peer.strange(e.what) from None
+
+    def _parse(self, head: bytes) -> meta.Message:
+        message = super()._parse(head)
+        if message.kind == meta.SCHEMA and not _exact(message):
+            raise self._peer.strange("rows in a form that is not ours")
+        return message
+
+    def _body(self, size: int) -> memoryview:
+        if not 0 <= size <= MAX_BODY:
+            raise self._peer.strange(f"a batch of {size} bytes")
+        return super()._body(size)
+
+    def blocks(self) -> Iterator[Block]:
+        try:
+            yield from super().blocks()
+        except FormatError as e:
+            raise self._peer.strange(e.what) from None
+
+    def warn(self, what: str) -> None:
+        raise self._peer.strange(what)
+
+
+def _exact(message: meta.Message) -> bool:
+    try:
+        schema = meta.schema_from_metadata(message.metadata)
+    except ConfluoError:
+        return False
+    return schema is not None and message.little_endian and meta.matches(message, schema)

@@ -1,0 +1,40 @@
+"""Fields by name and pattern: what -f means."""
+
+from __future__ import annotations
+
+from confluo_tools.errors import UsageError
+from confluo_tools.schema.model import Schema
+
+
+def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
+    """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names; None for all."""
+    if text is None:
+        return None
+    from fnmatch import fnmatchcase
+
+    names = [f.name for f in schema.fields]
+
+    def match(word: str) -> list[str]:
+        if any(c in word for c in "*?["):
+            found = [n for n in names if fnmatchcase(n, word)]
+            if not found:
+                raise UsageError(f"no field is like '{word}'", where="-f", hint="--fields help lists the names")
+            return found
+        return [schema[word].name]
+
+    words = [w.strip() for w in text.split(",") if w.strip()]
+    if not words:
+        raise UsageError("no fields are named", where="-f", hint="--fields help lists the names")
+    dropped = [w for w in words if w.startswith("-")]
+    out: list[str] = []
+    for word in words:
+        if not word.startswith("-"):
+            out += [n for n in match(word) if n not in out]
+    if not out:
+        out = names
+    for word in dropped:
+        gone = match(word[1:])
+        out = [n for n in out if n not in gone]
+    if not out:
+        raise UsageError("no fields are left", where="-f")
+    return out

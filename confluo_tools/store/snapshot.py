@@ -1,0 +1,285 @@
+"""Snapshots: an atomic cut through several logs, as a small YAML file.
+
+    snapshot = Snapshot.load("incident.yaml")
+    for log in snapshot.logs: log.host, log.path, log.version
+
+The file is for people and programs: written by `Snapshot.text`, read only if it is what it should be (no tags, no
+anchors, bounded sizes, every value checked).  confluo-snapshot(1) describes its keys.  Paper: section 5.3, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from typing import Any, NamedTuple
+
+from confluo_tools.errors import FormatError, StoreError, UsageError
+from confluo_tools.store.version import Version
+
+FORMAT = 1
+MAX_BYTES = 16 << 20  # of a snapshot file
+MAX_LOGS, MAX_LANES = 4096, 4096
+HOST_BYTES = 64  # of a name, UTF-8: the width of the field `host`
+_UUID = re.compile(r"[0-9a-f]{32}")
+
+
+class LogCut(NamedTuple):
+    """One log of a snapshot.  ``host`` is '' for a log here; ``name`` is what ``--by host`` calls it."""
+
+    name: str
+    host: str  # as the remote shell takes it: [USER@]HOST
+    path: str
+    uuid: str
+    kind: str
+    tails: tuple[int, ...]
+    firsts: tuple[int, ...] = ()  # the first row that each lane kept: what retention had removed before
+    frozen_ns: int = 0  # from freeze to thaw
+
+    @property
+    def version(self) -> Version:
+        return Version(self.tails, map(min, self.firsts, self.tails))
+
+    @property
+    def rows(self) -> int:
+        """Rows that were there."""
+        return self.version.kept
+
+    @property
+    def where(self) -> str:
+        """As an input is written."""
+        if not self.host:
+            return self.path
+        user, at, name = self.host.rpartition("@")
+        return f"{user}{at}[{name}]:{self.path}" if ":" in name else f"{self.host}:{self.path}"
+
+
+class Missing(NamedTuple):
+    """A log that a partial snapshot could not reach."""
+
+    where: str
+    reason: str
+
+
+class Snapshot:
+    """``logs`` at one instant; ``taken`` in ns since 1970 UTC; ``missing`` is empty unless it is partial."""
+
+    def __init__(
+        self,
+        logs: list[LogCut],
+        taken: int,
+        *,
+        missing: list[Missing] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.logs, self.taken = logs, taken
+        self.missing, self.options = missing or [], options or {}
+
+    @property
+    def rows(self) -> int:
+        return sum(log.rows for log in self.logs)
+
+    def text(self) -> str:
+        """The file.  Strings are quoted as JSON has it, which YAML reads too."""
+        from confluo_tools import units
+
+        out = [
+            "# An atomic cut through logs, made by confluo-snapshot; confluo-query --at THIS-FILE reads it.",
+            f"confluo_snapshot: {FORMAT}",
+            f"taken: {_quote(units.format_time(self.taken))}",
+            f"partial: {'true' if self.missing else 'false'}",
+        ]
+        if self.options:
+            inside = ", ".join(f"{k}: {_scalar(v)}" for k, v in self.options.items())
+            out.append(f"options: {{{inside}}}")
+        out.append("logs:" if self.logs else "logs: []")
+        for log in self.logs:
+            out += [
+                f"- name: {_quote(log.name)}",
+                f"  host: {_quote(log.host)}",
+                f"  path: {_quote(log.path)}",
+                f"  uuid: {_quote(log.uuid)}",
+                f"  kind: {_quote(log.kind)}",
+                f"  rows: {log.rows}",
+                f"  frozen_ns: {log.frozen_ns}",
+                f"  tails: [{', '.join(map(str, log.tails))}]",
+            ]
+            if any(log.firsts):
+                out.append(f"  firsts: [{', '.join(map(str, log.firsts))}]")
+        if self.missing:
+            out.append("missing:")
+            for gone in self.missing:
+                out += [f"- log: {_quote(gone.where)}", f"  reason: {_quote(gone.reason)}"]
+        return "\n".join(out) + "\n"
+
+    @classmethod
+    def load(cls, path: str) -> Snapshot:
+        """Read a snapshot file, ``-`` is standard input.  Raises FormatError naming the file and what is wrong."""
+        where = "standard input" if path == "-" else path
+        try:
+            return cls.parse(_read(path))
+        except OSError as e:
+            raise FormatError(e.strerror or str(e), where=where) from None
+        except ValueError as e:
+            raise FormatError(f"is not a snapshot: {e}", where=where, hint="confluo-snapshot makes one") from None
+
+    @classmethod
+    def parse(cls, text: bytes) -> Snapshot:
+        """Raises ValueError."""
+        data = _yaml(text)
+        if not isinstance(data, dict) or "confluo_snapshot" not in data:
+            raise ValueError("it has no line 'confluo_snapshot:'")
+        version = data["confluo_snapshot"]
+        if version != FORMAT or isinstance(version, bool):
+            what = str(version)[:20] if isinstance(version, int | str) else "?"
+            raise ValueError(f"it has format {what}; this program reads format {FORMAT}")
+        known = {"confluo_snapshot", "taken", "partial", "options", "logs", "missing"}
+        _known(data, known, "the file")
+        logs = [_log(entry, i) for i, entry in enumerate(_list(data, "logs"), 1)]
+        if not logs:
+            raise ValueError("it has no logs")
+        missing = []
+        for entry in _list(data, "missing"):
+            if not isinstance(entry, dict):
+                raise ValueError("an entry of 'missing' is not a mapping")
+            missing.append(Missing(_text(entry, "log", 4096), _text(entry, "reason", 4096)))
+        if bool(missing) != (data.get("partial") is True):
+            raise ValueError("'partial' and 'missing' do not fit together")
+        options = data.get("options")
+        return cls(
+            logs, _time(data.get("taken")), missing=missing, options=options if isinstance(options, dict) else None
+        )
+
+
+def check_name(name: str) -> str:
+    """A name of a host as `--by host` prints it.  Raises UsageError when it is too long."""
+    if len(name.encode("utf-8", "surrogateescape")) > HOST_BYTES:
+        raise UsageError(f"the name of a host is longer than {HOST_BYTES} bytes", where=name)
+    return name
+
+
+def check_log(cut: LogCut, uuid: bytes, tails: tuple[int, ...], where: str) -> Version:
+    """The version of ``cut`` in the log that was found under its name.  Raises StoreError when it is another log."""
+    if uuid.hex() != cut.uuid:
+        raise StoreError(
+            "is another log than the one of the snapshot", where=where, hint=f"that one has the uuid {cut.uuid}"
+        )
+    if not cut.version <= Version(tails):
+        raise StoreError("has fewer rows than the snapshot", where=where, hint="was it put back from a copy?")
+    return cut.version
+
+
+def _quote(text: str) -> str:
+    return json.dumps(os.fsencode(text).decode("utf-8", "backslashreplace"), ensure_ascii=False)
+
+
+def _scalar(value: Any) -> str:
+    return _quote(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _read(path: str) -> bytes:
+    fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise ValueError("it is a folder")
+        data = b""
+        while len(data) <= MAX_BYTES and (piece := os.read(fd, 1 << 16)):
+            data += piece
+    finally:
+        if fd:
+            os.close(fd)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+    return data
+
+
+def _yaml(text: bytes) -> Any:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        depth = 0
+        for event in yaml.parse(text, loader):  # before anything is built: an alias may stand for gigabytes
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise ValueError("anchors and aliases have no place in it")
+            if getattr(event, "tag", None):
+                raise ValueError("tags have no place in it")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > 8:
+                raise ValueError("it is nested too deep")
+        return yaml.load(text, loader)
+    except yaml.YAMLError as e:
+        raise ValueError(" ".join(str(e).split())[:200]) from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _list(data: dict[str, Any], key: str) -> list[Any]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or len(value) > MAX_LOGS:
+        raise ValueError(f"'{key}' is not a list of at most {MAX_LOGS}")
+    return value
+
+
+def _known(data: dict[Any, Any], known: set[str], what: str) -> None:
+    for key in data:
+        if key not in known:
+            raise ValueError(f"{what} has unknown key '{str(key)[:40]}'")
+
+
+def _text(data: dict[str, Any], key: str, most: int) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or len(value) > most or "\0" in value:
+        raise ValueError(f"'{key}' is not a text")
+    return value
+
+
+def _number(data: dict[str, Any], key: str) -> int:
+    value = data.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"'{key}' is not a number")
+    return value
+
+
+def _rows(data: dict[str, Any], key: str) -> tuple[int, ...]:
+    value = data.get(key)
+    if not isinstance(value, list) or len(value) > MAX_LANES:
+        raise ValueError(f"'{key}' is not a list of at most {MAX_LANES} numbers")
+    if not all(isinstance(t, int) and not isinstance(t, bool) and 0 <= t < 1 << 48 for t in value):
+        raise ValueError(f"'{key}' are not numbers of rows")
+    return tuple(value)
+
+
+def _time(value: Any) -> int:
+    from confluo_tools import units
+
+    if not isinstance(value, str) or len(value) > 64:
+        raise ValueError("'taken' is not a time")
+    try:
+        return units.time(value)
+    except UsageError:
+        raise ValueError("'taken' is not a time") from None
+
+
+def _log(entry: Any, number: int) -> LogCut:
+    if not isinstance(entry, dict):
+        raise ValueError(f"log {number} is not a mapping")
+    try:
+        _known(entry, {"name", "host", "path", "uuid", "kind", "rows", "frozen_ns", "tails", "firsts"}, "it")
+        name, host = _text(entry, "name", HOST_BYTES), _text(entry, "host", 255)
+        path, uuid = _text(entry, "path", 4096), _text(entry, "uuid", 32)
+        if not _UUID.fullmatch(uuid):
+            raise ValueError("'uuid' is not 32 hexadecimal digits")
+        if not path:
+            raise ValueError("'path' is empty")
+        tails, firsts = _rows(entry, "tails"), _rows(entry, "firsts") if "firsts" in entry else ()
+        kind = _text(entry, "kind", 256)
+        cut = LogCut(name, host, path, uuid, kind, tails, firsts, _number(entry, "frozen_ns"))
+        if len(firsts) not in (0, len(tails)) or _number(entry, "rows") != cut.rows:
+            raise ValueError("'rows', 'tails' and 'firsts' do not fit together")
+        if len(name.encode()) > HOST_BYTES:
+            raise ValueError(f"'name' is longer than {HOST_BYTES} bytes")
+    except ValueError as e:
+        raise ValueError(f"log {number}: {e}") from None
+    return cut
