@@ -271,7 +271,7 @@ cdef inline uint32_t window_rules(Side* me, Side* you, const Packet* p, Verdict*
 
 cdef inline uint32_t sent_again(const Side* me, const Side* you, const Packet* p, uint32_t next,
                                 int64_t rtt, Verdict* v) noexcept nogil:
-    """Of a segment that takes up sequence numbers: is it new?"""
+    """Of a segment that takes up sequence numbers: is it new?  A clock that went back is not soon after."""
     cdef bint old = me.next and before(p.seq, me.next)
     if p.size > 1 and me.next - 1 == p.seq:
         old = False                     # it begins with the byte of a window probe
@@ -279,9 +279,9 @@ cdef inline uint32_t sent_again(const Side* me, const Side* you, const Packet* p
         return A_RETRANSMISSION | A_SPURIOUS
     if not old:
         return 0
-    if you.duplicates >= 2 and you.ack == p.seq and p.ts - you.ts < FAST_NS:
+    if you.duplicates >= 2 and you.ack == p.seq and <uint64_t>(p.ts - you.ts) < FAST_NS:
         return A_RETRANSMISSION | A_FAST
-    if p.ts - me.next_ts < (rtt if rtt else ORDER_NS) and me.next != next:
+    if <uint64_t>(p.ts - me.next_ts) < <uint64_t>(rtt if rtt else ORDER_NS) and me.next != next:
         return A_OUT_OF_ORDER
     v.rto = p.ts - (at(me, 0).ts if me.count else me.next_ts)
     return A_RETRANSMISSION
