@@ -6,13 +6,14 @@ parse_aggregates(text, schema), parse_by(text, schema)     --agg and --by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from confluo_tools.expr.leaves import Tree, depth
 from confluo_tools.expr.lower import Lowering, columns_used
 from confluo_tools.expr.parse import parse
-from confluo_tools.expr.syntax import ExprError, Syntax, unparse
+from confluo_tools.expr.syntax import Both, ExprError, Syntax, Word, unparse
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
@@ -29,10 +30,15 @@ class Expr:
 
     ``text`` as written, ``schema`` it was compiled against, ``syntax`` its syntax tree, ``tree`` its leaves in
     negation normal form, ``fields`` the names of the fields that the tree looks at, ``notes`` remarks for the reader.
+    ``demands``: {name: text} of the filters that every row chosen is in, as `filter NAME and ...` says.
     """
 
-    def __init__(self, text: str, schema: Schema, syntax: Syntax, tree: Tree, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, text: str, schema: Schema, syntax: Syntax, tree: Tree, notes: tuple[str, ...] = (),
+        demands: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.text, self.schema, self.syntax, self.tree, self.notes = text, schema, syntax, tree, notes
+        self.demands = dict(demands or {})
         self.fields = columns_used(tree, schema)
 
     def __repr__(self) -> str:
@@ -60,19 +66,27 @@ class Expr:
         lo = -(1 << 63) if since_ns is None else since_ns
         hi = (1 << 63) - 1 if until_ns is None else until_ns - 1
         when = simplify.within(self.schema.index(field.name), [(lo, hi)])
-        return Expr(self.text, self.schema, self.syntax, simplify.both([when, self.tree]), self.notes)
+        return Expr(self.text, self.schema, self.syntax, simplify.both([when, self.tree]), self.notes, self.demands)
 
 
-def compile(text: str, schema: Schema, *, now_ns: int | None = None) -> Expr:
+def compile(
+    text: str, schema: Schema, *, now_ns: int | None = None, filters: Mapping[str, str] | None = None
+) -> Expr:
     """``text`` parsed, typed against ``schema`` and lowered.  The empty text chooses every row.
 
+    ``filters``: name -> text of what `filter NAME` means; None: the input is of a kind that has none.
     ``now_ns`` is what `now` and `15m ago` count from.  Raises ExprError, which knows the column.
     """
     parsed = parse(text)
-    tree = Lowering(text, schema, now_ns).tree(parsed.tree)
+    tree = Lowering(text, schema, now_ns, filters).tree(parsed.tree)
     if depth(tree) > MAX_LEVELS:
         raise ExprError("too many conditions inside each other", text, 0)
-    return Expr(text, schema, parsed.tree, tree, parsed.notes)
+    demands: dict[str, str] = {}
+    if filters is not None:
+        for node in parsed.tree.items if isinstance(parsed.tree, Both) else (parsed.tree,):
+            if isinstance(node, Word) and node.kind == "filter" and node.value is not None:
+                demands[node.value.text] = filters[node.value.text]
+    return Expr(text, schema, parsed.tree, tree, parsed.notes, demands)
 
 
 def parse_aggregates(text: str, schema: Schema) -> list[Agg]:

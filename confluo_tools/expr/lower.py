@@ -5,6 +5,8 @@ What each construct means is written in confluo-expr(7); the functions here say 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from confluo_tools.expr import leaves
 from confluo_tools.expr.leaves import FALSE, TRUE, Bytes, FRange, Glob, Pair, Tree
 from confluo_tools.expr.simplify import Intervals, Simplifier, merge
@@ -35,14 +37,17 @@ EXAMPLES = {
 }  # fmt: skip
 PSEUDO = frozenset(EXAMPLES)
 ANALYSIS = "tcp_analysis"  # flags whose names are words of their own
+NO_FILTERS: Mapping[str, str] = {}
 _ORDERS = frozenset({"<", "<=", ">", ">="})
 
 
 class Lowering:
     """Lowers one expression against one schema."""
 
-    def __init__(self, text: str, schema: Schema, now_ns: int | None) -> None:
-        self.text, self.schema = text, schema
+    def __init__(
+        self, text: str, schema: Schema, now_ns: int | None, filters: Mapping[str, str] | None = None
+    ) -> None:
+        self.text, self.schema, self.filters, self.now_ns = text, schema, filters, now_ns
         self.typer = Typer(text, now_ns)
         self.fail = self.typer.fail
         self.simplify = Simplifier(schema)
@@ -69,6 +74,8 @@ class Lowering:
 
                 return header_bytes(self, node.operand, None)
             return self.nonzero(node.operand)
+        if isinstance(node, Word) and node.kind == "filter":
+            return self.named(node)
         if isinstance(node, Word):
             from confluo_tools.expr.primitives import primitive
 
@@ -76,6 +83,29 @@ class Lowering:
         return TRUE
 
     # -- names
+
+    def named(self, node: Word) -> Tree:
+        """`filter NAME`: what the views of the input say that it is."""
+        from confluo_tools.expr.parse import parse
+
+        value = node.value
+        assert value is not None
+        name, filters = value.text, self.filters
+        if filters is None:
+            what = "only a MultiLog has named filters, and this is none"
+            raise self.fail(node.pos, what, "write out what the filter says")
+        text = filters.get(name)
+        if text is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, list(filters), n=1, cutoff=0.6)
+            known = f"there are {', '.join(sorted(filters))}" if 0 < len(filters) <= 8 else ""
+            hint = getattr(filters, "hint", "") or (f"did you mean '{near[0]}'?" if near else known)
+            raise self.fail(value.pos, f"there is no filter '{name}'", hint or "confluo-index LOG add filter makes one")
+        try:
+            return Lowering(text, self.schema, self.now_ns, NO_FILTERS).tree(parse(text).tree)
+        except ExprError as e:
+            raise self.fail(value.pos, f"filter '{name}' cannot be read: {e.what}", e.hint) from None
 
     def field(self, name: str, pos: int) -> Field:
         if name in self.schema:

@@ -299,6 +299,11 @@ class _Parser:
         if word in KEYWORDS and not self.op("[", i + 1) and not self.is_operand(i) and not lone:
             self.words = True
             return self.primitive()
+        if word == "filter" and self.kinds[i + 1] in ("word", "text") and not self.compares(i + 1) and (
+            self.kinds[i + 1] == "text" or self.word(i + 1) not in RESERVED
+        ):
+            self.i += 1
+            return Word("", "", "filter", self.value(), pos), None
         operand = self.operand()
         if self.compares(self.i):
             return self.compare(operand, pos), None

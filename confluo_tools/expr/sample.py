@@ -29,4 +29,4 @@ def sampled(expr: Expr, text: str) -> Expr:
         raise UsageError(what, where="--sample", hint="only records of packets can be sampled by flow")
     test = Range(expr.schema.index("flow_hash"), 0, HASHES // n - 1)
     tree = Simplifier(expr.schema).both([expr.tree, test])
-    return Expr(expr.text, expr.schema, expr.syntax, tree, expr.notes)
+    return Expr(expr.text, expr.schema, expr.syntax, tree, expr.notes, expr.demands)

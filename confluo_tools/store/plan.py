@@ -11,7 +11,7 @@ A block without postings (beyond the watermark of a view, or of a damaged file) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.block import Block, Picks
@@ -20,15 +20,17 @@ from confluo_tools.core.search import Merger, Search
 from confluo_tools.errors import UsageError
 from confluo_tools.expr import leaves
 from confluo_tools.expr.describe import describe
-from confluo_tools.store.views import Reader
+from confluo_tools.store.views.reader import Reader
 
 if TYPE_CHECKING:
+    from confluo_tools.core.chunks import Chunks
     from confluo_tools.core.postings import Postings
     from confluo_tools.core.segment import Part, SegmentBlock
     from confluo_tools.expr import Expr
     from confluo_tools.schema import Schema
     from confluo_tools.store.log import Log
     from confluo_tools.store.version import Version
+    from confluo_tools.store.views.filter import FilterView
 
 # Bytes of maps left in memory behind the cursor, more is given back: for one question, and for one of many (`reader`).
 KEEP_ONE, KEEP_MANY = 64 << 20, 512 << 20
@@ -40,6 +42,7 @@ class Plan:
     ``columns``: numbers of the physical columns that the caller will look at (None: all); their checksums are
     compared before a block is given out, and damaged blocks are left out: see `damaged` and `warnings`.
     ``reader``: for many questions, keeps posting files mapped from one to the next.
+    ``skip(part, number)``: whether the rows of a block are known from elsewhere; it is then not looked at.
     ``timed``: measure each step for `explain`.  Raises UsageError: a time range without a time field.
     """
 
@@ -54,6 +57,7 @@ class Plan:
         columns: Iterable[int] | None = None,
         use_indexes: bool = True,
         reader: Reader | None = None,
+        skip: Callable[[Part, int], bool] | None = None,
         timed: bool = False,
     ) -> None:
         self.log = log
@@ -64,15 +68,20 @@ class Plan:
         tree: leaves.Tree = leaves.TRUE if expr is None else expr.tree
         if expr is None and (since is not None or until is not None):
             tree = _time_range(schema, since, until)
+        self._skipped = skip
+        self._reader: Reader | None = (reader or Reader(log, many=False)) if use_indexes else None
+        self._filters: list[FilterView] = []
+        if self._reader is not None and expr is not None:
+            self._filters, tree = _known(tree, self._reader.filters(expr), expr)
         self.program = Program(tree, schema.layout)
         self.program.timed = timed
         self.columns = None if columns is None else sorted(set(columns))
         self.damaged = 0  # blocks left out because their bytes are not what was stored
         self._used = self.program.columns
         self._indexable = set(self.program.indexable) if use_indexes else set()
-        self._reader = (reader or Reader(log, many=False)) if self._indexable else None
-        self._indexes = self._reader.refresh() if self._reader is not None else []
+        self._indexes = self._reader.refresh() if self._reader is not None and self._indexable else []
         self._indexed: dict[int, int] = {}  # column -> blocks that had postings
+        self._by_filter: dict[str, int] = {}  # name -> blocks whose rows were stored
         # What opening the segments told, if that was when the version was pinned, is told by its plan.
         self._seen_damage = 0 if self.version.pinned is not None else len(log.damage)
         self._seen_removed = 0 if self.version.pinned is not None else len(log.removed)
@@ -97,9 +106,11 @@ class Plan:
         columns = self.columns
         behind = _Behind(self._keep)
         for part in parts:
-            search.open(self._postings(part))
+            search.open(*self._views(part))
             given = False
             for number in range(part.blocks):
+                if self._skipped is not None and self._skipped(part, number):
+                    continue
                 block = part.block(number)
                 found = -1 if block is None else select(block, picks)
                 self._blocks += 1
@@ -119,7 +130,7 @@ class Plan:
         behind = _Behind(self._keep)
         total = 0
         for part in self.log.segments(self.version):
-            search.open(self._postings(part))
+            search.open(*self._views(part))
             for number in range(part.blocks):
                 block = part.block(number)
                 found = -1 if block is None else count(block, picks)
@@ -138,16 +149,24 @@ class Plan:
         """
         yield from merged(self.log.schema, list(self.lanes().values()), self.columns)
 
-    def lanes(self, others: bool = False) -> dict[int, Iterator[tuple[SegmentBlock, Picks]]]:
-        """The rows of each lane that has any, for `merged`; ``others``: there are more streams to merge."""
+    def lanes(self, others: Iterable[int] = ()) -> dict[int, Iterator[tuple[SegmentBlock, Picks]]]:
+        """The rows of each lane that has any, for `merged`; ``others``: lanes of which there are rows elsewhere."""
         parts = self.log.segments(self.version)
         lanes = sorted({part.lane for part in parts})
         time = self.log.schema.time_field
-        if self.columns is not None and time is not None and (others or len(lanes) > 1):
+        if self.columns is not None and time is not None and len({*lanes, *others}) > 1:
             self.columns = sorted({self.log.schema.index(time.name), *self.columns})
         return {lane: self._rows([p for p in parts if p.lane == lane]) for lane in lanes}
 
     # --- the way there
+
+    def _views(self, part: Part) -> tuple[dict[int, Postings], dict[str, Chunks]]:
+        stored: dict[str, Chunks] = {}
+        if self._reader is not None and self._filters:
+            stored = self._reader.stored(part, self._filters)
+            for name, chunks in stored.items():
+                self._by_filter[name] = self._by_filter.get(name, 0) + min(chunks.blocks, part.blocks)
+        return self._postings(part), stored
 
     def _postings(self, part: Part) -> dict[int, Postings]:
         if self._reader is None or not self._indexes:
@@ -200,9 +219,10 @@ class Plan:
         """What the plan did so far, for --explain.
 
         version_rows, blocks, damaged, matched (rows), ns (in the program, when timed), and lists:
-        indexes {field, bucket, blocks} that were used; steps, one for each test in the order of the tree: {depth, op,
-        text, zone_none, zone_all, by_index, by_scan, by_list (blocks decided in each way), rows_in (rows looked at),
-        posted (rows that postings gave), selectivity (these by the rows of their blocks, None without), ns}.
+        indexes {field, bucket, blocks} and filters {name, blocks} that were used; steps, one for each test in the
+        order of the tree: {depth, op, text, zone_none, zone_all, by_index, by_scan, by_list (blocks decided in each
+        way), rows_in (rows looked at), posted (rows that postings gave), selectivity (these by the rows of their
+        blocks, None without), ns}.
         """
         schema = self.log.schema
         steps: list[dict[str, Any]] = []
@@ -215,6 +235,7 @@ class Plan:
                 steps.append({"depth": depth, "op": "test", "text": text, **step})
                 return
             text = node["op"] if "items" in node else str(node["value"]).lower()
+            text = f"filter {node['name']}, or, of blocks that it does not cover" if text == "filter" else text
             steps.append({"depth": depth, "op": node["op"], "text": text})
             for item in node.get("items", ()):
                 walk(item, depth + 1)
@@ -231,6 +252,7 @@ class Plan:
                 for v in self._indexes
                 if v.column in self._indexed
             ],
+            "filters": [{"name": name, "blocks": blocks} for name, blocks in self._by_filter.items()],
             "steps": steps,
         }
 
@@ -283,6 +305,41 @@ class _Behind:
             for one in lists.values():
                 one.release()
             self.size -= much
+
+
+def _known(tree: leaves.Tree, views: list[FilterView], expr: Expr) -> tuple[list[FilterView], Any]:
+    # The filters whose stored rows serve the tree, and the tree with `Stored` where they do.
+    used: dict[str, FilterView] = {}
+    for view in sorted(views, key=lambda v: -len(getattr(v.tree, "items", ()))):  # the most specific first
+        if isinstance(view.tree, leaves.Const):
+            continue
+        found = _with_stored(tree, view.name, view.tree)
+        if found is tree and expr.demands.get(view.name) == view.text and tree != leaves.FALSE:
+            # Merged with other tests until it could not be seen any more, but every row is in it.
+            rest = tree.items if isinstance(tree, leaves.And) else (tree,)
+            found = _all((leaves.Stored(view.name, view.tree), *rest))
+        if found is not tree:
+            used[view.name], tree = view, found
+    return list(used.values()), tree
+
+
+def _all(items: tuple[Any, ...], kind: type[leaves.And] | type[leaves.Or] = leaves.And) -> Any:
+    return kind(items)
+
+
+def _with_stored(tree: Any, name: str, part: Any) -> Any:
+    # `tree` with `part` marked wherever it stands in it; the same object when it does not.
+    if tree == part:
+        return leaves.Stored(name, part)
+    if not isinstance(tree, (leaves.And, leaves.Or)):
+        return tree
+    items = tree.items
+    wanted = part.items if type(part) is type(tree) else ()
+    if wanted and all(w in items for w in wanted):
+        rest = tuple([i for i in items if i not in wanted])
+        return _all((leaves.Stored(name, part), *rest), type(tree))
+    inner = tuple([_with_stored(i, name, part) for i in items])
+    return tree if all(a is b for a, b in zip(inner, items, strict=True)) else type(tree)(inner)
 
 
 def _width(schema: Schema, column: int) -> int:
