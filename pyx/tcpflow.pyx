@@ -3,7 +3,6 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, realloc, free
 from libc.string cimport memcpy, memset
-from c_block cimport BLOCK_ROWS
 from c_tcpflow cimport (
     ACK, SYN, A_REUSED, HAS_BASE, SCALE_UNKNOWN, Flow, Packet, Side, Verdict, analyse, forget, handshake, start_side)
 from confluo_tools.core.block cimport Block, Layout

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from confluo_tools.cli.logs import Place, here, open_logs, places, remote, shell
 from confluo_tools.cli.options import (
+    Analyze,
+    AnalyzeFlows,
     At,
     Color,
     Config,
@@ -38,7 +40,7 @@ from confluo_tools.cli.options import (
 )
 from confluo_tools.cli.output import RecordOutput, choose_fields, choose_format, command_line, list_fields, output
 from confluo_tools.cli.progress import Progress, humane
-from confluo_tools.cli.records import no_input, open_one, open_records, usage
+from confluo_tools.cli.records import analyzed, no_input, open_one, open_records, usage
 from confluo_tools.cli.runner import App, Stopped, command_app, describe, run, version
 from confluo_tools.cli.state import (
     NOTHING,
@@ -59,6 +61,8 @@ __all__ = [
     "OK",
     "TEMPFAIL",
     "TROUBLE",
+    "Analyze",
+    "AnalyzeFlows",
     "App",
     "At",
     "Color",
@@ -91,6 +95,7 @@ __all__ = [
     "Until",
     "Verbose",
     "Wide",
+    "analyzed",
     "choose_fields",
     "choose_format",
     "colour",

@@ -43,6 +43,13 @@ At = Annotated[
     _option("--at", metavar="FILE", help="Read the logs of a snapshot (confluo-snapshot), as they were then."),
 ]
 Partial = Annotated[bool, _option("--partial", help="Go on without hosts that cannot be reached, and say so.")]
+Analyze = Annotated[
+    list[str] | None,
+    _option("--analyze", metavar="WHAT", help="Add fields that depend on the packets before: tcp, or a state."),
+]
+AnalyzeFlows = Annotated[
+    int | None, _option("--analyze-flows", metavar="N", min=1, help="Remember N flows at a time (262144).")
+]
 InputFormat = Annotated[
     str | None, _option("-i", "--input-format", metavar="FORMAT", help="Do not guess the input's format.")
 ]

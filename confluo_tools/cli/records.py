@@ -119,6 +119,15 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     return TextReader(plain, fmt, schema=schema, warn=_tell)
 
 
+def analyzed(reader: Reader, specs: Sequence[str] | None, flows: int | None = None) -> Reader:
+    """The input with the fields of --analyze; as it is when none are asked for."""
+    if not specs:
+        return reader
+    from confluo_tools.store.analyze import FLOWS, Analyzed
+
+    return Analyzed(reader, specs, flows=flows or FLOWS, note=note)
+
+
 def _check_readable(stream: ByteStream) -> None:
     import fcntl
     import os

@@ -39,6 +39,8 @@ def convert(
     at: cli.At = None,
     partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
+    analyze: cli.Analyze = None,
+    analyze_flows: cli.AnalyzeFlows = None,
     schema: Annotated[
         str | None, _option("--schema", metavar="FILE", help="Types of the fields: a YAML file or a built-in name.")
     ] = None,
@@ -80,14 +82,15 @@ def convert(
     if at is None and cli.no_input(inputs or []):
         return cli.usage(app)
     wanted = load_schema(schema) if schema is not None else None
-    wish = wished(fields if wanted is None else None, limit)
-    with cli.open_records(
-        inputs or [], input_format=input_format, schema=wanted, wish=wish, at=at, partial=partial
-    ) as reader:
+    wish = wished(fields if wanted is None else None, limit) if not analyze else None
+    with cli.analyzed(
+        cli.open_records(inputs or [], input_format=input_format, schema=wanted, wish=wish, at=at, partial=partial),
+        analyze, analyze_flows,
+    ) as reader:  # fmt: skip
         if fields == "help":
             print(cli.list_fields(reader.schema))
             return cli.OK
-        shape = wanted if wanted is not None else reader.schema
+        shape = wanted if wanted is not None and not analyze else reader.schema
         names = cli.choose_fields(fields, shape)
         if format == "multilog" or (format is None and output is not None and to_multilog(output)):
             if output in (None, "-"):

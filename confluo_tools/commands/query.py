@@ -30,6 +30,9 @@ confluo-query trace.ml tcp --agg 'count, sum(len)' --by 'src_ip/24, 1s' --top 10
 # packets of one host, back to a capture
 confluo-query trace.ml 'host 10.1.2.3' -o pcap --source trace.pcap | tcpdump -nr -
 
+# segments sent again, by flow
+confluo-query trace.ml --analyze tcp retransmission --agg 'count, avg(tcp_rto)' --by flow
+
 # what three hosts saw at one instant, asked where it is
 confluo-query --at incident.yaml 'dst_port == 80' --agg count --by host,src_ip
 
@@ -53,6 +56,8 @@ def query(
     at: cli.At = None,
     partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
+    analyze: cli.Analyze = None,
+    analyze_flows: cli.AnalyzeFlows = None,
     fields: cli.Fields = None,
     since: cli.Since = None,
     until: cli.Until = None,
@@ -102,8 +107,10 @@ def query(
         agg = "count"
     local = config.truth("local", local)
     span = time_range(since, until, local)
-    wish = wished(text, span, sample, fields, limit, count, agg, by, explain)
-    with cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial) as reader:
+    wish = wished(text, span, sample, fields, limit, count, agg, by, explain) if not analyze else None
+    with cli.analyzed(
+        cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial), analyze, analyze_flows
+    ) as reader:
         if fields == "help" and agg is None:
             print(cli.list_fields(reader.schema))
             return cli.OK

@@ -59,8 +59,9 @@ class Analysis:
         if spec == "tcp":
             from confluo_tools.core import tcpflow
 
-            self.name = "tcp"
+            self.name, self.by_flow = "tcp", True
             self.schema = _plus(schema, tcp_fields(), "tcp")
+            self.needs = [c for c in map(schema.layout.get, tcpflow.USED) if c >= 0]
             try:
                 self._core = tcpflow.TcpFlows(schema.layout, self.schema.layout, flows)
             except KeyError as e:
@@ -118,33 +119,40 @@ class Analyzed(Reader):
         return block
 
     def blocks(self) -> Iterator[Block]:
+        before = self.reader.rows
         for block in self.reader:
+            self.rows = self.reader.rows - before
             yield self.apply(block)
+        self.rows = self.reader.rows - before
         self._tell()
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.blocks()
 
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
     ) -> Iterator[tuple[Block, Picks | None]]:
         program = expr.program
-        for block in self._restricted(expr):
+        for block in self._restricted(expr, columns):
             out = self.apply(block)
             picks = program.select(out)
             if len(picks):
                 yield out, picks
         self._tell()
 
-    def _restricted(self, expr: Any) -> Iterator[Block]:
-        before = self.reader.rows
-        tree = whole_flows(expr.tree, self.schema) if all(a.spec == "tcp" for a in self.analyses) else None
-        if tree is None:
-            for block in self.reader:
-                self.rows += block.rows
-                yield block
-            return
+    def _restricted(self, expr: Any, columns: Sequence[int] | None) -> Iterator[Block]:
+        """Rows of the input that the analyses must see, with the columns that anybody looks at."""
         from confluo_tools.expr import Expr
+        from confluo_tools.expr.leaves import TRUE, columns as columns_of
 
-        pushed = Expr(expr.text, self.reader.schema, expr.syntax, tree)
-        for block, picks in self.reader.select(pushed):
+        tree = whole_flows(expr.tree, self.schema) if all(a.by_flow for a in self.analyses) else None
+        pushed = Expr(expr.text, self.reader.schema, expr.syntax, TRUE if tree is None else tree)
+        needed = None
+        if columns is not None:
+            looked = {*columns, *columns_of(expr.tree), *(c for a in self.analyses for c in a.needs)}
+            needed = sorted(c for c in looked if c < len(self.reader.schema.columns))
+        before = self.reader.rows
+        for block, picks in self.reader.select(pushed, needed):
             self.rows = self.reader.rows - before
             yield block if picks is None else block.take(picks)
         self.rows = self.reader.rows - before
@@ -157,6 +165,14 @@ class Analyzed(Reader):
 
     def explain(self) -> dict[str, Any] | None:
         return self.reader.explain()
+
+    @property
+    def timed(self) -> bool:
+        return bool(getattr(self.reader, "timed", False))
+
+    @timed.setter
+    def timed(self, value: bool) -> None:
+        self.reader.timed = value  # type: ignore[attr-defined]
 
     def on_idle(self, call: Callable[[], None]) -> None:
         self.reader.on_idle(call)
