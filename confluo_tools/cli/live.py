@@ -22,17 +22,6 @@ RECORD = 1.0  # s between two notes of the counters in the log
 SAY_DROPS = 10.0  # s between two lines about packets that were dropped
 
 
-class Clock:
-    """When a capture ends by itself."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
-
-    @property
-    def over(self) -> bool:
-        return self._end is not None and time.monotonic() >= self._end
-
-
 class DropWatch:
     """Says that packets were dropped when that begins, and again when it goes on."""
 
@@ -62,7 +51,9 @@ class Lanes:
         self._pumps: list[Pump] = []
         for number, writer in enumerate(writers):
             program = chosen.compile() if chosen.compile is not None else None
-            sink = Sink(nic.schema.layout, writer, program=program, flows=chosen.flows, every=chosen.every, budget=budget)
+            sink = Sink(
+                nic.schema.layout, writer, program=program, flows=chosen.flows, every=chosen.every, budget=budget
+            )
             self._sinks.append(sink)
             self._pumps.append(nic.pump(number, sink))
         self._log = writers[0].log
@@ -77,7 +68,7 @@ class Lanes:
             sum(s.kept for s in self._sinks), sum(s.lost for s in self._sinks),
         )  # fmt: skip
 
-    def run(self, clock: Clock, record: Record, chosen: Chosen) -> None:
+    def run(self, record: Record, chosen: Chosen) -> None:
         """Raises DiskFullError, StoreError, ConfluoError (all interfaces have vanished)."""
         threads = [threading.Thread(target=self._work, args=(p,), name="lane", daemon=True) for p in self._pumps]
         nic, watch, next_record = self._nic, DropWatch(), 0.0
@@ -86,7 +77,7 @@ class Lanes:
         while not nic.stopping:
             self._ended.wait(LOOK)
             nic.look()
-            if self._ended.is_set() or clock.over or nic.gone:
+            if self._ended.is_set() or nic.gone:
                 break
             if time.monotonic() >= next_record:
                 next_record = time.monotonic() + RECORD
@@ -101,7 +92,7 @@ class Lanes:
             for pump in self._pumps:
                 self._drain(pump)
         if self._problem is not None:
-            raise self._log.trouble(self._problem)
+            raise self._log._trouble(self._problem)
         watch.look(chosen.figures(nic)["dropped by the kernel"])
 
     def _work(self, pump: Pump) -> None:

@@ -61,6 +61,25 @@ class LogOutput:
         self._all_views = views
         self._writers: list[Writer] = []
 
+    def rehearse(self) -> None:
+        """Do once in a scratch folder what will be done later: every module is loaded then.
+
+        Who gives up his privileges may not be able to read them any more.
+        """
+        from tempfile import TemporaryDirectory
+
+        from confluo_tools.core.block import Block
+        from confluo_tools.store.captures import Record
+
+        with TemporaryDirectory() as scratch:
+            fake = LogOutput(os.path.join(scratch, "log"), self.schema, append=False, asked=(), index=None, sync="none",
+                             lanes=1, views=True)  # fmt: skip
+            fake.index, fake._limits = self.index, self._limits
+            with fake:
+                columns = [bytes(c.size * c.count) for c in self.schema.columns]
+                fake.write(Block.wrap(self.schema.layout, 1, columns), None)
+                Record(fake.path, {}).update({})
+
     def __enter__(self) -> LogOutput:
         from confluo_tools import store
 

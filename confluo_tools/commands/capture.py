@@ -1,39 +1,37 @@
-"""confluo-capture: packets of captures into a MultiLog, or on as records.  Manual: confluo-capture(1)."""
+"""confluo-capture: packets of the network or of captures into a MultiLog, or on as records.
+
+Manual: confluo-capture(1).
+"""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from confluo_tools import cli, config
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.cli import capture_options as options
+from confluo_tools.cli.chosen import Chosen
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
-    from confluo_tools.schema import Field, Schema
+    from confluo_tools.cli.privileges import Account
+    from confluo_tools.core.predicate import Program
+    from confluo_tools.schema import Schema
     from confluo_tools.sources import Captures
-    from confluo_tools.store import Log
-
-SAME_SIGNAL = 1.0  # s: timeout(1) and terminals send one to the process and again to its group
+    from confluo_tools.sources.nic import Nic
 
 app = cli.command_app(
     """
+# the network, indexed and limited while it runs, as somebody who may do nothing else
+sudo confluo-capture -i eth0 -w live.ml --lanes 2 --index src_ip,dst_port --keep 1h,10G -Z nobody
+
 # a capture becomes a MultiLog that is indexed by four fields
 confluo-capture -r trace.pcap.gz -w trace.ml --index src_ip,dst_ip,src_port,dst_port
 
 # only web traffic, to the next command
 zcat trace.pcap.gz | confluo-capture -r - 'tcp and port 443' -o stream | confluo-query - 'tcp_flags has syn' --count
-
-# what tcpdump is writing just now
-confluo-capture -r live.pcap --follow -w live.ml
 
 # one flow in a hundred, with the first 96 bytes of each packet
 confluo-capture -r trace.pcap -w small.ml --sample 1/100 -s 96
@@ -41,52 +39,37 @@ confluo-capture -r trace.pcap -w small.ml --sample 1/100 -s 96
 )
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def capture(
     expr: cli.Expr = None,
-    read: Annotated[
-        list[str] | None,
-        _option("-r", "--read", metavar="FILE", help="Capture to read (repeatable); - or none: stdin."),
-    ] = None,
-    output: Annotated[
-        str | None, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
-    ] = None,
-    append: Annotated[bool, _option("--append", help="LOG may exist; the packets are added to it.")] = False,
-    index: Annotated[
-        str | None, _option("--index", metavar="LIST", help="Index LOG by these fields while it is written.")
-    ] = None,
-    decap: Annotated[
-        str, _option("--decap", metavar="WHICH", help="IP and transport fields of the outer or inner packet.")
-    ] = "outer",
-    sample: Annotated[
-        str | None, _option("--sample", metavar="1/N", help="Keep every Nth flow, the same ones each time.")
-    ] = None,
-    sample_packets: Annotated[
-        str | None, _option("--sample-packets", metavar="1/N", help="Keep every Nth packet.")
-    ] = None,
+    interface: options.Interfaces = None,
+    read: options.ReadFiles = None,
+    output: options.Output = None,
+    append: options.Append = False,
+    index: options.Index = None,
+    keep: options.Keep = None,
+    bpf: options.Bpf = None,
+    decap: options.Decap = "outer",
+    sample: options.Sample = None,
+    sample_packets: options.SamplePackets = None,
     limit: cli.Limit = None,
-    snap: Annotated[
-        int, _option("-s", "--snap", metavar="N", min=0, max=65535, help="Keep the first N bytes of each packet.")
-    ] = 0,
-    offset: Annotated[
-        bool | None,
-        _option("--offset/--no-offset", help="Keep where each packet stands in its file (default: of files)."),
-    ] = None,
-    schema: Annotated[
-        str | None, _option("--schema", metavar="FILE", help="Other fields than those of 'packet': a schema.")
-    ] = None,
+    duration: options.Duration = None,
+    snap: options.Snap = 0,
+    offset: options.Offset = None,
+    telemetry: options.Telemetry = False,
+    schema: options.SchemaFile = None,
     fields: cli.Fields = None,
-    follow: Annotated[bool, _option("--follow", help="Wait for the last file to grow.")] = False,
-    lanes: Annotated[
-        int, _option("--lanes", metavar="N", min=1, max=65535, help="How many may write to a new LOG at once.")
-    ] = 256,
-    sync: Annotated[
-        str | None, _option("--sync", metavar="WHEN", help="When rows reach the disk: none, seal or batch.")
-    ] = None,
+    follow: options.Follow = False,
+    lanes: options.LaneCount = None,
+    fanout: options.Fanout = None,
+    ring: options.RingSize = None,
+    no_promiscuous: options.NoPromiscuous = False,
+    timestamps: options.Stamps = None,
+    immediate: options.Immediate = False,
+    wait: options.Wait = None,
+    user: options.User = None,
+    list_interfaces: options.ListThem = False,
+    sync: options.Sync = None,
     format: cli.Format = None,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
@@ -102,50 +85,135 @@ def capture(
     quiet: cli.Quiet = False,
     verbose: cli.Verbose = False,
 ) -> int:
-    """Read packets and write them as records."""
+    """Capture packets, or read them from files, and write them as records."""
     if file is not None:
         config.use_file(file)
-    inputs = read or []
-    if cli.no_input(inputs):
+    inputs, live = read or [], bool(interface)
+    only_live = {"--bpf": bpf, "--fanout": fanout, "--ring": ring, "-p": no_promiscuous, "--timestamps": timestamps,
+                 "--immediate": immediate, "--duration": duration, "--wait": wait, "-Z": user}  # fmt: skip
+    only_files = {"-r": inputs, "--follow": follow, "--offset": offset}
+    for option, given in (only_files if live else only_live).items():
+        if given:
+            raise UsageError(f"{option} is for {'files' if live else 'live captures'}", hint="confluo-capture(1)")
+    if not live and cli.no_input(inputs):
         return cli.usage(app)
-    from confluo_tools.sources import open_captures
 
     to_log = is_log_output(output, format, tsv=tsv, ndjson=ndjson)
     if not to_log and (index is not None or append):
         raise UsageError("only a MultiLog is appended to or indexed", hint="write one with -w LOG")
+    if not to_log and keep is not None:
+        raise UsageError("only a MultiLog is kept small", where="--keep", hint="write one with -w LOG")
     of_files = bool(inputs) and "-" not in inputs
-    wanted = fields_wanted(schema, offset=of_files if offset is None else offset, snap=snap)
+    offset = False if live else offset
+    wanted = fields_wanted(schema, offset=of_files if offset is None else offset, snap=snap, telemetry=telemetry)
     if fields == "help":
         print(cli.list_fields(wanted))
         return cli.OK
     names = cli.choose_fields(fields, wanted)
-    out: LogOutput | cli.RecordOutput
+    out: LogOutput | None = None
     if to_log:
-        asked = [name for name, on in (("raw", snap), ("file_offset", offset)) if on]
-        out = LogOutput(str(output), wanted.project(names) if names else wanted, append=append, asked=asked,
-                        index=index, sync=sync_when(sync, again=of_files and not follow), lanes=lanes)  # fmt: skip
+        optional = {"raw": snap, "file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
+        out = LogOutput(
+            str(output), wanted.project(names) if names else wanted, append=append,
+            asked=[name for name, on in optional.items() if on], index=index, keep=keep, views=live,
+            sync=sync_when(sync, again=of_files and not follow), lanes=256 if live else lanes or 256,
+        )  # fmt: skip
         wanted = with_fields(wanted, out, without="file_offset" if offset is False else "")
-    chosen = Chosen(" ".join(expr or []), wanted, sample, sample_packets, limit)
-    with open_captures(inputs, wanted, decap=decap, follow=follow) as captures, chosen.signals(captures):
+    chosen = Chosen(
+        compiler(" ".join(expr or []), wanted), wanted,
+        flows=share("--sample", sample), every=share("--sample-packets", sample_packets), limit=limit,
+    )  # fmt: skip
+
+    def records() -> cli.RecordOutput:
+        return cli.output(
+            wanted, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
+            fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
+            line_buffered=line_buffered, color=color, sources=inputs if of_files and not snap else (),
+        )  # fmt: skip
+
+    if live:
+        from confluo_tools.cli.privileges import account
+        from confluo_tools.sources.nic import RING, open_nic, ring_size
+
+        owner = account(user) if user is not None else None
+        patience = seconds_of("--wait", wait)
+        nic = open_nic(
+            interface or [], wanted, lanes=lanes or 1, fanout=one_of("--fanout", fanout, ("hash", "cpu", "rr")),
+            filter=bpf or "", snap=snap, ring=RING if ring is None else ring_size(ring),
+            promiscuous=not no_promiscuous, timestamps=one_of("--timestamps", timestamps, ("host", "hardware")),
+            immediate=immediate, decap=decap, seconds=seconds_of("--duration", duration),
+            wait=10.0 if patience is None else patience, tell=cli.note,
+        )  # fmt: skip
+        return from_nic(nic, chosen, out, records, owner, stats=stats)
+    from confluo_tools.sources import open_captures
+
+    captures = open_captures(inputs, wanted, decap=decap, follow=follow)
+    return from_files(captures, chosen, out, records, stats=stats)
+
+
+def from_files(
+    captures: Captures, chosen: Chosen, out: LogOutput | None, records: Callable[[], cli.RecordOutput], *, stats: bool
+) -> int:
+    """Read captures to their end, or until a signal."""
+    with captures, chosen.signals(captures):
         captures.begin()
-        if not to_log:
-            out = cli.output(
-                wanted, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-                fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
-                line_buffered=line_buffered, color=color, sources=inputs if of_files and not snap else (),
-            )  # fmt: skip
+        into: LogOutput | cli.RecordOutput = out if out is not None else records()
         try:
-            with cli.Progress("reading", captures.total_bytes, "B") as progress, out:
+            with cli.Progress("reading", captures.total_bytes, "B") as progress, into:
                 for block, picks in chosen.rows(captures):
-                    out.write(block, picks)
+                    into.write(block, picks)
                     progress.update(captures.bytes_read)
                     if chosen.flush_due(captures.live):
-                        out.flush()
+                        into.flush()
         finally:
             for line in captures.warnings:
                 (cli.warn if captures.damaged else cli.note)(line)
             if stats or chosen.stopped:
                 cli.note(chosen.counts(captures))
+    return 128 + chosen.stopped if chosen.stopped else cli.OK
+
+
+def from_nic(
+    nic: Nic, chosen: Chosen, out: LogOutput | None, records: Callable[[], cli.RecordOutput], owner: Account | None,
+    *, stats: bool,
+) -> int:  # fmt: skip
+    """Capture until a signal, the limit, the end of the time, or the end of the interfaces."""
+    from confluo_tools.cli.live import Lanes, announce, vanished
+    from confluo_tools.cli.privileges import become, give_folder, give_up
+    from confluo_tools.store.captures import Record
+
+    with nic, chosen.signals(nic):
+        if owner is not None:
+            if out is not None:
+                out.rehearse()
+                if not out.exists:
+                    give_folder(out.path, owner)
+            become(owner)
+        elif os.geteuid():
+            give_up()
+        into: LogOutput | cli.RecordOutput = out if out is not None else records()
+        record = None
+        try:
+            with into:
+                if out is not None:
+                    lanes = Lanes(nic, out.writers(nic.lanes), chosen)
+                    record = Record(out.path, {"interfaces": {i.name: i.index for i in nic.interfaces}})
+                nic.begin()
+                announce(nic)
+                if record is not None:
+                    lanes.run(record, chosen)
+                else:
+                    for block, picks in chosen.rows(nic):
+                        into.write(block, picks)
+                        into.flush()
+            if nic.gone:
+                raise vanished(nic)
+        finally:
+            nic.hush()
+            if record is not None:
+                record.update(chosen.figures(nic), "signal" if chosen.stopped else "vanished" if nic.gone else "done")
+            if stats or chosen.stopped:
+                cli.note(chosen.counts(nic))
     return 128 + chosen.stopped if chosen.stopped else cli.OK
 
 
@@ -162,12 +230,12 @@ def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: 
     return os.path.splitext(str(output))[1].lower() not in SUFFIXES
 
 
-def fields_wanted(schema: str | None, *, offset: bool, snap: int) -> Schema:
+def fields_wanted(schema: str | None, *, offset: bool, snap: int, telemetry: bool) -> Schema:
     """The fields to fill: those of the packet schema, or of a schema file or a built-in schema."""
     from confluo_tools.sources import packet_schema
 
     if schema is None:
-        return packet_schema(offset=offset, snap=snap)
+        return packet_schema(offset=offset, snap=snap, telemetry=telemetry)
     from confluo_tools.schema import builtin, builtin_names, load
 
     found = builtin(schema) if schema in builtin_names() and not os.path.exists(schema) else load(schema)
@@ -207,112 +275,16 @@ def sync_when(flag: str | None, *, again: bool) -> str:
     return config.text("sync", flag)
 
 
-class Chosen:
-    """The packets to keep: those for which the expression holds, of them the samples, of them the first N.
+def compiler(text: str, schema: Schema) -> Callable[[], Program] | None:
+    """What makes programs of an expression; None when there is no expression."""
+    if not text:
+        return None
+    from confluo_tools.expr import compile
 
-    Counts what happens, and lets signals ask about it or end it.
-    """
-
-    def __init__(
-        self, text: str, schema: Schema, sample: str | None, sample_packets: str | None, limit: int | None
-    ) -> None:
-        self.flows, self.every = share("--sample", sample), share("--sample-packets", sample_packets)
-        self.limit, self.program = limit, None
-        self.received = self.matched = self.kept = 0
-        self.stopped = 0  # the signal that ended us
-        self._flush = False
-        self._start = time.monotonic()
-        if self.flows > 1 and "flow_hash" not in schema:
-            raise UsageError("the records have no field flow_hash", where="--sample", hint="use a schema that has it")
-        if text:
-            from confluo_tools.expr import compile
-
-            expr = compile(text, schema)
-            for note in expr.notes:
-                if not cli.state.quiet:
-                    cli.note(note)
-            self.program = expr.program
-
-    def rows(self, captures: Captures) -> Iterator[tuple[Block, Picks | None]]:
-        """Blocks and which of their rows to keep (None: all)."""
-        from confluo_tools.core.block import Picks
-        from confluo_tools.core.packet import sample_flows, sample_packets
-
-        if self.limit == 0:
-            return
-        seen = 0
-        for block in captures:
-            self.received += block.rows
-            picks = self.program.select(block) if self.program is not None else None
-            matched = block.rows if picks is None else len(picks)
-            self.matched += matched
-            if self.flows > 1 or self.every > 1:
-                picks = Picks.of(block.rows) if picks is None else picks
-                if self.flows > 1:
-                    sample_flows(block, picks, self.flows)
-                if self.every > 1:
-                    seen = sample_packets(picks, seen, self.every)
-            kept = block.rows if picks is None else len(picks)
-            last = self.limit is not None and self.kept + kept >= self.limit
-            if last and self.limit is not None:
-                kept = self.limit - self.kept
-                picks = Picks.of(block.rows, range(kept) if picks is None else picks.tolist()[:kept])
-            self.kept += kept
-            if kept:
-                yield block, None if kept == block.rows else picks
-            if last:
-                return
-
-    def counts(self, captures: Captures) -> str:
-        """What happened so far, on one line."""
-        seen, seconds = captures.counts, time.monotonic() - self._start
-        parts = {
-            "packets received": self.received, "kept": self.kept, "filtered": self.received - self.matched,
-            "sampled out": self.matched - self.kept, "truncated": seen["truncated"],
-            "malformed": seen["malformed"], "unreadable": seen["bad"], "bytes": seen["wire_bytes"],
-        }  # fmt: skip
-        return ", ".join([*(f"{n} {what}" for what, n in parts.items()), f"{seconds:.2f} s"])
-
-    def flush_due(self, live: bool) -> bool:
-        due, self._flush = self._flush or live, False
-        return due
-
-    @contextmanager
-    def signals(self, captures: Captures) -> Iterator[None]:
-        """SIGINT, SIGTERM, SIGHUP: finish (a second one: at once).  SIGUSR1: print the counts.  SIGUSR2: flush."""
-        first = 0.0
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            nonlocal first
-            now = time.monotonic()
-            if not self.stopped:
-                self.stopped, first = number, now
-                captures.stop()
-            elif now - first > SAME_SIGNAL:
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
-
-        def tell(number: int, frame: FrameType | None) -> None:
-            line = f"{cli.state.prog}: {self.counts(captures)}\n"
-            os.write(2, line.encode())  # not print: it may be the print that was interrupted
-
-        def flush(number: int, frame: FrameType | None) -> None:
-            self._flush = True
-
-        before: dict[int, Any] = {}
-        try:
-            for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup's stays
-                    before[ending] = signal.signal(ending, stop)
-            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, tell)
-            before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, flush)
-        except ValueError:
-            pass  # not in the main thread: somebody embeds us
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    for note in compile(text, schema).notes:
+        if not cli.state.quiet:
+            cli.note(note)
+    return lambda: compile(text, schema).program
 
 
 def share(option: str, text: str | None) -> int:
@@ -328,108 +300,23 @@ def share(option: str, text: str | None) -> int:
         raise
 
 
-class LogOutput:
-    """A context: rows into one lane of a MultiLog, which is made unless it is there; its indexes are kept up beside.
-
-    ``asked``: fields that an older log gains when it lacks them.
-    """
-
-    def __init__(
-        self, path: str, schema: Schema, *, append: bool, asked: list[str], index: str | None, sync: str,
-        lanes: int,
-    ) -> None:  # fmt: skip
-        from confluo_tools import store
-
-        self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
-        self.rows = 0
-        self._exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
-        self._new: list[Field] = []
-        if self._exists:
-            if not (append and store.is_log(path)):
-                hint = "--append adds to it" if store.is_log(path) else "choose another name"
-                raise UsageError("exists", where=path, hint=hint)
-            with store.open(path, readonly=True) as log:
-                self._new = [schema[n] for n in asked if n in schema and n not in log.schema]
-                self.schema = log.schema.plus(self._new)
-        self.index = [name.strip() for name in index.split(",") if name.strip()] if index else []
-        for name in self.index:
-            if self.schema[name].type.is_list:
-                hint = "fields with one value a record can be indexed"
-                raise UsageError(f"'{name}' is a list", where="--index", hint=hint)
-
-    def __enter__(self) -> LogOutput:
-        from confluo_tools import store
-
-        argv = [cli.state.prog, *cli.state.argv]
-        if self._exists:
-            if self._new:
-                from confluo_tools.store.create import add_columns
-
-                add_columns(self.path, self._new)
-            self._log = store.open(self.path)
-            self._log.remember(argv)
-        else:
-            self._log = store.create(self.path, self.schema, sync=self.sync, lanes=self.lanes, argv=argv)
-        self._writer = self._log.writer(sync=self.sync)
-        self._layout = self._log.schema.layout
-        self._keeper = IndexKeeper(self._log, self.index) if self.index else None
-        return self
-
-    def write(self, block: Block, picks: Picks | None) -> None:
-        if block.layout is not self._layout:
-            block = block.project(self._layout)
-        if picks is not None:
-            block = block.take(picks)
-        self._writer.append(block)
-        self.rows += block.rows
-
-    def flush(self) -> None:
-        """Rows are published as they are written."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            self._writer.__exit__(kind, error, tb)
-        finally:
-            if self._keeper is not None:
-                self._keeper.finish(complete=kind is None)
-            self._log.close()
+def one_of(option: str, text: str | None, words: Sequence[str]) -> str:
+    """One of these words, the first when the option was not given."""
+    if text is not None and text not in words:
+        raise UsageError(f"'{text}' is not possible", where=option, hint=f"write {', '.join(words)}")
+    return text or words[0]
 
 
-class IndexKeeper:
-    """Brings indexes up to date in a thread of its own, and to the very end when the capture is over."""
+def seconds_of(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    from confluo_tools.units import duration
 
-    def __init__(self, log: Log, fields: list[str]) -> None:
-        from confluo_tools import store
-        from confluo_tools.store import views
-
-        for name in fields:
-            views.add_index(log, name, update_now=False)
-        self._log = store.open(log.path)
-        self._maintainer = views.Maintainer(self._log, fields)
-        self._stop = threading.Event()
-        self._problem: ConfluoError | None = None
-        self._thread = threading.Thread(target=self._work, name="indexes", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            while not self._stop.wait(0.0 if self._maintainer.step(self._stop) else 0.2):
-                pass
-        except ConfluoError as e:
-            self._problem = e
-
-    def finish(self, *, complete: bool) -> None:
-        """``complete``: index what is left.  Trouble with an index is only reported: answers do not need it."""
-        self._stop.set()
-        self._thread.join()
-        if complete and self._problem is None:
-            try:
-                self._maintainer.step(wait=5.0)
-            except ConfluoError as e:
-                self._problem = e
-        self._log.close()
-        if self._problem is not None:
-            cli.warn(str(self._problem))
+    try:
+        return duration(text) / 1e9
+    except UsageError as e:
+        e.where = option
+        raise
 
 
 def main(argv: Sequence[str] | None = None) -> int:

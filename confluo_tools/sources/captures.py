@@ -30,13 +30,15 @@ def is_capture(start: bytes) -> bool:
 
 
 @cache
-def packet_schema(*, offset: bool = True, snap: int = 0) -> Schema:
+def packet_schema(*, offset: bool = True, snap: int = 0, telemetry: bool = False) -> Schema:
     """The packet schema as captures fill it.
 
     ``offset``: with the field file_offset.  ``snap``: with the first ``snap`` bytes of each packet in a field raw.
+    ``telemetry``: with the fields of in-band telemetry.
     """
     full = builtin("packet")
-    schema = full.project([f.name for f in full.fields if not f.optional or (offset and f.name == "file_offset")])
+    asked = {"file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
+    schema = full.project([f.name for f in full.fields if not f.optional or asked.get(f.name)])
     if not snap:
         return schema
     if not 1 <= snap <= MAX_SNAP:

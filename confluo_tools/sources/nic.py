@@ -1,0 +1,383 @@
+"""Network interfaces as packet records: packet sockets with TPACKET_V3 rings.  packet(7), packet_mmap of the kernel.
+
+    nic = open_nic(["eth0"], lanes=2)        sockets, rings and filters are there; nothing is let in yet
+    nic.begin()                              from now on
+    for block in nic: ...                    one reader, or a `Pump` for each lane: nic.pump(0, sink)
+    nic.hush(); nic.counts                   nothing more is let in; what was dropped, by whom
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluo_tools.core.block import Block
+from confluo_tools.core.packet import Packets
+from confluo_tools.core.ring import Pump, Ring
+from confluo_tools.errors import ConfluoError, SchemaError, UsageError
+from confluo_tools.sources import bpf
+from confluo_tools.sources.captures import packet_schema
+from confluo_tools.sources.interfaces import ANY, Interface, find, is_up, missed, use_hardware_time
+
+if TYPE_CHECKING:
+    from confluo_tools.core.ring import Sink
+    from confluo_tools.schema import Schema
+
+FANOUT = {"hash": 0, "rr": 1, "cpu": 2}
+RING = 32 << 20  # bytes of a lane's ring
+LEAST_RING = 128 << 10
+MOST_RING = 1 << 30
+HEADERS = 256  # bytes of each packet that the kernel copies, if no more are kept: headers end before
+RETIRE = 8  # ms after which the kernel hands over a block that is not full
+MOST_LANES = 64
+ROWS = 1024
+TICK = 0.1  # s between two looks at the interfaces
+_ALL = 0x0003  # ETH_P_ALL
+_PACKET = 263  # SOL_PACKET and its options
+_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _RESERVE = 1, 5, 6, 10, 12
+_FANOUT, _UNIQUE, _IGNORE_OUTGOING = 18, 0x2000, 23
+_V3 = 2
+_PROMISCUOUS = 1
+
+
+class Drops(NamedTuple):
+    """What the kernel counted for a capture: packets that passed the kernel's filter, of them those for which the ring
+    had no room, how often the ring was full; packets that the NIC itself had no room for.
+    """
+
+    packets: int
+    dropped: int
+    frozen: int
+    missed: int
+
+
+class Tap:
+    """One packet socket with its ring: what one lane sees of one interface."""
+
+    def __init__(self, interface: Interface, size: int, retire: int, snap: int) -> None:
+        self.interface = interface
+        self.packets = self.dropped = self.frozen = 0
+        self.socket = _packet_socket(interface)
+        try:
+            block = _block_size(size, snap)
+            count = max(size // block, 2)
+            self.socket.setsockopt(_PACKET, _VERSION, _V3)
+            self.socket.setsockopt(_PACKET, _RESERVE, 16)
+            with suppress(OSError):  # Linux 4.20; the ring leaves them out, too
+                if interface.loopback:
+                    self.socket.setsockopt(_PACKET, _IGNORE_OUTGOING, 1)
+            request = struct.pack("IIIIIII", block, count, 2048, block // 2048 * count, retire, 0, 0)
+            try:
+                self.socket.setsockopt(_PACKET, _RX_RING, request)
+                self.ring = Ring(self.socket.fileno(), block, count)
+            except OSError as e:
+                why = f"no memory for a ring of {size} bytes" if e.errno == errno.ENOMEM else f"no ring: {e.strerror}"
+                raise ConfluoError(why, where=interface.name, hint="--ring makes it smaller") from None
+            bpf.attach(self.socket.fileno(), bpf.DROP)  # before the socket is bound: it must not see anything yet
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def bind(self, promiscuous: bool) -> None:
+        """Connect the socket with its interface."""
+        interface = self.interface
+        try:
+            self.socket.bind(("" if interface.name == ANY else interface.name, _ALL))
+            if promiscuous and interface.index and not interface.loopback:
+                member = struct.pack("IHH8s", interface.index, _PROMISCUOUS, 0, b"")
+                self.socket.setsockopt(_PACKET, _MEMBERSHIP, member)
+        except OSError as e:
+            raise ConfluoError(f"cannot be captured: {e.strerror}", where=interface.name) from None
+
+    def join(self, group: int, kind: int) -> int:
+        """Share packets with the other sockets of a group; ``group`` -1 makes one.  Returns its number."""
+        try:
+            if group < 0:
+                self.socket.setsockopt(_PACKET, _FANOUT, (kind | _UNIQUE) << 16)
+                return self.socket.getsockopt(_PACKET, _FANOUT) & 0xFFFF
+            self.socket.setsockopt(_PACKET, _FANOUT, group | kind << 16)
+        except OSError as e:
+            why = f"its packets cannot be shared among lanes: {e.strerror}"
+            raise ConfluoError(why, where=self.interface.name, hint="--lanes 1 does without") from None
+        return group
+
+    def count(self) -> None:
+        """Add what the kernel counted since the last time (it forgets what it has told)."""
+        with suppress(OSError):
+            packets, dropped, frozen = struct.unpack("III", self.socket.getsockopt(_PACKET, _STATISTICS, 12))
+            self.packets += packets
+            self.dropped += dropped
+            self.frozen += frozen
+
+
+class Nic:
+    """Packets of interfaces, live.  Like `Captures` it iterates as Blocks; lanes of a log each take a `pump` instead.
+
+    ``tell`` is given a line when an interface goes down, comes back or vanishes.
+    """
+
+    live = True
+    total_bytes = None
+    damaged = False
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        schema: Schema | None = None,
+        *,
+        lanes: int = 1,
+        fanout: str = "hash",
+        filter: str = "",
+        snap: int = 0,
+        ring: int = RING,
+        promiscuous: bool = True,
+        timestamps: str = "host",
+        immediate: bool = False,
+        decap: str = "outer",
+        seconds: float | None = None,
+        wait: float = 10.0,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.schema = schema if schema is not None else packet_schema(offset=False, snap=snap)
+        self.warnings: list[str] = []
+        self.lanes, self.gone = lanes, ""
+        self._promiscuous, self._inner, self._patience = promiscuous, decap == "inner", wait
+        self._tell = tell or (lambda line: None)
+        self._stop = False
+        self._next_look = 0.0
+        self._seconds, self._end = seconds, 0.0
+        self.retire = 1 if immediate else RETIRE
+        self.taps: list[list[Tap]] = []  # of each lane
+        self.pumps: list[Pump] = []
+        self.interfaces = [find(name) for name in dict.fromkeys(names)]
+        self._kept = max(HEADERS, snap)
+        for interface in self.interfaces:
+            if timestamps == "hardware":
+                use_hardware_time(interface)
+        self._programs = {i.name: self._program(i, filter) for i in self.interfaces}
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            for _ in range(lanes):
+                self.taps.append([])
+                for interface in self.interfaces:
+                    tap = Tap(interface, ring, self.retire, self._kept)
+                    self.taps[-1].append(tap)
+                    if timestamps == "hardware":
+                        tap.socket.setsockopt(_PACKET, 17, 1 << 6)  # PACKET_TIMESTAMP, RAW_HARDWARE
+            for number in range(len(self.interfaces)):
+                group = -1
+                for lane in self.taps:
+                    lane[number].bind(promiscuous)
+                    if lanes > 1:
+                        group = lane[number].join(group, FANOUT[fanout])
+        except BaseException:
+            self.close()
+            raise
+        self._missed = {i.name: missed(i.name) for i in self.interfaces}
+
+    def _program(self, interface: Interface, filter: str) -> bytes:
+        if not filter:
+            return bpf.keep(self._kept)
+        link = None if interface.name == ANY else interface.link
+        return bpf.compile(filter, link, self._kept, interface.name)
+
+    def __enter__(self) -> Nic:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def begin(self) -> None:
+        """From now on packets are taken."""
+        for interface in self.interfaces:
+            if interface.index and not is_up(interface.index):
+                interface.up = False
+                self._tell(f"{interface.name}: is down; its packets will be captured when it is up")
+        for tap in self._all():
+            self._reset(tap)
+            bpf.attach(tap.socket.fileno(), self._programs[tap.interface.name])
+        if self._seconds is not None:
+            self._end = time.monotonic() + self._seconds
+
+    def _all(self) -> list[Tap]:
+        return [tap for lane in self.taps for tap in lane]
+
+    def _reset(self, tap: Tap) -> int:
+        return tap.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    def packets(self) -> Packets:
+        """A parser of batches for our schema."""
+        rows = max(min(ROWS, (1 << 22) // self.schema.layout.row_bytes), 16)
+        try:
+            return Packets(self.schema.layout, inner=self._inner, rows=rows)
+        except ValueError as e:
+            raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
+
+    def pump(self, lane: int | None = None, sink: Sink | None = None) -> Pump:
+        """What takes the packets of one lane (None: of all).  With ``sink`` it runs by itself, see `Pump.run`."""
+        taps = self._all() if lane is None else self.taps[lane]
+        pump = Pump([tap.ring for tap in taps], self.packets(), self.wake, sink=sink)
+        self.pumps.append(pump)
+        return pump
+
+    def __iter__(self) -> Iterator[Block]:
+        pump = self.pump()
+        while not self._stop and not self.gone:
+            left = self._end - time.monotonic() if self._end else TICK
+            block = pump.next(max(int(min(left, TICK) * 1000), 0))
+            if block is not None:
+                yield block
+            if pump.failed:
+                self.clear()
+            self.look()
+        self.hush()
+        pump.go()
+        while (block := pump.next(self.settled)) is not None:
+            yield block
+
+    @property
+    def settled(self) -> int:
+        """ms after which nothing more can come from a ring that is hushed."""
+        return 2 * self.retire + 2
+
+    def clear(self) -> None:
+        """Read what the sockets have to tell: as long as nobody does, waiting for packets comes back at once."""
+        for tap in self._all():
+            self._reset(tap)
+
+    def look(self) -> None:
+        """Every now and then: is the time over, has an interface gone or come back?  ``gone``: all have, for good."""
+        now = time.monotonic()
+        if self._end and now >= self._end:
+            self.stop()
+        if now < self._next_look:
+            return
+        self._next_look = now + TICK
+        for number, interface in enumerate(self.interfaces):
+            if interface.name != ANY:
+                self._look_at(number, interface, now)
+        lost = [i for i in self.interfaces if i.lost_since and now - i.lost_since >= self._patience]
+        if lost and len(lost) == len(self.interfaces):
+            self.gone = ", ".join(i.name for i in lost)
+
+    def _look_at(self, number: int, interface: Interface, now: float) -> None:
+        name = interface.name
+        if not interface.lost_since:
+            up = is_up(interface.index)
+            if up is None:
+                interface.lost_since = now
+                self._tell(f"{name}: has vanished; the packets before are kept")
+            elif up != interface.up:
+                interface.up = up
+                self._tell(f"{name}: {'is up again' if up else 'went down; packets are captured again when it is up'}")
+            return
+        try:
+            again = find(name)
+        except ConfluoError:
+            return
+        if self.lanes > 1:  # a socket that shares packets cannot be bound anew
+            interface.lost_since = min(interface.lost_since, now - self._patience)
+            return
+        interface.index, interface.up, interface.lost_since = again.index, True, 0.0
+        try:
+            for lane in self.taps:
+                lane[number].bind(self._promiscuous)
+                self._reset(lane[number])
+        except ConfluoError:
+            interface.lost_since = now
+            return
+        self._tell(f"{name}: is there again")
+
+    def stop(self) -> None:
+        """End after what was captured so far.  May be called from a signal handler."""
+        self._stop = True
+        for pump in self.pumps:
+            pump.stop()
+        os.eventfd_write(self.wake, 1)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop
+
+    def hush(self) -> None:
+        """Let nothing more into the rings, and count for the last time."""
+        for tap in self._all():
+            with suppress(OSError):
+                bpf.attach(tap.socket.fileno(), bpf.DROP)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.wake)
+
+    def drops(self) -> Drops:
+        taps = self._all()
+        for tap in taps:
+            tap.count()
+        lost = sum(max(missed(name) - before, 0) for name, before in self._missed.items())
+        return Drops(sum(t.packets for t in taps), sum(t.dropped for t in taps), sum(t.frozen for t in taps), lost)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(pump.packets.wire_bytes for pump in self.pumps)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Bytes on the wire, packets by what the parser noted, and what was dropped by the kernel and by the NIC."""
+        found: dict[str, int] = {"wire_bytes": self.bytes_read, "truncated": 0, "malformed": 0, "bad": 0}
+        for pump in self.pumps:
+            for name, n in pump.packets.counts.items():
+                found[name] = found.get(name, 0) + n
+        drops = self.drops()
+        return found | {"dropped": drops.dropped, "missed": drops.missed, "frozen": drops.frozen}
+
+    def close(self) -> None:
+        for tap in self._all():
+            tap.socket.close()
+        if self.wake >= 0:
+            os.close(self.wake)
+            self.wake = -1
+
+
+def _block_size(ring: int, snap: int) -> int:
+    # Few and large: one wake-up a block.  At least eight of them, each with room for the longest packet.
+    size = 1 << 20
+    while size > 64 << 10 and (size * 8 > ring or ring % size):
+        size //= 2
+    while size < snap + 4096:
+        size *= 2
+    return size
+
+
+def _packet_socket(interface: Interface) -> socket.socket:
+    try:
+        return socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    except PermissionError:
+        hint = (
+            "run it with sudo (and -Z USER), or: sudo setpriv --reuid=$USER --regid=$(id -g) --init-groups "
+            "--inh-caps=+net_raw --ambient-caps=+net_raw confluo-capture ..."
+        )
+        raise ConfluoError("capturing needs the capability CAP_NET_RAW", where=interface.name, hint=hint) from None
+    except OSError as e:
+        raise ConfluoError(f"no packet sockets: {e.strerror}", where=interface.name) from None
+
+
+def ring_size(text: str) -> int:
+    """Bytes of a ring: a multiple of 64 KiB.  UsageError."""
+    from confluo_tools.units import size
+
+    try:
+        wanted = size(text)
+    except ConfluoError as e:
+        raise UsageError(e.what, where="--ring", hint="write it as 64MiB") from None
+    if not LEAST_RING <= wanted <= MOST_RING:
+        raise UsageError(f"a ring of {text} is not possible", where="--ring", hint="128KiB to 1GiB are")
+    return -(-wanted // (64 << 10)) * (64 << 10)
+
+
+def open_nic(names: Sequence[str], schema: Schema | None = None, **options: object) -> Nic:
+    """Open interfaces for capture; see `Nic` and confluo-capture(1) for the options."""
+    return Nic(names, schema, **options)  # type: ignore[arg-type]
