@@ -61,8 +61,6 @@ class Cutter:
         try:
             self._open_local()
             self._open_remote()
-            if not self._named:
-                raise ConfluoError(f"no log is left: {self.missing[0].where}: {self.missing[0].reason}")
             self._check_names()
             self._cut = Cut([log.control for log in self._logs]) if self._logs else None
             self._round = self._new_round()
@@ -74,7 +72,7 @@ class Cutter:
 
     def _lost(self, named: Sequence[_Named], problem: ConfluoError) -> None:
         # These logs cannot be had: an error, unless a partial answer will do.
-        if not self.partial:
+        if not self.partial or len(named) == len(self._named):
             raise problem
         for one in named:
             self.missing.append(Missing(one.text, problem.what if problem.where else str(problem)))
@@ -101,15 +99,19 @@ class Cutter:
             if named.address is not None:
                 hosts.setdefault(named.address.host, []).append(named)
         groups = list(hosts.values())
+        for group in groups:
+            if len(group) > MAX_LOGS:
+                where = group[0].address.label if group[0].address is not None else ""
+                raise UsageError(f"{len(group)} logs of one host; at most {MAX_LOGS} are possible", where=where)
         peers = begin([group[0].address for group in groups if group[0].address is not None], self.shell)
         try:
-            for peer, group in zip(peers, groups, strict=True):
+            for i, (peer, group) in enumerate(zip(peers, groups, strict=True)):
                 if isinstance(peer, Peer):
-                    if len(group) > MAX_LOGS:
-                        what = f"{len(group)} logs of one host; at most {MAX_LOGS} are possible"
-                        raise UsageError(what, where=peer.name)
-                    paths = [n.address.path for n in group if n.address is not None]
-                    peer.send(wire.frame(wire.OPEN, {"logs": paths}))
+                    try:
+                        paths = [n.address.path for n in group if n.address is not None]
+                        peer.send(wire.frame(wire.OPEN, {"logs": paths}))
+                    except RemoteError as e:
+                        peers[i] = e
             for peer, group in zip(peers, groups, strict=True):
                 try:
                     if isinstance(peer, RemoteError):
@@ -172,20 +174,22 @@ class Cutter:
 
     def take(self, deadline: int, options: dict[str, Any] | None = None) -> Snapshot:
         """One atomic cut.  ``deadline``: ns that all have to freeze and thaw in, more in later tries."""
-        late: list[Peer] = []
-        for attempt in range(TRIES):
-            limit = min(deadline * GROWTH**attempt, MAX_DEADLINE)
+        attempt = 0
+        while True:
             start = time.time_ns()
-            answers, held = self._snap(limit)
+            answers, held = self._snap(min(deadline * GROWTH**attempt, MAX_DEADLINE))
+            attempt += 1
+            pairs = list(zip(self._peers, answers, strict=True))
+            late = [peer for (peer, _), a in pairs if a.problem == "late"]
             taken = start + self._round.freeze_ns
-            late = [peer for (peer, _), a in zip(self._peers, answers, strict=True) if not a.problem and not a.held]
-            late += [peer for (peer, _), a in zip(self._peers, answers, strict=True) if a.problem == "late"]
-            answers = self._drop_failed(answers, late if attempt + 1 == TRIES else [])
-            if held and all(a.held for a in answers) and self._named:
-                return self._snapshot(taken, answers, attempt + 1, options or {})
-        if late:
-            raise self._too_late(late[0])
-        raise ConfluoError("a freeze ended before its thaw", hint="a longer --deadline helps on a busy machine")
+            answers = self._drop_failed(answers, late if attempt == TRIES else [])
+            if held and all(a.held for a in answers):
+                return self._snapshot(taken, answers, attempt, options or {})
+            if attempt == TRIES:
+                if not late:
+                    hint = "a longer --deadline helps on a busy machine or a slow network"
+                    raise ConfluoError("a freeze ended before its thaw", hint=hint)
+                attempt = 0  # those that were late are gone; the others may make it
 
     def _snap(self, limit: int) -> tuple[list[Answer], bool]:
         try:
@@ -216,8 +220,6 @@ class Cutter:
             freeze, total = self._round.freeze_ns, self._round.total_ns
             self._round = self._new_round()
             self._last = freeze, total
-            if not self._named:
-                raise problems[0][2]
         else:
             self._last = self._round.freeze_ns, self._round.total_ns
         return left
