@@ -40,6 +40,14 @@ class _Named:
         self.path, self.uuid, self.kind = text, "", ""
 
 
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Cutter:
     """Takes snapshots of ``names`` (PATH or HOST:PATH); ``here`` is the name of this host.
 
@@ -163,6 +171,8 @@ class Cutter:
             if other is not named:
                 raise UsageError("is the same log twice", where=f"{other.text}, {named.text}")
             check_name(self._host(named))
+            if not _is_text(named.path):
+                raise UsageError("has a name that is not UTF-8", where=named.text, hint="rename it, or link to it")
 
     def _host(self, named: _Named) -> str:
         return named.address.label if named.address is not None else self.here

@@ -9,7 +9,6 @@ anchors, bounded sizes, every value checked).  confluo-snapshot(1) describes its
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -34,12 +33,12 @@ class LogCut(NamedTuple):
     uuid: str
     kind: str
     tails: tuple[int, ...]
-    firsts: tuple[int, ...] = ()  # the first row that each lane kept: what retention had removed before
+    firsts: tuple[int, ...] = ()  # the first row that each lane kept, () for none removed: see store.retain
     frozen_ns: int = 0  # from freeze to thaw
 
     @property
     def version(self) -> Version:
-        return Version(self.tails, map(min, self.firsts, self.tails))
+        return Version(self.tails, map(min, self.firsts or [0] * len(self.tails), self.tails))
 
     @property
     def rows(self) -> int:
@@ -81,7 +80,7 @@ class Snapshot:
         return sum(log.rows for log in self.logs)
 
     def text(self) -> str:
-        """The file.  Strings are quoted as JSON has it, which YAML reads too."""
+        """The file.  YAML that other programs read too."""
         from confluo_tools import units
 
         out = [
@@ -171,11 +170,21 @@ def check_log(cut: LogCut, uuid: bytes, tails: tuple[int, ...], where: str) -> V
 
 
 def _quote(text: str) -> str:
-    return json.dumps(os.fsencode(text).decode("utf-8", "backslashreplace"), ensure_ascii=False)
+    """A YAML string in double quotes."""
+    text = os.fsencode(text).decode("utf-8", "backslashreplace")
+    return '"' + "".join(_escape(c) for c in text) + '"'
+
+
+def _escape(c: str) -> str:
+    if c in '"\\':
+        return "\\" + c
+    if c.isprintable():
+        return c
+    return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
 
 
 def _scalar(value: Any) -> str:
-    return _quote(value) if isinstance(value, str) else json.dumps(value)
+    return _quote(value) if isinstance(value, str) else str(value)
 
 
 def _read(path: str) -> bytes:
