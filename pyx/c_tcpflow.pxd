@@ -72,15 +72,10 @@ cdef struct Side:               # one direction of a conversation
     int8_t scale
     uint8_t has
 
-cdef struct Flow:
-    uint64_t key[5]             # lower end, higher end (16 bytes each); ports and IP version
+cdef struct Flow:               # all zero is a valid one without lists; `start_side` both sides before use
     Side side[2]                # sent by the lower end, by the higher
     int64_t syn_ts              # of the last SYN
     int64_t rtt                 # of the handshake; 0 when not known
-    uint64_t stamp              # when it went to the front of the list of flows in use
-    uint32_t chain              # next flow with the same place in the table + 1
-    uint32_t newer              # in the order of use, + 1
-    uint32_t older
 
 cdef struct Packet:
     int64_t ts

@@ -1,23 +1,14 @@
 """TCP conversations followed packet by packet: the fields that `--analyze tcp` adds.  Manual: confluo-tcp(7)."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
-from libc.stdlib cimport calloc, realloc, free
 from libc.string cimport memcpy, memset
+from c_keyed cimport keyed_fetch, keyed_find, keyed_free, keyed_hash, keyed_init, prefetch
 from c_tcpflow cimport (
-    ACK, SYN, A_REUSED, HAS_BASE, SCALE_UNKNOWN, Flow, Packet, Side, Verdict, analyse, forget, handshake, start_side)
+    ACK, SYN, A_REUSED, HAS_BASE, SCALE_UNKNOWN, Flow, Memory, Packet, Side, Verdict, analyse, forget, handshake,
+    start_side)
 from confluo_tools.core.block cimport Block, Layout
 cimport cython
 import os
-
-cdef extern from *:
-    """
-    static inline uint64_t mum2(uint64_t a, uint64_t b) {
-        unsigned __int128 r = (unsigned __int128)a * b;
-        return (uint64_t)r ^ (uint64_t)(r >> 64);
-    }
-    """
-    uint64_t mum2(uint64_t a, uint64_t b) noexcept nogil
-    void prefetch "__builtin_prefetch"(const void* p) noexcept nogil
 
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void** out, size_t align, size_t size)
@@ -60,7 +51,6 @@ cdef enum:
     OPT_WSCALE = 2
     DAMAGED = 3                 # notes: truncated, malformed
     BATCH = 32                  # rows whose flows are fetched together
-    FIRST = 1024                # flows there is room for at first
     MOST_SEGMENTS = 1 << 22     # 64 MiB of unacknowledged segments
 
 
@@ -75,9 +65,10 @@ cdef class TcpFlows:
     def __cinit__(self, Layout layout not None, Layout result not None, uint32_t most=1 << 18,
                   uint64_t segments=MOST_SEGMENTS):
         cdef int i, k
+        cdef uint64_t seed[2]
         if not 1 <= most <= 1 << 26:
             raise ValueError(f"{most} flows")
-        self.layout, self.result, self.most = layout, result, most
+        self.layout, self.result = layout, result
         for i in range(NEEDS):
             k = layout.get(USED[i])
             if k < 0 and USED[i] in NEEDED:
@@ -91,24 +82,25 @@ cdef class TcpFlows:
             if result.names[layout.n + i] != ADDED[i] or result.column[layout.n + i].width != ADDED_WIDTHS[i]:
                 raise ValueError(f"{ADDED[i]} is not where it should be")
         secret = os.urandom(16)
-        self.seed[0] = int.from_bytes(secret[:8], "little") | 1
-        self.seed[1] = int.from_bytes(secret[8:], "little") | 1
+        seed[0] = int.from_bytes(secret[:8], "little")
+        seed[1] = int.from_bytes(secret[8:], "little")
         self.memory.most = segments
-        self.room = min(most, <uint32_t>FIRST)
-        self.mask = FIRST - 1
-        self.flow = <Flow*>calloc(self.room, sizeof(Flow))
-        self.bucket = <uint32_t*>calloc(self.mask + 1, sizeof(uint32_t))
-        if self.flow == NULL or self.bucket == NULL:
+        if not keyed_init(&self.flows, 5, sizeof(Flow), most, seed):
             raise MemoryError
+        self.flows.drop, self.flows.context = _drop, &self.memory
 
     def __dealloc__(self):
-        cdef uint32_t i
-        if self.flow != NULL:
-            for i in range(self.count):
-                free(self.flow[i].side[0].list)
-                free(self.flow[i].side[1].list)
-        free(self.flow)
-        free(self.bucket)
+        keyed_free(&self.flows)
+
+    @property
+    def count(self):
+        """Flows in memory."""
+        return self.flows.count
+
+    @property
+    def evicted(self):
+        """Flows forgotten because there were too many."""
+        return self.flows.evicted
 
     def apply(self, Block block not None):
         """The block with the fields of the analysis; its other columns are shared.  Blocks must come in order."""
@@ -141,15 +133,10 @@ cdef class TcpFlows:
     cdef int run(self, Block block, Block out) noexcept nogil:
         cdef Row batch[BATCH]
         cdef uint32_t row = 0, n, i
-        cdef uint64_t at
         while row < block.rows:
             n = self._gather(block, &row, batch)
             for i in range(n):
-                at = self.bucket[batch[i].hash & self.mask]
-                if at:
-                    prefetch(&self.flow[at - 1])
-                    prefetch(&self.flow[at - 1].side[0])
-                    prefetch(&self.flow[at - 1].side[1])
+                keyed_fetch(&self.flows, batch[i].hash)
             for i in range(n):
                 if self._one(block, out, &batch[i]):
                     return 1
@@ -171,7 +158,7 @@ cdef class TcpFlows:
                 continue
             batch[n].row = r
             self._key(block, &batch[n])
-            prefetch(&self.bucket[batch[n].hash & self.mask])
+            prefetch(&self.flows.bucket[batch[n].hash & self.flows.mask])
             n += 1
             r += 1
         row[0] = r
@@ -188,8 +175,6 @@ cdef class TcpFlows:
         cdef uint64_t sport = (<const uint16_t*>block.col[self.column[N_SPORT]])[r]
         cdef uint64_t dport = (<const uint16_t*>block.col[self.column[N_DPORT]])[r]
         cdef const uint8_t* column = self._col(block, N_VERSION)
-        cdef int i
-        cdef uint64_t h
         if column != NULL:
             version = column[r]
         source[1] = target[1] = 0
@@ -207,112 +192,16 @@ cdef class TcpFlows:
         else:
             b.key[0], b.key[1], b.key[2], b.key[3] = source[0], source[1], target[0], target[1]
             b.key[4] = sport << 16 | dport | <uint64_t>version << 32
-        h = self.seed[0]
-        for i in range(5):
-            h = mum2(h ^ b.key[i], self.seed[1])
-        b.hash = h
-
-    cdef uint32_t find(self, const uint64_t* key, uint64_t hash) noexcept nogil:
-        """The flow, new if need be; the number is + 1, 0 without memory."""
-        cdef uint32_t i = self.bucket[hash & self.mask]
-        cdef Flow* f
-        while i:
-            f = &self.flow[i - 1]
-            if (f.key[0] == key[0] and f.key[2] == key[2] and f.key[4] == key[4]
-                    and f.key[1] == key[1] and f.key[3] == key[3]):
-                if self.packets - f.stamp > self.most >> 3:
-                    self.touch(i)
-                return i
-            i = f.chain
-        if self.count == self.most:
-            i = self.oldest
-            self.unlink(i)
-            self.evicted += 1
-        else:
-            if self.count == self.room and self.more():
-                return 0
-            self.count += 1
-            i = self.count
-        f = &self.flow[i - 1]
-        memcpy(f.key, key, sizeof(f.key))
-        self._restart(f)
-        f.chain = self.bucket[hash & self.mask]
-        self.bucket[hash & self.mask] = i
-        f.newer, f.older, f.stamp = 0, self.newest, self.packets
-        if self.newest:
-            self.flow[self.newest - 1].newer = i
-        else:
-            self.oldest = i
-        self.newest = i
-        return i
+        b.hash = keyed_hash(&self.flows, b.key)
 
     cdef void _restart(self, Flow* f) noexcept nogil:
         start_side(&f.side[0])
         start_side(&f.side[1])
         f.rtt = f.syn_ts = 0
 
-    cdef int more(self) noexcept nogil:
-        """Room for twice as many flows; places are computed anew."""
-        cdef uint64_t room = min(<uint64_t>self.room * 2, <uint64_t>self.most)
-        cdef Flow* flow = <Flow*>realloc(self.flow, room * sizeof(Flow))
-        cdef uint32_t* bucket
-        cdef uint32_t i, place, mask = self.mask
-        if flow == NULL:
-            return 1
-        self.flow, self.room = flow, <uint32_t>room
-        while mask + 1 < room:
-            mask = mask * 2 + 1
-        if mask != self.mask:
-            bucket = <uint32_t*>calloc(<size_t>mask + 1, sizeof(uint32_t))
-            if bucket == NULL:
-                return 1
-            free(self.bucket)
-            self.bucket, self.mask = bucket, mask
-            for i in range(self.count):
-                place = self._place(&flow[i])
-                flow[i].chain = bucket[place]
-                bucket[place] = i + 1
-        return 0
-
-    cdef uint32_t _place(self, const Flow* f) noexcept nogil:
-        cdef uint64_t h = self.seed[0]
-        cdef int i
-        for i in range(5):
-            h = mum2(h ^ f.key[i], self.seed[1])
-        return <uint32_t>(h & self.mask)
-
-    cdef void touch(self, uint32_t i) noexcept nogil:
-        """To the front of the order of use."""
-        cdef Flow* f = &self.flow[i - 1]
-        f.stamp = self.packets
-        if self.newest == i:
-            return
-        self.flow[f.newer - 1].older = f.older
-        if f.older:
-            self.flow[f.older - 1].newer = f.newer
-        else:
-            self.oldest = f.newer
-        f.newer, f.older = 0, self.newest
-        self.flow[self.newest - 1].newer = i
-        self.newest = i
-
-    cdef void unlink(self, uint32_t i) noexcept nogil:
-        """Forget flow i - 1, the oldest."""
-        cdef Flow* f = &self.flow[i - 1]
-        cdef uint32_t* p = &self.bucket[self._place(f)]
-        while p[0] != i:
-            p = &self.flow[p[0] - 1].chain
-        p[0] = f.chain
-        self.oldest = f.newer
-        if f.newer:
-            self.flow[f.newer - 1].older = 0
-        else:
-            self.newest = 0
-        forget(&f.side[0], &self.memory)
-        forget(&f.side[1], &self.memory)
-
     cdef int _one(self, Block block, Block out, Row* b) noexcept nogil:
-        cdef uint32_t r = b.row, i
+        cdef uint32_t r = b.row
+        cdef bint fresh = False
         cdef Packet p
         cdef Verdict v
         cdef Flow* f
@@ -321,10 +210,11 @@ cdef class TcpFlows:
         cdef const uint8_t* shift = self._col(block, N_SCALE)
         cdef int n = self.layout.n
         self.packets += 1
-        i = self.find(b.key, b.hash)
-        if i == 0:
+        f = <Flow*>keyed_find(&self.flows, b.key, b.hash, &fresh)
+        if f == NULL:
             return 1
-        f = &self.flow[i - 1]
+        if fresh:
+            self._restart(f)
         me = &f.side[b.side]
         p.ts = (<const int64_t*>block.col[self.column[N_TS]])[r]
         p.seq = (<const uint32_t*>block.col[self.column[N_SEQ]])[r]
@@ -361,6 +251,12 @@ cdef class TcpFlows:
         (<int64_t*>out.col[n + 7])[r] = v.ack_rtt
         (<int64_t*>out.col[n + 8])[r] = v.irtt
         return 0
+
+
+cdef void _drop(void* context, void* value) noexcept nogil:
+    cdef Flow* f = <Flow*>value
+    forget(&f.side[0], <Memory*>context)
+    forget(&f.side[1], <Memory*>context)
 
 
 cdef inline size_t _bytes(uint32_t width, uint32_t rows) noexcept nogil:

@@ -12,9 +12,10 @@ WIDTHS: tuple[int, ...]
 class TcpFlows:
     layout: Layout
     result: Layout
-    count: int
-    most: int
     packets: int
-    evicted: int
     def __init__(self, layout: Layout, result: Layout, most: int = 262144, segments: int = 4194304) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def evicted(self) -> int: ...
     def apply(self, block: Block) -> Block: ...

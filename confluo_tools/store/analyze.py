@@ -143,7 +143,8 @@ class Analyzed(Reader):
     def _restricted(self, expr: Any, columns: Sequence[int] | None) -> Iterator[Block]:
         """Rows of the input that the analyses must see, with the columns that anybody looks at."""
         from confluo_tools.expr import Expr
-        from confluo_tools.expr.leaves import TRUE, columns as columns_of
+        from confluo_tools.expr.leaves import TRUE
+        from confluo_tools.expr.leaves import columns as columns_of
 
         tree = whole_flows(expr.tree, self.schema) if all(a.by_flow for a in self.analyses) else None
         pushed = Expr(expr.text, self.reader.schema, expr.syntax, TRUE if tree is None else tree)
