@@ -30,8 +30,8 @@ FILTERS = {
 QUESTIONS = [
     "filter dns", "filter web and len > 100", "filter big or filter dns", "not filter web", "filter none or port == 22",
     "filter all and filter hops", "port == 53", "port == 53 and len > 600", "len > 600 and (port == 53 or temp < 0)",
-    "filter web and port == 80", "filter west and filter eth", "filter dns and filter web", "name like eth* and kind == 1",
-    "not (len > 600)", "filter hops and not filter big", "",
+    "filter web and port == 80", "filter west and filter eth", "filter dns and filter web",
+    "name like eth* and kind == 1", "not (len > 600)", "filter hops and not filter big", "",
 ]  # fmt: skip
 
 
@@ -220,7 +220,8 @@ def test_damaged_bytes_are_noticed_and_scanned_around(log, seed):
 # --- aggregates
 
 AGGS = {
-    "bytes": ("sum(len), count", "web", "", "port"), "load": ("avg(load), max(temp), min(len)", None, "kind == 1", "src/28"),
+    "bytes": ("sum(len), count", "web", "", "port"),
+    "load": ("avg(load), max(temp), min(len)", None, "kind == 1", "src/28"),
     "plain": ("count, avg(len), stddev(temp), min(ts), max(ts)", "big", "temp > 0", ""),
     "wide": ("count, first(len), last(len), p90(len), distinct(port), rate", None, "", "name, src"),
 }  # fmt: skip
@@ -325,7 +326,7 @@ def test_any_history_of_views_and_rows(tmp_path_factory, data):
             rollup, _ = view.fold(log, version, question.rollup)
             assert answer(question, rollup) == by_scan(log, version, view, question)
     writer.close()
-    maintainer.step()
+    views.Maintainer(log).step()  # a new one looks at every file; the old one believes what it has seen
     for view in views.views(log):
         assert views.coverage(log, view, log.version())[:2] == (log.version().rows,) * 2
         assert list(views.check(log, view)) == []

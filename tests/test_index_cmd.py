@@ -27,8 +27,9 @@ def log(tmp_path):
 
 def rows(done: subprocess.CompletedProcess[bytes]) -> list[list[str]]:
     head, *lines = done.stdout.decode().splitlines()
-    assert head == "#fields\tindex\tbucket\tcovered\trows\tbytes"
-    return [line.split("\t") for line in lines]
+    assert head == "#fields\tkind\tname\tbucket\tcovered\trows\tbytes\tdefinition"
+    assert all(line.split("\t")[0] == "index" for line in lines)
+    return [line.split("\t")[1:6] for line in lines]
 
 
 def queried(path, text="port == 53") -> int:
@@ -67,15 +68,15 @@ def test_an_empty_list_is_nothing_found(log):
 def test_formats_and_stat(log):
     done = run("confluo-index", log.path, "add", "port", "--stat", "--stats", "-J")
     assert json.loads(done.stdout) == {
-        "index": "port", "bucket": 1, "covered": 140_000, "rows": 140_000,
-        "bytes": int(rows(run("confluo-index", log.path))[0][4]),
+        "kind": "index", "name": "port", "bucket": 1, "covered": 140_000, "rows": 140_000,
+        "bytes": int(rows(run("confluo-index", log.path))[0][4]), "definition": "port",
     }  # fmt: skip
     assert b"index of port: 3 blocks, 140,000 rows in" in done.stderr
     status, text = on_terminal("confluo-index", log.path)
     assert status == 0
     first, second = text.replace("\r", "").splitlines()
-    assert first.split()[:2] == ["INDEX", "BUCKET"]
-    assert second.split()[:3] == ["port", "1", "140,000"]
+    assert first.split()[:3] == ["KIND", "NAME", "BUCKET"]
+    assert second.split()[:4] == ["index", "port", "1", "140,000"]
     assert max(map(len, (first, second))) < 80
 
 
@@ -216,3 +217,89 @@ def test_full_disk_leaves_queries_alone(log):
     assert run("confluo-index", log.path, "update").returncode == 0
     assert rows(run("confluo-index", log.path))[0][2] == "140000"
     assert np.isclose(float(rows(run("confluo-index", log.path))[0][4]) / 140_000, 2.1, atol=0.15)
+
+
+# --- filters and aggregates
+
+
+def test_filters_and_aggregates(log):
+    done = run("confluo-index", log.path, "add", "filter", "dns", "port == 53")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = run("confluo-index", log.path, "add", "aggregate", "bytes", "sum(len),", "count", "--filter", "dns", "--by",
+               "src/24", "--bucket", "10ms", "--stats")  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"aggregate bytes: 3 blocks, 140,000 rows in" in done.stderr
+    run("confluo-index", log.path, "add", "port")
+    done = run("confluo-index", log.path, "-J")
+    listed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(v["kind"], v["name"], v["bucket"], v["covered"], v["definition"]) for v in listed] == [
+        ("index", "port", 1, 140_000, "port"), ("filter", "dns", 0, 140_000, "port == 53"),
+        ("aggregate", "bytes", 10_000_000, 140_000, "sum(len), count of filter dns by src/24"),
+    ]  # fmt: skip
+    only = run("confluo-index", log.path, "list", "filter", "-J")
+    assert json.loads(only.stdout) == listed[1]
+    assert queried(log.path, "filter dns") == queried(log.path) == log.truth
+    done = run("confluo-index", log.path, "drop", "filter", "dns")
+    assert (done.returncode, done.stderr.decode().strip()) == (
+        2, f"confluo-index: {log.path}: aggregate 'bytes' is made of filter 'dns'; "
+        "confluo-index LOG drop aggregate bytes first")  # fmt: skip
+    assert run("confluo-index", log.path, "rebuild", "aggregate", "bytes").returncode == 0
+    assert run("confluo-index", log.path, "check").returncode == 0
+    assert run("confluo-index", log.path, "drop", "aggregate", "bytes").returncode == 0
+    assert run("confluo-index", log.path, "drop", "filter", "dns").returncode == 0
+    gone = run("confluo-index", log.path, "drop", "filter", "dns")
+    assert (gone.returncode, gone.stderr.strip().endswith(b"there was no filter 'dns'")) == (0, True)
+    history = Path(log.path, "multilog.yaml").read_text()
+    assert all(word in history for word in ("dns", "sum(len),", "drop"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["add", "filter"], "add needs a name; for example: confluo-index LOG add filter web 'dst_port in {80, 443}'"),
+        (["add", "filter", "web"], "filter 'web' needs an expression; for example"),
+        (["add", "filter", "web", "prot == 1"], "expression, column 1: no field 'prot' in schema 'lab'"),
+        (["add", "filter", "web", "filter x"], "there is no filter 'x'; write out its text"),
+        (["add", "filter", "a/b", "port == 1"], "a view cannot be called 'a/b'"),
+        (["add", "filter", "new", "ts > 5m ago"], "filter 'new' cannot be: it counts from now"),
+        (["add", "aggregate", "x"], "aggregate 'x' needs to be told what it computes; for example"),
+        (["add", "aggregate", "x", "sum(name)"], "sum needs numbers; name is bytes(12)"),
+        (["add", "aggregate", "x", "count", "--filter", "y"], "there is no filter 'y'"),
+        (["add", "aggregate", "x", "count", "--by", "1s"], "the step of time is not a key; write e.g. --bucket 10ms"),
+        (["add", "aggregate", "count", "count"], "'count' is the name of a function"),
+        (["add", "port", "--by", "src"], "--by goes with add aggregate"),
+        (["rebuild", "filter", "y"], "there is no filter 'y'; confluo-index LOG lists them"),
+    ],
+)
+def test_bad_definitions(log, words, message):
+    done = run("confluo-index", log.path, *words)
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+    assert done.stderr.startswith(b"confluo-index: ")
+    assert views.views(log) == []
+
+
+def test_following_keeps_all_kinds(log):
+    run("confluo-index", log.path, "add", "filter", "dns", "port == 53")
+    run("confluo-index", log.path, "add", "aggregate", "bytes", "sum(len)", "--filter", "dns")
+    follower = subprocess.Popen([BIN / "confluo-index", log.path, "--follow", "--interval", "10ms"],
+                                stderr=subprocess.PIPE, env=environment())  # fmt: skip
+    try:
+        with log.writer() as writer:
+            lab.append(writer, lab.rows(4, writer.number, 140_000, 140_000))
+        end = time.monotonic() + 20
+        late = False
+        while time.monotonic() < end:
+            covered = [views.coverage(log, v, log.version())[0] for v in views.views(log)]
+            if covered == [280_000] * len(covered) and late:
+                break
+            if not late and covered == [280_000] * 2:  # one more while it runs
+                views.add_index(log, "port", update_now=False)
+                late = True
+            time.sleep(0.02)
+        assert covered == [280_000] * 3
+    finally:
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 130
+    assert b"blocks added to views" in follower.stderr.read()
+    follower.stderr.close()

@@ -55,6 +55,13 @@ class AggregateView(base.View):
         self._expr: Expr | None = None
 
     @property
+    def definition(self) -> str:
+        parts = [self.agg]
+        parts += [f"of filter {self.filter}"] if self.filter else []
+        parts += [f"where {self.where}"] if self.where else []
+        return " ".join(parts + ([f"by {self.by}"] if self.by else []))
+
+    @property
     def expr(self) -> Expr:
         """Its rows: what the filter and the expression say."""
         if self._expr is None:

@@ -62,6 +62,11 @@ class View:
         """What confluo-index calls it: `rebuild` and `drop` take it so."""
         return f"{self.kind} {self.label}"
 
+    @property
+    def definition(self) -> str:
+        """What it is, for people."""
+        return self.label
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label!r})"
 

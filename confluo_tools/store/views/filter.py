@@ -41,6 +41,10 @@ class FilterView(base.View):
         self._expr: Expr | None = None
 
     @property
+    def definition(self) -> str:
+        return self.text
+
+    @property
     def expr(self) -> Expr:
         """The expression, compiled.  Raises ExprError."""
         if self._expr is None:

@@ -123,6 +123,7 @@ def update_all(
     parts = log.segments(version)
     added = rows = 0
     gone: set[base.View] = set()
+    fresh = {v for v in wanted if v not in done}  # or with a new segment: a time to look for what is left over
     for part in parts:
         blocks = complete(part)
         rows += part.rows
@@ -136,9 +137,11 @@ def update_all(
             return added, gone
         added += _update_part(part, blocks, behind, worker, anew, gone)
         for view in behind:
-            done.setdefault(view, {})[name] = blocks
+            if name not in done.setdefault(view, {}):
+                fresh.add(view)
+            done[view][name] = blocks
     if version is None:
-        for view in wanted:
+        for view in fresh - gone:
             _forget_removed(log, view, parts)
     return added, gone
 
