@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluo_tools.errors import SchemaError
 from confluo_tools.formats.reader import Reader
@@ -18,6 +18,8 @@ from confluo_tools.schema import Field, Schema
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.core.rollup import Rollup
+
+    Chosen = TypeVar("Chosen", Picks, Picks | None)
 
 HOST = "host"
 HOST_BYTES = 64
@@ -123,6 +125,48 @@ class Shaped(Reader):
         self.reader.close()
 
 
+def merged(
+    schema: Schema, streams: Sequence[Iterator[tuple[Block, Chosen]]], columns: Sequence[int] | None
+) -> Iterator[tuple[Block, Chosen | Picks]]:
+    """Streams of rows by time, ties by stream, each in its own order; a single one is passed through as it is.
+
+    ``columns``: those that are wanted, with the time; None: all.  Without a time one stream follows the other.
+    Rows wait for others to fill a block, but not long: the first go before more is asked of any stream.
+    """
+    field = schema.time_field
+    if len(streams) < 2 or field is None:
+        for stream in streams:
+            yield from stream
+        return
+    from confluo_tools.core.block import Picks as Make
+    from confluo_tools.core.search import Merger
+
+    merger = Merger(schema.layout, len(streams), schema.index(field.name), columns)
+
+    def feed(i: int) -> None:
+        block, picks = next(streams[i], (None, None))
+        merger.load(i, block, Make.of(block.rows) if block is not None and picks is None else picks)
+
+    for i in range(len(streams)):
+        feed(i)
+    due = 0.0
+    while True:
+        block = merger.step()
+        if block is None:
+            i = merger.hungry
+            if i < 0:
+                break
+            block = merger.flush() if time.monotonic() >= due else None
+            if block is None:
+                feed(i)
+                continue
+        yield block, Make.of(len(block))
+        due = time.monotonic() + SOON
+    block = merger.flush()
+    if block is not None:
+        yield block, Make.of(len(block))
+
+
 class Merged(Reader):
     """Several readers of one schema, merged by time."""
 
@@ -134,10 +178,8 @@ class Merged(Reader):
         self._idle: Callable[[], None] | None = None
 
     def blocks(self) -> Iterator[Block]:
-        from confluo_tools.core.block import Picks
-
-        everything = [((block, Picks.of(block.rows)) for block in r) for r in self.readers]
-        for block, picks in self._merge(everything, None):
+        streams: list[Iterator[tuple[Block, Picks | None]]] = [((block, None) for block in r) for r in self.readers]
+        for block, picks in merged(self.schema, streams, None):
             yield block if picks is None else block.take(picks)
 
     def __iter__(self) -> Iterator[Block]:
@@ -150,7 +192,7 @@ class Merged(Reader):
         if by_time and self.schema.time_field is not None:
             ts = self.schema.index(self.schema.time_field.name)
             wanted = None if columns is None else sorted({ts, *columns})
-            yield from self._merge([r.select(expr, wanted) for r in self.readers], wanted)
+            yield from merged(self.schema, [r.select(expr, wanted) for r in self.readers], wanted)
         else:
             for reader in self.readers:
                 yield from reader.select(expr, columns, by_time=by_time)
@@ -172,48 +214,6 @@ class Merged(Reader):
 
     def _sum(self) -> None:
         self.rows = sum([r.rows for r in self.readers])
-
-    def _merge(
-        self, streams: Sequence[Iterator[tuple[Block, Picks | None]]], wanted: Sequence[int] | None
-    ) -> Iterator[tuple[Block, Picks | None]]:
-        from confluo_tools.core.block import Picks
-        from confluo_tools.core.search import Merger
-
-        field = self.schema.time_field
-        if field is None:
-            for stream in streams:
-                yield from stream
-            return
-        if len(streams) == 1:
-            yield from streams[0]
-            return
-        merger = Merger(self.schema.layout, len(streams), self.schema.index(field.name), wanted)
-
-        def feed(lane: int) -> None:
-            block, picks = next(streams[lane], (None, None))
-            if block is not None and picks is None:
-                picks = Picks.of(block.rows)
-            merger.load(lane, block, picks)
-
-        for lane in range(len(streams)):
-            feed(lane)
-        due = time.monotonic()  # the first rows go at once
-        while True:
-            block = merger.step()
-            if block is None:
-                lane = merger.hungry
-                if lane < 0:
-                    break
-                if time.monotonic() >= due:
-                    block = merger.flush()
-                if block is None:
-                    feed(lane)
-                    continue
-            yield block, Picks.of(len(block))
-            due = time.monotonic() + SOON
-        block = merger.flush()
-        if block is not None:
-            yield block, Picks.of(len(block))
 
     def on_idle(self, call: Callable[[], None]) -> None:
         for reader in self.readers:

@@ -11,15 +11,16 @@ A block without postings (beyond the watermark of a view, or of a damaged file) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.block import Block, Picks
 from confluo_tools.core.predicate import Program
-from confluo_tools.core.search import Merger, Search
+from confluo_tools.core.search import Search
 from confluo_tools.errors import UsageError
 from confluo_tools.expr import leaves
 from confluo_tools.expr.describe import describe
+from confluo_tools.formats.merge import merged as merged
 from confluo_tools.store.views.reader import Reader
 
 if TYPE_CHECKING:
@@ -255,35 +256,6 @@ class Plan:
             "filters": [{"name": name, "blocks": blocks} for name, blocks in self._by_filter.items()],
             "steps": steps,
         }
-
-
-def merged(
-    schema: Schema, streams: Sequence[Iterator[tuple[Block, Picks]]], columns: Sequence[int] | None
-) -> Iterator[tuple[Block, Picks]]:
-    """Streams of rows by time, ties by stream, each in its own order; a single one is passed through as it is.
-
-    ``columns``: those that are wanted, with the time; None: all.  Without a time one stream follows the other.
-    """
-    time = schema.time_field
-    if len(streams) < 2 or time is None:
-        for stream in streams:
-            yield from stream
-        return
-    merger = Merger(schema.layout, len(streams), schema.index(time.name), columns)
-    for i, stream in enumerate(streams):
-        merger.load(i, *next(stream, (None, None)))
-    while True:
-        block = merger.step()
-        if block is not None:
-            yield block, Picks.of(len(block))
-            continue
-        i = merger.hungry
-        if i < 0:
-            break
-        merger.load(i, *next(streams[i], (None, None)))
-    block = merger.flush()
-    if block is not None:
-        yield block, Picks.of(len(block))
 
 
 _COUNTERS = ("zone_none", "zone_all", "by_index", "by_scan", "by_list", "rows_in", "posted", "ns")
