@@ -22,9 +22,9 @@ from confluo_tools.formats import dataset
 from confluo_tools.schema import Field
 from confluo_tools.store import archive, archive_reader, retain
 from confluo_tools.store.archive import Archive
-from confluo_tools.store.archive_reader import ArchiveReader, open_log
+from confluo_tools.store.archive_reader import ArchiveReader
 from confluo_tools.store.create import add_columns
-from confluo_tools.store.reader import LogReader
+from confluo_tools.store.reader import LogReader, open_log
 from confluo_tools.store.verify import verify
 from tests.archive_lab import HOUR, QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all, times
 from tests.test_retain import TIMED, block, fill
@@ -202,7 +202,7 @@ def test_copies_of_partitions_count_once(tmp_path: Path) -> None:
     assert rows_of(open_log(log.path, more=both)) == expected
     subprocess.run(["cp", "-r", *(str(p) for p in (tmp_path / "b").glob("host=*")), tmp_path / "a"], check=True)
     assert rows_of(ArchiveReader(str(tmp_path / "a"))) == expected  # batches that lie over each other
-    assert open_log(log.path, with_archive=False, more=both[:1]).count(compile("", TIMED)) == 200
+    assert open_log(log.path, archives=False, more=both[:1]).count(compile("", TIMED)) == 200
 
 
 # -- what a log remembers --------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_where_the_archive_is(tmp_path: Path) -> None:
     told.clear()
     assert len(rows_of(open_log(str(tmp_path / "elsewhere.ml"), warn=told.append), "ts > @80000")[0]) == 800
     assert told == []  # these rows never were there
-    assert len(rows_of(open_log(str(tmp_path / "elsewhere.ml"), warn=told.append, with_archive=False))[0]) == 800
+    assert len(rows_of(open_log(str(tmp_path / "elsewhere.ml"), warn=told.append, archives=False))[0]) == 800
     assert told == []
     (home / "archive").mkdir()  # another archive has taken the place
     other = store.create(home / "o.ml", TIMED)

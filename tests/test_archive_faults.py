@@ -24,8 +24,8 @@ from confluo_tools.formats import dataset
 from confluo_tools.schema import Field, Schema
 from confluo_tools.store import archive, recover, retain
 from confluo_tools.store.archive import Archive
-from confluo_tools.store.archive_reader import ArchiveReader, open_log
-from confluo_tools.store.reader import LogReader
+from confluo_tools.store.archive_reader import ArchiveReader
+from confluo_tools.store.reader import LogReader, open_log
 from confluo_tools.store.verify import verify
 from tests.archive_lab import QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all
 from tests.running import ROOT
@@ -291,7 +291,7 @@ def test_a_file_may_not_grow(tmp_path: Path) -> None:
 # -- everything at once ----------------------------------------------------------------------------------------------
 
 WRITE = """
-import sys
+import sys, time
 sys.path.insert(0, sys.argv[2])
 from tests.test_retain import block
 from confluo_tools import store
@@ -300,6 +300,7 @@ for k in range(40):
     with log.writer(ahead=-1) as w:
         for start in range(0, 2000 if k % 10 else 70000, 2000):
             w.append(block(w.number, w.base + start, 2000, 1 + k * 600))
+    time.sleep(0.03)
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluo_tools.cli.state import note, warn
+from confluo_tools.cli.state import note, state, warn
 from confluo_tools.errors import ConfluoError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Place(NamedTuple):
     address: Address | None = None
     at: LogCut | None = None
     host: str = ""  # what the field `host` says
+    archive: bool = False  # not a log, but an archive (the part of it from ``host``)
 
 
 def remote(name: str) -> Address | None:
@@ -52,10 +53,20 @@ def here() -> str:
 
 
 def places(names: Sequence[str]) -> list[Place]:
-    """Inputs that are all logs, as places."""
+    """Inputs that are all logs or archives, as places: of an archive, one for each host."""
+    from confluo_tools.formats import detect
+
     out = []
     for name in names:
         address = remote(name)
+        if address is None and detect.is_archive(name):
+            from confluo_tools.store.archive_reader import hosts
+
+            there = hosts(name)
+            out += [Place(name, None, None, host, True) for host in there]
+            if not there and len(names) == 1:
+                out.append(Place(name, None, None, "", True))  # it says what is wrong
+            continue
         out.append(Place(name, address, None, address.label if address is not None else here()))
     return out
 
@@ -118,22 +129,36 @@ def _alike(a: Schema, b: Schema) -> bool:
 
 
 def _open(wanted: Sequence[Place], wish: Wish | None, host: bool, partial: bool) -> list[tuple[Place, Reader]]:
-    from confluo_tools.store.reader import LogReader
+    from confluo_tools.store.reader import open_log
 
+    archives = list(dict.fromkeys(place.path for place in wanted if place.archive))
+    known: list[str] = []  # logs that bring their rows from the archives themselves
     elsewhere = [place for place in wanted if place.address is not None]
     asked = iter(_ask(elsewhere, wish, host))
     out: list[tuple[Place, Reader]] = []
     problems: list[ConfluoError] = []
     try:
         for place in wanted:
+            if place.archive:
+                continue
             if place.address is None:
-                out.append((place, LogReader(place.path, warn=warn, note=note, at=place.at)))
+                log = open_log(
+                    place.path, archives=state.archives, more=archives, warn=warn, note=note, at=place.at
+                )
+                out.append((place, log))
+                known.append(log.log.uuid.hex())
                 continue
             answer = next(asked)
             if isinstance(answer, ConfluoError):
                 problems.append(answer)
             else:
                 out.append((place, answer))
+        for place in wanted:
+            if place.archive:
+                from confluo_tools.store.archive_reader import ArchiveReader
+
+                part = ArchiveReader(place.path, host=place.host or None, without=known, warn=warn, note=note)
+                out.append((place, part))
         if problems and not (partial and out):
             raise problems[0]
     except BaseException:

@@ -19,6 +19,11 @@ def _verbose(value: bool) -> bool:
     return value
 
 
+def _no_archive(value: bool) -> bool:
+    state.archives = state.archives and not value
+    return value
+
+
 def _option(*names: str, help: str, **more: Any) -> Any:
     more.setdefault("show_default", False)
     return typer.Option(*names, help=help, **more)
@@ -41,6 +46,9 @@ Read = Annotated[
 At = Annotated[
     str | None,
     _option("--at", metavar="FILE", help="Read the logs of a snapshot (confluo-snapshot), as they were then."),
+]
+NoArchive = Annotated[
+    bool, _option("--no-archive", callback=_no_archive, help="Leave out what was moved from a log to an archive.")
 ]
 Partial = Annotated[bool, _option("--partial", help="Go on without hosts that cannot be reached, and say so.")]
 Analyze = Annotated[

@@ -48,7 +48,8 @@ def open_records(
 
     No input is stdin.  ``input_format``: do not guess.  ``schema``: of text that does not name its types.
     ``wish``: what will be asked, for inputs on other hosts.  ``at``: a snapshot file, instead of inputs.
-    Several inputs that are all logs are merged by time; others come one after the other, as rows of the first.
+    Several inputs that are all logs and archives are merged by time; others come one after the other, as rows of the
+    first.
     What is wrong but not fatal is printed and makes the exit status 2.
     """
     if at is not None:
@@ -63,9 +64,11 @@ def open_records(
     if any(elsewhere) or len(names) > 1:
         from confluo_tools.formats import detect
 
-        if input_format in (None, "multilog") and all(
-            far or input_format or detect.is_multilog(name) for far, name in zip(elsewhere, names, strict=True)
-        ):
+        logs = [
+            far or input_format or detect.is_multilog(name) or detect.is_archive(name)
+            for far, name in zip(elsewhere, names, strict=True)
+        ]
+        if input_format in (None, "multilog") and all(logs):
             return open_logs(places(names), wish, host=any(elsewhere) and len(names) > 1, partial=partial)
     first = open_one(names[0], input_format, schema)
     if len(names) == 1:
@@ -84,10 +87,14 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
         raise UsageError(f"no input format '{input_format}'", where="-i", hint=hint)
     if remote(path) is not None:
         return open_logs(places([path]))
-    if input_format == "multilog" or detect.is_folder(path):
-        from confluo_tools.store.reader import LogReader
+    if input_format is None and detect.is_folder(path) and detect.is_archive(path):
+        from confluo_tools.store.archive_reader import ArchiveReader
 
-        return LogReader(path, warn=_tell, note=note)
+        return ArchiveReader(path, warn=_tell, note=note)
+    if input_format == "multilog" or detect.is_folder(path):
+        from confluo_tools.store.reader import open_log
+
+        return open_log(path, archives=state.archives, warn=_tell, note=note)
     from confluo_tools.formats.stream import open_bytes, sniff, unzip
 
     try:

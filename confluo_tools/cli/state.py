@@ -18,6 +18,7 @@ class State:
     argv: tuple[str, ...] = ()
     quiet = False
     verbose = False
+    archives = True  # a log is read together with the archives that it remembers
     trouble = False  # something non-fatal was reported: the exit status becomes 2
     progress = None  # the Progress on screen, erased before other lines are printed
 
@@ -28,6 +29,7 @@ state = State()
 def reset(prog: str, argv: tuple[str, ...]) -> None:
     state.prog, state.argv = prog, argv
     state.quiet = state.verbose = state.trouble = False
+    state.archives = True
     state.progress = None
 
 

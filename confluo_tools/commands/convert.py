@@ -38,6 +38,7 @@ def convert(
     inputs: cli.Inputs = None,
     at: cli.At = None,
     partial: cli.Partial = False,
+    no_archive: cli.NoArchive = False,
     input_format: cli.InputFormat = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,

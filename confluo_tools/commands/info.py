@@ -182,6 +182,16 @@ def of_log(log: Log, version: Any) -> dict[str, Any]:
             words = [str(a) for a in entry.get("argv") or []]
             history.append({"time": str(entry.get("time")), "host": str(entry.get("host")), "command": join(words)})
     disk, in_views = disk_use(log.path)
+    moved = []
+    if os.path.exists(os.path.join(log.path, "archives")):
+        from confluo_tools.store.archive import noted
+
+        for entry in noted(log):
+            there = entry.path(log)
+            moved.append({
+                "archive": cli.printable(there or entry.absolute), "first": format_time(entry.oldest, 0),
+                "last": format_time(entry.newest, 0), "there": "yes" if there else "no",
+            })  # fmt: skip
     return {
         "uuid": log.uuid.hex(),
         "created": format_time(control.created, 0),
@@ -190,6 +200,7 @@ def of_log(log: Log, version: Any) -> dict[str, Any]:
         "view_bytes": in_views,
         "lanes": lanes,
         "indexes": found,
+        **({"archives": moved} if moved else {}),
         "history": history,
     }
 
@@ -294,8 +305,10 @@ def size(n: int) -> str:
 
 def check(path: str, input_format: str | None) -> int:
     """Verify a MultiLog, or read another input to its end.  2 when anything is damaged."""
-    from confluo_tools.formats.detect import is_folder
+    from confluo_tools.formats.detect import is_archive, is_folder
 
+    if is_archive(path) and input_format is None:
+        return check_archive(path)
     if not is_folder(path):
         with cli.open_one(path, input_format) as reader:
             for _ in reader:
@@ -324,6 +337,27 @@ def check(path: str, input_format: str | None) -> int:
         return cli.TROUBLE
     if not cli.state.quiet:
         print(f"{cli.printable(path)}: {rows:,} rows, whole")
+    return cli.OK
+
+
+def check_archive(path: str) -> int:
+    """Compare every file of an archive with the checksum that was kept of it, and read all of its rows."""
+    from confluo_tools.store.archive import check as check_files
+
+    damaged = 0
+    with cli.Progress("verifying", None, "bytes") as progress:
+        for where, what in check_files(path, progress.update):
+            damaged += 1
+            progress.erase()
+            print(cli.printable(f"{where}: {what}"))
+        with cli.open_one(path) as reader:
+            for _ in reader:
+                pass
+    if damaged:
+        cli.note(f"{damaged} {'files are' if damaged > 1 else 'file is'} damaged or missing", where=path)
+        return cli.TROUBLE
+    if not cli.state.quiet and not cli.state.trouble:
+        print(f"{cli.printable(path)}: {reader.rows:,} rows, whole")
     return cli.OK
 
 

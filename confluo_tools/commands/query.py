@@ -55,6 +55,7 @@ def query(
     ] = None,
     at: cli.At = None,
     partial: cli.Partial = False,
+    no_archive: cli.NoArchive = False,
     input_format: cli.InputFormat = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
@@ -312,6 +313,11 @@ def tell_plan(asked: Question, groups: Groups | None) -> int:
     print(f"found    {asked.found:,} in {1000 * seconds:.1f} ms")
     if done is None:
         print("plan     every record is tested: only a MultiLog has zone maps and indexes")
+        return cli.OK
+    if "archive" in done:
+        far = done["archive"]
+        print(f"archive  {far['files']:,} files opened, {far['groups']:,} row groups, {far['passed_over']:,} passed over")
+    if "blocks" not in done:
         return cli.OK
     used = [f"{i['field']} ({i['blocks']:,} blocks)" for i in done["indexes"]]
     print(f"blocks   {done['blocks']:,}" + (f", {done['damaged']:,} damaged" if done["damaged"] else ""))

@@ -18,6 +18,17 @@ def is_multilog(path: str) -> bool:
     return path != "-" and any(os.path.exists(os.path.join(path, name)) for name in ("control", "multilog.yaml"))
 
 
+def is_archive(path: str) -> bool:
+    """Whether the path is a folder that confluo-archive filled, or partitions that somebody copied from one."""
+    if path == "-" or is_multilog(path):
+        return False
+    try:
+        with os.scandir(path) as entries:
+            return any(entry.name == ".confluo" or entry.name.startswith("host=") for entry in entries)
+    except OSError:
+        return False
+
+
 def is_folder(path: str) -> bool:
     try:
         return path != "-" and stat.S_ISDIR(os.stat(path).st_mode)

@@ -466,3 +466,39 @@ def _hours(paths: list[str]) -> tuple[int, int]:
         _, date, hour, _ = path.split("/")
         hours.append((day_of(date) or 0) * 24 + (hour_of(hour) or 0))
     return min(hours) * HOUR, (max(hours) + 1) * HOUR - 1
+
+
+# -- whether an archive is whole -----------------------------------------------------------------------------------
+
+
+def check(path: str, tell: Tell | None = None) -> Iterator[tuple[str, str]]:
+    """(file, what is wrong) of everything that the records of the archive at ``path`` name.  ``tell`` hears of bytes."""
+    read = 0
+    hidden = os.path.join(path, HIDDEN)
+    for uuid in sorted(_names(hidden)):
+        for lane in sorted(n for n in _names(os.path.join(hidden, uuid)) if n.startswith("lane-")):
+            folder = os.path.join(hidden, uuid, lane)
+            for name in sorted(n for n in _names(folder) if n.endswith(".json")):
+                try:
+                    with open(os.path.join(folder, name), encoding="utf-8") as f:
+                        files = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in json.load(f)["files"]]
+                except (OSError, ValueError, KeyError, TypeError) as e:
+                    yield os.path.join(folder, name), f"the record is damaged: {e}"
+                    continue
+                for part, size, expected in files:
+                    where = os.path.join(path, part)
+                    try:
+                        with open(where, "rb") as f:
+                            data = f.read(size + 1)
+                    except FileNotFoundError:
+                        waiting = os.path.exists(os.path.join(hidden, TMP, _in_tmp(part)))
+                        yield where, "is not in its place yet: archive again" if waiting else "is missing"
+                        continue
+                    except OSError as e:
+                        yield where, f"cannot be read: {e.strerror}"
+                        continue
+                    if len(data) != size or f"{crc(data):08x}" != expected:
+                        yield where, "is not what was written"
+                    read += size
+                    if tell is not None:
+                        tell(read)

@@ -1,7 +1,7 @@
 """Reading archives: as an input of its own, and as the older rows of a MultiLog.
 
     ArchiveReader("archive/")            all rows of an archive
-    open_log("live.ml")                  the log, and what confluo-archive moved out of it, as if it were still there
+    JoinedReader("live.ml")              the log, and what confluo-archive moved out of it, as if it were still there
 
 Hours and row groups of which the partition or the statistics say that no row passes are not read; of the others first
 the columns of the expression, then, where rows pass, those that were asked for.
@@ -11,13 +11,13 @@ The rows of a lane come in the order in which they were written, lanes are merge
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.expr import leaves, zones
 from confluo_tools.formats import dataset
-from confluo_tools.formats.dataset import HOUR, ROW, Part, PartName
+from confluo_tools.formats.dataset import HOUR, Part, PartName
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.store import archive
 from confluo_tools.store.plan import merged
@@ -27,6 +27,7 @@ from confluo_tools.store.retain import _names
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.core.predicate import Program
+    from confluo_tools.core.rollup import Rollup
     from confluo_tools.schema import Schema
 
 Rows = Iterator[tuple["Block", "Picks"]]
@@ -39,13 +40,6 @@ class Place(NamedTuple):
 
     name: PartName
     path: str
-
-
-def is_archive(path: str) -> bool:
-    """Whether the folder ``path`` is an archive, or the partitions of one that somebody copied."""
-    if os.path.isdir(os.path.join(path, archive.HIDDEN)):
-        return True
-    return any(dataset.host_of(name) for name in _names(path)) and not os.path.exists(os.path.join(path, "control"))
 
 
 def find(path: str, tree: leaves.Tree, time: int, hosts: Iterable[str] | None = None) -> Iterator[Place]:
@@ -84,6 +78,11 @@ def _possible(tree: leaves.Tree, time: int, oldest: int, newest: int) -> bool:
     return zones.holds(tree, zone) != zones.NONE
 
 
+def hosts(path: str) -> list[str]:
+    """Names of the hosts that the archive at ``path`` has rows of."""
+    return sorted(host for name in _names(path) if (host := dataset.host_of(name)) is not None)
+
+
 class Scan:
     """One question to parts of archives, as rows of ``schema``.
 
@@ -107,6 +106,10 @@ class Scan:
         last = (1 << 64) - 1 if hi is None else hi - 1
         within = leaves.Range(self.schema.layout.n, lo, last)
         return Program(leaves.And((within, self.tree)), self._wide.layout), self._wide
+
+    def explain(self) -> dict[str, int]:
+        """Files opened, row groups in them, and how many of these the statistics let us pass over."""
+        return {"files": self.parts, "groups": self.groups, "passed_over": self.skipped}
 
     def lane(self, parts: Sequence[Place], below: int | None = None) -> Rows:
         """The rows of one lane in the order in which they were written; ``below``: only rows before this one."""
@@ -229,7 +232,10 @@ def by_lane(places: Iterable[Place]) -> dict[Lane, list[Place]]:
     out: dict[Lane, list[Place]] = {}
     for place in places:
         out.setdefault((place.name.uuid, place.name.lane), []).append(place)
-    return dict(sorted(out.items(), key=lambda item: (min(p.name.hour for p in item[1]), item[0])))
+    oldest: dict[str, int] = {}
+    for (uuid, _), parts in out.items():
+        oldest[uuid] = min(oldest.get(uuid, parts[0].name.hour), *(p.name.hour for p in parts))
+    return dict(sorted(out.items(), key=lambda item: (oldest[item[0][0]], item[0])))  # ties in time go by lane
 
 
 def _everything(expr: Any) -> leaves.Tree:
@@ -272,8 +278,7 @@ class ArchiveReader(Reader):
 
     def hosts(self) -> list[str]:
         """Names of the hosts whose rows there are."""
-        names = (dataset.host_of(n) for n in _names(self.path))
-        return sorted(n for n in names if n is not None and (self._hosts is None or n in self._hosts))
+        return [n for n in hosts(self.path) if self._hosts is None or n in self._hosts]
 
     def logs(self) -> list[str]:
         """uuids of the logs of which there are rows."""
@@ -337,6 +342,9 @@ class ArchiveReader(Reader):
         tell(scan, self._warn)
         return found
 
+    def explain(self) -> dict[str, Any] | None:
+        return None if self._scan is None else {"archive": self._scan.explain()}
+
     def _warned(self, path: str, what: str) -> None:
         if self._warn is not None:
             self._warn(f"{path}: {what}")
@@ -367,12 +375,20 @@ class JoinedReader(LogReader):
     """A MultiLog and the rows that were moved from it to archives, in the order in which they stood before.
 
     The log gives the rows that it has; those before come from its archives, each once: those that it remembers
-    (unless not ``remembered``), and those of ``folders`` that know it.  A question for rows that were moved to an
-    archive that is not there now warns of it.
+    (unless not ``remembered``; ``allowed``: whether one may be looked at), and those of ``folders`` that know it.
+    A question for rows that were moved to an archive that is not there now warns of it.
     """
 
-    def __init__(self, path: str, folders: Sequence[str] = (), remembered: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        folders: Sequence[str] = (),
+        remembered: bool = True,
+        allowed: Callable[[str], bool] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(path, **options)
+        self._allowed, self._said = allowed, set[str]()
         if self.version.pinned is None:
             self.version = self.log.pin(self.version)
         uuid = self.log.uuid.hex()
@@ -390,7 +406,9 @@ class JoinedReader(LogReader):
             if not _possible(tree, time, entry.oldest, entry.newest):
                 continue  # no need to know whether it is there
             folder = entry.path(self.log)
-            if folder is None:
+            if folder is not None and self._allowed is not None and not self._allowed(os.path.realpath(folder)):
+                self._warned(f"{self.name}: older rows were moved to {folder}, which may not be read")
+            elif folder is None:
                 what = f"{self.name}: older rows were moved to {entry.absolute}, which is not there"
                 self._warned(f"{what}; --no-archive does without them")
             elif not any(os.path.samefile(folder, f) for f in folders):
@@ -402,7 +420,8 @@ class JoinedReader(LogReader):
         return found
 
     def _warned(self, what: str) -> None:
-        if self._warn is not None:
+        if self._warn is not None and what not in self._said:
+            self._said.add(what)
             self._warn(what)
 
     def _below(self, lane: int) -> int:
@@ -440,6 +459,15 @@ class JoinedReader(LogReader):
         if own is not None:
             yield from own
 
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        if self._lanes(_everything(expr)):
+            return Reader.fold(self, expr, columns, make)
+        return super().fold(expr, columns, make)  # as the log alone does it best
+
+    def explain(self) -> dict[str, Any] | None:
+        done = super().explain()
+        return done if done is None or self.scan is None else done | {"archive": self.scan.explain()}
+
     def count(self, expr: Any) -> int:
         tree = _everything(expr)
         found = super().count(expr)
@@ -451,18 +479,8 @@ class JoinedReader(LogReader):
         return found
 
 
-def open_log(path: str, *, with_archive: bool = True, more: Sequence[str] = (), **options: Any) -> LogReader:
-    """A MultiLog as an input, with the archives that it remembers (``with_archive``) and those of ``more``."""
-    if more or (with_archive and os.path.exists(os.path.join(path, archive.ARCHIVES))):
-        return JoinedReader(path, more, with_archive, **options)
-    return LogReader(path, **options)
-
-
 def knows(folder: str, uuid: str) -> bool:
     """Whether the archive at ``folder`` has rows of the log ``uuid`` (hexadecimal)."""
     if os.path.isdir(os.path.join(folder, archive.HIDDEN)):
         return os.path.isdir(os.path.join(folder, archive.HIDDEN, uuid))
     return any(place.name.uuid == uuid for place in find(folder, leaves.TRUE, -1))
-
-
-__all__ = ["ROW", "ArchiveReader", "JoinedReader", "is_archive", "open_log"]

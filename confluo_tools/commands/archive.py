@@ -1,0 +1,249 @@
+"""confluo-archive: move the older rows of MultiLogs to Parquet, or remove them.  Manual: confluo-archive(1)."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.store.archive import Archive, Done
+    from confluo_tools.store.log import Log
+    from confluo_tools.store.retain import Sealed
+
+app = cli.command_app(
+    """
+# rows older than an hour, to Parquet by host, date and hour; queries of live.ml read both as one
+confluo-archive live.ml --older-than 1h --to archive/
+
+# what that would do
+confluo-archive live.ml --older-than 1h --to archive/ --dry-run
+
+# several logs into one archive, as of another host; the logs keep their rows
+confluo-archive a.ml b.ml --to archive/ --host gw1 --keep-log
+
+# nothing to Parquet: keep an hour and at most 10 GB, delete the rest
+confluo-archive live.ml --keep 1h,10G --delete
+"""
+)
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def archive(
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="LOG...", help="The MultiLogs.", show_default=False)
+    ] = None,
+    older_than: Annotated[
+        str | None, _option("--older-than", metavar="TIME", help="Only rows older than this: 1h, 7d.  Default: all.")
+    ] = None,
+    to: Annotated[str | None, _option("--to", metavar="DIR", help="The archive; made when there is none.")] = None,
+    host: Annotated[
+        str | None, _option("--host", metavar="NAME", help="Where the rows were taken (this machine's name).")
+    ] = None,
+    keep_log: Annotated[bool, _option("--keep-log", help="Archive, but remove nothing from the logs.")] = False,
+    keep: Annotated[
+        str | None, _option("--keep", metavar="TIME,SIZE", help="With --delete: what is kept, 1h,10G or either.")
+    ] = None,
+    delete: Annotated[bool, _option("--delete", help="Delete the oldest rows; they go nowhere.")] = False,
+    dry_run: Annotated[bool, _option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Move the older rows of each LOG to an archive of Parquet files: written, read back, compared, then removed.
+
+    Whole sealed segments go, oldest first; a run that was killed is finished by the next one.
+    """
+    if file is not None:
+        config.use_file(file)
+    if not logs:
+        return cli.usage(app)
+    from confluo_tools import units
+
+    if delete or keep is not None:
+        if to is not None or older_than is not None or keep_log:
+            hint = "archive first, then delete in a run of its own"
+            raise UsageError("--keep and --delete exclude --to, --older-than and --keep-log", hint=hint)
+        if keep is None or not delete:
+            raise UsageError("rows are deleted with --keep TIME,SIZE and --delete", hint="--to DIR archives them")
+        return forget(logs, keep, dry_run, stats)
+    if to is None:
+        raise UsageError("where to is missing", hint="--to DIR; or --keep TIME,SIZE --delete, to delete")
+    age = units.duration(older_than) if older_than is not None else None
+    if age is not None and age < 0:
+        raise UsageError(f"--older-than {older_than} is in the future")
+    name = check_host(host if host is not None else socket.gethostname())
+    before = None if age is None else time.time_ns() - age
+    return Work(to, name, before, keep_log, dry_run, stats).run(logs, tsv, ndjson)
+
+
+def check_host(name: str) -> str:
+    """A name that can be that of a partition."""
+    if not name or len(name.encode("utf-8", "surrogateescape")) > 64 or not name.isprintable():
+        raise UsageError(f"'{cli.printable(name)}' is not a name of a host", where="--host", hint="1 to 64 characters")
+    return name
+
+
+class Work:
+    """One run of the command: logs into the archive at ``to``."""
+
+    def __init__(self, to: str, host: str, before: int | None, keep_log: bool, dry_run: bool, stats: bool) -> None:
+        self.to, self.host, self.before = to, host, before
+        self.keep_log, self.dry_run, self.stats = keep_log, dry_run, stats
+        self.done: list[tuple[str, Done]] = []
+
+    def run(self, logs: list[str], tsv: bool, ndjson: bool) -> int:
+        begin = time.perf_counter()
+        for path in logs:
+            try:
+                self.one(path)
+            except DiskFullError:
+                raise  # nor would the next one fit
+            except (BusyError, StoreError) as e:
+                if len(logs) == 1:
+                    raise
+                cli.warn(e.what, where=e.where, hint=e.hint)
+        if self.dry_run:
+            show([row(path, d) for path, d in self.done], tsv, ndjson)
+        elif self.stats:
+            self.tell(time.perf_counter() - begin)
+        return cli.OK if self.done else cli.NOTHING
+
+    def one(self, path: str) -> None:
+        from confluo_tools import store
+        from confluo_tools.store.archive import Archive, Vanished
+
+        with store.open(path, readonly=self.dry_run or self.keep_log) as log:
+            if not log.control.writable and not (self.dry_run or self.keep_log):
+                hint = "--keep-log archives without removing"
+                raise StoreError("nothing can be removed", where=path, hint=f"you may only read it; {hint}")
+            if self.dry_run:
+                self.would(path, log)
+                return
+            if log.control.writable:
+                log.settle()  # rows that a dead writer left can be archived, too
+            with Archive(log, self.to, self.host) as archive:
+                for _ in range(100):
+                    try:
+                        self.batches(path, log, archive)
+                        break
+                    except Vanished:  # `capture --keep` was faster: look again
+                        continue
+
+    def would(self, path: str, log: Log) -> None:
+        from confluo_tools.store.archive import Archive
+
+        with Archive(log, self.to, self.host, look=True) as archive:
+            for batch, record in archive.plan(self.before):
+                if record is None or not self.keep_log:
+                    self.done.append((path, archive.outline(batch, record, not self.keep_log)))
+
+    def batches(self, path: str, log: Log, archive: Archive) -> None:
+        from confluo_tools.store.archive import DamagedError
+
+        plan = [(b, r) for b, r in archive.plan(self.before) if r is None or not self.keep_log]
+        broken: set[int] = set()
+        with cli.Progress(f"archiving {path}", sum(b[-1].end - b[0].base for b, _ in plan), "rows") as progress:
+            rows = 0
+            for batch, record in plan:
+                lane = batch[0].lane
+                if lane in broken:
+                    continue
+                try:
+                    self.add(path, archive.run(batch, record, remove=not self.keep_log, argv=cli.command_line()))
+                except DamagedError as e:
+                    broken.add(lane)
+                    if e.at:
+                        self.add(path, self.first(archive, batch[: e.at]))
+                    cli.warn(e.what, where=e.where, hint=e.hint)
+                rows += batch[-1].end - batch[0].base
+                progress.update(rows)
+
+    def first(self, archive: Archive, batch: list[Sealed]) -> Done:
+        return archive.run(batch, None, remove=not self.keep_log, argv=cli.command_line())
+
+    def add(self, path: str, done: Done) -> None:
+        self.done.append((path, done))
+        if cli.state.verbose:
+            cli.note(f"{path}: lane {done.lane}: rows {done.first:,} to {done.end - 1:,} in {done.files} files")
+
+    def tell(self, seconds: float) -> None:
+        batches = [d for _, d in self.done]
+        rows = sum(d.end - d.first for d in batches)
+        size = sum(d.bytes for d in batches)
+        files = sum(d.files for d in batches)
+        removed = sum(d.log_bytes for d in batches if d.removed)
+        each = f", {size / rows:.1f} B a row" if rows else ""
+        cli.note(
+            f"{rows:,} rows archived in {files:,} files, {cli.humane(size)}B{each}, {seconds:.2f} s "
+            f"({cli.humane(rows / seconds)} rows/s); {cli.humane(removed)}B removed from logs"
+        )
+
+
+def row(path: str, done: Done) -> dict[str, Any]:
+    from confluo_tools import units
+
+    newest = "-" if done.newest is None else units.format_time(done.newest)
+    return {
+        "log": path, "lane": done.lane, "first": done.first, "rows": done.end - done.first, "newest": newest,
+        "bytes": done.log_bytes,
+    }  # fmt: skip
+
+
+def show(rows: list[dict[str, Any]], tsv: bool, ndjson: bool) -> None:
+    """What a dry run found: as a table, for programs as TSV or NDJSON."""
+    if ndjson:
+        import json
+
+        for entry in rows:
+            print(json.dumps(entry))
+    elif tsv or not cli.is_terminal(1):
+        print("#fields\tlog\tlane\tfirst\trows\tnewest\tbytes")
+        for entry in rows:
+            print("\t".join(cli.printable(str(v)) for v in entry.values()))
+    elif rows:
+        cells = [[name.upper() for name in rows[0]]]
+        cells += [[f"{v:,}" if isinstance(v, int) else cli.printable(str(v)) for v in entry.values()] for entry in rows]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+        for line in cells:
+            print("  ".join(c.ljust(w) if i in (0, 4) else c.rjust(w)
+                            for i, (c, w) in enumerate(zip(line, widths, strict=True))).rstrip())  # fmt: skip
+
+
+def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
+    """--keep and --delete."""
+    from confluo_tools import store
+    from confluo_tools.store.retain import Keeper, parse_keep
+
+    limits = parse_keep(keep)
+    total = 0
+    for path in logs:
+        with store.open(path) as log:
+            keeper = Keeper(log, *limits)
+            if dry_run:
+                for segment in keeper.would():
+                    print(f"{cli.printable(segment.path)}\t{segment.end - segment.base}")
+                    total += 1
+                continue
+            log.settle()
+            removed = keeper.step(wait=5.0)
+            total += removed
+            if stats:
+                cli.note(f"{removed:,} segments removed, {cli.humane(keeper.bytes)}B", where=path)
+    return cli.OK if total else cli.NOTHING
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-archive", argv)
