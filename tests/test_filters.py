@@ -21,6 +21,7 @@ from confluo_tools.expr import parse_by
 from confluo_tools.store import views
 from confluo_tools.store.plan import Plan
 from confluo_tools.store.version import Version
+from confluo_tools.store.views.answer import Answering
 
 ROOT = Path(__file__).resolve().parent.parent
 FILTERS = {
@@ -204,7 +205,8 @@ def test_damaged_bytes_are_noticed_and_scanned_around(log, seed):
     rows, told = chosen(log, None, "filter web")
     assert rows == scanned(log, None, "filter web")
     question = grouped(log, view, "port")
-    rollup, how = view.fold(log, log.version(), question.rollup)
+    how = Answering(log, view)
+    rollup = how.fold(log.version(), question.rollup)
     assert answer(question, rollup) == by_scan(log, None, view, question)
     if seed in (0, 1):
         assert told
@@ -247,7 +249,8 @@ def test_states_answer_at_every_version(log):
                 (full, None, None), (Version((100_000, 65_536, 299)), None, None), (full, start, start + 50_000_001),
                 (full, None, lab.START + 200_000_000), (full, lab.START + 65_000_000, None),
             ]:  # fmt: skip
-                rollup, how = view.fold(log, version, question.rollup, since, until)
+                how = Answering(log, view, since, until)
+                rollup = how.fold(version, question.rollup)
                 ours = answer(question, rollup, since, until)
                 assert close(ours, by_scan(log, version, view, question, since, until)), (name, by)
                 assert how.unused == []
@@ -323,7 +326,7 @@ def test_any_history_of_views_and_rows(tmp_path_factory, data):
                 log, version, f"({view.text}) and len > 99" if view.text else "len > 99")
         for view in views.aggregates(log):
             question = grouped(log, view, "port, 100ms")
-            rollup, _ = view.fold(log, version, question.rollup)
+            rollup = Answering(log, view).fold(version, question.rollup)
             assert answer(question, rollup) == by_scan(log, version, view, question)
     writer.close()
     views.Maintainer(log).step()  # a new one looks at every file; the old one believes what it has seen
@@ -355,7 +358,8 @@ def test_killed_between_the_steps_of_a_block(log, point, n):
         assert chosen(log, None, "filter web") == (scanned(log, None, "filter web"), [])
         view = views.find_aggregate(log, "bytes")
         question = grouped(log, view, "port")
-        rollup, how = view.fold(log, log.version(), question.rollup)
+        how = Answering(log, view)
+        rollup = how.fold(log.version(), question.rollup)
         assert answer(question, rollup) == by_scan(log, None, view, question)
         assert how.unused == []
         views.Maintainer(log).step()  # the next one goes on
@@ -382,7 +386,7 @@ def test_kept_up_while_others_write(log):
                 scanned(fresh, version, "filter web and len > 60"), [])  # fmt: skip
             view = views.find_aggregate(fresh, "bytes")
             question = grouped(fresh, view, "port")
-            rollup, _ = view.fold(fresh, version, question.rollup)
+            rollup = Answering(fresh, view).fold(version, question.rollup)
             assert answer(question, rollup) == by_scan(fresh, version, view, question)
             asked += 1
     finally:

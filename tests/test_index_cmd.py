@@ -240,9 +240,9 @@ def test_filters_and_aggregates(log):
     assert json.loads(only.stdout) == listed[1]
     assert queried(log.path, "filter dns") == queried(log.path) == log.truth
     done = run("confluo-index", log.path, "drop", "filter", "dns")
-    assert (done.returncode, done.stderr.decode().strip()) == (
-        2, f"confluo-index: {log.path}: aggregate 'bytes' is made of filter 'dns'; "
-        "confluo-index LOG drop aggregate bytes first")  # fmt: skip
+    told = f"confluo-index: {log.path}: aggregate 'bytes' is made of filter 'dns'"
+    assert done.returncode == 2
+    assert done.stderr.decode() == f"{told}; confluo-index LOG drop aggregate bytes first\n"
     assert run("confluo-index", log.path, "rebuild", "aggregate", "bytes").returncode == 0
     assert run("confluo-index", log.path, "check").returncode == 0
     assert run("confluo-index", log.path, "drop", "aggregate", "bytes").returncode == 0
@@ -303,3 +303,39 @@ def test_following_keeps_all_kinds(log):
         assert follower.wait(10) == 130
     assert b"blocks added to views" in follower.stderr.read()
     follower.stderr.close()
+
+
+def answered(*words) -> list[str]:
+    done = run("confluo-query", *words)
+    assert done.stderr == b""
+    return [line for line in done.stdout.decode().splitlines() if not line.startswith("#")]
+
+
+def test_questions_to_an_aggregate(log):
+    plain = {
+        by: answered(log.path, "port == 53 and len > 99", "--agg", "sum(len), count", "--by", by)
+        for by in ("src/24", "100ms", "src/16,50ms")
+    }
+    total = answered(log.path, "port == 53 and len > 99", "--agg", "sum(len), count")
+    since = ["--since", "2023-11-14T22:13:20.03Z", "--until", "2023-11-14T22:13:20.1Z"]
+    part = answered(log.path, "port == 53 and len > 99", "--agg", "sum(len), count", "--by", "src/24", *since)
+    run("confluo-index", log.path, "add", "filter", "dns", "port == 53")
+    run("confluo-index", log.path, "add", "aggregate", "dns-bytes", "sum(len), count", "--filter", "dns", "--where",
+        "len > 99", "--by", "src/24")  # fmt: skip
+    assert answered(log.path, "--agg", "dns-bytes") == plain["src/24"]
+    for by, rows_ in plain.items():
+        assert answered(log.path, "--agg", "dns-bytes", "--by", by) == rows_
+    assert answered(log.path, "--agg", "dns-bytes", "--by", "") == total
+    assert answered(log.path, "--agg", "dns-bytes", *since) == part
+    done = run("confluo-query", log.path, "filter dns and len > 99", "--agg", "sum(len), count", "--explain")
+    assert b"aggregates dns-bytes (3 blocks)" in done.stdout
+    assert answered(log.path, "len > 1000", "--agg", "dns-bytes", "--by", "100ms") == answered(
+        log.path, "port == 53 and len > 1000", "--agg", "sum(len), count", "--by", "100ms")  # fmt: skip
+    finer = run("confluo-query", log.path, "--agg", "dns-bytes", "--by", "src")  # not from the states, but exact
+    assert finer.stdout == run("confluo-query", log.path, "port == 53 and len > 99", "--agg", "sum(len), count", "--by",
+                               "src").stdout  # fmt: skip
+    stream = Path(log.path).with_name("some.arrow")
+    assert run("confluo-query", log.path, "--limit", "9", "-w", stream).returncode == 0
+    done = run("confluo-query", stream, "filter dns")
+    assert done.returncode == 2
+    assert b"only a MultiLog has named filters, and this is none; write out what the filter says" in done.stderr

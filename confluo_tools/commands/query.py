@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
     from confluo_tools.remote.wish import Wish
-    from confluo_tools.schema import Schema
 
 app = cli.command_app(
     """
@@ -115,7 +114,7 @@ def query(
         if fields == "help" and agg is None:
             print(cli.list_fields(reader.schema))
             return cli.OK
-        asked = Question(reader, compile_expr(text, reader.schema, span, sample))
+        asked = Question(reader, compile_expr(text, reader, span, sample))
         groups = Groups(asked, agg, by, having, top) if agg is not None else None
         if explain:
             return tell_plan(asked, groups)
@@ -197,11 +196,11 @@ def time_range(since: str | None, until: str | None, local: bool) -> tuple[int |
     return first, after
 
 
-def compile_expr(text: str, schema: Schema, span: tuple[int | None, int | None], sample: str | None) -> Expr:
+def compile_expr(text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None) -> Expr:
     """The expression with the time range and the sample in it."""
     from confluo_tools.expr import compile
 
-    expr = compile(text, schema)
+    expr = compile(text, reader.schema, filters=reader.filters)
     for note in expr.notes:
         if not cli.state.quiet:
             cli.note(note)
@@ -253,6 +252,10 @@ class Question:
             self.found += block.rows if picks is None else len(picks)
             yield block, picks
 
+    def narrow(self, more: Expr) -> None:
+        """Only those rows for which ``more`` holds, too."""
+        self.expr = self.expr.also(more)
+
     def fold(self, names: list[str], make: Callable[[], Rollup]) -> Rollup:
         """The chosen rows, aggregated."""
         rollup, found = self.reader.fold(self.expr, self._columns(names), make)
@@ -281,7 +284,11 @@ class Groups:
 
         self.asked, self.top = asked, top
         fields = [f.name for f in asked.schema.fields]
-        aggs, keys = parse_aggregates(agg, asked.schema), parse_by(by, asked.schema) if by else []
+        view = asked.reader.aggregate(agg.strip()) if agg.strip().isidentifier() or "-" in agg else None
+        if view is not None:
+            asked.narrow(view.expr)
+        aggs = view.aggs if view is not None else parse_aggregates(agg, asked.schema)
+        keys = parse_by(by, asked.schema) if by else view.keys if view is not None and by is None else []
         self.question = aggregate.Question(asked.schema, aggs, keys)
         looked = {*(a.field for a in aggs), *(k.field for k in keys)}
         looked |= set(aggregate.FLOW) if any(k.kind == "flow" for k in keys) else set()
@@ -322,6 +329,10 @@ def tell_plan(asked: Question, groups: Groups | None) -> int:
     used = [f"{i['field']} ({i['blocks']:,} blocks)" for i in done["indexes"]]
     print(f"blocks   {done['blocks']:,}" + (f", {done['damaged']:,} damaged" if done["damaged"] else ""))
     print(f"indexes  {', '.join(used) or 'none that helps'}")
+    for what in ("filters", "aggregates"):
+        views = [f"{v['name']} ({v['blocks']:,} blocks)" for v in done.get(what, ())]
+        if views:
+            print(f"{what:8} {', '.join(views)}")
     print(f"tests    {1000 * done['ns'] / 1e9:.1f} ms")
     columns = ("ZONE-NO", "ZONE-ALL", "INDEX", "LIST", "SCAN", "ROWS", "SELECTED", "MS")
     rows = [("STEP", *columns)]

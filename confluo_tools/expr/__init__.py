@@ -51,6 +51,13 @@ class Expr:
 
         return Program(self.tree, self.schema.layout)
 
+    def also(self, other: Expr) -> Expr:
+        """This and ``other``, of the same schema."""
+        from confluo_tools.expr.simplify import Simplifier
+
+        tree = Simplifier(self.schema).both([self.tree, other.tree])
+        return Expr(self.text, self.schema, self.syntax, tree, self.notes, self.demands | other.demands)
+
     def within(self, since_ns: int | None, until_ns: int | None) -> Expr:
         """This and since_ns <= time < until_ns; None is no limit.  Raises UsageError without a time field."""
         if since_ns is None and until_ns is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError
@@ -25,6 +25,7 @@ class Reader:
 
     format = ""
     schema: Schema
+    filters: Mapping[str, str] | None = None  # what `filter NAME` means here: name -> text; None: nothing has names
     chosen = False  # whoever gives us the rows was told the question: they are only those for which it holds
 
     def __init__(self, name: str, warn: Warn | None = None) -> None:
@@ -71,6 +72,10 @@ class Reader:
             found += block.rows if picks is None else len(picks)
         return rollup, found
 
+    def aggregate(self, name: str) -> Any:
+        """What `--agg NAME` means here: a view with expr, aggs and keys; None: there is none of that name."""
+        return None
+
     def explain(self) -> dict[str, Any] | None:
         """How `select` or `count` found the rows; None when it just looked at all of them."""
         return None
@@ -100,6 +105,7 @@ class Chain(Reader):
         self.schema, self.format, self.metadata = first.schema, first.format, first.metadata
         self._now, self._rest, self._open_next = first, list(rest), open_next
         self._idle: Callable[[], None] | None = None
+        self.filters, self.aggregate = first.filters, first.aggregate  # type: ignore[method-assign]
 
     def _readers(self) -> Iterator[Reader]:
         yield self._now

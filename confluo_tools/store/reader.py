@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.store.log import Log
+from confluo_tools.store.views.filter import Names
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.rollup import Rollup
     from confluo_tools.store.plan import Plan
     from confluo_tools.store.snapshot import LogCut
+    from confluo_tools.store.views.aggregate import AggregateView
+    from confluo_tools.store.views.answer import Answering
 
 TOLD = 5  # damaged parts that are named one by one
 LEFT_OUT, UNUSED = (
@@ -46,6 +50,13 @@ class LogReader(Reader):
             self.version = self.log.pin(check_log(at, self.log.uuid, self.log.version().tails, path))
         self.schema = self.log.schema
         self._plan: Plan | None = None
+        self._answering: Answering | None = None
+        self.filters = Names(self.log)
+
+    def aggregate(self, name: str) -> AggregateView | None:
+        from confluo_tools.store.views.aggregate import find_aggregate
+
+        return find_aggregate(self.log, name)
 
     def plan(self, expr: Any = None, columns: Sequence[int] | None = None) -> Plan:
         from confluo_tools.store.plan import Plan
@@ -74,8 +85,25 @@ class LogReader(Reader):
         self._tell(plan)
         return found
 
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        from confluo_tools.store.views.answer import answering
+
+        found = answering(self.log, expr.tree, make)
+        if found is None:
+            return super().fold(expr, columns, make)
+        self.rows += self.version.kept
+        rollup = found.fold(self.version, make, timed=self.timed)
+        self._answering, self._plan = found, found.plan
+        self._tell(found.plan)
+        self._tell_some(self._note, found.unused, UNUSED)
+        return rollup, found.found + found.scanned
+
     def explain(self) -> dict[str, Any] | None:
-        return None if self._plan is None else self._plan.explain()
+        if self._plan is None:
+            return None
+        used = self._answering
+        views = [] if used is None else [{"name": used.view.name, "blocks": used.blocks}]
+        return self._plan.explain() | {"aggregates": views}
 
     def _tell(self, plan: Plan) -> None:
         self._tell_some(self._warn, plan.left_out, LEFT_OUT)

@@ -13,6 +13,7 @@ One process at a time maintains a view (it holds views/KIND-NAME/lock); readers 
 from __future__ import annotations
 
 from confluo_tools.store.views.aggregate import AggregateView, add_aggregate, aggregates, find_aggregate
+from confluo_tools.store.views.answer import Answering, answering
 from confluo_tools.store.views.base import FOLDER, Stop, View, complete, maintaining
 from confluo_tools.store.views.filter import FilterView, Names, add_filter, filters, find_filter
 from confluo_tools.store.views.index import IndexView, add_index, default_bucket, drop_index, find, indexes
@@ -31,8 +32,38 @@ from confluo_tools.store.views.maintain import (
 from confluo_tools.store.views.reader import Reader
 
 __all__ = [
-    "FOLDER", "KINDS", "AggregateView", "FilterView", "IndexView", "Maintainer", "Names", "Reader", "Stop", "View",
-    "add_aggregate", "add_filter", "add_index", "aggregates", "bring", "check", "complete", "coverage",
-    "default_bucket", "drop_index", "drop_view", "filters", "find", "find_aggregate", "find_filter", "indexes",
-    "maintain", "maintaining", "rebuild", "update", "update_all", "views",
+    "FOLDER",
+    "KINDS",
+    "AggregateView",
+    "Answering",
+    "FilterView",
+    "IndexView",
+    "Maintainer",
+    "Names",
+    "Reader",
+    "Stop",
+    "View",
+    "add_aggregate",
+    "add_filter",
+    "add_index",
+    "aggregates",
+    "answering",
+    "bring",
+    "check",
+    "complete",
+    "coverage",
+    "default_bucket",
+    "drop_index",
+    "drop_view",
+    "filters",
+    "find",
+    "find_aggregate",
+    "find_filter",
+    "indexes",
+    "maintain",
+    "maintaining",
+    "rebuild",
+    "update",
+    "update_all",
+    "views",
 ]  # fmt: skip

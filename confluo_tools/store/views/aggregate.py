@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluo_tools.errors import StoreError, UsageError
 from confluo_tools.store.views import base
@@ -21,13 +21,12 @@ from confluo_tools.store.views.filter import check_name, compiled, digest, filte
 if TYPE_CHECKING:
     from confluo_tools.core.block import Picks
     from confluo_tools.core.rollup import Rollup
-    from confluo_tools.core.segment import Part, SegmentBlock
+    from confluo_tools.core.segment import SegmentBlock
     from confluo_tools.expr import Expr
     from confluo_tools.expr.aggregates import Agg, By
     from confluo_tools.expr.leaves import Tree
     from confluo_tools.store.aggregate import Question
     from confluo_tools.store.log import Log
-    from confluo_tools.store.version import Version
 
 MS = 1_000_000
 MOST_BUCKET = 1 << 62
@@ -135,25 +134,6 @@ class AggregateView(base.View):
         rollup.update(block, picks)
         return dump(rollup)
 
-    def fold(
-        self, log: Log, version: Version, make: Callable[[], Rollup], since: int | None = None,
-        until: int | None = None,
-    ) -> tuple[Rollup, Answering]:  # fmt: skip
-        """The state of its rows at ``version``, since <= time < until, in a roll-up of ``make``.
-
-        `follows` has said that its keys follow from ours.
-        """
-        from confluo_tools.store.plan import Plan
-
-        rollup = make()
-        answering = Answering(self, rollup, since, until)
-        plan = Plan(log, version, self.expr, since, until, columns=self.columns, skip=answering.stored)
-        answering.plan = plan
-        for block, picks in plan:
-            rollup.update(block, picks)
-            answering.scanned += len(picks)
-        return rollup, answering
-
     def follows(self, make: Callable[[], Rollup]) -> bool:
         """Whether our states can be merged into roll-ups of ``make``: its keys are ours, coarser ones, or fewer."""
         from confluo_tools.core.regroup import absorb
@@ -163,77 +143,6 @@ class AggregateView(base.View):
         except ValueError:
             return False
         return True
-
-
-class Answering:
-    """One answer from stored states: ``blocks`` answered by them, rows ``found`` there and ``scanned``."""
-
-    def __init__(self, view: AggregateView, rollup: Rollup, since: int | None, until: int | None) -> None:
-        self.view, self.rollup, self.since, self.until = view, rollup, since, until
-        self.blocks = self.found = self.scanned = 0
-        self.plan: Any = None
-        self.unused: list[tuple[str, str]] = []
-        self._part: Part | None = None
-        self._chunks: Any = None
-        self._usable = view.follows(self._fresh)
-
-    def _fresh(self) -> Rollup:
-        from confluo_tools.core.rollup import Rollup
-
-        r = self.rollup
-        return Rollup(r.layout, r.keys, r.aggs, r.time)
-
-    def stored(self, part: Part, number: int) -> bool:
-        """Take a block from its state.  False: it has none, or the time range wants only a part of it."""
-        from confluo_tools.core.partial import load
-        from confluo_tools.core.regroup import absorb
-
-        if not self._usable:
-            return False
-        if part is not self._part:
-            self._part, self._chunks = part, self._open(part)
-        capacity = part.segment.capacity
-        rows = min(part.rows - number * capacity, capacity)
-        if self._chunks is None or self._chunks.rows(number) != rows:
-            return False
-        data = self._chunks.read(number, part.base + number * capacity)
-        state = self.view.state()
-        try:
-            if data is None:
-                raise ValueError("its checksum is another")
-            load(state, data)
-        except ValueError as e:
-            what = f"the state of block {number} is not used: {e}"
-            self.unused.append((self._chunks.path, f"{what}; confluo-index rebuild {self.view.words} mends it"))
-            return False
-        if state.rows == 0:
-            self.blocks += 1
-            return True
-        span = state.span
-        if (self.since is not None or self.until is not None) and (
-            span is None
-            or (self.since is not None and span[0] < self.since <= span[1])
-            or (self.until is not None and span[0] < self.until <= span[1])
-        ):
-            return False
-        self.blocks += 1
-        if span is None or (
-            (self.since is None or span[0] >= self.since) and (self.until is None or span[1] < self.until)
-        ):
-            absorb(self.rollup, state)
-            self.found += state.rows
-        return True
-
-    def _open(self, part: Part) -> Any:
-        try:
-            return self.view.open(part)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as e:
-            reason = e.strerror if isinstance(e, OSError) else str(e)
-            what = f"is not used: {reason}; confluo-index rebuild {self.view.words} mends it"
-            self.unused.append((self.view.file(part), what))
-            return None
 
 
 def load(log: Log, label: str, path: str, about: dict[str, str]) -> AggregateView:
