@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_what_is_none_is_refused(tmp_path: Path, old: str, new: str, what: str) 
 
 
 def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
-    laughs = "a: &a [x, x]\n" + "".join(f"{c}: &{c} [*{p}, *{p}]\n" for p, c in zip("abcdefghij", "bcdefghijk", strict=True))
+    laughs = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in itertools.pairwise("abcdefghijk"))
     for text in (laughs, "[" * 100_000, "confluo_snapshot: 1\n" + "#" * (17 << 20), "\0", ""):
         (tmp_path / "s.yaml").write_text(text)
         done = run("confluo-query", "--at", tmp_path / "s.yaml", "--count")

@@ -97,23 +97,30 @@ class Shaped(Reader):
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
     ) -> Iterator[tuple[Block, Picks | None]]:
-        own = {c.name for c in self.reader.schema.columns}
-        if not (self._same and set(expr.fields) <= own):
+        own = self._own(expr)
+        if own is None:
             yield from super().select(expr, columns, by_time=by_time)
             return
         n = len(self.reader.schema.columns)
         inner = None if columns is None or not self._same else [c for c in columns if c < n]
         before = self.reader.rows
-        for block, picks in self.reader.select(expr, inner, by_time=by_time):
+        for block, picks in self.reader.select(own, inner, by_time=by_time):
             yield self.shape(block), picks
         self.rows += self.reader.rows - before
 
     def count(self, expr: Any) -> int:
-        if self._same and set(expr.fields) <= {c.name for c in self.reader.schema.columns}:
-            found = self.reader.count(expr)
-            self.rows += self.reader.rows
-            return found
-        return super().count(expr)
+        own = self._own(expr)
+        if own is None:
+            return super().count(expr)
+        found = self.reader.count(own)
+        self.rows += self.reader.rows
+        return found
+
+    def _own(self, expr: Any) -> Any:
+        """The expression as the input can answer it with what it has (indexes, zone maps); None: it cannot."""
+        if not (self._same and set(expr.fields) <= {f.name for f in self.reader.schema.fields}):
+            return None
+        return type(expr)(expr.text, self.reader.schema, expr.syntax, expr.tree, expr.notes)
 
     def explain(self) -> dict[str, Any] | None:
         return self.reader.explain()
