@@ -286,9 +286,10 @@ class Groups:
         fields = [f.name for f in asked.schema.fields]
         view = asked.reader.aggregate(agg.strip()) if agg.strip().isidentifier() or "-" in agg else None
         if view is not None:
-            asked.narrow(view.expr)
-        aggs = view.aggs if view is not None else parse_aggregates(agg, asked.schema)
-        keys = parse_by(by, asked.schema) if by else view.keys if view is not None and by is None else []
+            agg, by = view.agg, view.by if by is None else by
+            for text in (view.filter_text, view.where):
+                asked.narrow(compile(text, asked.schema))
+        aggs, keys = parse_aggregates(agg, asked.schema), parse_by(by, asked.schema) if by else []
         self.question = aggregate.Question(asked.schema, aggs, keys)
         looked = {*(a.field for a in aggs), *(k.field for k in keys)}
         looked |= set(aggregate.FLOW) if any(k.kind == "flow" for k in keys) else set()

@@ -63,6 +63,7 @@ class Shaped(Reader):
     def __init__(self, reader: Reader, schema: Schema, host: str | None = None) -> None:
         super().__init__(reader.name, reader._warn)
         self.reader, self.schema, self.format, self.metadata = reader, schema, reader.format, reader.metadata
+        self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         own, ours = ([(c.name, c.code, c.size, c.count) for c in s.columns] for s in (reader.schema, schema))
         n = len(own)
         # Its own fields in front, in its order: then an expression on these is its own affair.
@@ -182,6 +183,8 @@ class Merged(Reader):
         self.readers = list(readers)
         self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
         self.chosen = all(r.chosen for r in readers)
+        named = next((r for r in readers if r.filters is not None), readers[0])  # names mean what the first log says
+        self.filters, self.aggregate = named.filters, named.aggregate  # type: ignore[method-assign]
         self._idle: Callable[[], None] | None = None
 
     def blocks(self) -> Iterator[Block]:

@@ -73,7 +73,7 @@ class Reader:
         return rollup, found
 
     def aggregate(self, name: str) -> Any:
-        """What `--agg NAME` means here: a view with expr, aggs and keys; None: there is none of that name."""
+        """What `--agg NAME` means here: texts agg, by, where, filter_text; None: there is none of that name."""
         return None
 
     def explain(self) -> dict[str, Any] | None:

@@ -104,6 +104,7 @@ class Analyzed(Reader):
     ) -> None:
         super().__init__(reader.name)
         self.reader, self.metadata, self.format = reader, reader.metadata, reader.format
+        self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         self.analyses: list[Analysis] = []
         self._note = note
         schema = reader.schema
