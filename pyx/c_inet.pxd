@@ -42,6 +42,8 @@ cdef struct Ip:
     uint32_t length
     uint32_t proto
     uint32_t offset             # of this fragment, bytes
+    uint32_t options            # where options stand that switches may have written to, 0: there are none
+    uint32_t options_end
     uint8_t flags
     uint8_t notes
     bint opaque                 # nothing above IP can be read: a later fragment, or the capture ends before
@@ -84,7 +86,7 @@ cdef inline void read_ip4(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
     cdef uint32_t size, fragment
     cdef const uint8_t* p
     cdef bint whole
-    ip.notes, ip.opaque, ip.version, ip.offset, ip.flags = 0, False, 4, 0, 0
+    ip.notes, ip.opaque, ip.version, ip.offset, ip.flags, ip.options = 0, False, 4, 0, 0, 0
     whole = _fixed(ip, data, end, at, 20)
     p = ip.head
     size = (p[0] & 15) * 4
@@ -111,6 +113,8 @@ cdef inline void read_ip4(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
             ip.opaque = True
     if size > 20:
         ip.notes |= NOTE_OPTIONS
+        if ip.up <= end and ip.up <= ip.stop:
+            ip.options, ip.options_end = at + 20, ip.up
     if whole and not ip.opaque and ip.proto == AH:
         _authentication(ip, data, end)
 
@@ -156,8 +160,9 @@ cdef inline uint32_t _jumbo(const uint8_t* data, uint32_t at, uint32_t stop) noe
 cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wire, uint32_t at) noexcept nogil:
     cdef uint32_t payload, kind, size, jumbo, lim
     cdef int _k
+    cdef bint hop
     cdef uint64_t length
-    ip.notes, ip.opaque, ip.version, ip.offset, ip.flags = 0, False, 6, 0, 0
+    ip.notes, ip.opaque, ip.version, ip.offset, ip.flags, ip.options = 0, False, 6, 0, 0, 0
     if not _fixed(ip, data, end, at, 40):
         ip.length = 40 + <uint32_t>be16(ip.head + 4) if end - at >= 6 else 0
         ip.proto = ip.head[6]
@@ -202,6 +207,7 @@ cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
                 break
             continue
         size = (<uint32_t>data[ip.up + 1] + 2) * 4 if kind == AH else (<uint32_t>data[ip.up + 1] + 1) * 8
+        hop = kind == 0
         kind = data[ip.up]
         ip.up += size
         if ip.up > ip.stop:
@@ -212,6 +218,8 @@ cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
             ip.notes |= NOTE_TRUNCATED
             ip.opaque = True
             break
+        if hop:
+            ip.options, ip.options_end = ip.up - size + 2, ip.up
     ip.proto = kind
 
 

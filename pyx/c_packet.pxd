@@ -10,6 +10,7 @@ from c_link cimport (Link, open_link, walk_tags, _bound, ETH_IP, ETH_IP6, ETH_AR
                      NOTE_TRUNCATED, NOTE_MALFORMED, NOTE_FRAGMENT, NOTE_INNER)
 from c_inet cimport (Ip, Shell, read_ip4, read_ip6, find_shell, flow_hash, pair_hash, _missing,
                      TCP, UDP, UDPLITE, SCTP, ICMP, ICMP6, T_PPPOE)
+from c_telemetry cimport Found, NO_TRACE, BAD_TRACE, read_telemetry
 
 cdef enum:
     MAX_NESTING = 16            # tunnels inside tunnels that decap inner follows
@@ -280,11 +281,20 @@ cdef inline uint64_t link_fields(Rows* r, uint32_t i, Link* k) noexcept nogil:
     return used
 
 
+cdef inline Found telemetry(Rows* r, uint32_t i, Ip* ip, const uint8_t* data) noexcept nogil:
+    """What switches wrote into the options of this header."""
+    cdef Found found = read_telemetry(r, i, data + ip.options, ip.options_end - ip.options, ip.version == 6)
+    if found == BAD_TRACE:
+        ip.notes |= NOTE_MALFORMED
+    return found
+
+
 cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner) noexcept nogil:
     """Fill row i, whose columns are zero.  Returns the field `notes`."""
     cdef Link k
     cdef Ip ip
     cdef Shell s
+    cdef Found trace = NO_TRACE
     cdef uint64_t used
     cdef uint32_t wire = f.len if f.len < MAX_WIRE else MAX_WIRE
     cdef uint8_t notes
@@ -305,12 +315,16 @@ cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner)
         r.vni[i] = k.session
         used |= bit(C_TUNNEL) | if_set(k.session, C_VNI)
     if read_ip(&ip, &k):
+        if unlikely(ip.options != 0, False):
+            trace = telemetry(r, i, &ip, k.data)
         if unlikely(find_shell(&s, &ip, k.data, k.end), False):
             r.tunnel[i] = s.kind
             r.vni[i] = s.vni
             used |= bit(C_TUNNEL) | if_set(s.vni, C_VNI)
             if inner:
                 _inner(&k, &ip, &s)
+                if trace == NO_TRACE and ip.options and ip.notes & NOTE_INNER:
+                    telemetry(r, i, &ip, k.data)
         used |= ip_fields(r, i, &ip)
         used |= transport(r, i, &ip, k.data, k.end)
         notes = k.notes | ip.notes

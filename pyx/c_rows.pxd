@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 
 cdef enum:
     ROWS = 1024
+    HOPS = 8                    # of switch_path and queue_depth; a power of two
     ROWS1 = 1088                # elements of 1, 2, 4, 8 and 16 bytes
     ROWS2 = 1056
     ROWS4 = 1040
@@ -58,6 +59,8 @@ cdef enum Col:
     C_IFACE
     C_NOTES
     C_FLOW_HASH
+    C_SWITCH_PATH
+    C_QUEUE_DEPTH
     C_FILE_OFFSET
     COLS
 
@@ -106,6 +109,8 @@ cdef struct Rows:
     uint16_t iface[ROWS2]
     uint8_t notes[ROWS1]
     uint32_t flow_hash[ROWS4]
+    uint32_t switch_path[ROWS4][HOPS]   # wider than the schema has them: what is too large is told at the end
+    uint32_t queue_depth[ROWS4][HOPS]
     uint64_t file_offset[ROWS8]
     uint64_t used               # bit per column: something was written since it was last zeroed
 

@@ -24,7 +24,7 @@ cdef enum:
 
 NOTES = ("truncated", "malformed", "fragment", "unknown_link", "options", "inner", "time_fixed")
 
-# name, code, bytes, offset in Rows; in the order of c_rows.Col
+# name, code, bytes a row, offset in Rows; in the order of c_rows.Col
 cdef Rows* _r = NULL
 cdef list _columns = [
     ("ts", I64, 8, <size_t>_r.ts), ("len", U32, 4, <size_t>_r.len), ("cap_len", U32, 4, <size_t>_r.cap_len),
@@ -47,6 +47,7 @@ cdef list _columns = [
     ("mpls_count", U8, 1, <size_t>_r.mpls_count), ("tunnel", U8, 1, <size_t>_r.tunnel), ("vni", U32, 4, <size_t>_r.vni),
     ("link_type", U16, 2, <size_t>_r.link_type), ("iface", U16, 2, <size_t>_r.iface),
     ("notes", U8, 1, <size_t>_r.notes), ("flow_hash", U32, 4, <size_t>_r.flow_hash),
+    ("switch_path", U32, 4 * HOPS, <size_t>_r.switch_path), ("queue_depth", U32, 4 * HOPS, <size_t>_r.queue_depth),
     ("file_offset", U64, 8, <size_t>_r.file_offset),
 ]
 assert len(_columns) == COLS
@@ -96,7 +97,7 @@ cdef class Packets:
     """
 
     def __cinit__(self, Layout layout not None, *, bint inner=False, uint32_t rows=ROWS):
-        cdef int i, k
+        cdef int i, k, count
         cdef Convert* c
         if not 1 <= rows <= ROWS:
             raise ValueError(f"{rows} rows in a batch: 1 to {ROWS} are possible")
@@ -113,14 +114,16 @@ cdef class Packets:
                 self.place[k] = i
                 self.zero[k] = zero_bytes(<size_t>size * BLOCK_ROWS)
                 continue
-            if (not U8 <= code <= U64 or not U8 <= layout.column[i].code <= U64 or layout.column[i].count != 1):
+            count = HOPS if k == C_SWITCH_PATH or k == C_QUEUE_DEPTH else 1
+            if (not U8 <= code <= U64 or not U8 <= layout.column[i].code <= U64 or layout.column[i].count != count):
                 raise ValueError(f"column {name} has a type that cannot hold this field of a packet")
             c = &self.convert[self.converts]
-            c.column, c.source, c.source_size, c.size = i, offset, size, layout.column[i].size
+            c.column, c.source, c.source_size, c.size = i, offset, size // count, layout.column[i].size
+            c.count = count
             c.most = <uint64_t>-1 >> (64 - 8 * c.size)
             c.bit = bit(k)
             c.out = self.extra_size
-            self.extra_size += (<size_t>c.size * rows + 63) & ~<size_t>63
+            self.extra_size += (<size_t>c.size * count * rows + 63) & ~<size_t>63
             self.converts += 1
         i = layout.get("raw")
         if i >= 0:
@@ -222,7 +225,7 @@ cdef class Packets:
             c = &self.convert[k]
             used = self.block.r.used & c.bit != 0
             if used:
-                _convert(c, r + c.source, self.block.extra + c.out, self.block.rows)
+                _convert(c, r + c.source, self.block.extra + c.out, self.block.rows * c.count)
             self.block._show(c.column, self.block.extra + c.out if used else self.none, used)
         if self.raw >= 0:
             self.block._show(self.raw, self.block.extra + self.raw_at, True)
@@ -310,14 +313,15 @@ cdef uint64_t keep_every(Picks picks, uint64_t seen, uint64_t n) noexcept nogil:
     return seen + total
 
 
-cdef void _convert(const Convert* c, const uint8_t* source, uint8_t* out, uint32_t rows) noexcept nogil:
+cdef void _convert(const Convert* c, const uint8_t* source, uint8_t* out, uint32_t n) noexcept nogil:
+    """n: elements, all of them."""
     cdef uint32_t i
     cdef uint64_t v
     if c.source_size == 4 and c.size == 2:  # the usual case, which the compiler turns into vectors
-        for i in range(rows):
+        for i in range(n):
             (<uint16_t*>out)[i] = min((<const uint32_t*>source)[i], 65535u)
         return
-    for i in range(rows):
+    for i in range(n):
         v = 0
         memcpy(&v, source + <size_t>i * c.source_size, c.source_size)
         if v > c.most:

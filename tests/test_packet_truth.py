@@ -106,5 +106,5 @@ def test_every_difference_still_happens(pcaps: Path) -> None:
 def test_the_schema_says_what_the_parser_fills() -> None:
     from confluo_tools.core.packet import column_names
 
-    names = {c.name for c in packet_schema().columns}
+    names = {c.name for c in packet_schema(telemetry=True).columns}
     assert names == set(column_names())

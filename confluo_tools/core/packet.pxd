@@ -18,8 +18,9 @@ cdef struct Convert:
     # A column that the schema stores in another integer type.
     int column
     uint32_t source                     # offset in Rows
-    uint32_t source_size
+    uint32_t source_size                # of one element
     uint32_t size
+    uint32_t count                      # elements a row
     uint64_t most                       # larger values are stored as this
     uint64_t bit
     size_t out                          # offset in extra

@@ -45,6 +45,8 @@ cdef void one(const Frame* f, bint inner) noexcept nogil:
         abort()
     if rows.used >> COLS:
         abort()
+    if rows.switch_path[row][0] and not rows.ip_version[row]:
+        abort()
     row += 1
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import make_capture as make
+import make_telemetry
 import test_packet as packets
 
 
@@ -22,6 +23,7 @@ def frames() -> list[tuple[int, bytes]]:
     v6 = b"\x60\0\0\0\0\x40\0\x40" + bytes(32)
     chain = b"\x2c\0\xc2\4\0\0\0\x40" + b"\x2b\0\0\1\0\0\0\1" + b"\x3c\0" + bytes(6) + b"\x33\0" + bytes(6)
     found.append((1, packets.ethernet(v6 + chain + b"\x3a\4" + bytes(22) + b"\x80\0" + bytes(6), 0x86DD)))
+    found += [(1, frame) for frame in make_telemetry.frames()]
     return found
 
 
