@@ -1,0 +1,446 @@
+"""confluo-monitor: conditions over sliding windows of a MultiLog; alerts are records.  Manual: confluo-monitor(1)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.expr.trigger import Trigger
+    from confluo_tools.sinks.command import Runner
+    from confluo_tools.store.alerts import AlertLog
+    from confluo_tools.store.log import Log
+    from confluo_tools.store.monitor import Watch
+
+app = cli.command_app(
+    """
+# who receives more than a gigabyte a second; look every millisecond
+confluo-monitor live.ml --trigger 'heavy: sum(len) > 1G over 1s every 1ms by dst_ip' -o ndjson
+
+# for cron: status 0 when something fires now
+confluo-monitor live.ml --once --until now --trigger 'silent: count < 1 over 5m'
+
+# what would have fired yesterday
+confluo-monitor trace.ml --triggers rules.yaml --since 2026-11-19 --until 2026-11-19
+
+# scanners, with a program for each alert
+confluo-monitor live.ml --exec 'logger -t confluo' \\
+    --trigger 'scan: distinct(dst_port) > 100 over 10s every 1s by src_ip clear distinct(dst_port) < 50'
+"""
+)
+
+SAVE = 1.0  # seconds between two states on disk
+LAG = "10ms"
+EXEC_WAIT = 60.0  # seconds that a replay waits for its last commands; a follower less
+EXEC_WAIT_LIVE = 5.0
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def monitor(
+    log: Annotated[str | None, typer.Argument(metavar="LOG", help="The MultiLog.", show_default=False)] = None,
+    trigger: Annotated[
+        list[str] | None,
+        _option("-t", "--trigger", metavar="TEXT", help="NAME: CONDITION over WINDOW [every PERIOD] [by KEYS] ..."),
+    ] = None,
+    triggers: Annotated[
+        list[str] | None, _option("--triggers", metavar="FILE", help="Triggers from a YAML file (repeatable).")
+    ] = None,
+    listing: Annotated[bool, _option("--list", help="List the triggers as they are understood.")] = False,
+    check: Annotated[bool, _option("--check", help="Only check the triggers.")] = False,
+    once: Annotated[bool, _option("--once", help="Look once; status 0: something fires, 1: nothing does.")] = False,
+    since: Annotated[
+        str | None, _option("--since", metavar="TIME", help="Replay the past from TIME on, then end.")
+    ] = None,
+    until: Annotated[
+        str | None, _option("--until", metavar="TIME", help="Of --since, --once: up to TIME, not the newest record.")
+    ] = None,
+    alerts: Annotated[
+        str | None, _option("--alerts", metavar="PATH", help="Keep alerts in this MultiLog (NAME.alerts.ml), or none.")
+    ] = None,
+    wait: Annotated[
+        str | None, _option("--wait", metavar="TIME", help="Wait so long for another monitor of the same alerts (0).")
+    ] = None,
+    lag: Annotated[
+        str, _option("--lag", metavar="TIME", help="How long to wait for records after a tick (10ms).")
+    ] = LAG,
+    catch_up: Annotated[
+        str, _option("--catch-up", metavar="TIME", help="Ticks missed by an earlier monitor: at most so far back (1h).")
+    ] = "1h",
+    execute: Annotated[
+        str | None, _option("--exec", metavar="CMD", help="Run CMD for each alert, which is on its stdin as NDJSON.")
+    ] = None,
+    exec_max: Annotated[
+        int, _option("--exec-max", metavar="N", min=1, max=256, help="At most so many at once (4).")
+    ] = 4,
+    fields: cli.Fields = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    output: cli.Output = None,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    local: cli.Local = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Watch LOG and tell when a condition over a sliding window holds, and when it has ended."""
+    if file is not None:
+        config.use_file(file)
+    if log is None:
+        return cli.usage(app)
+    from confluo_tools import store, units
+
+    local = config.truth("local", local)
+    with store.open(log, readonly=True) as source:
+        found = read_triggers(source, trigger or [], triggers or [])
+        if listing or check:
+            if listing:
+                show(found, tsv, ndjson)
+            return cli.OK
+        if until is not None and not (once or since is not None):
+            raise UsageError("--until needs --since or --once", hint="without them, the log is followed")
+        if once and since is not None:
+            raise UsageError("--once and --since exclude each other")
+        if fields == "help":
+            from confluo_tools.schema import builtin
+
+            print(cli.list_fields(builtin("alert")))
+            return cli.OK
+        run = Run(
+            source, found, alerts_path(log, alerts, live=not once and since is None),
+            lag=units.duration(lag), catch_up=units.duration(catch_up),
+            patience=units.duration(wait) / 1e9 if wait is not None else 0.0,
+        )  # fmt: skip
+        words = command_words(execute)
+        with ExitStack() as stack:
+            run.open(stack)
+            schema = run.alerts.schema
+            run.out = stack.enter_context(cli.output(
+                schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
+                fields=cli.choose_fields(fields, schema), header=not no_header, numeric=numeric, wide=wide, local=local,
+                color=color,
+            ))  # fmt: skip
+            if words:
+                run.runner = stack.enter_context(running(words, exec_max, live=not once and since is None))
+            stack.enter_context(run.signals())
+            end = units.until(until, local=local) if until is not None else None
+            if once:
+                run.once(end)
+            elif since is not None:
+                run.replay(units.time(since, local=local), end)
+            else:
+                run.live()
+        if stats or (run.stopped and not cli.state.quiet):
+            cli.note(run.counts())
+        if run.stopped:
+            return 128 + run.stopped
+        return cli.OK if run.fired or not (once or since is not None) else cli.NOTHING
+
+
+def read_triggers(log: Log, texts: list[str], files: list[str]) -> list[Trigger]:
+    """All triggers of the command line and of files, parsed; UsageError for one that is wrong or comes twice."""
+    from confluo_tools.expr.syntax import ExprError
+    from confluo_tools.expr.trigger import parse_trigger
+    from confluo_tools.store.rules import named_filters, named_views, rules
+
+    views, filters = named_views(log), named_filters(log)
+    found: list[Trigger] = []
+    names: set[str] = set()
+    for where, text in [*(("", t) for t in texts), *(pair for f in files for pair in rules(f))]:
+        try:
+            one = parse_trigger(text, log.schema, views, filters)
+        except ExprError as e:
+            if where:
+                e.where = f"{where}, {e.where}"
+            raise
+        if one.name in names:
+            raise UsageError(f"two triggers are called '{one.name}'", where=where)
+        names.add(one.name)
+        found.append(one)
+    if not found:
+        raise UsageError("no trigger", hint="--trigger 'heavy: sum(len) > 1G over 1s', or --triggers FILE")
+    return found
+
+
+def show(found: Sequence[Trigger], tsv: bool, ndjson: bool) -> None:
+    """The triggers as they are understood: a table, for programs TSV or NDJSON."""
+    from confluo_tools.units import format_duration
+
+    head = ("trigger", "condition", "window", "period", "by", "where", "for", "rearm")
+    rows = [
+        (t.name, t.condition_text, format_duration(t.window), format_duration(t.period), t.by,
+         " | ".join(sorted({m.where for m in t.measures if m.where})),
+         format_duration(t.hold) if t.hold else "", format_duration(t.rearm) if t.rearm else "")
+        for t in found
+    ]  # fmt: skip
+    if ndjson:
+        import json
+
+        for row in rows:
+            print(json.dumps(dict(zip(head, row, strict=True))))
+    elif tsv or not cli.is_terminal(1):
+        print("#fields\t" + "\t".join(head))
+        for row in rows:
+            print("\t".join(c or "-" for c in row))
+    else:
+        cells = [tuple(h.upper() for h in head), *rows]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+        for line in cells:
+            print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+
+
+def alerts_path(log: str, given: str | None, *, live: bool) -> str | None:
+    """Where alerts are kept: as asked; else, when the log is followed, beside it."""
+    if given is not None:
+        return None if given == "none" else given
+    if not live:
+        return None
+    path = os.path.abspath(log)
+    return f"{path.removesuffix('.ml')}.alerts.ml"
+
+
+def command_words(text: str | None) -> list[str]:
+    """--exec as a shell would split it; no shell runs it."""
+    if text is None:
+        return []
+    import shlex
+    from shutil import which
+
+    try:
+        words = shlex.split(text)
+    except ValueError as e:
+        raise UsageError(str(e).lower(), where="--exec", hint="write e.g. --exec 'logger -t confluo'") from None
+    if not words:
+        raise UsageError("no command", where="--exec")
+    if which(words[0]) is None:
+        hint = "for a shell: --exec \"sh -c '...'\""
+        raise UsageError(f"there is no command '{words[0]}'", where="--exec", hint=hint)
+    return words
+
+
+@contextmanager
+def running(words: list[str], most: int, *, live: bool) -> Iterator[Runner]:
+    """Commands in the background; at the end they get some time."""
+    from confluo_tools.sinks.command import Runner
+
+    def tell(what: str) -> None:
+        if not cli.state.quiet:
+            cli.note(what)
+
+    runner = Runner(words, most, tell)
+    try:
+        yield runner
+    finally:
+        if not runner.wait(EXEC_WAIT_LIVE if live else EXEC_WAIT):
+            cli.warn("some commands have not ended", where="--exec")
+        if runner.dropped:
+            cli.warn(f"{runner.dropped} alerts were left out", where="--exec", hint="the command is too slow")
+
+
+class Run:
+    """One run of the command on one log."""
+
+    def __init__(
+        self, log: Log, triggers: Sequence[Trigger], alerts: str | None, *, lag: int, catch_up: int, patience: float
+    ) -> None:
+        from confluo_tools.store.alerts import Alerts
+        from confluo_tools.store.rules import named_filters
+        from confluo_tools.store.triggers import Engine
+
+        self.log, self.triggers, self.path, self.lag, self.catch_up = log, triggers, alerts, lag, catch_up
+        self.patience = patience
+        self.filters = named_filters(log)
+        self.engine = Engine(log.schema, triggers, lag=lag, seed=log.uuid, filters=self.filters)
+        self.alerts = Alerts(self.engine)
+        self.kept: AlertLog | None = None
+        self.out: cli.RecordOutput | None = None
+        self.runner: Runner | None = None
+        self.watch: Watch | None = None
+        self.fired = self.stopped = 0
+        self._start = self._saved = time.monotonic()
+        self._tick = 0
+
+    def open(self, stack: ExitStack) -> None:
+        if self.path is None:
+            return
+        from confluo_tools.store.alerts import AlertLog
+
+        self.kept = AlertLog(self.path, self.log, wait=self.patience, argv=[cli.state.prog, *cli.state.argv])
+        stack.callback(self.kept.close)
+
+    def tell(self, tick: int, block: Block) -> None:
+        """The alerts of one tick: kept first, then shown, then acted on."""
+        self.fired += block.rows
+        if self.kept is not None:
+            self.kept.append(block)
+        if self.out is not None:
+            self.out.write(block)
+            self.out.flush()
+        if self.runner is not None:
+            for line, name in lines(block, self.alerts.schema):
+                self.runner.put(line, name)
+
+    def watching(self) -> Watch:
+        from confluo_tools.store.monitor import Watch
+
+        self.watch = Watch(self.log, self.engine, self.alerts, self.tell)
+        return self.watch
+
+    # -- three ways to look
+
+    def once(self, until: int | None) -> None:
+        """Each trigger at its last tick: the first one that sees the newest record, or the last one up to ``until``."""
+        from confluo_tools.store.alerts import Alerts
+        from confluo_tools.store.monitor import Watch
+        from confluo_tools.store.triggers import Engine
+
+        version = self.log.version()
+        for period in sorted({t.period for t in self.triggers}):
+            some = [t for t in self.triggers if t.period == period]
+            self.engine = Engine(self.log.schema, some, lag=self.lag, seed=self.log.uuid, filters=self.filters)
+            self.alerts = Alerts(self.engine)
+            watch = self.watch = Watch(self.log, self.engine, self.alerts, lambda tick, block: None)
+            at = until
+            if at is None:
+                newest = watch.newest(version)
+                if newest is None:
+                    return
+                at = (newest // period + 1) * period
+            at = at // period * period
+            watch.begin(at - self.engine.hold - period, version=version)
+            watch.advance(at)
+            events = self.engine.firing()
+            if events:
+                for e in events:
+                    e.lasted = 0
+                self.tell(at, self.alerts.block(events))
+
+    def replay(self, since: int, until: int | None) -> None:
+        """The ticks later than ``since``, up to ``until`` or to those that see the newest record."""
+        version = self.log.version()
+        watch = self.watching()
+        if until is None:
+            newest = watch.newest(version)
+            if newest is None:
+                return
+            until = newest + max(t.period for t in self.triggers)
+        earlier = self.kept.earlier(self.triggers) if self.kept is not None else None
+        if earlier is not None and earlier.tick < since:
+            earlier = None
+        watch.begin(since, earlier, version)
+        watch.advance(until, self.enough)
+        self.save(force=True)
+
+    def enough(self) -> bool:
+        self.save()
+        return bool(self.stopped)
+
+    def live(self) -> None:
+        """Follow the log by the clock."""
+        from confluo_tools.store.monitor import Live
+        from confluo_tools.units import format_duration
+
+        watch = self.watching()
+        now = time.time_ns() - self.lag
+        earlier = self.kept.earlier(self.triggers) if self.kept is not None else None
+        if earlier is not None and earlier.tick > now:
+            cli.note(f"the last alerts are {format_duration((earlier.tick - now) // 10**6 * 10**6)} ahead of the clock")
+            earlier.tick = now
+        if earlier is not None and now - earlier.tick > self.catch_up:
+            missed = format_duration((now - earlier.tick - self.catch_up) // 10**9 * 10**9)
+            cli.note(f"ticks of {missed} are left out: the last monitor ended too long ago", where=self.log.path)
+            earlier.tick = now - self.catch_up
+        watch.begin(now, earlier)
+        live = Live(watch, self.lag, note=cli.note)
+        while not self.stopped:
+            pause = live.step()
+            self.save()
+            if pause > 0 and not self.stopped:
+                time.sleep(min(pause, 0.2))
+        self.save(force=True)
+
+    def save(self, *, force: bool = False) -> None:
+        if self.kept is None:
+            return
+        now = time.monotonic()
+        if (force or now - self._saved >= SAVE) and self.engine.clock != self._tick:
+            self.kept.save(self.engine.clock, self.engine, force=force)
+            self._saved, self._tick = now, self.engine.clock
+
+    # -- what happens around it
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """SIGINT, SIGTERM, SIGHUP: finish (a second one: at once).  SIGUSR1: print the counts."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stopped = number
+            signal.signal(number, signal.SIG_DFL)
+
+        def count(number: int, frame: FrameType | None) -> None:
+            os.write(2, f"{cli.state.prog}: {self.counts()}\n".encode())
+
+        before: dict[int, Any] = {}
+        try:
+            for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup's stays
+                    before[ending] = signal.signal(ending, stop)
+            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, count)
+        except ValueError:
+            pass  # not in the main thread: somebody embeds us
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def counts(self) -> str:
+        """What happened so far, on one line."""
+        watch = self.watch
+        parts = {"triggers": len(self.triggers), "alerts": self.fired}
+        if watch is not None:
+            parts |= {"ticks": watch.ticks, "records": self.engine.feed.rows}
+            parts |= {"late": watch.late, "too late": watch.lost}
+            if self.engine.dropped:
+                parts["of too many keys"] = self.engine.dropped
+            if watch.damaged:
+                parts["damaged runs"] = watch.damaged
+        if self.runner is not None:
+            parts |= {"commands": self.runner.done, "failed": self.runner.failed}
+        return ", ".join([*(f"{n} {what}" for what, n in parts.items()), f"{time.monotonic() - self._start:.2f} s"])
+
+
+def lines(block: Block, schema: Any) -> Iterator[tuple[bytes, str]]:
+    """(NDJSON line, name of the trigger) of each alert."""
+    from confluo_tools.core.textio import Printer
+    from confluo_tools.formats.text import printing_plan
+
+    plan = printing_plan(schema, [f.name for f in schema.fields], "ndjson")
+    text = Printer(schema.layout, plan, "ndjson").lines(block)
+    name = schema.index("trigger")
+    for row, line in enumerate(text.splitlines(keepends=True)):
+        yield line, block.get(name, row).rstrip(b"\0").decode("utf-8", "replace")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-monitor", argv, owns_state=True)
