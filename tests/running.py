@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "bin"
 DATA = ROOT / "examples" / "data"
 CAMPUS = DATA / "campus.pcap.gz"
-COMMANDS = ("confluo-capture", "confluo-convert", "confluo-query", "confluo-index", "confluo-info", "confluo-config")
+COMMANDS = ("confluo-capture", "confluo-convert", "confluo-query", "confluo-index", "confluo-info", "confluo-config",
+            "confluo-archive")
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -92,7 +92,7 @@ def archive(
 def check_host(name: str) -> str:
     """A name that can be that of a partition."""
     if not name or len(name.encode("utf-8", "surrogateescape")) > 64 or not name.isprintable():
-        raise UsageError(f"'{cli.printable(name)}' is not a name of a host", where="--host", hint="1 to 64 characters")
+        raise UsageError("is not a name of a host", where="--host", hint="1 to 64 characters that can be printed")
     return name
 
 
@@ -238,7 +238,7 @@ def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
                     total += 1
                 continue
             log.settle()
-            removed = keeper.step(wait=5.0)
+            removed = keeper.step(wait=1.0)
             total += removed
             if stats:
                 cli.note(f"{removed:,} segments removed, {cli.humane(keeper.bytes)}B", where=path)

@@ -350,12 +350,12 @@ def check_archive(path: str) -> int:
             damaged += 1
             progress.erase()
             print(cli.printable(f"{where}: {what}"))
-        with cli.open_one(path) as reader:
-            for _ in reader:
-                pass
     if damaged:
         cli.note(f"{damaged} {'files are' if damaged > 1 else 'file is'} damaged or missing", where=path)
         return cli.TROUBLE
+    with cli.open_one(path) as reader:
+        for _ in reader:
+            pass
     if not cli.state.quiet and not cli.state.trouble:
         print(f"{cli.printable(path)}: {reader.rows:,} rows, whole")
     return cli.OK

@@ -269,7 +269,9 @@ class Part:
         try:
             self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
             self._arrow = self._file.schema_arrow
-        except pa.ArrowInvalid as e:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
+            if isinstance(e, OSError) and e.errno is not None:
+                raise
             raise FormatError(f"is not a whole Parquet file: {str(e).splitlines()[0]}", where=path) from None
         self.metadata = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace")
                          for k, v in (self._arrow.metadata or {}).items()}  # fmt: skip
