@@ -20,21 +20,6 @@ class Cut:
     def firsts(self) -> list[tuple[int, ...]]: ...
     def thaw(self) -> bool: ...
     def snap(self, timeout_ns: int = 1_000_000_000) -> bool: ...
-    def serve(self, fd_in: int, fd_out: int, most_ns: int, have: bytes = b"", idle_ms: int = -1) -> bytes | None: ...
-
-class Answer:
-    tails: list[tuple[int, ...]] | None
-    firsts: list[tuple[int, ...]] | None
-    held: bool
-    ns: int
-    frozen_at: int
-    thawed_at: int
-    problem: str
-    frame: tuple[int, bytes] | None
-
-class Round:
-    cut: Cut | None
-    freeze_ns: int
-    total_ns: int
-    def __init__(self, cut: Cut | None, peers: Sequence[tuple[int, int]]) -> None: ...
-    def snap(self, timeout_ns: int, wait_ns: int = 5_000_000_000) -> tuple[list[Answer], bool]: ...
+    def serve(
+        self, fd_in: int, fd_out: int, most_ns: int, have: bytes = b"", idle_ms: int = -1, wake: int = -1
+    ) -> bytes | None: ...

@@ -83,6 +83,11 @@ class Peer:
     def name(self) -> str:
         return self.address.label
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that have come and were not looked at."""
+        return len(self._have)
+
     # -- what goes out
 
     def send(self, *frames: bytes) -> None:

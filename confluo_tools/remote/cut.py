@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from confluo_tools.core.freeze import MAX_LOGS, Answer, Cut, Round
+from confluo_tools.core.freeze import MAX_LOGS, Cut
+from confluo_tools.core.round import Answer, Round
 from confluo_tools.errors import ConfluoError, StoreError, UsageError
 from confluo_tools.remote import wire
 from confluo_tools.remote.address import Address
@@ -158,6 +159,8 @@ class Cutter:
                 here.append((named, True))
         except ValueError as e:
             raise peer.strange(str(e)) from None
+        if peer.waiting:
+            raise peer.strange("an answer before its question")
         kept = [named for named, good in here if good]
         if kept:
             self._peers.append((peer, kept))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -160,8 +161,12 @@ class Server:
         self._put(wire.frame(wire.OPENED, {"logs": logs}))
         idle = -1 if self.idle is None else int(self.idle * 1000)
         try:
-            have = Cut(cuts).serve(self.fd_in, self.fd_out, self.max_freeze, self._have, idle)
-        except (TimeoutError, OverflowError) as e:
+            with _signals() as wake:
+                have = Cut(cuts).serve(self.fd_in, self.fd_out, self.max_freeze, self._have, idle, wake)
+        except TimeoutError:
+            waited = f" for {self.idle:g} s" if self.idle is not None else ""
+            raise ConfluoError(f"nothing came{waited}", where="standard input") from None
+        except OverflowError as e:
             raise ConfluoError(str(e), where="standard input") from None
         except (BrokenPipeError, ConnectionResetError):
             raise Ended from None
@@ -314,6 +319,22 @@ class _Data:
                     frame, size = [], 0
         if size:
             self.server._put(wire.head(wire.DATA, size), *frame)
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor that gets readable when a signal comes: one that came just before a wait would be slept over."""
+    if threading.current_thread() is not threading.main_thread():
+        yield -1
+        return
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(write)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(read)
+        os.close(write)
 
 
 def _parts(log: str) -> list[str]:

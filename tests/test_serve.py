@@ -1,0 +1,640 @@
+"""confluo serve and its clients do not trust each other: bounded, checked, one clear line, nothing left frozen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from remote_lab import env
+from running import BIN, ROOT, run
+from store_rows import SIGNED, signed_block
+
+from confluo_tools import __version__, store
+from confluo_tools.cli.logs import Place, open_logs
+from confluo_tools.errors import ConfluoError
+from confluo_tools.expr import compile as compile_expr
+from confluo_tools.expr import parse_aggregates
+from confluo_tools.remote import reader as remote_reader
+from confluo_tools.remote import server, wire
+from confluo_tools.remote.address import Address
+from confluo_tools.remote.connect import Peer, Shell
+from confluo_tools.remote.cut import Cutter
+from confluo_tools.remote.reader import RemoteReader
+from confluo_tools.remote.server import Server
+from confluo_tools.remote.wish import Wish
+from confluo_tools.store.aggregate import Question
+
+HELLO = wire.hello("test")
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> store.Log:
+    made = store.create(tmp_path_factory.mktemp("served") / "a.ml", SIGNED)
+    with made.writer() as writer:
+        writer.append(signed_block(1, 0, 3000))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "_look", lambda self: None)  # it would end the tests
+
+
+def answers(data: bytes, roots: tuple[str, ...] = (), **options: Any) -> tuple[list[tuple[int, bytes]], str]:
+    """What a server says to these bytes, frame by frame, and how it ended."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(data)
+        given.seek(0)
+        problem = ""
+        try:
+            Server(given.fileno(), said.fileno(), roots, **options).run()
+        except ConfluoError as e:
+            problem = str(e)
+            assert "\n" not in problem
+        said.seek(0)
+        return frames(said.read()), problem
+
+
+def frames(data: bytes) -> list[tuple[int, bytes]]:
+    line, _, rest = data.partition(b"\n")
+    assert wire.parse_hello(line + b"\n")[0] == wire.PROTOCOL
+    out = []
+    while rest:
+        kind, size = wire.parse_head(rest[:8])
+        assert len(rest) >= 8 + size
+        out.append((kind, rest[8 : 8 + size]))
+        rest = rest[8 + size :]
+    return out
+
+
+def kinds(found: list[tuple[int, bytes]]) -> list[str]:
+    return [wire.KINDS[kind] for kind, _ in found]
+
+
+def query(path: Any, **more: Any) -> bytes:
+    return wire.frame(wire.QUERY, {"path": str(path), **more})
+
+
+def freeze(mark: int, ns: int = SECOND) -> bytes:
+    return wire.head(wire.FREEZE, 16) + struct.pack("<QQ", mark, ns)
+
+
+def thaw(mark: int) -> bytes:
+    return wire.head(wire.THAW, 8) + struct.pack("<Q", mark)
+
+
+def opened(*paths: Any) -> bytes:
+    return wire.frame(wire.OPEN, {"logs": [str(p) for p in paths]})
+
+
+def frozen(log: store.Log) -> int:
+    return sum(log.control.lane(i)["freezes"] for i in range(log.control.claimed))
+
+
+# ---------------------------------------------------------------- the server and its client
+
+def test_a_conversation(log: store.Log) -> None:
+    said, problem = answers(
+        HELLO + query(log.path, expr="seq < 10") + opened(log.path, "/nowhere") + freeze(7) + thaw(7) + freeze(8)
+        + thaw(8) + query(log.path, counted=True) + query(log.path, agg="sum(seq)") + query("/nowhere")
+        + query(log.path, expr="seq <"), max_freeze=SECOND,
+    )  # fmt: skip
+    assert problem == ""
+    assert kinds(said) == [
+        "meta", "data", "data", "data", "end", "opened", "frozen", "thawed", "frozen", "thawed", "meta", "end", "meta",
+        "partial", "end", "error", "meta", "error",
+    ]  # fmt: skip
+    assert json.loads(said[4][1]) == {"rows": 3000, "found": 10}
+    entries = json.loads(said[5][1])["logs"]
+    assert entries[0] == {"path": os.path.realpath(log.path), "uuid": log.uuid.hex(), "kind": "signed"}
+    assert "no such MultiLog" in entries[1]["error"]["what"]
+    assert said[6][1] == struct.pack("<QII II QQ", 7, 1, 0, 1, 0, 3000, 0)
+    mark, held, ns = struct.unpack("<QQQ", said[7][1])
+    assert (mark, held) == (7, 1)
+    assert 0 < ns < SECOND
+    assert json.loads(said[11][1])["found"] == 3000
+    assert frozen(log) == 0
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (b"GET / HTTP/1.0\r\n\r\n", "no client speaks here"),
+    (b"x" * 500, "no client speaks here"),
+    (b"\xff\n", "no client speaks here"),
+    (HELLO[:5], "ends in the middle of a message"),
+    (b"confluo-serve 2 9.9\n", "the client speaks protocol 2 (9.9), this program 1"),
+    (b"confluo-serve x 9.9\n", "no client speaks here"),
+    (HELLO + b"\0" * 8, "was sent what came is no frame"),
+    (HELLO + wire.head(wire.QUERY, 1 << 30), "a frame of 1073741824 bytes is too long"),
+    (HELLO + wire.head(wire.QUERY, 100) + b"{", "ends in the middle of a message"),
+    (HELLO + wire.head(wire.QUERY, 2) + b"[]", "a message that is no object"),
+    (HELLO + wire.head(wire.QUERY, 5) + b"{a:1}", "a message that is no JSON"),
+    (HELLO + wire.head(wire.QUERY, 30_000) + b"[" * 30_000, "a message that is no"),
+    (HELLO + wire.frame(wire.QUERY, {}), "a message without 'path'"),
+    (HELLO + query("x", limit=-1), "a message with a strange 'limit'"),
+    (HELLO + query("x", limit=True), "a message with a strange 'limit'"),
+    (HELLO + query("x", since=1 << 63), "a message with a strange time"),
+    (HELLO + query("x", expr=7), "a message with a strange 'expr'"),
+    (HELLO + query("x", tails=[-1], uuid=""), "a message with strange numbers"),
+    (HELLO + query("x", tails=[1.5], uuid=""), "a message with strange numbers"),
+    (HELLO + query("x", tails=[0] * 5000, uuid=""), "a message with strange numbers"),
+    (HELLO + query("x", host="x" * 65), "a message with a strange 'host'"),
+    (HELLO + wire.frame(wire.OPEN, {"logs": ["x"] * 65}), "a message with a strange 'logs'"),
+    (HELLO + wire.frame(wire.OPEN, {"logs": [["x"]]}), "a message with a strange 'logs'"),
+    (HELLO + freeze(1), "a frame 'freeze' out of turn"),
+    (HELLO + wire.head(wire.END, 0), "a frame 'end' out of turn"),
+])
+def test_a_strange_client_is_sent_away(data: bytes, message: str) -> None:
+    said, problem = answers(data)
+    assert message in problem
+    assert kinds(said) in ([], ["error"])
+    if data.startswith(HELLO) and "middle" not in message:
+        assert message in json.loads(said[0][1])["what"]
+
+
+def test_the_end_of_the_input_thaws(log: store.Log) -> None:
+    for data in (freeze(1), freeze(1) + b"\0", freeze(1) + thaw(1)[:9], freeze(1) + freeze(2), freeze(1) + query("x"),
+                 freeze(1) + b"\xff" * 100, thaw(1) + freeze(1) + thaw(2) + freeze(3)):  # fmt: skip
+        said, _ = answers(HELLO + opened(log.path) + data)
+        assert "frozen" in kinds(said)
+        assert frozen(log) == 0
+        assert log.control.lane(0)["broken"] == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_bytes(log: store.Log, data: st.DataObject) -> None:
+    """Frames as they should be, some of them damaged, in any order: answers or one clear line, and no freeze stays."""
+    whole = st.sampled_from([
+        opened(log.path), freeze(1, 1000), freeze(1), thaw(1), query(log.path, expr="seq < 3"),
+        query(log.path, counted=True), query(log.path, agg="count", by="writer"), query("/etc"),
+        query(log.path, schema=SIGNED.as_dict(), host="h", fields="seq"), query(log.path, schema={"fields": [1]}),
+        query(log.path, uuid=log.uuid.hex(), tails=[7], firsts=[1], limit=2),
+    ])  # fmt: skip
+    pieces = data.draw(st.lists(st.one_of(whole, whole, st.binary(max_size=40)), max_size=6))
+    stream = bytearray(b"".join(pieces))
+    for _ in range(data.draw(st.integers(0, 3)) if stream else 0):
+        stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    if stream and data.draw(st.booleans()):
+        del stream[data.draw(st.integers(0, len(stream) - 1)) :]
+    answers(HELLO + bytes(stream), max_freeze=SECOND)
+    assert frozen(log) == 0
+
+
+def test_roots(tmp_path: Path, log: store.Log) -> None:
+    """Only what lies inside, links followed: those on the way there, and those in the log."""
+    data, other = tmp_path / "data", tmp_path / "data-other"
+    for folder in (data, other):
+        folder.mkdir()
+        with store.create(folder / "a.ml", SIGNED) as made, made.writer() as writer:
+            writer.append(signed_block(1, 0, 5))
+    (data / "in").symlink_to(data / "a.ml")
+    (data / "out").symlink_to(other / "a.ml")
+    (data / "up").symlink_to(tmp_path)
+    mixed = data / "mixed.ml"
+    mixed.mkdir()
+    for entry in (other / "a.ml").iterdir():
+        (mixed / entry.name).symlink_to(entry)
+    half = data / "half.ml"
+    store.create(half, SIGNED).writer().close()
+    segment = next((other / "a.ml" / "lane-000").glob("seg-*"))
+    (half / "lane-000" / segment.name).unlink(missing_ok=True)
+    (half / "lane-000" / segment.name).symlink_to(segment)
+    good = [data / "a.ml", data / "in", data / "." / ".." / "data" / "a.ml"]
+    bad = [other / "a.ml", data / "out", data / "up" / "data-other" / "a.ml", data / ".." / "data-other" / "a.ml",
+           mixed, half, log.path, "/", "/etc", tmp_path, "", "a.ml", "/proc/self/cwd", "\0"]  # fmt: skip
+    for path in good:
+        assert kinds(answers(HELLO + query(path, counted=True), (str(data),))[0]) == ["meta", "end"]
+        entry = json.loads(answers(HELLO + opened(path), (str(data),))[0][0][1])["logs"][0]
+        assert entry["path"] == str(data / "a.ml")
+    for path in bad:
+        said, _ = answers(HELLO + query(path, counted=True), (str(data),))
+        assert kinds(said) == ["error"], path
+        assert json.loads(said[0][1])["what"] in ("is outside of what is served", "is not the path of a log")
+        assert "error" in json.loads(answers(HELLO + opened(path), (str(data),))[0][0][1])["logs"][0]
+    both = (str(data), str(other))
+    assert kinds(answers(HELLO + query(mixed, counted=True), both)[0]) == ["meta", "end"]
+
+
+def test_read_only(log: store.Log) -> None:
+    said, _ = answers(HELLO + opened(log.path) + freeze(1) + query(log.path, counted=True), read_only=True)
+    assert "freezes nothing" in json.loads(said[0][1])["logs"][0]["error"]["what"]
+    assert said[1][1] == struct.pack("<QII", 1, 0, 0)  # a freeze of no logs
+    assert kinds(said)[2:] == ["meta", "end"]
+
+
+class Running:
+    """A server process, spoken to by hand."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [BIN / "confluo-serve", "--stdio", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, bufsize=0,
+        )  # fmt: skip
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.send, self.out = self.process.stdin.write, self.process.stdout
+        self.send(HELLO)
+        self.line = self.out.readline()
+
+    def frame(self) -> tuple[int, bytes]:
+        kind, size = wire.parse_head(self.exactly(8))
+        return kind, self.exactly(size)
+
+    def exactly(self, n: int) -> bytes:
+        data = b""
+        while len(data) < n:
+            assert select.select([self.out], [], [], 20)[0], "no answer"
+            piece = self.out.read(n - len(data))
+            assert piece
+            data += piece
+        return data
+
+    def end(self) -> tuple[int, bytes]:
+        """Its status and what it said, when it ends by itself."""
+        status = self.process.wait(20)
+        assert self.process.stderr is not None
+        return status, self.process.stderr.read()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for f in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if f is not None:
+                f.close()
+
+
+def wait_until(true: Callable[[], Any], what: str) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until, what
+        time.sleep(0.005)
+
+
+def test_a_freeze_is_not_longer_than_the_server_allows(tmp_path: Path) -> None:
+    log = store.create(tmp_path / "a.ml", SIGNED)
+    with log.writer() as writer, Running("--max-freeze", "150ms") as peer:
+        peer.send(opened(log.path))
+        assert peer.frame()[0] == wire.OPENED
+        peer.send(freeze(5, 60 * SECOND))
+        assert peer.frame()[0] == wire.FROZEN
+        writer.append(signed_block(1, 0, 5))
+        wait_until(lambda: log.version().rows == 5, "stays frozen")
+        wait_until(lambda: frozen(log) == 0, "stays frozen")
+        peer.send(thaw(5))
+        assert struct.unpack("<QQ", peer.frame()[1][:16]) == (5, 0)  # void
+
+
+@pytest.mark.parametrize("how", ["close", "term", "kill"])
+def test_a_server_that_ends_leaves_nothing_frozen(tmp_path: Path, how: str) -> None:
+    log = store.create(tmp_path / "a.ml", SIGNED)
+    with log.writer() as writer, Running() as peer:
+        writer.append(signed_block(1, 0, 5))
+        peer.send(opened(log.path) + freeze(1, SECOND if how == "kill" else 10 * SECOND))
+        assert [peer.frame()[0], peer.frame()[0]] == [wire.OPENED, wire.FROZEN]
+        assert frozen(log) == 1
+        writer.append(signed_block(1, 5, 5))
+        if how == "close":
+            assert peer.process.stdin is not None
+            peer.process.stdin.close()
+        else:
+            peer.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGKILL)
+        status = peer.process.wait(20)
+        assert status == {"close": 0, "term": 143, "kill": -9}[how]
+        wait_until(lambda: log.version().rows == 10, "stays frozen")  # killed: by its deadline
+        assert log.control.lane(0)["broken"] == (how == "kill")
+
+
+def test_a_client_that_leaves_ends_a_long_scan(tmp_path: Path) -> None:
+    """Nothing is found, so nothing is written: only the closed input tells."""
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from confluo_tools.remote.server import Server
+Server._rows = lambda *args: time.sleep(60)
+Server(0, 1).run()
+"""
+    log = store.create(tmp_path / "a.ml", SIGNED)
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(HELLO + query(log.path))
+    child.stdin.flush()
+    assert child.stdout.readline().startswith(wire.HELLO)
+    assert child.stdout.read(8)[4] == wire.META
+    child.stdin.close()
+    assert child.wait(20) == 0
+    child.stdout.close()
+
+
+def test_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running("--idle", "200ms") as peer:
+        status, said = peer.end()
+    assert status == 2
+    assert said == b"confluo-serve: standard input: nothing came for 0.2 s\n"
+    with Running("--idle", "200ms") as peer:
+        peer.send(opened())
+        status, said = peer.end()
+    assert status == 2
+    assert said == b"confluo-serve: standard input: nothing came for 0.2 s\n"
+    monkeypatch.setattr(server, "STALL", 0.05)
+    read, write = os.pipe()
+    with tempfile.TemporaryFile() as out:
+        os.write(write, HELLO + b"\x05\0")
+        with pytest.raises(ConfluoError, match="nothing came"):
+            Server(read, out.fileno()).run()
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ([], b"--stdio is the only way it speaks"),
+    (["--stdio", "--root", "/nowhere"], b"--root /nowhere: is not a folder"),
+    (["--stdio", "--max-freeze", "2h"], b"--max-freeze 2h: is not possible"),
+    (["--stdio", "--idle", "0s"], b"--idle 0s: is not possible"),
+])
+def test_usage(words: list[str], message: bytes) -> None:
+    done = run("confluo-serve", *words)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert message in done.stderr
+
+
+# ---------------------------------------------------------------- the client and its server
+
+def says(folder: Path, data: bytes, later: bytes = b"", then: str = "") -> Shell:
+    """A remote shell at whose other end somebody says this, whatever is asked; and the rest after a FREEZE."""
+    (folder / "said").write_bytes(data)
+    (folder / "later").write_bytes(later)
+    until = len(wire.hello(__version__) + opened("/a.ml") + freeze(1))
+    wait = f"head -c {until} >/dev/null; cat {folder}/later" if later else ""
+    (folder / "says").write_text(f"#!/bin/sh\ncat {folder}/said\n{wait}\n{then}\n")
+    (folder / "says").chmod(0o755)
+    return Shell(str(folder / "says"), "x", 10.0)
+
+
+def recorded(log: store.Log, **wish: Any) -> bytes:
+    """What our server says to a question."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(HELLO + query(log.path, **wish))
+        given.seek(0)
+        Server(given.fileno(), said.fileno()).run()
+        said.seek(0)
+        return said.read()
+
+
+def ask(shell: Shell, wish: Wish) -> int:
+    peer = Peer(Address("h", "/a.ml", "h"), shell)
+    with RemoteReader(peer, wish) as reader:
+        reader.ask()
+        reader.ready(10)
+        expr = compile_expr("", reader.schema)
+        if wish.counted:
+            return reader.count(expr)
+        if wish.agg is not None:
+            question = Question(SIGNED, parse_aggregates(wish.agg, SIGNED), [])
+            return reader.fold(expr, None, question.rollup)[1]
+        return sum(block.rows for block, _ in reader.select(expr))
+
+
+WISHES = [Wish("seq < 20"), Wish(counted=True), Wish(agg="count, p50(seq), distinct(seq)")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_damaged_answer(log: store.Log, data: st.DataObject) -> None:
+    """Any bytes changed, cut off, doubled: rows, or an error of ours that names the host; never anything else."""
+    wish = data.draw(st.sampled_from(WISHES))
+    said = bytearray(recorded(log, **wish.message()))
+    for _ in range(data.draw(st.integers(0, 3))):
+        said[data.draw(st.integers(0, len(said) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(said)))
+    match data.draw(st.sampled_from(["whole", "cut", "doubled", "padded"])):
+        case "cut":
+            del said[cut:]
+        case "doubled":
+            said[cut:cut] = said[max(cut - 50, 0) : cut]
+        case "padded":
+            said[cut:cut] = data.draw(st.binary(max_size=20))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            ask(says(Path(folder), bytes(said)), wish)
+        except ConfluoError as e:
+            assert e.where.startswith("h") or not e.where  # noqa: PT017
+            assert "\n" not in str(e)  # noqa: PT017
+
+
+def meta(**more: Any) -> bytes:
+    return wire.frame(wire.META, {"schema": SIGNED.as_dict(), "uuid": "", "metadata": {}, **more})
+
+
+def batch(size: int) -> bytes:
+    """The head of an Arrow record batch that claims a body of so many bytes."""
+    from confluo_tools.formats import arrow_meta
+
+    places = [(0, 4), (64, 8), (128, 8)]
+    whole = arrow_meta.batch_message(SIGNED, 1, places, 192)
+    return whole.replace(struct.pack("<q", 192), struct.pack("<q", size))
+
+
+def stream(*pieces: bytes) -> bytes:
+    from confluo_tools.formats import arrow_meta
+
+    first = arrow_meta.schema_message(SIGNED, {})
+    return b"".join(wire.head(wire.DATA, len(p)) + p for p in (first, *pieces))
+
+
+@pytest.mark.parametrize(("said", "message"), [
+    (b"", "h: cannot be reached: "),
+    (b"confluo-serve 7 9.9\n", "h: speaks protocol 7 (confluo-tools 9.9), this program 1 ("),
+    (b"\x1b[2J" * 50, "instead of a greeting"),
+    (HELLO, "h: the connection was lost"),
+    (HELLO + b"\xff" * 8, "h: does not answer as it should: what came is no frame"),
+    (HELLO + wire.head(wire.META, 1 << 25), "a frame of 33554432 bytes is too long"),
+    (HELLO + wire.frame(wire.END, {}), "a frame 'end' out of turn"),
+    (HELLO + wire.frame(wire.META, {}), "a message without 'schema'"),
+    (HELLO + wire.frame(wire.META, {"schema": {"fields": [{"name": "x", "type": "u9"}]}}), "unknown type"),
+    (HELLO + wire.frame(wire.META, {"schema": {"fields": [{"name": "x", "type": "bytes(65536)"}]}}), "length from 1"),
+    (HELLO + wire.frame(wire.ERROR, {"what": "no", "where": "/a.ml", "hint": "go"}), "h:/a.ml: no; go"),
+    (HELLO + wire.frame(wire.ERROR, {"what": []}), "a message with a strange 'what'"),
+    (HELLO + meta() + wire.head(wire.OPENED, 0), "h: does not answer as it should: a message that is no JSON"),
+    (HELLO + meta() + wire.head(wire.DATA, 3) + b"abc", "h: the connection was lost"),
+    (HELLO + meta() + wire.head(wire.DATA, 8) + b"abcdefgh", "no Arrow stream"),
+    (HELLO + meta() + wire.frame(wire.END, {}), "ends before the schema"),
+    (HELLO + meta() + stream(batch(1 << 50)), "a batch of 1125899906842624 bytes"),
+    (HELLO + meta() + stream(batch(192)) + wire.frame(wire.END, {}), "ends in the middle of a message"),
+    (HELLO + meta() + wire.head(wire.PARTIAL, 1) + b"x", "groups instead of rows"),
+])
+def test_a_strange_server_is_left(tmp_path: Path, said: bytes, message: str) -> None:
+    with pytest.raises(ConfluoError) as e:
+        ask(says(tmp_path, said), Wish("seq < 20"))
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_what_a_server_may_not_do_to_aggregates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_reader, "MAX_PARTIAL", 1000)
+    piece = wire.head(wire.PARTIAL, 600) + bytes(600)
+    for said, message in (
+        (piece * 2, "too many groups"), (piece + wire.frame(wire.END, {}), "this is not a partial aggregate"),
+        (wire.head(wire.DATA, 1) + b"x", "rows instead of groups"),
+    ):  # fmt: skip
+        with pytest.raises(ConfluoError, match=message):
+            ask(says(tmp_path, HELLO + meta() + said), Wish(agg="count"))
+    with pytest.raises(ConfluoError, match="rows instead of their number"):
+        ask(says(tmp_path, HELLO + meta() + wire.head(wire.DATA, 1) + b"x"), Wish(counted=True))
+
+
+def test_a_flood_of_warnings_and_escape_sequences(tmp_path: Path) -> None:
+    warning = wire.frame(wire.WARN, {"what": "\x1b[31mred\x1b]0;title\x07\nsecond line" + "x" * 10_000})
+    shell = says(tmp_path, HELLO + meta() + warning * 500 + wire.frame(wire.ERROR, {"what": "\x1b[2Jgone"}))
+    more = {**env(tmp_path), "CONFLUO_RSH": shell.rsh}
+    done = run("confluo-query", "h:/a.ml", "--count", env=more)
+    assert done.returncode == 2
+    assert b"\x1b" not in done.stderr
+    assert b"\x07" not in done.stderr
+    assert b"\\x1b[2Jgone" in done.stderr
+    assert len(done.stderr) < 1 << 20
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["delay.py", "later", "rsh", "said", "says"]
+
+
+def tails(mark: int, *logs: list[int]) -> bytes:
+    body = struct.pack("<QII", mark, len(logs), 0)
+    for rows in logs:
+        body += struct.pack("<II", len(rows), 0) + b"".join(struct.pack("<QQ", r, 0) for r in rows)
+    return wire.head(wire.FROZEN, len(body)) + body
+
+
+def thawed(mark: int, held: int = 1) -> bytes:
+    return wire.head(wire.THAWED, 24) + struct.pack("<QQQ", mark, held, 5)
+
+
+OPENED = wire.frame(wire.OPENED, {"logs": [{"path": "/x", "uuid": "ab" * 16, "kind": "k"}]})
+
+
+@pytest.mark.parametrize(("said", "later", "message"), [
+    (wire.frame(wire.OPENED, {"logs": []}), b"", "a message with a strange 'logs'"),
+    (wire.frame(wire.OPENED, {"logs": [{"path": "/x", "uuid": "../../etc", "kind": "k"}]}), b"", "a strange 'uuid'"),
+    (wire.frame(wire.OPENED, {"logs": [{"error": {"what": "no"}}]}), b"", "h: no"),
+    (OPENED + tails(1, [3]), b"", "an answer before its question"),
+    (OPENED, b"", "the connection was lost"),
+    (OPENED, tails(1, [3]) + wire.frame(wire.ERROR, {"what": "no"}), "h: no"),
+    (OPENED, tails(1) + thawed(1), "tails of too few logs"),
+    (OPENED, tails(1, [1 << 50]) + thawed(1), "no answer to a freeze"),
+    (OPENED, tails(1, [3])[:-8], "the connection was lost"),
+    (OPENED, wire.head(wire.FROZEN, 16) + struct.pack("<QII", 1, 1 << 30, 0) + thawed(1), "no answer to a freeze"),
+    (OPENED, wire.head(wire.FROZEN, 24) + struct.pack("<QIIII", 1, 1, 0, 1 << 30, 0) + thawed(1), "no answer"),
+    (OPENED, wire.head(wire.FROZEN, 1 << 29), "no answer to a freeze"),
+    (OPENED, b"\xff" * 64, "no answer to a freeze"),
+    (OPENED, tails(9, [3]) + thawed(9), "does not freeze and thaw in time"),
+    (OPENED, tails(1, [3]) + b"".join(thawed(i, 0) for i in range(1, 9)), "does not freeze and thaw in time"),
+], ids=itertools.count())
+def test_a_strange_server_spoils_a_snapshot(tmp_path: Path, said: bytes, later: bytes, message: str) -> None:
+    mine = store.create(tmp_path / "a.ml", SIGNED)
+    with mine.writer() as writer:
+        writer.append(signed_block(1, 0, 5))
+        names = [("h:/a.ml", Address("h", "/a.ml", "h")), (mine.path, None)]
+        shell = says(tmp_path, HELLO + said, later, "" if "lost" in message else "cat >/dev/null")
+        with pytest.raises(ConfluoError) as e, Cutter(names, shell) as cutter:
+            cutter.take(1_000_000 if "time" in message else 10 * SECOND)
+        assert message in str(e.value)
+        assert "\n" not in str(e.value)
+        assert frozen(mine) == 0
+
+
+def test_a_strange_server_may_be_right(tmp_path: Path) -> None:
+    """The bytes of the document, from a server of another make."""
+    shell = says(tmp_path, HELLO + OPENED, tails(1, [3, 4]) + thawed(1), "cat >/dev/null")
+    with Cutter([("h:/a.ml", Address("h", "/a.ml", "h"))], shell) as cutter:
+        cut = cutter.take(SECOND).logs[0]
+    assert (cut.path, cut.tails, cut.firsts, cut.frozen_ns, cut.uuid) == ("/a.ml", (3, 4), (0, 0), 5, "ab" * 16)
+
+
+def test_a_log_that_changed_its_schema_between(log: store.Log, tmp_path: Path) -> None:
+    """Asked again for the fields of all, a server may refuse."""
+    other = HELLO + meta(schema={"schema": "signed", "fields": [{"name": "writer", "type": "u32"}]})
+    places = [Place(log.path), Place("", Address("h", "/a.ml", "h"))]
+    more = {"CONFLUO_RSH": says(tmp_path, other + wire.frame(wire.ERROR, {"what": "no more"})).rsh}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONFLUO_RSH", more["CONFLUO_RSH"])
+        with open_logs(places, Wish()) as reader, pytest.raises(ConfluoError, match="no more"):
+            list(reader.select(compile_expr("", reader.schema)))
+
+
+# ---------------------------------------------------------------- over ssh
+
+def test_over_ssh(tmp_path: Path) -> None:
+    """A real sshd on the loopback of a namespace of its own, a key that may only ask for one folder."""
+    import shutil
+
+    from netns import Lab, missing
+
+    sshd = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+    if sshd is None or shutil.which("ssh") is None:
+        pytest.skip("sshd is not installed (openssh-server)")
+    if missing():
+        pytest.skip(missing())
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    os.makedirs("/run/sshd", exist_ok=True)
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder in (data, tmp_path):
+        with store.create(folder / "a.ml", SIGNED) as made, made.writer() as writer:
+            writer.append(signed_block(1, 0, 1000))
+    key = (tmp_path / "user.pub").read_text()
+    forced = f"{BIN / 'confluo-serve'} --stdio --root {data}"
+    (tmp_path / "keys").write_text(f'restrict,command="{forced}" {key}')
+    (tmp_path / "sshd_config").write_text(
+        f"Port 2222\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/keys\n"
+        f"PidFile none\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+    )
+    options = f"-F none -p 2222 -i {tmp_path}/user -o UserKnownHostsFile={tmp_path}/known -o BatchMode=yes"
+    with Lab() as lab:
+        space = lab.space()
+        daemon = space.popen(sshd, "-D", "-e", "-f", tmp_path / "sshd_config", stderr=subprocess.PIPE)
+        try:
+            assert daemon.stderr is not None
+            while b"listening" not in daemon.stderr.readline():
+                assert daemon.poll() is None
+            more = {**env(tmp_path), "CONFLUO_RSH": f"ssh {options} -o StrictHostKeyChecking=accept-new"}
+
+            def asked(*words: Any) -> subprocess.CompletedProcess[bytes]:
+                return space.run(BIN / words[0], *words[1:], check=False, env=more)
+
+            count = asked("confluo-query", f"127.0.0.1:{data}/a.ml", "seq < 10", "--count")
+            assert (count.returncode, count.stdout, count.stderr) == (0, b"10\n", b"")
+            outside = asked("confluo-query", f"127.0.0.1:{tmp_path}/a.ml", "--count")
+            assert outside.returncode == 2
+            assert b"is outside of what is served" in outside.stderr
+            cut = asked("confluo-snapshot", f"127.0.0.1:{data}/a.ml", "-w", tmp_path / "s.yaml")
+            assert (cut.returncode, cut.stderr) == (0, b"")
+            groups = asked("confluo-query", "--at", tmp_path / "s.yaml", "--by", "host", "-J")
+            assert json.loads(groups.stdout) == {"host": "127.0.0.1", "count": 1000}
+            refused = asked("confluo-query", "127.0.0.2:/a.ml", "--count")
+            assert refused.returncode == 2
+            assert b"127.0.0.2: cannot be reached: ssh: connect to host 127.0.0.2 port 2222" in refused.stderr
+        finally:
+            daemon.terminate()
+            daemon.communicate()
+
+
+def test_the_shells_words() -> None:
+    words = Shell("ssh -o 'A B'", "confluo serve --stdio").words("ops@h")
+    assert words == ["ssh", "-o", "A B", "ops@h", "confluo", "serve", "--stdio"]
