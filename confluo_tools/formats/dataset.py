@@ -29,6 +29,7 @@ ROW = "log_row"
 HOUR = 3_600_000_000_000
 GROUP = 1 << 17  # rows of a row group: what statistics can pass over
 BLOCK_ROWS = 65536
+SAMPLE = 1 << 14
 MAX_PARTS = 4096  # hours that one batch may touch
 _NAME = re.compile(r"([0-9a-f]{32})-(\d{3,4})-(\d{16,20})-(\d{16,20})\.parquet$")
 _DATE = re.compile(r"date=(-?\d{4,6})-(\d\d)-(\d\d)$")
@@ -201,13 +202,9 @@ class Batch:
 
         schema = _arrow_schema(self.schema, metadata)
         time = self._arrow.names[self._time]
-        # Dictionaries of floats would make all NaN one; times and row numbers are small steps.
-        words = [
-            c.name for c in self.schema.columns if not c.field.type.is_float and c.name not in (time, ROW)
-        ]  # fmt: skip
         out = pa.BufferOutputStream()
         writer = pq.ParquetWriter(
-            out, schema, compression="zstd", version="2.6", use_dictionary=words, write_statistics=True,
+            out, schema, compression="zstd", version="2.6", use_dictionary=self._repeated(table), write_statistics=True,
             column_encoding={time: "DELTA_BINARY_PACKED", ROW: "DELTA_BINARY_PACKED"}, write_page_index=True,
             sorting_columns=pq.SortingColumn.from_ordering(schema, [(time, "ascending")]), store_schema=True,
             write_page_checksum=True,
@@ -222,6 +219,18 @@ class Batch:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what is read back comes from the disk
         return data
+
+    def _repeated(self, table: Any) -> list[str]:
+        # Columns for which a dictionary pays, by their first rows.  Not floats: it would make all NaN one; times and
+        # row numbers are small steps.
+        import pyarrow.compute as pc
+
+        sample = table.slice(0, SAMPLE)
+        return [
+            c.name for i, c in enumerate(self.schema.columns)
+            if not c.field.type.is_float and c.count == 1 and i != self._time and c.name != ROW
+            and 2 * pc.count_distinct(sample.column(i)).as_py() <= sample.num_rows
+        ]  # fmt: skip
 
     def same(self, path: str, table: Any, written: memoryview) -> bool:
         """Whether the file at ``path`` is what was ``written``, and holds the rows of ``table`` byte for byte."""

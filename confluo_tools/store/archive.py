@@ -472,7 +472,7 @@ def _hours(paths: list[str]) -> tuple[int, int]:
 
 
 def check(path: str, tell: Tell | None = None) -> Iterator[tuple[str, str]]:
-    """(file, what is wrong) of everything that the records of the archive at ``path`` name.  ``tell`` hears of bytes."""
+    """(file, what is wrong) of all that the records of the archive at ``path`` name.  ``tell`` hears of bytes."""
     read = 0
     hidden = os.path.join(path, HIDDEN)
     for uuid in sorted(_names(hidden)):
