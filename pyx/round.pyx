@@ -16,7 +16,7 @@ from c_frame cimport (FREEZE_FRAME, FROZEN_FRAME, HEAD, LONGEST, THAW_FRAME, THA
 from c_layout cimport MAX_LANES
 from confluo_tools.core.freeze cimport Cut
 import os
-from confluo_tools.core.freeze import MAX_LOGS
+from confluo_tools.core.freeze import MAX_LOGS as _MAX_LOGS
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -174,7 +174,7 @@ cdef class Round:
         cdef int i, k, n, open_ = 0
         cdef uint64_t now
         for i in range(self.n):
-            open_ += self.peer[i].state < state or (state == DONE and self.peer[i].state == LATE)
+            open_ += self.peer[i].state < state
         while open_ > 0:
             now = boot_now()
             if now >= end:
@@ -280,7 +280,7 @@ def _parse_tails(bytes body not None):
     cdef const uint8_t* p = <const uint8_t*><const char*>body
     cdef const uint8_t* end = p + len(body)
     cdef uint32_t logs = get32(p + 8), n, i, k
-    if logs > MAX_LOGS:
+    if logs > _MAX_LOGS:
         return None
     tails, firsts = [], []
     p += 16
