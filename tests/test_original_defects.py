@@ -180,7 +180,7 @@ def test_08_late_index_covers_the_past(log: Log) -> None:
 
 
 def test_09_every_aggregate_counts(log: Log) -> None:
-    """No triggers yet: the second and third aggregate of a filter, and conditions on each, are as good as the first."""
+    """The second and third aggregate of a filter are as good as the first; so are triggers on each, and two on one."""
     log.add(rows(0, 4000))
     chosen = [r for r in log.rows if r["b"] < 100]
     (row,) = log.ask("b < 100", "--agg 'count, sum(n), max(b)'")
@@ -189,6 +189,27 @@ def test_09_every_aggregate_counts(log: Log) -> None:
     top = sum(r["n"] for r in chosen if r["b"] == biggest)
     (group,) = log.ask("b < 100", f"--agg 'count, sum(n)' --by b --having 'sum_n >= {top}'")
     assert (group["b"], group["sum_n"]) == (biggest, top)
+    log.run("confluo-index odd.ml add filter low 'b < 100'")
+    log.run("confluo-index odd.ml add aggregate low_rows count --filter low")
+    log.run("confluo-index odd.ml add aggregate low_sum 'sum(n)' --filter low")
+    chosen.sort(key=lambda r: r["ts"])
+    ticks = range(START + 100_000_000, log.rows[-1]["ts"] + 100_000_001, 100_000_000)
+    windows = {t: [r["n"] for r in chosen if t - 1_000_000_000 <= r["ts"] < t] for t in ticks}
+    for name, condition, value, limit in (
+        ("first", "low_rows > 99", len, 99), ("second", "low_sum > 150k", sum, 150_000),
+        ("again", "low_sum > 300k", sum, 300_000),
+    ):  # fmt: skip
+        on, expected = False, []
+        for t in ticks:
+            if (value(windows[t]) > limit) != on:
+                on = not on
+                expected.append((stamp(t), "fire" if on else "clear", value(windows[t])))
+        every = [f"-t '{n}: {c} over 1s every 100ms'" for n, c in (
+            ("first", "low_rows > 99"), ("second", "low_sum > 150k"), ("again", "low_sum > 300k"))]  # fmt: skip
+        printed = log.run(f"confluo-monitor odd.ml --since {stamp(START)} {' '.join(every)} -J")
+        told = [a for a in map(json.loads, printed) if a["trigger"] == name]
+        assert expected, condition
+        assert [(a["ts"], a["event"], a["value"]) for a in told] == expected
 
 
 def test_10_reopening_with_indexes(log: Log) -> None:

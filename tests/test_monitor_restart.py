@@ -1,0 +1,349 @@
+"""Monitors that die, and start again: in the log of alerts nothing is lost and nothing is doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monitor_writer import rows_of
+from running import BIN, ROOT, environment, run
+
+from confluo_tools import store
+from confluo_tools.errors import BusyError
+from confluo_tools.expr.trigger import parse_trigger
+from confluo_tools.schema import builtin
+from confluo_tools.store.alerts import AlertLog, Alerts
+from confluo_tools.store.monitor import Live, Watch
+from confluo_tools.store.triggers import Engine
+
+MS, SECOND = 10**6, 10**9
+START = 1_700_000_000 * SECOND
+TEXTS = [
+    "a: count > 5 over 10ms every 1ms",
+    "b: sum(len) > 1500 over 20ms every 2ms by dst_port clear count < 1 repeat 15ms",
+    "c: count < 1 over 12ms every 1ms for 9ms rearm 40ms",
+    "d: distinct(dst_port) > 2 over 10ms every 5ms by src_ip",
+    "e: count < 1 over 30ms every 3ms by src_ip",
+]
+END = START + 1500 * MS
+
+
+def bursts(seed: int, most: int = 1400) -> list[tuple[int, int, int, int]]:
+    """(ts, len, dst_port, src_ip) in bursts with pauses."""
+    rng = random.Random(seed)
+    rows, t = [], START + 5 * MS
+    while t < START + most * MS:
+        for _ in range(rng.randrange(1, 40)):
+            rows.append((t, rng.randrange(1500), rng.choice([80, 443, 22, 53]), rng.choice([1, 2, 3])))
+            t += rng.randrange(0, 3 * MS)
+        t += rng.randrange(5, 90) * MS
+    return rows
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("restart") / "x.ml"
+    made = store.create(path, builtin("header64"))
+    rows = bursts(7)
+    with made.writer(ahead=-1) as writer:
+        writer.append(rows_of(*([r[i] for r in rows] for i in (0, 1, 2, 3))))
+    made.close()
+    return path
+
+
+def kept(path: Path) -> list[tuple[Any, ...]]:
+    """The alerts of a log, in its order."""
+    out = []
+    with store.open(path, readonly=True) as found:
+        at = [found.schema.index(n) for n in ("ts", "trigger", "event", "key_id", "value", "rows", "key")]
+        for block in found.blocks():
+            out += [tuple(str(block.get(i, row)) for i in at) for row in range(block.rows)]
+    return out
+
+
+class Monitor:
+    """What the command does for a replay, in this process."""
+
+    def __init__(self, log: Path, alerts: Path, since: int = START) -> None:
+        self.source = store.open(log, readonly=True)
+        triggers = [parse_trigger(t, self.source.schema) for t in TEXTS]
+        self.engine = Engine(self.source.schema, triggers, seed=self.source.uuid)
+        self.alerts = AlertLog(str(alerts), self.source)
+        self.watch = Watch(self.source, self.engine, Alerts(self.engine), lambda tick, block: self.alerts.append(block))
+        earlier = self.alerts.earlier(triggers)
+        self.watch.begin(since, earlier if earlier is not None and earlier.tick >= since else None)
+
+    def die(self) -> None:
+        """Let go of everything and tidy up nothing."""
+        if self.alerts._writer is not None:
+            self.alerts._writer.stop()
+        os.close(self.alerts._lock)
+        self.source.close()
+
+
+@pytest.fixture(scope="module")
+def whole(log: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """The alerts of a run that nothing interrupts."""
+    path = tmp_path_factory.mktemp("whole") / "alerts.ml"
+    m = Monitor(log, path)
+    m.watch.advance(END)
+    m.alerts.close()
+    found = kept(path)
+    assert len(found) > 100
+    assert len({f[1] for f in found}) == len(TEXTS)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(deaths=st.lists(st.tuples(st.integers(1, 400), st.sampled_from([0, 0, 1, 3])), max_size=8), lost=st.booleans())
+def test_a_run_in_pieces_is_a_whole_run(
+    log: Path, whole: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory,
+    deaths: list[tuple[int, int]], lost: bool,
+) -> None:  # fmt: skip
+    """Killed after any tick, with a state file of any age (or ``lost``): what is kept is the same."""
+    path = tmp_path_factory.mktemp("pieces") / "alerts.ml"
+    for ticks, save in deaths:
+        m = Monitor(log, path)
+        for i in range(ticks):
+            if m.engine.next > END:
+                break
+            m.watch.advance(m.engine.next)
+            if save and i % (10 * save) == 0:
+                m.alerts.save(m.engine.clock, m.engine)
+        m.die()
+        if lost:
+            (path / "monitor.json").unlink(missing_ok=True)
+    m = Monitor(log, path)
+    m.watch.advance(END)
+    m.alerts.close()
+    assert sorted(kept(path)) == sorted(whole)
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"format": 1}', b"\xff\xfe", b'{"format": 99, "tick": 5}'])
+def test_a_state_file_that_is_none(log: Path, whole: list[tuple[Any, ...]], tmp_path: Path, torn: bytes) -> None:
+    m = Monitor(log, tmp_path / "a.ml")
+    m.watch.advance(START + 700 * MS)
+    m.alerts.save(m.engine.clock, m.engine)
+    m.die()
+    (tmp_path / "a.ml" / "monitor.json").write_bytes(torn)
+    m = Monitor(log, tmp_path / "a.ml")
+    m.watch.advance(END)
+    m.alerts.close()
+    assert sorted(kept(tmp_path / "a.ml")) == sorted(whole)
+
+
+@pytest.mark.parametrize("point", ["alert-append", "alert-appended", "publish-before", "publish-after", "append-stored",
+                                   "monitor-state"])  # fmt: skip
+def test_killed_at_a_fault_point(log: Path, tmp_path: Path, point: str) -> None:
+    """Real processes that kill themselves between the steps of keeping an alert."""
+    texts = [w for t in TEXTS for w in ("-t", t)]
+    argv = [log, *texts, "--since", f"@{START // SECOND}", "--until", f"@{END // SECOND}.5", "-o", "tsv"]
+    assert run("confluo-monitor", *argv, "--alerts", tmp_path / "whole.ml").returncode == 0
+    died = 0
+    for count in (1, 3, 17):
+        fault = environment(CONFLUO_FAULT=f"{point}:{count}")
+        done = run("confluo-monitor", *argv, "--alerts", tmp_path / "a.ml", env=fault)
+        died += done.returncode == -signal.SIGKILL
+    assert died
+    assert run("confluo-monitor", *argv, "--alerts", tmp_path / "a.ml").returncode in (0, 1)
+    assert sorted(kept(tmp_path / "a.ml")) == sorted(kept(tmp_path / "whole.ml"))
+    assert run("confluo-info", "--verify", tmp_path / "a.ml").returncode == 0
+
+
+@pytest.mark.slow
+def test_following_monitors_are_killed_at_any_time(tmp_path: Path) -> None:
+    """A writer goes on by the clock while monitor after monitor is killed: together they tell what a replay tells."""
+    log = tmp_path / "x.ml"
+    store.create(log, builtin("header64")).close()
+    texts = ["-t", "on: count > 5 over 100ms every 1ms", "-t", "off: count < 1 over 150ms every 1ms",
+             "-t", "key: count > 9 over 60ms every 5ms by src_ip for 20ms",
+             "-t", "long: count < 1 over 80ms every 2ms for 90ms"]  # fmt: skip
+    argv = [BIN / "confluo-monitor", log, *texts, "-o", "ndjson", "-q", "--lag", "300ms"]
+    rng = random.Random(11)
+    script = ROOT / "tests" / "monitor_writer.py"
+    first = time.time_ns()
+    with subprocess.Popen([sys.executable, script, log, "5", "5", "3", "1.5", "2.2"], stdout=subprocess.DEVNULL,
+                          env=environment(PYTHONPATH=str(ROOT))) as writer:  # fmt: skip
+        deaths = 0
+        while writer.poll() is None:
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
+                time.sleep(rng.uniform(0.1, 1.1))
+                child.kill()
+            deaths += 1
+    assert deaths > 3
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
+        time.sleep(1.5)
+        child.terminate()
+        assert child.wait(30) == 128 + signal.SIGTERM
+    live = [k[:6] for k in kept(tmp_path / "x.alerts.ml")]
+    last = max(int(k[0]) for k in live)
+    span = ["--since", f"@{first // SECOND - 2}", "--until", f"@{last // SECOND}.{last % SECOND:09d}"]
+    done = run("confluo-monitor", log, *texts, *span, "--alerts", tmp_path / "again.ml", "-o", "ndjson")
+    assert done.returncode == 0
+    again = [k[:6] for k in kept(tmp_path / "again.ml")]
+    # The replay begins before the first monitor did: both begin to be compared where records come first.
+    start = min(int(k[0]) for k in live if k[1].startswith("b'off") and k[2] == "2")
+    assert sorted(k for k in live if int(k[0]) >= start) == sorted(k for k in again if int(k[0]) >= start)
+    assert sum(k[1].startswith("b'on") for k in live) >= 3
+
+
+def test_alerts_of_another_log_are_not_gone_on_with(log: Path, tmp_path: Path) -> None:
+    m = Monitor(log, tmp_path / "a.ml")
+    m.watch.advance(START + 100 * MS)
+    m.alerts.save(m.engine.clock, m.engine)
+    with pytest.raises(BusyError):
+        Monitor(log, tmp_path / "a.ml")
+    m.alerts.close()
+    store.create(tmp_path / "other.ml", builtin("header64")).close()
+    done = run("confluo-monitor", tmp_path / "other.ml", "-t", TEXTS[0], "--alerts", tmp_path / "a.ml")
+    assert (done.returncode, b"has the alerts of another log" in done.stderr) == (2, True)
+
+
+# ---------------------------------------------------------------- clocks
+
+
+class Clocks:
+    """A wall clock that is set, and one that is not."""
+
+    def __init__(self) -> None:
+        self.now, self.up = START, 10**15
+
+    def go(self, ns: int) -> None:
+        self.now += ns
+        self.up += ns
+
+
+class Lab:
+    """A log that is written and watched by such clocks."""
+
+    def __init__(self, folder: Path, texts: list[str]) -> None:
+        self.log = store.create(folder / "x.ml", builtin("header64"))
+        self.writer = self.log.writer(ahead=-1)
+        self.source = store.open(folder / "x.ml", readonly=True)
+        self.engine = Engine(self.source.schema, [parse_trigger(t, self.source.schema) for t in texts], lag=10 * MS)
+        self.told: list[tuple[int, str, int]] = []
+        self.said: list[str] = []
+        self.clocks = Clocks()
+        self.watch = Watch(self.source, self.engine, Alerts(self.engine), self.tell)
+        self.watch.begin(START)
+        self.live = Live(self.watch, 10 * MS, clock=lambda: self.clocks.now, steady=lambda: self.clocks.up,
+                         note=self.said.append)  # fmt: skip
+
+    def tell(self, tick: int, block: Any) -> None:
+        schema = builtin("alert")
+        for row in range(block.rows):
+            name = block.get(schema.index("trigger"), row).rstrip(b"\0").decode()
+            self.told.append((tick - START, name, block.get(schema.index("event"), row)))
+
+    def add(self, ts: int, n: int = 1) -> None:
+        self.writer.append(rows_of([ts] * n, [100] * n, [80] * n))
+
+    def run(self, ms: int, rows: bool = True, skew: int = 0) -> None:
+        """So many milliseconds go by, with a row in each."""
+        for _ in range(ms):
+            self.clocks.go(MS)
+            if rows:
+                self.add(self.clocks.now + skew)
+            self.live.step()
+
+    def close(self) -> None:
+        self.writer.close()
+        self.source.close()
+        self.log.close()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Any:
+    made = Lab(tmp_path, ["busy: count > 5 over 10ms every 1ms", "silent: count < 1 over 50ms every 1ms for 5ms"])
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("hours", [1, 24 * 365, -1, -24 * 365])
+def test_the_clock_is_set(lab: Any, hours: int) -> None:
+    """No loop for hours, no alert about a time in which nothing was, and the watch goes on at the new time."""
+    lab.run(200)
+    lab.told.clear()
+    lab.clocks.now += hours * 3600 * SECOND
+    before = lab.watch.ticks
+    lab.run(200)
+    assert lab.watch.ticks - before < 500
+    assert len(lab.said) == 1
+    assert "the clock was set" in lab.said[0]
+    # Windows begin anew: the trigger that held holds again when its window has filled; silence is none.
+    assert [t[1:] for t in lab.told] == [("busy", 1)]
+    lab.run(120, rows=False)
+    assert [t[1:] for t in lab.told] == [("busy", 1), ("busy", 2), ("silent", 1)]
+
+
+def test_a_machine_that_slept_is_no_clock_that_was_set(lab: Any) -> None:
+    lab.run(100)
+    lab.clocks.go(3600 * SECOND)
+    lab.run(100)
+    assert lab.said == []
+    events = [t[1:] for t in lab.told]
+    assert events[-3:] == [("busy", 2), ("silent", 1), ("silent", 2)] or ("silent", 1) in events
+    assert lab.watch.ticks < 10_000  # of three and a half million: what holds no record is not looked at again
+
+
+def test_small_steps_and_late_records(lab: Any) -> None:
+    lab.run(100)
+    lab.clocks.now -= 300 * MS  # less than a second: ticks wait for the clock
+    lab.run(250)
+    assert lab.said == []
+    assert lab.watch.late > 200
+    lab.run(100)
+    late = lab.watch.late
+    lab.run(100)
+    assert lab.watch.late == late
+    lab.add(lab.clocks.now - 15 * MS)  # later than the lag
+    lab.run(1)
+    assert lab.watch.late == late + 1
+
+
+@pytest.mark.parametrize("skew", [900 * MS, 5 * SECOND, 3600 * SECOND, 10**17])
+def test_records_from_the_future_wait(lab: Any, skew: int) -> None:
+    """They count when their time has come, not before, and however far away that is costs nothing."""
+    lab.run(60, rows=False)
+    lab.told.clear()
+    lab.run(30, skew=skew)
+    lab.run(30, rows=False)
+    assert [t[1:] for t in lab.told] == []  # still silent
+    lab.clocks.go(min(skew, 3600 * SECOND) - 60 * MS)
+    lab.run(100, rows=False)
+    events = [t[1:] for t in lab.told]
+    assert (("busy", 1) in events) == (skew <= 3600 * SECOND)
+
+
+def test_record_times_that_jump_back_are_counted(lab: Any) -> None:
+    lab.run(100)
+    lab.run(50, skew=-3600 * SECOND)
+    assert lab.watch.lost >= 50
+    assert lab.watch.late >= 50
+
+
+def test_a_lane_whose_writer_changes_and_segments_that_end(tmp_path: Path) -> None:
+    """Rows are found wherever writers put them: new lanes, segments closed early, full blocks."""
+    made = Lab(tmp_path, ["all: count > 0 over 1ms every 1ms"])
+    total = 0
+    for turn in range(4):
+        with made.log.writer(ahead=-1) as second:
+            for _ in range(3):
+                made.clocks.go(MS)
+                n = 30_000 if turn == 1 else 3
+                second.append(rows_of([made.clocks.now] * n, [1] * n, [2] * n))
+                made.add(made.clocks.now, 2)
+                total += n + 2
+                made.live.step()
+    made.run(30, rows=False)
+    assert made.engine.feed.rows == total
+    made.close()
