@@ -151,6 +151,19 @@ def test_hosts_as_a_field(logs: Path, tmp_path: Path) -> None:
     assert "host" not in lines(alone)[0].split("\t")
 
 
+def test_a_log_elsewhere_and_a_file(logs: Path, tmp_path: Path) -> None:
+    """Not all logs: one after the other, as rows of the first."""
+    run("confluo-query", logs / "rest.ml", "udp", "-w", tmp_path / "rest.arrows", "-o", "stream")
+    words = ["-r", f"sw1:{logs}/half.ml", "-r", tmp_path / "rest.arrows", "udp && len > 80"]
+    both = run("confluo-query", *words, "-T", env=env(tmp_path))
+    parts = [run("confluo-query", logs / name, "udp && len > 80", "-T") for name in ("half.ml", "rest.ml")]
+    assert lines(both) == [*lines(parts[0]), *lines(parts[1])[2:]]
+    other = run("confluo-query", "-r", tmp_path / "rest.arrows", "-r", f"sw1:{logs}/half.ml", "udp", "--count",
+                env=env(tmp_path))  # fmt: skip
+    whole = run("confluo-query", logs / "all.ml", "udp", "--count")
+    assert other.stdout == whole.stdout
+
+
 def test_several_logs_here_come_by_time(logs: Path) -> None:
     both = run("confluo-query", "-e", "tcp", logs / "half.ml", logs / "rest.ml", "-T")
     assert both.stdout == run("confluo-query", logs / "all.ml", "tcp", "-T").stdout

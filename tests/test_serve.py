@@ -482,8 +482,10 @@ def stream(*pieces: bytes) -> bytes:
     (HELLO + meta() + wire.head(wire.PARTIAL, 1) + b"x", "groups instead of rows"),
 ])
 def test_a_strange_server_is_left(tmp_path: Path, said: bytes, message: str) -> None:
+    then = "" if "reached" in message or "lost" in message else "cat >/dev/null"
+    shell = says(tmp_path, said, then=then)
     with pytest.raises(ConfluoError) as e:
-        ask(says(tmp_path, said), Wish("seq < 20"))
+        ask(shell, Wish("seq < 20"))
     assert message in str(e.value)
     assert "\n" not in str(e.value)
 
@@ -570,9 +572,9 @@ def test_a_log_that_changed_its_schema_between(log: store.Log, tmp_path: Path) -
     """Asked again for the fields of all, a server may refuse."""
     other = HELLO + meta(schema={"schema": "signed", "fields": [{"name": "writer", "type": "u32"}]})
     places = [Place(log.path), Place("", Address("h", "/a.ml", "h"))]
-    more = {"CONFLUO_RSH": says(tmp_path, other + wire.frame(wire.ERROR, {"what": "no more"})).rsh}
+    shell = says(tmp_path, other + wire.frame(wire.ERROR, {"what": "no more"}), then="cat >/dev/null")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONFLUO_RSH", more["CONFLUO_RSH"])
+        patch.setenv("CONFLUO_RSH", shell.rsh)
         with open_logs(places, Wish()) as reader, pytest.raises(ConfluoError, match="no more"):
             list(reader.select(compile_expr("", reader.schema)))
 

@@ -178,8 +178,11 @@ def _ask(
         return []
     from confluo_tools.remote.connect import Peer, RemoteError, begin, close
     from confluo_tools.remote.reader import RemoteReader
+    from confluo_tools.remote.wish import Wish
 
     by = shell()
+    chosen = wish is not None
+    wish = (wish or Wish())._replace(own=not state.archives)
     peers = begin([place.address for place in elsewhere if place.address is not None], by)
     out: list[RemoteReader | RemoteError] = []
     try:
@@ -187,7 +190,9 @@ def _ask(
             if isinstance(peer, RemoteError):
                 out.append(peer)
                 continue
-            reader = RemoteReader(peer, wish, at=place.at, host=place.host if host else None, warn=warn, note=note)
+            reader = RemoteReader(
+                peer, wish, chosen=chosen, at=place.at, host=place.host if host else None, warn=warn, note=note
+            )
             out.append(_tried(peer, reader, lambda r: r.ask(schema)))
         for i, answer in enumerate(out):
             if not isinstance(answer, RemoteError):

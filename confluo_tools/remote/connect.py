@@ -94,7 +94,9 @@ class Peer:
         try:
             wire.write(self.out, *frames)
         except OSError:
-            raise self.lost() from None
+            problem = self._refused()
+            self.close()
+            raise problem from None
 
     # -- what comes in
 
@@ -181,6 +183,16 @@ class Peer:
         return kind, message
 
     # -- trouble
+
+    def _refused(self) -> ConfluoError:
+        """Why the other end does not listen any more: what it said before it hung up."""
+        try:
+            if not self.version:
+                self.greet()
+            kind, size = self.head(1.0)
+            return self.told(self.message(self.body(size))) if kind == wire.ERROR else self.lost()
+        except RemoteError as e:
+            return e
 
     def told(self, message: dict[str, Any]) -> ConfluoError:
         """The error that the other end reports."""

@@ -29,7 +29,8 @@ MAX_WARNINGS = 100
 class RemoteReader(Reader):
     """The rows of a log that ``peer`` can read.
 
-    ``wish`` goes there; without one all rows come and `select` looks for itself.  ``at``: the version of a snapshot.
+    ``wish`` goes there.  ``chosen``: it is the whole question; otherwise `select` looks for itself, in what comes.
+    ``at``: the version of a snapshot.
     ``host``: give the rows a field `host` with this value.  Made, the question is on its way; `ready` waits for the
     schema.  Raises RemoteError with the name of the host.
     """
@@ -39,16 +40,17 @@ class RemoteReader(Reader):
     def __init__(
         self,
         peer: Peer,
-        wish: Wish | None = None,
+        wish: Wish,
         *,
+        chosen: bool = True,
         at: LogCut | None = None,
         host: str | None = None,
         warn: Warn | None = None,
         note: Warn | None = None,
     ) -> None:
         super().__init__(str(peer.address), warn)
-        self.peer, self.wish, self.at, self.host = peer, wish or Wish(), at, host
-        self.chosen = wish is not None
+        self.peer, self.wish, self.at, self.host = peer, wish, at, host
+        self.chosen = chosen
         self._note, self._told = note, 0
         self._end: dict[str, Any] | None = None
         self._asked = False

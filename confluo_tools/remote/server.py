@@ -191,7 +191,7 @@ class Server:
     def _query(self, message: dict[str, Any]) -> None:
         from confluo_tools.formats.merge import HOST, HOST_BYTES, Shaped, with_host
         from confluo_tools.schema import Schema
-        from confluo_tools.store.reader import LogReader
+        from confluo_tools.store.reader import open_log
 
         path = wire.get(message, "path", str)
         wish = Wish.of(message)
@@ -199,9 +199,10 @@ class Server:
         if host is not None and len(host.encode("utf-8", "surrogateescape")) > HOST_BYTES:
             raise ValueError("a message with a strange 'host'")
         wanted = wire.get(message, "schema", dict, None)
-        reader: Reader = LogReader(
-            self.inside(path), warn=lambda what: self._tell(wire.WARN, what),
-            note=lambda what: self._tell(wire.NOTE, what), at=_cut(message, path),
+        reader: Reader = open_log(
+            self.inside(path), archives=not wish.own, allowed=self._within if self.roots else None,
+            warn=lambda what: self._tell(wire.WARN, what), note=lambda what: self._tell(wire.NOTE, what),
+            at=_cut(message, path),
         )  # fmt: skip
         with reader:
             uuid = reader.log.uuid.hex()  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ class Wish(NamedTuple):
     """Rows for which ``expr`` holds, since <= time < until (ns), of the flows in ``sample``; then one of three:
 
     the ``fields`` of at most ``limit`` rows by time, their number (``counted``), or the partial state of ``agg`` and
-    ``by``.  ``explain`` asks for the plan as well.
+    ``by``.  ``explain`` asks for the plan as well.  ``own``: only of what the log has itself.
     """
 
     expr: str = ""
@@ -24,6 +24,7 @@ class Wish(NamedTuple):
     agg: str | None = None
     by: str | None = None
     explain: bool = False
+    own: bool = False
 
     def message(self) -> dict[str, Any]:
         return {k: v for k, v in self._asdict().items() if v not in (None, False, "")}
@@ -44,4 +45,5 @@ class Wish(NamedTuple):
             get(message, "expr", str, ""), times[0], times[1], get(message, "sample", str, None),
             get(message, "fields", str, None), limit, get(message, "counted", bool, False),
             get(message, "agg", str, None), get(message, "by", str, None), get(message, "explain", bool, False),
+            get(message, "own", bool, False),
         )  # fmt: skip
