@@ -25,6 +25,7 @@ from confluo_tools.store.archive import Archive
 from confluo_tools.store.archive_reader import ArchiveReader
 from confluo_tools.store.create import add_columns
 from confluo_tools.store.reader import LogReader, open_log
+from confluo_tools.store.snapshot import LogCut
 from confluo_tools.store.verify import verify
 from tests.archive_lab import HOUR, QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all, times
 from tests.test_retain import TIMED, block, fill
@@ -203,6 +204,23 @@ def test_copies_of_partitions_count_once(tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", *(str(p) for p in (tmp_path / "b").glob("host=*")), tmp_path / "a"], check=True)
     assert rows_of(ArchiveReader(str(tmp_path / "a"))) == expected  # batches that lie over each other
     assert open_log(log.path, archives=False, more=both[:1]).count(compile("", TIMED)) == 200
+
+
+def test_rows_that_only_retention_removed_are_missed(tmp_path: Path) -> None:
+    """At an older version: what the archive has is there, what nobody has is counted."""
+    log = store.create(tmp_path / "t.ml", TIMED)
+    fill(log, *[(100, 1000 * k) for k in range(1, 6)])
+    cut = LogCut("t", "", log.path, log.uuid.hex(), "timed", log.version().tails)
+    told: list[str] = []
+    run_all(log, tmp_path / "archive", 1500 * SECOND)
+    run_all(log, tmp_path / "archive", 2500 * SECOND)
+    assert rows_of(open_log(log.path, at=cut, warn=told.append))[2] == np.arange(500, dtype="<u8").tobytes()
+    assert told == []
+    retain.Keeper(log, 1, now=lambda: 4 * 1000 * SECOND).step()  # the third segment goes nowhere
+    run_all(log, tmp_path / "archive", 4500 * SECOND)
+    there = np.concatenate([np.arange(200), np.arange(300, 500)]).astype("<u8")
+    assert rows_of(open_log(log.path, at=cut, warn=told.append))[2] == there.tobytes()
+    assert told == [f"{log.path}: 100 rows of lane 0 were removed by retention in the meantime"]
 
 
 # -- what a log remembers --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from confluo_tools import store
 from confluo_tools.store import recover, retain
 from tests.archive_lab import SECOND
-from tests.running import BIN, CAMPUS, DATA, environment, lines, run, shell
+from tests.remote_lab import env
+from tests.running import BIN, CAMPUS, DATA, ROOT, environment, lines, run, shell
 from tests.test_retain import TIMED, fill
 
 
@@ -104,6 +106,45 @@ def test_one_archive_of_several_logs(tmp_path: Path) -> None:
     assert run("confluo-query", tmp_path / "a.ml", "--count").stdout == b"5735\n"
     assert run("confluo-query", "-e", "", tmp_path / "a.ml", tmp_path / "x", "--count").stdout == b"11470\n"
     assert run("confluo-archive", tmp_path / "a.ml", tmp_path / "b.ml", "--to", tmp_path / "y").returncode == 1
+
+
+def test_logs_elsewhere_bring_their_archives(log: Path, tmp_path: Path) -> None:
+    before = answers(log)
+    assert run("confluo-snapshot", log, "-w", tmp_path / "cut.yaml").returncode == 0
+    assert run("confluo-archive", log, "--to", tmp_path / "a").returncode == 0
+    assert run("confluo-capture", "-q", "-r", DATA / "vlan.pcap.gz", "-w", log, "--append").returncode == 0
+    far = env(tmp_path)
+    assert run("confluo-query", f"sw1:{log}", "--count", env=far).stdout == b"6276\n"
+    assert run("confluo-query", f"sw1:{log}", "--count", "--no-archive", env=far).stdout == b"541\n"
+    rows = run("confluo-query", f"sw1:{log}", "vlan == 0", "-T", env=far).stdout
+    assert rows == b"".join(before.splitlines(keepends=True)[: len(rows.splitlines())])
+    then = run("confluo-query", "--at", tmp_path / "cut.yaml", "--agg", "count, sum(len)", "--by", "proto")
+    now = run("confluo-query", log, "vlan == 0", "--agg", "count, sum(len)", "--by", "proto")
+    assert (then.returncode, then.stdout) == (0, now.stdout)
+    assert now.stderr == then.stderr == b""
+
+    inner = tmp_path / "served"
+    inner.mkdir()
+    log.rename(inner / "c.ml")  # the archive is outside of what is served now
+    far["CONFLUO_REMOTE"] = f"confluo serve --stdio --root {inner}"
+    done = run("confluo-query", f"sw1:{inner}/c.ml", "--count", env=far)
+    assert (done.returncode, done.stdout) == (2, b"541\n")
+    assert b"which may not be read" in done.stderr
+
+
+def test_an_archive_that_is_not_needed_is_not_opened(log: Path, tmp_path: Path) -> None:
+    """Questions for later times cost no import of pyarrow."""
+    assert run("confluo-archive", log, "--to", tmp_path / "a").returncode == 0
+    code = """
+import sys
+from confluo_tools.commands.query import main
+status = main(sys.argv[1:])
+sys.exit(10 * ("pyarrow" in sys.modules) + status)
+"""
+    for text, status in (("ts > 2100-01-01", 1), ("ts < 2100-01-01", 10)):
+        done = subprocess.run([sys.executable, "-c", code, log, text, "--count"], cwd=ROOT, env=environment(),
+                              capture_output=True, check=False)  # fmt: skip
+        assert done.returncode == status, done.stderr
 
 
 def test_an_archive_that_is_lost(log: Path, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ class Batch:
         sample = table.slice(0, SAMPLE)
         return [
             c.name for i, c in enumerate(self.schema.columns)
-            if not c.field.type.is_float and c.count == 1 and i != self._time and c.name != ROW
+            if not c.field.type.is_float and not c.field.type.is_list and i != self._time and c.name != ROW
             and 2 * pc.count_distinct(sample.column(i)).as_py() <= sample.num_rows
         ]  # fmt: skip
 

@@ -395,6 +395,20 @@ class JoinedReader(LogReader):
         self.folders = [folder for folder in folders if knows(folder, uuid)]
         self.noted = archive.noted(self.log) if remembered else []
         self.scan: Scan | None = None
+        if self.log.removed:  # since the snapshot that we are asked for; it is no loss if the archive has the rows
+            self.log.removed[:] = [left for gone in self.log.removed for left in self._lost(*gone)]
+
+    def _lost(self, lane: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        # The rows of start <= row < end that no archive has.
+        folders = [*self.folders, *(f for entry in self.noted if (f := entry.path(self.log)) is not None)]
+        uuid = self.log.uuid.hex()
+        for first, after in sorted(batch for folder in folders for batch in batches(folder, uuid, lane)):
+            if first > start:
+                yield lane, start, min(first, end)
+            start = max(start, after)
+            if start >= end:
+                return
+        yield lane, start, end
 
     def _lanes(self, tree: leaves.Tree) -> dict[int, list[Place]]:
         schema = self.schema
@@ -416,6 +430,9 @@ class JoinedReader(LogReader):
         for folder in folders:
             for place in find(folder, tree, time):
                 if place.name.uuid == uuid and place.name.first < self._below(place.name.lane):
+                    if self._allowed is not None and not self._allowed(os.path.realpath(place.path)):
+                        self._warned(f"{place.path}: may not be read; its rows are left out")
+                        continue
                     found.setdefault(place.name.lane, []).append(place)
         return found
 
@@ -477,6 +494,16 @@ class JoinedReader(LogReader):
         self.rows += scan.rows
         tell(scan, self._warn)
         return found
+
+
+def batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
+    """(first row, row after the last) of each batch of a lane that the archive at ``folder`` has."""
+    own = os.path.join(folder, archive.HIDDEN, uuid)
+    if os.path.isdir(own):
+        names = [n.removesuffix(".json").split("-") for n in _names(os.path.join(own, f"lane-{lane:03d}"))]
+        return {(int(n[0]), int(n[1])) for n in names if len(n) == 2 and n[0].isdigit() and n[1].isdigit()}
+    parts = (place.name for place in find(folder, leaves.TRUE, -1))
+    return {(part.first, part.end) for part in parts if (part.uuid, part.lane) == (uuid, lane)}
 
 
 def knows(folder: str, uuid: str) -> bool:
