@@ -127,6 +127,24 @@ def test_the_same_as_here(logs: Path, tmp_path: Path, words: list[str]) -> None:
         assert (several.returncode, several.stdout, several.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
+def test_views_of_there(logs: Path, tmp_path: Path) -> None:
+    """Names of filters and aggregates mean what the log says, which is there."""
+    run("confluo-convert", logs / "all.ml", "-w", tmp_path / "v.ml")
+    for words in (["filter", "web", "dst_port == 443 || src_port == 443"],
+                  ["aggregate", "web_bytes", "sum(len), count", "--filter", "web", "--by", "dst_ip", "--bucket", "1s"]):
+        done = run("confluo-index", tmp_path / "v.ml", "add", *words)
+        assert done.returncode == 0, done.stderr
+    for words in (["filter web && len > 100", "--count"], ["--agg", "web_bytes", "--top", "3"], ["filter nothing"],
+                  ["len > 200", "--agg", "web_bytes", "--by", "proto"], ["--agg", "web_byte"]):
+        here = run("confluo-query", tmp_path / "v.ml", *words)
+        there = run("confluo-query", f"sw1:{tmp_path}/v.ml", *words, env=env(tmp_path))
+        assert (there.returncode, there.stdout) == (here.returncode, here.stdout), there.stderr
+        assert there.stderr.splitlines()[:1] == here.stderr.splitlines()[:1] or "nothing" in words[0]
+    names = [f"sw1:{tmp_path}/v.ml", f"sw2:{tmp_path}/v.ml"]
+    both = run("confluo-query", "-e", "filter web", *names, "--by", "host", "-J", env=env(tmp_path))
+    assert [json.loads(line)["host"] for line in lines(both)] == ["sw1", "sw2"]
+
+
 def test_the_plan_of_there(logs: Path, tmp_path: Path) -> None:
     done = run("confluo-query", f"sw1:{logs}/all.ml", "dst_port == 443", "--explain", env=env(tmp_path))
     assert done.returncode == 0

@@ -121,7 +121,7 @@ class Shaped(Reader):
         """The expression as the input can answer it with what it has (indexes, zone maps); None: it cannot."""
         if not (self._same and set(expr.fields) <= {f.name for f in self.reader.schema.fields}):
             return None
-        return type(expr)(expr.text, self.reader.schema, expr.syntax, expr.tree, expr.notes)
+        return type(expr)(expr.text, self.reader.schema, expr.syntax, expr.tree, expr.notes, expr.demands)
 
     def explain(self) -> dict[str, Any] | None:
         return self.reader.explain()

@@ -53,6 +53,7 @@ class RemoteReader(Reader):
         self.chosen = chosen
         self._note, self._told = note, 0
         self._end: dict[str, Any] | None = None
+        self._view: dict[str, str] = {}
         self._asked = False
 
     def ask(self, schema: Schema | None = None) -> None:
@@ -80,6 +81,8 @@ class RemoteReader(Reader):
             self.schema = Schema.from_dict(wire.get(message, "schema", dict))
             metadata = wire.get(message, "metadata", dict, {})
             self.uuid = wire.get(message, "uuid", str, "")[:32]
+            self.filters = _texts(wire.get(message, "filters", dict, {}))
+            self._view = _texts(wire.get(message, "aggregate", dict, {}))
         except (ValueError, SchemaError, TypeError) as e:
             raise self.peer.strange(str(e)) from None
         self.metadata = {k: v for k, v in metadata.items() if isinstance(k, str) and isinstance(v, str)}
@@ -140,6 +143,13 @@ class RemoteReader(Reader):
             raise self.peer.strange(str(e)) from None
         return rollup, self._number("found")
 
+    def aggregate(self, name: str) -> Any:
+        if not self._view or self.wish.agg is None or name != self.wish.agg.strip():
+            return None
+        from types import SimpleNamespace
+
+        return SimpleNamespace(**{key: self._view.get(key, "") for key in ("agg", "by", "where", "filter_text")})
+
     def explain(self) -> dict[str, Any] | None:
         plan = (self._end or {}).get("plan")
         return plan if isinstance(plan, dict) else None
@@ -184,6 +194,12 @@ class RemoteReader(Reader):
 
     def close(self) -> None:
         self.peer.close()
+
+
+def _texts(value: dict[str, Any]) -> dict[str, str]:
+    if len(value) > 1024 or not all(isinstance(v, str) and len(v) <= 1 << 16 for v in value.values()):
+        raise ValueError("strange definitions of views")
+    return value
 
 
 def _filled(block: Block, column: int, value: bytes) -> Block:

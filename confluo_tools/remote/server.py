@@ -11,7 +11,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -215,9 +215,18 @@ class Server:
                 _check_shape(reader.schema, schema)
                 reader = Shaped(reader, schema, host if add else None)
             meta = {"schema": schema.as_dict(), "metadata": reader.metadata, "uuid": uuid}
+            view = reader.aggregate(wish.agg.strip()) if wish.agg is not None else None
+            if view is not None:
+                texts = {key: getattr(view, key) for key in ("agg", "by", "where", "filter_text")}
+                meta["aggregate"] = texts
+            meta["filters"] = _named(reader.filters or {}, wish.expr)
             self._put(wire.frame(wire.META, meta))
             with self._watched():
-                expr = compiled(wish, schema)
+                expr = compiled(wish, reader)
+                if view is not None:
+                    for text in (view.filter_text, view.where):
+                        expr = expr.also(compiled(Wish(text), reader))
+                    wish = wish._replace(agg=view.agg, by=view.by if wish.by is None else wish.by)
                 if wish.agg is not None:
                     found = self._groups(reader, expr, wish)
                 elif wish.counted and wish.limit is None:
@@ -372,12 +381,19 @@ def _check_shape(own: Schema, wanted: Schema) -> None:
             raise SchemaError(what, hint="ask the logs one by one")
 
 
-def compiled(wish: Wish, schema: Schema) -> Expr:
+def _named(filters: Mapping[str, str], text: str) -> dict[str, str]:
+    """The filters that an expression may name: what it means is checked at both ends."""
+    if "filter" not in text:
+        return {}
+    return {name: filters[name] for name in filters if name in text}
+
+
+def compiled(wish: Wish, reader: Reader) -> Expr:
     """The expression with its time range and its sample."""
     from confluo_tools.expr import compile
     from confluo_tools.expr.sample import sampled
 
-    expr = compile(wish.expr, schema).within(wish.since, wish.until)
+    expr = compile(wish.expr, reader.schema, filters=reader.filters).within(wish.since, wish.until)
     return expr if wish.sample is None else sampled(expr, wish.sample)
 
 
