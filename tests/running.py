@@ -13,7 +13,7 @@ BIN = ROOT / "bin"
 DATA = ROOT / "examples" / "data"
 CAMPUS = DATA / "campus.pcap.gz"
 COMMANDS = ("confluo-capture", "confluo-convert", "confluo-query", "confluo-index", "confluo-info", "confluo-config",
-            "confluo-archive")
+            "confluo-snapshot", "confluo-serve", "confluo-archive")
 
 
 def environment(**more: str) -> dict[str, str]:
