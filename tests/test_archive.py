@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from store_rows import ALL_TYPES, block_of
 
 from confluo_tools import store
+from confluo_tools.core.block import Block
 from confluo_tools.expr import compile
 from confluo_tools.formats import dataset
-from confluo_tools.schema import Field
+from confluo_tools.schema import Field, Schema
 from confluo_tools.store import archive, archive_reader, retain
 from confluo_tools.store.archive import Archive
 from confluo_tools.store.archive_reader import ArchiveReader
@@ -150,7 +151,7 @@ def test_partitions_and_row_groups_are_passed_over(tmp_path: Path, monkeypatch: 
             assert [(s.parts, s.groups, s.skipped) for s in scans] == [(parts, groups, skipped)], text
     reads: list[Any] = []
     read = dataset.Part.read
-    monkeypatch.setattr(dataset.Part, "read", lambda s, g, sch, c: (reads.append(list(c)), read(s, g, sch, c))[1])
+    monkeypatch.setattr(dataset.Part, "read", lambda s, g, *a: (reads.append(list(a[-1])), read(s, g, *a))[1])
     open_log(log.path).count(compile("", TIMED))
     assert [c for c in reads if c] == []  # statistics know
     assert len(rows_of(open_log(log.path), "seq == 5", columns=[2])[2]) == 8
@@ -171,6 +172,25 @@ def test_columns_that_came_later(tmp_path: Path) -> None:
     reader = ArchiveReader(str(tmp_path / "archive"))
     assert [f.name for f in reader.schema.fields] == ["ts", "writer", "seq", "more"]
     assert rows_of(reader)[2:] == [np.arange(150, dtype="<u8").tobytes(), bytes(300)]
+
+
+def test_fields_that_are_called_like_partitions(tmp_path: Path) -> None:
+    """Other programs see both; we see the field as it was."""
+    names = ["ts", "host", "host_", "hour", "date6"]
+    schema = Schema("odd", [Field("ts", "time"), Field("host", "text(4)"), Field("host_", "u8"), Field("hour", "u16"),
+                            Field("date6", "u8")])  # fmt: skip
+    log = store.create(tmp_path / "t.ml", schema)
+    data = [np.arange(9, dtype="<i8").tobytes(), b"ab\0\0" * 9, bytes(range(9)), bytes(18), bytes(9)]
+    with log.writer(ahead=-1) as writer:
+        writer.append(Block.wrap(schema.layout, 9, data))
+    run_all(log, tmp_path / "archive")
+    table = pyarrow.dataset.dataset(tmp_path / "archive", partitioning="hive").to_table()
+    assert table.schema.names == ["ts", "host_", "host__", "hour_", "date6", "log_row", "host", "date", "hour"]
+    assert table.column("host").to_pylist() == ["here"] * 9
+    for reader in (open_log(log.path), ArchiveReader(str(tmp_path / "archive"))):
+        assert [f.name for f in reader.schema.fields] == names
+        assert rows_of(reader, "host == ab && host_ < 20") == data
+    assert open_log(log.path).count(compile("host_ == 3", schema)) == 1
 
 
 def test_several_hosts_in_one_archive(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute
+import pyarrow.parquet as pq
 import pytest
 from store_rows import ALL_TYPES, block_of, random_columns
 
@@ -152,6 +153,40 @@ def test_a_damaged_part_is_left_out_with_a_warning(tmp_path: Path) -> None:
     told.clear()
     assert open_log(log.path, warn=told.append).count(compile("seq >= 0 && seq != 5", TIMED)) == 1999
     assert len(told) == 1  # of the other the statistics were enough
+
+
+FOREIGN = {
+    "another type": lambda t: t.set_column(2, "seq", t.column("seq").cast("int32")),
+    "nulls": lambda t: t.set_column(2, "seq", pyarrow.array([None, *range(1, 1000)], "uint64")),
+    "strings": lambda t: t.set_column(0, "ts", pyarrow.array(["x"] * 1000)),
+    "lists": lambda t: t.set_column(1, "writer", pyarrow.array([[1]] * 1000)),
+    "no numbers": lambda t: t.drop_columns(["log_row"]),
+    "no times": lambda t: t.drop_columns(["ts"]),
+    "no metadata": lambda t: t.replace_schema_metadata({}),
+    "no rows": lambda t: t.slice(0, 0),
+    "twice a name": lambda t: t.append_column("seq", t.column("seq")),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("ordered", ["0", "1"])
+def test_parts_that_somebody_else_wrote(tmp_path: Path, kind: str, ordered: str) -> None:
+    """Under a name of ours: read as far as the columns are what they should be, else left out with a warning."""
+    log = store.create(tmp_path / "t.ml", TIMED)
+    fill(log, (1000, 1000), (1000, 9000))
+    run_all(log, tmp_path / "archive")
+    path, _ = sorted((tmp_path / "archive").rglob("*.parquet"))
+    table = pq.read_table(path, partitioning=None)
+    table = FOREIGN[kind](table.replace_schema_metadata({**table.schema.metadata, b"confluo:ordered": ordered}))
+    pq.write_table(table, path)
+    for ask in (open_log(log.path), ArchiveReader(str(tmp_path / "archive"))):
+        told: list[str] = []
+        ask._warn = told.append
+        rows = rows_of(ask)
+        assert len({len(c) // w for c, w in zip(rows, (8, 4, 8), strict=True)}) == 1
+        assert len(rows[0]) // 8 in (1000, 2000)
+        assert told or len(rows[0]) == 16_000 or kind == "no rows"
+        assert all(str(path) in line for line in told)
 
 
 def test_a_file_of_the_archive_was_removed(tmp_path: Path) -> None:

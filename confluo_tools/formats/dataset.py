@@ -6,6 +6,7 @@ one more, ``log_row``: the number of the row in its lane.  Its place and name te
     host=NAME/date=2026-11-20/hour=13/UUID-LANE-FIRST-END.parquet
 
 where rows FIRST to END - 1 of the lane were archived together (a batch), and those of this hour are here.
+Fields called host, date or hour, like the partitions, have one ``_`` more in the file.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ GROUP = 1 << 17  # rows of a row group: what statistics can pass over
 BLOCK_ROWS = 65536
 SAMPLE = 1 << 14
 MAX_PARTS = 4096  # hours that one batch may touch
+_PARTITION = re.compile(r"(host|date|hour)_*$")
 _NAME = re.compile(r"([0-9a-f]{32})-(\d{3,4})-(\d{16,20})-(\d{16,20})\.parquet$")
 _DATE = re.compile(r"date=(-?\d{4,6})-(\d\d)-(\d\d)$")
 _HOUR = re.compile(r"hour=(\d\d?)$")
@@ -86,10 +88,22 @@ def batch_of(name: str) -> tuple[str, int, int, int] | None:
 
 
 def extended(schema: Schema) -> Schema:
-    """The fields of ``schema`` and `ROW`, as the last column.  Raises SchemaError."""
+    """The fields of ``schema`` as they are called in a part, and `ROW`, as the last column.  Raises SchemaError."""
     if ROW in schema:
         raise SchemaError(f"a field is called '{ROW}', which archives use", hint="rename it")
-    return schema.plus([Field(ROW, "u64", "", "number of the row in its lane of the log")])
+    fields = [_named(f, f.name + "_" if _PARTITION.match(f.name) else f.name) for f in schema.fields]
+    fields.append(Field(ROW, "u64", "", "number of the row in its lane of the log"))
+    return Schema(schema.kind, fields, schema.description)
+
+
+def _named(f: Field, name: str) -> Field:
+    return Field(name, f.type, f.unit, f.description, f.names, f.version, f.optional)
+
+
+def arrow_types(schema: Schema) -> list[Any]:
+    """The Arrow types of the columns."""
+    types: list[Any] = _arrow_schema(schema, {}).types
+    return types
 
 
 def _arrow_schema(schema: Schema, metadata: Mapping[str, str]) -> Any:
@@ -298,7 +312,11 @@ class Part:
         found = arrow_meta.schema_from_metadata(self.metadata)
         if found is None or ROW not in found:
             raise FormatError("is not part of an archive", where=self.path)
-        return Schema(found.kind, [f for f in found.fields if f.name != ROW], found.description)
+        fields = [
+            _named(f, f.name[:-1] if f.name.endswith("_") and _PARTITION.match(f.name) else f.name)
+            for f in found.fields if f.name != ROW
+        ]  # fmt: skip
+        return Schema(found.kind, fields, found.description)
 
     def group_rows(self, group: int) -> int:
         rows: int = self._file.metadata.row_group(group).num_rows
@@ -323,10 +341,10 @@ class Part:
             lo, hi = lo & (1 << unsigned) - 1, hi & (1 << unsigned) - 1
         return lo, hi
 
-    def read(self, group: int, schema: Schema, columns: Sequence[int]) -> dict[int, Any]:
-        """The bytes of ``columns`` (numbers in ``schema``) of a row group; of those the file lacks, nothing.
+    def read(self, group: int, schema: Schema, types: Sequence[Any], columns: Sequence[int]) -> dict[int, Any]:
+        """The bytes of ``columns`` (numbers in the `extended` ``schema``) of a row group; of those it lacks, nothing.
 
-        Raises FormatError when they are damaged, or of another type.
+        ``types``: `arrow_types` of the schema.  Raises FormatError when they are damaged, or of another type.
         """
         import pyarrow as pa
 
@@ -336,11 +354,10 @@ class Part:
         out = {}
         try:
             table = self._file.read_row_group(group, columns=list(wanted), use_threads=False)
-            expected = _arrow_schema(schema, {}).types
             for name, i in wanted.items():
                 column = table.column(name)
-                if column.type != expected[i]:
-                    raise pa.ArrowInvalid(f"column {name} is of type {column.type}, not {expected[i]}")
+                if column.type != types[i]:
+                    raise pa.ArrowInvalid(f"column {name} is of type {column.type}, not {types[i]}")
                 width = schema.columns[i].size * schema.columns[i].count
                 array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
                 out[i] = _bytes(array, width)

@@ -96,6 +96,7 @@ class Scan:
         self.damaged: list[tuple[str, str]] = []
         self._lists = frozenset(i for i, c in enumerate(schema.columns) if c.count > 1)
         self._wide = dataset.extended(schema)
+        self._arrow: list[Any] = []  # the types of its columns, once they are needed
 
     def _program(self, lo: int, hi: int | None) -> tuple[Program, Schema]:
         # The expression, and lo <= log_row < hi where that is not always so.
@@ -140,7 +141,7 @@ class Scan:
         if schema is self.schema and self._known(part, group) == zones.ALL:
             return rows
         try:
-            columns = part.read(group, schema, program.columns)
+            columns = self._read(part, group, program.columns)
         except FormatError as e:
             self._damage(part.path, e)
             return 0
@@ -188,21 +189,26 @@ class Scan:
 
     def _known(self, part: Part, group: int) -> int:
         def zone(col: int) -> tuple[Any, Any] | None:
-            column = self.schema.columns[col]
+            column = self._wide.columns[col]
             return part.zone(group, column.name, 8 * column.size if column.code <= 4 else 0)
 
         return zones.holds(self.tree, zone, self._lists)
+
+    def _read(self, part: Part, group: int, columns: Sequence[int]) -> dict[int, Any]:
+        if not self._arrow:
+            self._arrow = dataset.arrow_types(self._wide)
+        return part.read(group, self._wide, self._arrow, columns)
 
     def _group(self, part: Part, group: int, program: Program, schema: Schema, numbered: bool) -> Rows:
         # First the columns of the expression; the others only when a row passes.
         rows = part.group_rows(group)
         try:
-            columns = part.read(group, schema, program.columns)
+            columns = self._read(part, group, program.columns)
             chosen = [program.select(block) for block in dataset.blocks(schema, rows, columns)]
             if not any(map(len, chosen)):
                 return
             rest = {*self.columns, *([self._wide.layout.n - 1] if numbered else [])} - columns.keys()
-            columns |= part.read(group, self._wide, sorted(rest))
+            columns |= self._read(part, group, sorted(rest))
         except FormatError as e:
             self._damage(part.path, e)
             return
