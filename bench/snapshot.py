@@ -3,7 +3,7 @@
 usage: bench/snapshot.py [SECONDS]     (of each measurement; 1)
 
 Bars: a snapshot every 1 ms lowers append throughput by less than 2 %; freeze to thaw of a local log below 20 us; for
-1, 8, 32 and 128 logs over pipes the paper has 180 us for few and 1.2 ms for 128, connections excluded (section 6.2,
+1, 8, 32 and 128 logs over pipes the paper has 180 us for few and 1.2 ms for 128, connections excluded (section 5.1,
 on as many machines; here all processes share the cores of one); the first row of a remote query comes within one
 round trip plus the time to the first match.
 

@@ -4,7 +4,7 @@
     for log in snapshot.logs: log.host, log.path, log.version
 
 The file is for people and programs: written by `Snapshot.text`, read only if it is what it should be (no tags, no
-anchors, bounded sizes, every value checked).  confluo-snapshot(1) describes its keys.  Paper: section 5.3, Algorithm 1.
+anchors, bounded sizes, every value checked).  confluo-snapshot(1) describes its keys.  Paper: section 4, Algorithm 1.
 """
 
 from __future__ import annotations
