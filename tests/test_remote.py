@@ -127,6 +127,16 @@ def test_the_same_as_here(logs: Path, tmp_path: Path, words: list[str]) -> None:
         assert (several.returncode, several.stdout, several.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
+def test_the_plan_of_several(logs: Path, tmp_path: Path) -> None:
+    words = ["-r", f"sw1:{logs}/all.ml", "-r", logs / "rest.ml", "dst_port == 443"]
+    done = run("confluo-query", *words, "--explain", env=env(tmp_path))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [line for line in lines(done) if line.startswith(("log ", "indexes", "input"))] == [
+        f"input    sw1:{logs}/all.ml, {logs}/rest.ml: 8,602 records", f"log      sw1:{logs}/all.ml",
+        "indexes  dst_port (2 blocks)", f"log      {logs}/rest.ml", "indexes  none that helps",
+    ]  # fmt: skip
+
+
 def test_views_of_there(logs: Path, tmp_path: Path) -> None:
     """Names of filters and aggregates mean what the log says, which is there."""
     run("confluo-convert", logs / "all.ml", "-w", tmp_path / "v.ml")

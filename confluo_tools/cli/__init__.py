@@ -6,6 +6,7 @@ not fatal, `open_records` reads any input, `output` writes any format.
 
 from __future__ import annotations
 
+from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.logs import Place, here, open_logs, places, remote, shell
 from confluo_tools.cli.options import (
     Analyze,
@@ -115,6 +116,7 @@ __all__ = [
     "open_records",
     "output",
     "places",
+    "plan_lines",
     "printable",
     "remote",
     "run",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from confluo_tools.cli.state import colour, is_terminal, state, warn
+from confluo_tools.cli.state import colour, is_terminal, printable, state, warn
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def list_fields(schema: Schema) -> str:
     rows = [("FIELD", "TYPE", "UNIT", "MEANING")]
     rows += [(f.name, f.type.text, f.unit, f.description) for f in schema.fields]
     widths = [max(len(r[i]) for r in rows) for i in range(3)]
-    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[3]]).rstrip() for r in rows)
+    lines = ["  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[3]]).rstrip() for r in rows]
+    return "\n".join(map(printable, lines))  # a schema may come from anybody
 
 
 def command_line() -> str:

@@ -316,41 +316,10 @@ def tell_plan(asked: Question, groups: Groups | None) -> int:
     else:
         asked.count(None)
     seconds = perf_counter() - start
-    done = asked.reader.explain()
     print(f"input    {asked.reader.name}: {asked.reader.rows:,} records")
     print(f"found    {asked.found:,} in {1000 * seconds:.1f} ms")
-    if done is None:
-        print("plan     every record is tested: only a MultiLog has zone maps and indexes")
-        return cli.OK
-    if "archive" in done:
-        far = done["archive"]
-        print(f"archive  {far['files']:,} files opened, {far['groups']:,} row groups, {far['passed_over']:,} passed over")
-    if "blocks" not in done:
-        return cli.OK
-    used = [f"{i['field']} ({i['blocks']:,} blocks)" for i in done["indexes"]]
-    print(f"blocks   {done['blocks']:,}" + (f", {done['damaged']:,} damaged" if done["damaged"] else ""))
-    print(f"indexes  {', '.join(used) or 'none that helps'}")
-    for what in ("filters", "aggregates"):
-        views = [f"{v['name']} ({v['blocks']:,} blocks)" for v in done.get(what, ())]
-        if views:
-            print(f"{what:8} {', '.join(views)}")
-    print(f"tests    {1000 * done['ns'] / 1e9:.1f} ms")
-    columns = ("ZONE-NO", "ZONE-ALL", "INDEX", "LIST", "SCAN", "ROWS", "SELECTED", "MS")
-    rows = [("STEP", *columns)]
-    for step in done["steps"]:
-        text = "  " * step["depth"] + step["text"]
-        if step["op"] != "test":
-            rows.append((text, *[""] * len(columns)))
-            continue
-        share = "" if step["selectivity"] is None else f"{100 * step['selectivity']:.3g}%"
-        rows.append((
-            text, *[f"{step[k]:,}" for k in ("zone_none", "zone_all", "by_index", "by_list", "by_scan", "rows_in")],
-            share, f"{step['ns'] / 1e6:.1f}",
-        ))  # fmt: skip
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *[c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]]
-        print("  ".join(cells).rstrip())
+    for line in cli.plan_lines(asked.reader.explain(), asked.reader.name):
+        print(cli.printable(line))
     return cli.OK
 
 

@@ -126,6 +126,15 @@ class Shaped(Reader):
     def explain(self) -> dict[str, Any] | None:
         return self.reader.explain()
 
+    @property
+    def timed(self) -> bool:
+        """Whether the plan measures each step."""
+        return bool(getattr(self.reader, "timed", False))
+
+    @timed.setter
+    def timed(self, value: bool) -> None:
+        self.reader.timed = value  # type: ignore[attr-defined]
+
     def on_idle(self, call: Callable[[], None]) -> None:
         self.reader.on_idle(call)
 
@@ -183,6 +192,7 @@ class Merged(Reader):
         self.readers = list(readers)
         self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
         self.chosen = all(r.chosen for r in readers)
+        self._timed = False
         named = next((r for r in readers if r.filters is not None), readers[0])  # names mean what the first log says
         self.filters, self.aggregate = named.filters, named.aggregate  # type: ignore[method-assign]
         self._idle: Callable[[], None] | None = None
@@ -221,6 +231,21 @@ class Merged(Reader):
             found += n
         self._sum()
         return total, found
+
+    def explain(self) -> dict[str, Any] | None:
+        plans = [(reader.name, reader.explain()) for reader in self.readers]
+        return {"parts": plans} if any(plan is not None for _, plan in plans) else None
+
+    @property
+    def timed(self) -> bool:
+        """Whether plans measure each step."""
+        return self._timed
+
+    @timed.setter
+    def timed(self, value: bool) -> None:
+        self._timed = value
+        for reader in self.readers:
+            reader.timed = value  # type: ignore[attr-defined]
 
     def _sum(self) -> None:
         self.rows = sum([r.rows for r in self.readers])
