@@ -143,9 +143,11 @@ def _proven(
     # The rows of the lane.  Only published rows are sealed, so a whole seal proves more than the line may say
     # after a loss of power, when the control page was the last to reach the disk.
     tail = control.rows(claim.lane)
-    for base, path in segments:
+    for i, (base, path) in enumerate(segments):
         if not base <= tail < base + shape.segment_blocks * BLOCK_ROWS:
             continue
+        if i + 1 < len(segments) and segments[i + 1][0] <= tail:
+            continue  # it ends where the next one begins, and that is not beyond the tail
         try:
             own = Segment(path, claim.lane, base, shapes, shape, []).shape
             rows = find_seal(path, own, claim.lane, base)
