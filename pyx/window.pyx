@@ -154,6 +154,12 @@ cdef class Grid:
         cdef int i
         return [self.gear.value[i] for i in range(self.gear.units)]
 
+    def value(self, int unit):
+        """Of one unit."""
+        if not 0 <= unit < self.gear.units:
+            raise IndexError(unit)
+        return self.gear.value[unit]
+
     def states(self):
         """Of every test: bit 1 the condition holds, bit 2 its end does, as of the last tick."""
         cdef int i
@@ -163,7 +169,10 @@ cdef class Grid:
         """[(test, state)] that differ from the tick before; see `states`."""
         cdef Gear* g = &self.gear
         cdef int i
-        return [(g.changed[i], g.state[g.changed[i]]) for i in range(g.changes)]
+        out = []
+        for i in range(g.changes):
+            out.append((g.changed[i], g.state[g.changed[i]]))
+        return out
 
     @property
     def next(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,10 @@ from confluo_tools.errors import UsageError
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
     from confluo_tools.expr.trigger import Trigger
+    from confluo_tools.schema import Schema
     from confluo_tools.sinks.command import Runner
     from confluo_tools.store.alerts import AlertLog
+    from confluo_tools.store.analyze import Analysis
     from confluo_tools.store.log import Log
     from confluo_tools.store.monitor import Watch
 
@@ -87,6 +89,8 @@ def monitor(
     exec_max: Annotated[
         int, _option("--exec-max", metavar="N", min=1, max=256, help="At most so many at once (4).")
     ] = 4,
+    analyze: cli.Analyze = None,
+    analyze_flows: cli.AnalyzeFlows = None,
     fields: cli.Fields = None,
     format: cli.Format = None,
     tsv: cli.Tsv = False,
@@ -110,9 +114,15 @@ def monitor(
         return cli.usage(app)
     from confluo_tools import store, units
 
+    if fields == "help":
+        from confluo_tools.schema import builtin
+
+        print(cli.list_fields(builtin("alert")))
+        return cli.OK
     local = config.truth("local", local)
     with store.open(log, readonly=True) as source:
-        found = read_triggers(source, trigger or [], triggers or [])
+        looked = analyses(source.schema, analyze, analyze_flows)
+        found = read_triggers(source, looked[-1].schema if looked else source.schema, trigger or [], triggers or [])
         if listing or check:
             if listing:
                 show(found, tsv, ndjson)
@@ -121,15 +131,10 @@ def monitor(
             raise UsageError("--until needs --since or --once", hint="without them, the log is followed")
         if once and since is not None:
             raise UsageError("--once and --since exclude each other")
-        if fields == "help":
-            from confluo_tools.schema import builtin
-
-            print(cli.list_fields(builtin("alert")))
-            return cli.OK
         run = Run(
             source, found, alerts_path(log, alerts, live=not once and since is None),
-            lag=units.duration(lag), catch_up=units.duration(catch_up),
-            patience=units.duration(wait) / 1e9 if wait is not None else 0.0,
+            lambda: analyses(source.schema, analyze, analyze_flows), lag=units.duration(lag),
+            catch_up=units.duration(catch_up), patience=units.duration(wait) / 1e9 if wait is not None else 0.0,
         )  # fmt: skip
         words = command_words(execute)
         with ExitStack() as stack:
@@ -157,7 +162,19 @@ def monitor(
         return cli.OK if run.fired or not (once or since is not None) else cli.NOTHING
 
 
-def read_triggers(log: Log, texts: list[str], files: list[str]) -> list[Trigger]:
+def analyses(schema: Schema, specs: list[str] | None, flows: int | None) -> list[Analysis]:
+    """What --analyze asks for, each on the fields of those before."""
+    if not specs:
+        return []
+    from confluo_tools.store.analyze import FLOWS, Analysis
+
+    found: list[Analysis] = []
+    for spec in specs:
+        found.append(Analysis(found[-1].schema if found else schema, spec, flows=flows or FLOWS))
+    return found
+
+
+def read_triggers(log: Log, schema: Schema, texts: list[str], files: list[str]) -> list[Trigger]:
     """All triggers of the command line and of files, parsed; UsageError for one that is wrong or comes twice."""
     from confluo_tools.expr.syntax import ExprError
     from confluo_tools.expr.trigger import parse_trigger
@@ -168,7 +185,7 @@ def read_triggers(log: Log, texts: list[str], files: list[str]) -> list[Trigger]
     names: set[str] = set()
     for where, text in [*(("", t) for t in texts), *(pair for f in files for pair in rules(f))]:
         try:
-            one = parse_trigger(text, log.schema, views, filters)
+            one = parse_trigger(text, schema, views, filters)
         except ExprError as e:
             if where:
                 e.where = f"{where}, {e.where}"
@@ -261,8 +278,9 @@ class Run:
     """One run of the command on one log."""
 
     def __init__(
-        self, log: Log, triggers: Sequence[Trigger], alerts: str | None, *, lag: int, catch_up: int, patience: float
-    ) -> None:
+        self, log: Log, triggers: Sequence[Trigger], alerts: str | None, analyses: Callable[[], list[Analysis]], *,
+        lag: int, catch_up: int, patience: float,
+    ) -> None:  # fmt: skip
         from confluo_tools.store.alerts import Alerts
         from confluo_tools.store.rules import named_filters
         from confluo_tools.store.triggers import Engine
@@ -270,7 +288,10 @@ class Run:
         self.log, self.triggers, self.path, self.lag, self.catch_up = log, triggers, alerts, lag, catch_up
         self.patience = patience
         self.filters = named_filters(log)
-        self.engine = Engine(log.schema, triggers, lag=lag, seed=log.uuid, filters=self.filters)
+        self.analyses = analyses
+        found = analyses()
+        self.schema = found[-1].schema if found else log.schema
+        self.engine = Engine(self.schema, triggers, lag=lag, seed=log.uuid, filters=self.filters)
         self.alerts = Alerts(self.engine)
         self.kept: AlertLog | None = None
         self.out: cli.RecordOutput | None = None
@@ -303,7 +324,7 @@ class Run:
     def watching(self) -> Watch:
         from confluo_tools.store.monitor import Watch
 
-        self.watch = Watch(self.log, self.engine, self.alerts, self.tell)
+        self.watch = Watch(self.log, self.engine, self.alerts, self.tell, self.analyses())
         return self.watch
 
     # -- three ways to look
@@ -317,9 +338,11 @@ class Run:
         version = self.log.version()
         for period in sorted({t.period for t in self.triggers}):
             some = [t for t in self.triggers if t.period == period]
-            self.engine = Engine(self.log.schema, some, lag=self.lag, seed=self.log.uuid, filters=self.filters)
+            self.engine = Engine(self.schema, some, lag=self.lag, seed=self.log.uuid, filters=self.filters)
             self.alerts = Alerts(self.engine)
-            watch = self.watch = Watch(self.log, self.engine, self.alerts, lambda tick, block: None)
+            watch = self.watch = Watch(
+                self.log, self.engine, self.alerts, lambda tick, block: None, self.analyses()
+            )
             at = until
             if at is None:
                 newest = watch.newest(version)
@@ -357,7 +380,7 @@ class Run:
 
     def live(self) -> None:
         """Follow the log by the clock."""
-        from confluo_tools.store.monitor import Live
+        from confluo_tools.store.monitor import LEARN, Live
         from confluo_tools.units import format_duration
 
         watch = self.watching()
@@ -370,7 +393,7 @@ class Run:
             missed = format_duration((now - earlier.tick - self.catch_up) // 10**9 * 10**9)
             cli.note(f"ticks of {missed} are left out: the last monitor ended too long ago", where=self.log.path)
             earlier.tick = now - self.catch_up
-        watch.begin(now, earlier)
+        watch.begin(now, earlier, learn=LEARN)
         live = Live(watch, self.lag, note=cli.note)
         while not self.stopped:
             pause = live.step()

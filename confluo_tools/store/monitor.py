@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from confluo_tools.core.segment import SegmentBlock
 from confluo_tools.store.triggers import LAST, SECOND, Engine, Event
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
     from confluo_tools.core.segment import Segment
     from confluo_tools.store.alerts import Alerts, Earlier
+    from confluo_tools.store.analyze import Analysis
     from confluo_tools.store.log import Log
     from confluo_tools.store.version import Version
 
 FIRST = -(1 << 63)
 STEP = SECOND  # the wall clock and the clock of the machine part by more: somebody has set it
+LEARN = 60 * SECOND  # what analyses see before the first window, following a log
 MANY = 1 << 20  # runs of rows that are ahead of their time
 
 Sink = Callable[[int, "Block"], None]
 
 
 class Run:
-    """Rows start .. stop of a block, of which those before ``lo`` are taken; the next one is of time ``first``."""
+    """Rows start .. stop of a block, of which those before ``lo`` are taken."""
 
     __slots__ = ("block", "start", "stop", "lo")
 
@@ -47,7 +50,7 @@ class Tail:
         self.segment: Segment | None = None
         self.base = self.capacity = 0
 
-    def more(self, log: Log, rows: int) -> Iterator[tuple[Block, int, int]]:
+    def more(self, log: Log, rows: int) -> Iterator[tuple[SegmentBlock, int, int]]:
         """(block, start, stop) of the rows up to ``rows``, which the tail of the lane said before this call."""
         # A new owner or a seal may have ended the segment we know: rows from there on stand in the next one.
         mark = log.control.epoch(self.lane), log.control.sealed(self.lane)
@@ -91,42 +94,55 @@ class Tail:
 class Watch:
     """``log`` under the triggers of ``engine``; each tick with events goes to ``sink`` as (tick, block of alerts).
 
+    ``analyses``: rows go through them first, in the order of time as far as they are there, then as they come.
     Counts: ``ticks`` judged, ``events``, ``skipped`` ticks' time in ns.
     """
 
-    def __init__(self, log: Log, engine: Engine, alerts: Alerts, sink: Sink) -> None:
-        self.log, self.engine, self.alerts, self.sink = log, engine, alerts, sink
+    def __init__(
+        self, log: Log, engine: Engine, alerts: Alerts, sink: Sink, analyses: Sequence[Analysis] = ()
+    ) -> None:
+        self.log, self.engine, self.alerts, self.sink, self.analyses = log, engine, alerts, sink, list(analyses)
+        self._past: Iterator[Block] | None = None  # rows of before, analysed, by time
+        self._next: Block | None = None
         self.runs: list[tuple[int, int, Run]] = []
         self.tails: list[Tail] = []
         self.hi = FIRST
         self.ticks = self.events = self.damaged = self.dropped = 0
         self._late = self._lost = 0
-        self._number = 0
+        self._number = self._low = 0
         self._ts = engine.ts
 
-    def begin(self, after: int, earlier: Earlier | None = None, version: Version | None = None) -> None:
+    def begin(
+        self, after: int, earlier: Earlier | None = None, version: Version | None = None, learn: int | None = None
+    ) -> None:
         """Judge the ticks later than ``after``; windows are filled from the rows that are there.
 
-        With ``earlier``: those later than its tick, and what fires is what it says.
+        With ``earlier``: those later than its tick, and what fires is what it says.  ``learn``: analyses see the rows
+        of so many ns before the windows too (None: all).
         """
         engine = self.engine
-        start = after if earlier is None else earlier.tick - engine.hold - 2 * max(t.period for t in engine.triggers)
+        done = after if earlier is None else earlier.tick
+        # How long a condition has held is a matter of the records, not of when we began to look.
+        start = done - engine.hold - 2 * max(t.period for t in engine.triggers)
         engine.start(start)
         version = self.log.version() if version is None else version
         self.runs.clear()
         self.hi = start + engine.head
         low = start - engine.reach
         bias = 1 << 63
-        for block in self.log.blocks(version):
+        if self.analyses:
+            self._low = low
+            self._past = self._analysed(version, None if learn is None else low - learn)
+        for block in self.log.blocks(version) if not self.analyses else ():
             zones = block.zones(self._ts)
             if zones is not None and zones[1] - bias < low:
                 continue
             self._push(Run(block, 0, block.rows, low), zones[0] - bias if zones is not None else low)
         self.tails = [Tail(lane, rows) for lane, rows in enumerate(version.tails)]
         self._take_due()
-        if earlier is not None:
-            self._judge_until(earlier.tick, silent=True)
-            engine.restore(earlier.states)
+        self._judge_until(done, silent=True)
+        self.ticks = 0
+        engine.restore(earlier.states if earlier is not None else ())
         self._late, self._lost = engine.feed.late, engine.lost  # those are history, not late
 
     @property
@@ -138,6 +154,33 @@ class Watch:
     def lost(self) -> int:
         """Matches that came too late for any window."""
         return self.engine.lost - self._lost
+
+    def _analysed(self, version: Version, since: int | None) -> Iterator[Block]:
+        from confluo_tools.store.plan import Plan
+
+        for block, picks in Plan(self.log, version, since=since).ordered():
+            yield self._apply(block.take(picks))
+
+    def _apply(self, block: Block) -> Block:
+        for analysis in self.analyses:
+            block = analysis.apply(block)
+        return block
+
+    def _pull(self) -> None:
+        # Analysed rows of before, as far as they are due: they come by time.
+        while self._past is not None:
+            block = self._next if self._next is not None else next(self._past, None)
+            self._next = block
+            if block is None:
+                self._past = None
+            elif block.rows == 0:
+                self._next = None
+            else:
+                first = min(memoryview(block.buffer(self._ts)).cast("q"))
+                if first >= self.hi:
+                    return
+                self._next = None
+                self._push(Run(block, 0, block.rows, self._low), first)
 
     def newest(self, version: Version | None = None) -> int | None:
         """The largest time of any row; None when there is none."""
@@ -158,8 +201,7 @@ class Watch:
 
     def _take(self, run: Run) -> None:
         block = run.block
-        check = getattr(block, "check", None)
-        if check is not None and not check(self.engine.columns):
+        if isinstance(block, SegmentBlock) and block.segment.sealed and not block.check(self.engine.columns):
             self.damaged += 1
             return
         self.engine.take(block, run.start, run.stop, run.lo, self.hi)
@@ -173,6 +215,7 @@ class Watch:
         self._push(run, ahead)
 
     def _take_due(self) -> None:
+        self._pull()
         while self.runs and self.runs[0][0] < self.hi:
             self._take(heapq.heappop(self.runs)[2])
 
@@ -186,8 +229,11 @@ class Watch:
             rows = tails[tail.lane]
             if rows > tail.rows:
                 for block, start, stop in tail.more(self.log, rows):
-                    self._take(Run(block, start, stop, FIRST))
                     taken += stop - start
+                    if not self.analyses:
+                        self._take(Run(block, start, stop, FIRST))
+                    elif block.check():
+                        self._take(Run(self._apply(block.slice(start, stop - start)), 0, stop - start, FIRST))
         return taken
 
     # -- ticks
@@ -207,8 +253,10 @@ class Watch:
                     return
                 if engine.quiet():
                     first = self.runs[0][0] if self.runs else LAST
+                    if self._next is not None:
+                        first = min(first, self._next.get(self._ts, 0))
                     after = min(first, until, engine.due - 1)
-                    if after - t > engine.head and (not self.runs or first >= self.hi):
+                    if after - t > engine.head and first >= self.hi:
                         engine.skip(after)
                         t = engine.next
                 self.hi = max(self.hi, t + engine.head)
@@ -233,6 +281,7 @@ class Watch:
         """The clock was set: windows are empty, rows of before do not count, ticks go on from ``now``."""
         tails = self.log.control.tails()
         self.runs.clear()
+        self._past = self._next = None
         for lane in range(len(self.tails), len(tails)):
             self.tails.append(Tail(lane, 0))
         for tail in self.tails:

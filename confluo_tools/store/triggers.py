@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.expr.aggregates import Agg, By
@@ -430,8 +430,12 @@ class Engine:
         if w.slow is not None:
             values, rows = w.slow.values(h)
             return values, rows
-        units = w.table.values() if w.table is not None else w.keyed.values(id)  # type: ignore[union-attr]
-        return [_made(part, units) for part in self._parts[i]], int(units[self._counts[i]])
+        value: Callable[[int], float]
+        if w.table is not None:
+            value = w.table.value
+        else:
+            value = w.keyed.values(id).__getitem__  # type: ignore[union-attr]
+        return [_made(part, value) for part in self._parts[i]], int(value(self._counts[i]))
 
     def firing(self) -> list[Event]:
         """What holds as of the last tick, each as an event of its own."""
@@ -451,7 +455,7 @@ class Engine:
         ``fired`` 0: it was cleared, and may fire from ``ready`` on.  Whatever else fires here does not: it is due.
         """
         truth = {(i, h): rest for i, h, *rest in earlier}
-        for name in [*self.states, *truth]:
+        for name in dict.fromkeys([*self.states, *truth]):
             i, h = name
             trigger = self.triggers[i]
             s = self.states.get(name)
@@ -504,8 +508,8 @@ def program(node: Node, parts: Sequence[Part]) -> list[tuple[int, float]]:
     return out
 
 
-def _made(part: Part, units: Sequence[float]) -> float:
+def _made(part: Part, value: Callable[[int], float]) -> float:
     how, unit, other, scale = part
     if how == "ratio":
-        return units[unit] / units[other] if units[other] else math.nan
-    return units[unit] / scale if how == "share" else units[unit]
+        return value(unit) / value(other) if value(other) else math.nan
+    return value(unit) / scale if how == "share" else value(unit)
