@@ -172,6 +172,8 @@ def test_hosts_as_a_field(logs: Path, tmp_path: Path) -> None:
     times = [line.split("\t")[1] for line in lines(rows)[2:]]
     assert [line.split("\t")[0] for line in lines(rows)[2:]] == ["sw1", "sw2", "sw1", "sw2"]
     assert times == sorted(times)
+    one = run("confluo-query", *words, "host == sw2 && host 10.1.0.13", "--count", env=env(tmp_path))
+    assert one.stdout == run("confluo-query", logs / "rest.ml", "host 10.1.0.13", "--count").stdout
     everything = run("confluo-query", *words, "-o", "stream", env=env(tmp_path))
     again = run("confluo-query", "-", "-f", "host", "-T", stdin=everything.stdout)
     assert len(lines(again)) == 5737
