@@ -93,9 +93,9 @@ class Source:
 
 
 class Engine:
-    """All ``triggers`` on rows of ``schema``.  ``lag``: how far behind ticks will be, ns; ``seed``: for keys' hashes; ``filters``: named
-    filters as text.
+    """All ``triggers`` on rows of ``schema``.
 
+    ``lag``: how far behind ticks will be, ns; ``seed``: for keys' hashes; ``filters``: named filters as text.
     ``head``: rows may be so far ahead of the last tick; ``reach``: how far back a tick can see.
     """
 
@@ -128,7 +128,9 @@ class Engine:
                 if texts.setdefault(m.where, len(texts)) == len(self._filters):
                     self._filters.append(m.where)
         trees: dict[Any, int] = {}
-        self._filter = {w: trees.setdefault(compile(w, schema, filters=filters).tree, len(trees)) for w in self._filters}
+        self._filter = {
+            w: trees.setdefault(compile(w, schema, filters=filters).tree, len(trees)) for w in self._filters
+        }
         self._where: dict[int, Windows] = {}  # by trigger
         self._test: dict[int, int] = {}
         self._parts: dict[int, list[Part]] = {}
@@ -430,11 +432,7 @@ class Engine:
         if w.slow is not None:
             values, rows = w.slow.values(h)
             return values, rows
-        value: Callable[[int], float]
-        if w.table is not None:
-            value = w.table.value
-        else:
-            value = w.keyed.values(id).__getitem__  # type: ignore[union-attr]
+        value: Any = w.table.value if w.table is not None else w.keyed.values(id).__getitem__  # type: ignore[union-attr]
         return [_made(part, value) for part in self._parts[i]], int(value(self._counts[i]))
 
     def firing(self) -> list[Event]:
