@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ["bin/confluo", "bin/demo", "bin/check", ".ci/run", ".ci/setup.sh"]
+SCRIPTS = ["bin/confluo", "bin/demo", "bin/check", ".ci/run", ".ci/setup.sh", "examples/diagnose-losses",
+           "examples/diagnose-outcast"]
 # What Cython adds to every module; __init__, because a __cinit__ hides its arguments; a name for a long type.
 STUB_ALLOWED = r"""confluo_tools\.core\.\w+\.(\w+\.)?(__pyx_capi__|__test__|__pyx_vtable__|__reduce_cython__|__init__)
 confluo_tools\.core\.textio\.Item
@@ -43,6 +44,7 @@ def test_ruff() -> None:
 def test_mypy_strict() -> None:
     python("mypy")
     python("mypy", "--scripts-are-modules", "examples/record-data")
+    python("mypy", *sorted((ROOT / "examples" / "lab").glob("*.py")))
 
 
 @pytest.mark.slow

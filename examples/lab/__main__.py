@@ -1,0 +1,165 @@
+"""A network to practise diagnosis on: hosts, switches that write telemetry, queues, faults, and real TCP between them.
+
+    python3 examples/lab run examples/lab/congestion.yaml --on 'd: confluo-capture -q -i eth0 -w d.ml --telemetry tcp'
+
+builds the lab, starts the commands in the namespaces of their hosts, makes the traffic, ends the commands with
+SIGINT and removes everything.  The same in steps: up, exec, traffic, down.  README.md describes the YAML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fabric
+import net
+import topology
+import traffic
+
+PATIENCE = 20.0  # s for a command to open its packet socket, and for one to end
+SETTLE = 0.3  # s from its open socket to the first packet that it takes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="lab", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="up, traffic, down")
+    build = commands.add_parser("up", help="build a lab and leave it there")
+    for one in (run, build):
+        one.add_argument("file", help="what to build")
+        one.add_argument("--name", help="of the lab, if there are to be several of one file")
+    run.add_argument("--on", action="append", default=[], metavar="HOST: COMMAND", help="run this on HOST meanwhile")
+    run.add_argument("--seconds", type=float, help="how long the traffic lasts")
+    run.add_argument("--report", metavar="FILE", help="write what flows and switches did, as JSON")
+    drive = commands.add_parser("traffic", help="make the traffic of a lab that is up")
+    drive.add_argument("name")
+    drive.add_argument("--seconds", type=float)
+    execute = commands.add_parser("exec", help="run a command on a host of a lab that is up")
+    execute.add_argument("name")
+    execute.add_argument("host")
+    execute.add_argument("words", nargs=argparse.REMAINDER)
+    remove = commands.add_parser("down", help="remove a lab")
+    remove.add_argument("name")
+    commands.add_parser("list", help="the labs that are up")
+    forward = commands.add_parser("forward")  # what up starts
+    forward.add_argument("file")
+    forward.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    try:
+        return int(COMMANDS[args.command](args))
+    except (topology.Mistake, OSError) as e:
+        print(f"lab: {e}", file=sys.stderr)
+        return 2
+
+
+def do_run(args: argparse.Namespace) -> int:
+    plan = topology.load(args.file)
+    wanted = [on.partition(":") for on in args.on]
+    for host, colon, command in wanted:
+        if host.strip() not in plan.hosts or not colon or not command.strip():
+            raise topology.Mistake(f"--on '{host}{colon}{command}': write HOST: COMMAND, of {', '.join(plan.hosts)}")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    state = net.up(plan, args.file, args.name or f"{plan.name}{os.getpid()}")
+    running: list[subprocess.Popen[bytes]] = []
+    status = 0
+    try:
+        for host, _, command in wanted:
+            space = state.space(host.strip())
+            before = _sockets(space)
+            running.append(subprocess.Popen(["ip", "netns", "exec", space, "sh", "-c", command.strip()],
+                                            stdin=subprocess.DEVNULL, start_new_session=True))  # fmt: skip
+            _wait_for_socket(space, before, running[-1], command)
+        flows = traffic.run(plan, state, args.seconds or plan.duration)
+        time.sleep(0.3)  # what is under way arrives
+    finally:
+        for child in reversed(running):
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGINT)
+        for child in running:
+            try:
+                status = max(status, child.wait(PATIENCE) not in (0, 130, -2))
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                status = 2
+        counts = net.down(state)
+    if args.report:
+        Path(args.report).write_text(json.dumps({"flows": flows, **counts}, indent=1) + "\n")
+    return status
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _sockets(space: str) -> int:
+    with net.inside(space):
+        return len(Path("/proc/thread-self/net/packet").read_text().splitlines())
+
+
+def _wait_for_socket(space: str, before: int, child: subprocess.Popen[bytes], command: str) -> None:
+    """A capture has begun when its socket is open; of other commands nobody knows."""
+    if not any(word in command.split()[0] for word in ("capture", "tcpdump", "dumpcap", "tshark")):
+        return
+    until = time.monotonic() + PATIENCE
+    while _sockets(space) <= before:
+        if child.poll() is not None:
+            raise topology.Mistake(f"'{command.strip()}' ended with status {child.returncode} before the traffic began")
+        if time.monotonic() > until:
+            raise topology.Mistake(f"'{command.strip()}' does not begin to capture")
+        time.sleep(0.02)
+    time.sleep(SETTLE)
+
+
+def do_up(args: argparse.Namespace) -> int:
+    plan = topology.load(args.file)
+    state = net.up(plan, args.file, args.name or plan.name)
+    for name, host in plan.hosts.items():
+        print(f"{name}\t{host.ip4}\t{host.ip6}\tip netns exec {state.space(name)} ...")
+    return 0
+
+
+def do_traffic(args: argparse.Namespace) -> int:
+    state = net.find(args.name)
+    plan = topology.load(state.topology)
+    for row in traffic.run(plan, state, args.seconds or plan.duration):
+        print(json.dumps(row))
+    return 0
+
+
+def do_exec(args: argparse.Namespace) -> int:
+    space = net.find(args.name).space(args.host)
+    return subprocess.run(["ip", "netns", "exec", space, *[w for w in args.words if w != "--"]], check=False).returncode
+
+
+def do_down(args: argparse.Namespace) -> int:
+    net.down(net.find(args.name))
+    return 0
+
+
+def do_list(args: argparse.Namespace) -> int:
+    for name in net.names():
+        print(name, net.find(name).topology, sep="\t")
+    return 0
+
+
+def do_forward(args: argparse.Namespace) -> int:
+    fabric.main(topology.load(args.file), args.folder / "ready", args.folder / "counts.json")
+    return 0
+
+
+COMMANDS = {"run": do_run, "up": do_up, "traffic": do_traffic, "exec": do_exec, "down": do_down, "list": do_list,
+            "forward": do_forward}  # fmt: skip
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
