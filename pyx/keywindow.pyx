@@ -15,7 +15,7 @@ from c_source cimport floor_div, load_value
 from c_window cimport Cond, J_SUM, holds, joined, nothing
 from confluo_tools.core.block cimport Block, Layout
 from confluo_tools.core.window cimport read_cond
-from confluo_tools.core.window import KINDS
+from confluo_tools.core.window import KINDS as _KINDS
 cimport cython
 
 cdef enum:
@@ -71,7 +71,7 @@ cdef class Keyed:
         for i in range(self.slots):
             self.first[i] = -1
         for k, name in enumerate(kinds):
-            self.kind[k] = KINDS.index(name)
+            self.kind[k] = _KINDS.index(name)
             self.place[k] = self.ints
             self.ints += self.kind[k] == 0
         for k, (condition, end) in enumerate(tests):
