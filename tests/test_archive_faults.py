@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -307,6 +308,28 @@ def test_the_disk_of_the_archive_is_full(tmp_path: Path, small_disk: Path) -> No
     assert len(full) > 3
     assert log.version().kept == 0
     assert len(plain(small_disk / "archive")) == 11_000
+
+
+@pytest.mark.root
+def test_the_disk_of_the_log_is_full(tmp_path: Path, small_disk: Path) -> None:
+    """The log cannot note where its archive is: nothing leaves it; with room again the next run ends the work."""
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    log = store.create(small_disk / "t.ml", TIMED)
+    fill(log, (1000, 1000), (1000, 9000))
+    expected = rows_of(LogReader(log.path))
+    with open(small_disk / "ballast", "wb", buffering=0) as f, contextlib.suppress(OSError):
+        while True:
+            f.write(bytes(4096))
+    with pytest.raises(DiskFullError, match="the disk is full") as caught:
+        run_all(log, tmp_path / "archive")
+    assert str(small_disk / "t.ml") in str(caught.value)
+    assert rows_of(open_log(log.path)) == expected
+    assert log.version().kept == 2000
+    os.unlink(small_disk / "ballast")
+    run_all(log, tmp_path / "archive")
+    assert log.version().kept == 0
+    assert rows_of(open_log(log.path)) == expected
+    assert len(plain(tmp_path / "archive")) == 2000
 
 
 def test_a_file_may_not_grow(tmp_path: Path) -> None:
