@@ -330,6 +330,11 @@ def test_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(write)
 
 
+def test_no_standard_input() -> None:
+    done = subprocess.run(["bash", "-c", '"$0" --stdio <&-', BIN / "confluo-serve"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (2, b"confluo-serve: standard input: is closed\n")
+
+
 @pytest.mark.parametrize(("words", "message"), [
     ([], b"--stdio is the only way it speaks"),
     (["--stdio", "--root", "/nowhere"], b"--root /nowhere: is not a folder"),

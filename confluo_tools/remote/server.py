@@ -6,6 +6,7 @@ followed; a freeze ends with its THAW, its time limit, the connection or this pr
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -122,7 +123,11 @@ class Server:
             limit = STALL if self._have else self.idle
             if limit is not None and not select.select([self.fd_in], [], [], limit)[0]:
                 raise ConfluoError(f"nothing came for {limit:g} s", where="standard input")
-            data = os.read(self.fd_in, 65536)
+            try:
+                data = os.read(self.fd_in, 65536)
+            except OSError as e:
+                what = "is closed" if e.errno == errno.EBADF else e.strerror or str(e)
+                raise ConfluoError(what, where="standard input") from None
             if not data:
                 if self._have:
                     raise ConfluoError("ends in the middle of a message", where="standard input")
