@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from confluo_tools.core.control import crc
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.foreign import pyarrow
@@ -171,13 +170,13 @@ class Batch:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = pa.Table.from_batches(self._batches, self._arrow).combine_chunks()
+        table = pa.Table.from_batches(self._batches, self._arrow)  # of the blocks as they are: nothing is copied
         self._batches, self.rows = [], 0
         times = self._times(table)
         ordered = len(times) < 2 or pc.all(pc.less_equal(times.slice(0, len(times) - 1), times.slice(1))).as_py()
         if not ordered:
             keys = [(self._arrow.names[self._time], "ascending"), (ROW, "ascending")]
-            table = table.take(pc.sort_indices(table, sort_keys=keys)).combine_chunks()
+            table = table.take(pc.sort_indices(table, sort_keys=keys))
             times = self._times(table)
         parts = []
         at = 0
@@ -194,20 +193,11 @@ class Batch:
     def _times(self, table: Any) -> Any:
         import pyarrow as pa
 
-        column = table.column(self._time)
-        return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).view(pa.int64())
-
-    def sums(self, table: Any) -> dict[str, str]:
-        """CRC-32C of the bytes of each column, in hexadecimal."""
-        return {
-            name: f"{crc(memoryview(data).cast('B')) if data.size else 0:08x}"
-            for name, data in zip(self._arrow.names, self._columns(table), strict=True)
-        }
+        return _whole(table.column(self._time)).view(pa.int64())
 
     def _columns(self, table: Any) -> Iterator[Any]:
         for i, width in enumerate(self._widths):
-            column = table.column(i)
-            yield _bytes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), width)
+            yield _bytes(_whole(table.column(i)), width)
 
     def write(self, path: str, table: Any, metadata: Mapping[str, str]) -> memoryview:
         """Write one part to ``path`` and wait until it is on the disk; returns its bytes.  Raises OSError."""
@@ -256,15 +246,24 @@ class Batch:
                 data = pa.py_buffer(file.read())
             if not data.equals(pa.py_buffer(written)):
                 return False
-            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as parts:
-                back = parts.read().combine_chunks()
-            if back.schema.names != self._arrow.names or back.schema.types != self._arrow.types:
-                return False
-            if back.num_rows != table.num_rows:
-                return False
-            return all(a.equals(b) for a, b in zip(self._columns(back), self._columns(table), strict=True))
+            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as part:
+                schema = part.schema_arrow
+                if schema.names != self._arrow.names or schema.types != self._arrow.types:
+                    return False
+                at = 0
+                for group in range(part.num_row_groups):
+                    back = part.read_row_group(group, use_threads=False)
+                    given = table.slice(at, back.num_rows)
+                    at += back.num_rows
+                    if not all(a.equals(b) for a, b in zip(self._columns(back), self._columns(given), strict=True)):
+                        return False
+                return bool(at == table.num_rows)
         except (pa.ArrowInvalid, OSError):
             return False
+
+
+def _whole(column: Any) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _bound(times: Any, at: int, limit: int) -> int:
@@ -359,8 +358,7 @@ class Part:
                 if column.type != types[i]:
                     raise pa.ArrowInvalid(f"column {name} is of type {column.type}, not {types[i]}")
                 width = schema.columns[i].size * schema.columns[i].count
-                array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-                out[i] = _bytes(array, width)
+                out[i] = _bytes(_whole(column), width)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as e:
             raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.path) from None
         return out
@@ -396,7 +394,5 @@ def in_row_order(schema: Schema, pieces: Sequence[Block]) -> Iterator[Block]:
     table = table.take(pc.sort_indices(table, sort_keys=[(ROW, "ascending")])).combine_chunks()
     columns = {}
     for i, c in enumerate(schema.columns):
-        column = table.column(i)
-        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        columns[i] = _bytes(array, c.size * c.count)
+        columns[i] = _bytes(_whole(table.column(i)), c.size * c.count)
     yield from blocks(schema, table.num_rows, columns)

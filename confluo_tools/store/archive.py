@@ -315,7 +315,6 @@ class Archive:
                 raise StoreError(what, where=temporary, hint="is the disk sound?")
             files.append({
                 "path": name, "rows": table.num_rows, "bytes": len(written), "crc": f"{crc(written):08x}",
-                "sums": rows.sums(table),
             })  # fmt: skip
             fault("archive-verified")
         data = {
