@@ -171,7 +171,8 @@ def duckdb_copy(segments: list[str], to: Path) -> None:
     with duckdb.connect() as db:
         db.register("data", data)
         db.execute(
-            f"copy (select *, 'h' as host, ts::timestamp::date as date, hour(ts::timestamp) as hour from data order by ts) to '{to}' "
+            "copy (select *, 'h' as host, ts::timestamp::date as date, hour(ts::timestamp) as hour from data "
+            f"order by ts) to '{to}' "
             "(format parquet, compression zstd, partition_by (host, date, hour))"
         )
 
