@@ -10,7 +10,7 @@ What it knows of a flow it keeps from block to block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError
@@ -20,6 +20,7 @@ from confluo_tools.schema import Field, Schema
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.expr.leaves import Tree
+    from confluo_tools.store.stateful import Definition, State
 
 FLOWS = 1 << 18
 MAX_FLOWS = 1 << 26
@@ -53,9 +54,12 @@ class Analysis:
     Raises SchemaError when the input lacks a field that the analysis needs.
     """
 
-    def __init__(self, schema: Schema, spec: Any, *, flows: int = FLOWS) -> None:
+    def __init__(
+        self, schema: Schema, spec: Any, *, flows: int = FLOWS, views: Mapping[str, str] | None = None
+    ) -> None:
         self.input, self.spec = schema, spec
         self._core: Any
+        self._apply: Callable[[Block], Block]
         if spec == "tcp":
             from confluo_tools.core import tcpflow
 
@@ -69,18 +73,59 @@ class Analysis:
                 raise SchemaError(f"--analyze tcp: no field '{e.args[0]}' in '{schema.kind}'", hint=hint) from None
             except ValueError as e:
                 raise SchemaError(f"--analyze tcp: {e}") from None
+            self._apply = self._core.apply
             return
-        raise SchemaError(f"no analysis '{spec}'", hint="there is tcp")
+        from confluo_tools.store.stateful import Definition, resolve
+
+        found = resolve(spec, views) if isinstance(spec, str) else spec
+        self.name = found.name or str(spec)
+        if isinstance(found, Definition):
+            self._define(found, schema, flows)
+        else:
+            self._instance(found, schema)
+
+    def _define(self, definition: Definition, schema: Schema, flows: int) -> None:
+        from confluo_tools.expr import compile
+
+        self.by_flow = definition.by_flow
+        self.schema = _plus(schema, definition.result_fields(), self.name)
+        core = self._core = definition.machine(schema, self.schema, flows)
+        self.needs = [i for i, c in enumerate(schema.columns) if c.field.name in set(definition.needs(schema))]
+        if definition.expression:
+            program = compile(definition.expression, schema).program
+            self._apply = lambda block: core.apply(block, program.select(block))
+        else:
+            self._apply = core.apply
+
+    def _instance(self, state: State, schema: Schema) -> None:
+        """A class of the user's own."""
+        self.by_flow = False
+        self.schema = _plus(schema, list(state.fields), self.name)
+        self.needs = [i for i, c in enumerate(schema.columns) if c.field.name in {schema[n].name for n in state.needs}]
+        self._core = None
+        layout, n = self.schema.layout, len(schema.columns)
+        state.zero(schema)
+
+        def apply(block: Block) -> Block:
+            from confluo_tools.core.block import Block
+
+            added = list(state.update(block))
+            try:
+                return Block.wrap(layout, block.rows, [*map(block.buffer, range(n)), *added],
+                                  lane=block.lane, base=block.base)  # fmt: skip
+            except (ValueError, TypeError) as e:
+                raise SchemaError(f"--analyze {self.name}: {e}") from None
+
+        self._apply = apply
 
     def apply(self, block: Block) -> Block:
         """The block with the fields of the analysis.  Blocks must come in the order of the rows."""
-        out: Block = self._core.apply(block)
-        return out
+        return self._apply(block if block.layout is self.input.layout else block.project(self.input.layout))
 
     @property
     def evicted(self) -> int:
         """Flows forgotten because there were more than could be remembered."""
-        return int(self._core.evicted)
+        return 0 if self._core is None else int(self._core.evicted)
 
 
 def _plus(schema: Schema, fields: list[Field], name: str) -> Schema:
