@@ -13,6 +13,7 @@ from topology import Flow, Topology
 
 PIECE = 1448  # bytes that a flow with a rate sends at once: one segment
 LATE = 0.01  # s that such a flow makes up for; what a busy machine delayed further is not sent as a burst
+SMOOTH = 8  # such pieces that it may have under way: a stall must not end in a burst that fills a queue
 NEVER = 1e9  # s
 PORTS = 40001  # source port of the first flow; the others follow
 ANY = b"x" * 65536
@@ -63,6 +64,8 @@ def run(topology: Topology, state: State, seconds: float) -> list[dict[str, obje
             out.setsockopt(*CLASS[flow.ip], flow.dscp << 2)
             out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if flow.rate:
+                out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMOOTH * PIECE)
             out.bind(("::" if flow.ip == 6 else "0.0.0.0", PORTS + len(senders)))
             out.settimeout(10)
             out.connect((where, flow.port))
