@@ -102,6 +102,19 @@ def test_records_in_any_order_over_several_lanes_replay_alike(tmp_path: Path) ->
     assert first[-1]["ts"].startswith("2027-01")
 
 
+def test_times_at_both_ends(tmp_path: Path) -> None:
+    """Records of 1677, 1970 and 2262: no overflow, no loop of centuries."""
+    log = made(tmp_path / "x.ml", [(t, 1, 80) for t in (-(1 << 63), -5, 0, START, (1 << 63) - 1)])
+    texts = ["-t", "a: count > 0 over 10ms", "-t", "k: count > 0 over 10ms by dst_port",
+             "-t", "d: distinct(len) > 0 over 1s"]  # fmt: skip
+    for since, years in (("2000-01-01", {"2023"}), ("1677-09-22", {"1970", "2023"}), ("@0", {"1970", "2023"})):
+        found = alerts(log, "--since", since, *texts)
+        assert {a["ts"][:4] for a in found} == years
+        assert [a["event"] for a in found].count("fire") == [a["event"] for a in found].count("clear")
+    assert alerts(log, "--once", *texts, status=1) == []
+    assert len(alerts(log, "--once", "--until", f"@{START // SECOND}.01", *texts)) == 3
+
+
 @pytest.mark.parametrize(("condition", "status"), [
     ("count > 4 over 10ms", 0), ("count > 5 over 10ms", 1), ("count > 4 over 10ms for 1ms", 1),
     ("avg(len) == 12 over 1s", 0),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from confluo_tools.store.version import Version
 
 FIRST = -(1 << 63)
+LATEST = (1 << 63) - (1 << 58)  # ticks end here, in 2253: what is added to one must not overflow
 STEP = SECOND  # the wall clock and the clock of the machine part by more: somebody has set it
 LEARN = 60 * SECOND  # what analyses see before the first window, following a log
 MANY = 1 << 20  # runs of rows that are ahead of their time
@@ -121,7 +122,7 @@ class Watch:
         of so many ns before the windows too (None: all).
         """
         engine = self.engine
-        done = after if earlier is None else earlier.tick
+        done = max(-LATEST, min(after if earlier is None else earlier.tick, LATEST))
         # How long a condition has held is a matter of the records, not of when we began to look.
         start = done - engine.hold - 2 * max(t.period for t in engine.triggers)
         engine.start(start)
@@ -132,7 +133,7 @@ class Watch:
         bias = 1 << 63
         if self.analyses:
             self._low = low
-            self._past = self._analysed(version, None if learn is None else low - learn)
+            self._past = self._analysed(version, None if learn is None else max(low - learn, FIRST))
         for block in self.log.blocks(version) if not self.analyses else ():
             zones = block.zones(self._ts)
             if zones is not None and zones[1] - bias < low:
@@ -244,6 +245,7 @@ class Watch:
 
     def _judge_until(self, until: int, enough: Callable[[], bool] = lambda: False, silent: bool = False) -> None:
         engine = self.engine
+        until = min(until, LATEST)
         while True:
             t = engine.next
             if t > until:
