@@ -197,6 +197,12 @@ cdef class Merger:
                 return i
         return -1
 
+    def used(self, int lane):
+        """How many of the rows that ``lane`` was loaded with last are merged."""
+        if not 0 <= lane < self.lanes:
+            raise IndexError(lane)
+        return self.cursor[lane].at
+
     def step(self):
         """Merge until a lane is hungry or a block is full; that block, or None."""
         cdef int full

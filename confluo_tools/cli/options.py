@@ -55,6 +55,10 @@ Analyze = Annotated[
     list[str] | None,
     _option("--analyze", metavar="WHAT", help="Add fields that depend on the packets before: tcp, or a state."),
 ]
+StateOf = Annotated[
+    str | None,
+    _option("--state", metavar="STATE", help="Read the states of a definition instead of the records: a name or file."),
+]
 AnalyzeFlows = Annotated[
     int | None, _option("--analyze-flows", metavar="N", min=1, help="Remember N flows at a time (262144).")
 ]

@@ -126,13 +126,17 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     return TextReader(plain, fmt, schema=schema, warn=_tell)
 
 
-def analyzed(reader: Reader, specs: Sequence[str] | None, flows: int | None = None) -> Reader:
-    """The input with the fields of --analyze; as it is when none are asked for."""
-    if not specs:
+def analyzed(
+    reader: Reader, specs: Sequence[str] | None, flows: int | None = None, states: str | None = None
+) -> Reader:
+    """The input with the fields of --analyze, or the ``states`` after its rows; as it is when none are asked for."""
+    if not specs and states is None:
         return reader
-    from confluo_tools.store.analyze import FLOWS, Analyzed
+    from confluo_tools.store.analyze import FLOWS, Analyzed, Stated
 
-    return Analyzed(reader, specs, flows=flows or FLOWS, note=note)
+    if specs:
+        reader = Analyzed(reader, specs, flows=flows or FLOWS, note=note)
+    return reader if states is None else Stated(reader, states, flows=flows or FLOWS, note=note)
 
 
 def _check_readable(stream: ByteStream) -> None:

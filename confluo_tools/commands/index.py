@@ -42,6 +42,7 @@ ADD_HINTS = {
     "index": "for example: confluo-index LOG add src_ip",
     "filter": "for example: confluo-index LOG add filter web 'dst_port in {80, 443}'",
     "aggregate": "for example: confluo-index LOG add aggregate bytes 'sum(len)' --by dst_ip",
+    "state": "for example: confluo-index LOG add state maxseq, or add state NAME --define FILE",
 }
 
 
@@ -55,7 +56,8 @@ def index(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[add|drop|list|update|rebuild|check [FIELD[:BUCKET]...|filter NAME EXPR|aggregate NAME AGG]]",
+            metavar="[add|drop|list|update|rebuild|check "
+            "[FIELD[:BUCKET]...|filter NAME EXPR|aggregate NAME AGG|state NAME]]",
             help="What to do (list), with which views (all; add and drop need them).",
             show_default=False,
         ),
@@ -71,6 +73,9 @@ def index(
     ] = None,
     bucket: Annotated[
         str | None, _option("--bucket", metavar="TIME", help="add aggregate: by steps of so much time (1ms).")
+    ] = None,
+    define: Annotated[
+        str | None, _option("--define", metavar="STATE", help="add state: a definition, as for confluo-query --state.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until interrupted, as the log grows.")] = False,
     interval: Annotated[
@@ -98,7 +103,7 @@ def index(
     from confluo_tools import units
 
     ask = Ask(words or [], follow)
-    ask.options(filter, where, by, bucket)
+    ask.options(filter, where, by, bucket, define)
     pause = units.duration(interval) / 1e9 if interval is not None else 0.2
     patience = units.duration(wait) / 1e9 if wait is not None else 5.0
     return Work(log, ask, patience, stats).run(follow, pause, stat, tsv, ndjson)
@@ -136,8 +141,13 @@ class Ask:
         elif self.verb == "add":
             self.names = self.rest[:1]
 
-    def options(self, filter: str | None, where: str | None, by: str | None, bucket: str | None) -> None:
-        """Those of `add aggregate`.  UsageError with anything else."""
+    def options(
+        self, filter: str | None, where: str | None, by: str | None, bucket: str | None, define: str | None
+    ) -> None:
+        """Those of `add aggregate` and `add state`.  UsageError with anything else."""
+        if define is not None and (self.verb, self.kind) != ("add", "state"):
+            raise UsageError("--define goes with add state", hint=ADD_HINTS["state"])
+        self.define = define
         given = {"--filter": filter, "--where": where, "--by": by, "--bucket": bucket}
         if (self.verb, self.kind) != ("add", "aggregate"):
             for name, value in given.items():
@@ -217,11 +227,15 @@ class Work:
             self.bring(views.add_index(self.log, name, bucket, update_now=False))
 
     def make(self, ask: Ask) -> View:
-        """Define a filter or an aggregate."""
+        """Define a filter, an aggregate or a state."""
         from confluo_tools import units
         from confluo_tools.store import views
 
         name, text = ask.rest[0], " ".join(ask.rest[1:])
+        if ask.kind == "state":
+            if text:
+                raise UsageError(f"'{text}' after the name of a state", hint=ADD_HINTS["state"])
+            return views.add_state(self.log, name, ask.define)
         if ask.kind == "filter":
             if len(ask.rest) < 2:
                 raise UsageError(f"filter '{name}' needs an expression", hint=ADD_HINTS["filter"])

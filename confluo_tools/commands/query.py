@@ -58,6 +58,7 @@ def query(
     input_format: cli.InputFormat = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
+    state: cli.StateOf = None,
     fields: cli.Fields = None,
     since: cli.Since = None,
     until: cli.Until = None,
@@ -107,10 +108,9 @@ def query(
         agg = "count"
     local = config.truth("local", local)
     span = time_range(since, until, local)
-    wish = wished(text, span, sample, fields, limit, count, agg, by, explain) if not analyze else None
-    with cli.analyzed(
-        cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial), analyze, analyze_flows
-    ) as reader:
+    wish = wished(text, span, sample, fields, limit, count, agg, by, explain) if not analyze and state is None else None
+    opened = cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial)
+    with cli.analyzed(opened, analyze, analyze_flows, state) as reader:
         if fields == "help" and agg is None:
             print(cli.list_fields(reader.schema))
             return cli.OK

@@ -10,10 +10,10 @@ What it knows of a flow it keeps from block to block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.errors import SchemaError
+from confluo_tools.errors import SchemaError, UsageError
 from confluo_tools.formats.reader import Reader
 from confluo_tools.schema import Field, Schema
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.expr.leaves import Tree
     from confluo_tools.store.stateful import Definition, State
+    from confluo_tools.store.views.state import StateView
 
 FLOWS = 1 << 18
 MAX_FLOWS = 1 << 26
@@ -54,9 +55,7 @@ class Analysis:
     Raises SchemaError when the input lacks a field that the analysis needs.
     """
 
-    def __init__(
-        self, schema: Schema, spec: Any, *, flows: int = FLOWS, views: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, schema: Schema, spec: Any, *, flows: int = FLOWS) -> None:
         self.input, self.spec = schema, spec
         self._core: Any
         self._apply: Callable[[Block], Block]
@@ -77,7 +76,7 @@ class Analysis:
             return
         from confluo_tools.store.stateful import Definition, resolve
 
-        found = resolve(spec, views) if isinstance(spec, str) else spec
+        found = resolve(spec) if isinstance(spec, str) else spec
         self.name = found.name or str(spec)
         if isinstance(found, Definition):
             self._define(found, schema, flows)
@@ -154,7 +153,7 @@ class Analyzed(Reader):
         self._note = note
         schema = reader.schema
         for spec in specs:
-            analysis = Analysis(schema, spec, flows=flows)
+            analysis = Analysis(schema, _known(reader, spec), flows=flows)
             self.analyses.append(analysis)
             schema = analysis.schema
         self.schema = schema
@@ -226,6 +225,73 @@ class Analyzed(Reader):
 
     def close(self) -> None:
         self.reader.close()
+
+
+class Stated(Reader):
+    """The states of a definition after all rows of ``reader``, as records: its key and its fields.
+
+    Of a MultiLog that has a state view of that name, the stored states and the rows that are not in them.
+    """
+
+    def __init__(
+        self, reader: Reader, spec: Any, *, flows: int = FLOWS, note: Callable[[str], None] | None = None
+    ) -> None:
+        from confluo_tools.store.stateful import Definition, resolve
+
+        super().__init__(reader.name, reader._warn)
+        self.reader, self.metadata, self.format = reader, reader.metadata, reader.format
+        self._flows, self._note = flows, note
+        found = _known(reader, spec)
+        found = resolve(found) if isinstance(found, str) else found
+        if not isinstance(found, Definition):
+            raise UsageError(f"'{spec}' has no states to print", where="--state", hint="--analyze adds its fields")
+        self.definition = found
+        self.schema = found.schema(reader.schema)
+
+    def blocks(self) -> Iterator[Block]:
+        from confluo_tools.expr import compile
+
+        view = _view(self.reader, self.definition)
+        if view is not None:
+            reader: Any = self.reader
+            machine = view.at(reader.version, lambda path, what: self.warn(f"{path}: {what}"))
+        else:
+            rows = self.reader.schema
+            machine = self.definition.machine(rows, flows=self._flows)
+            chosen = compile(self.definition.expression, rows)
+            needs = set(self.definition.needs(rows))
+            columns = [i for i, c in enumerate(rows.columns) if c.field.name in needs]
+            for block, picks in self.reader.select(chosen, columns):
+                machine.update(block if block.layout is rows.layout else block.project(rows.layout), picks)
+        if machine.evicted and self._note is not None:
+            self._note(f"{self.name}: {machine.evicted} states were forgotten: --analyze-flows N remembers more")
+        yield from machine.blocks()
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.reader.on_idle(call)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+def _known(reader: Reader, spec: Any) -> Any:
+    """The definition of a state view that is called so, else ``spec`` as it is."""
+    log = getattr(reader, "log", None)
+    if log is None or spec == "tcp" or not isinstance(spec, str):
+        return spec
+    from confluo_tools.store.views.state import find_state
+
+    view = find_state(log, spec)
+    return spec if view is None else view.state
+
+
+def _view(reader: Reader, definition: Definition) -> StateView | None:
+    log = getattr(reader, "log", None)
+    if log is None or getattr(reader, "version", None) is None:
+        return None
+    from confluo_tools.store.views.state import states
+
+    return next((view for view in states(log) if view.digest == definition.digest), None)
 
 
 PAIRS = (("src_ip", "dst_ip"), ("src_ip6", "dst_ip6"), ("src_port", "dst_port"))

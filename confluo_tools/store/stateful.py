@@ -330,17 +330,17 @@ def load(name: str) -> Definition:
     return parse(text, str(name))
 
 
-def resolve(spec: str, views: Mapping[str, str] | None = None) -> Definition | State:
+def resolve(spec: str) -> Definition | State:
     """What ``--analyze`` or ``--state`` names: NAME, FILE or MODULE:CLASS, and perhaps ``:PARAMETER=VALUE,...``.
 
-    ``views``: name -> YAML of the state views of the input.  Raises UsageError, SchemaError.
+    Raises UsageError, SchemaError.
     """
     params: dict[str, str] = {}
     match = _PARAMS.match(spec)
     if match and not Path(spec).exists():
         spec = match[1]
         params = dict(pair.split("=", 1) for pair in match[2].split(","))
-    found = _find(spec, views or {})
+    found = _find(spec)
     if isinstance(found, Definition):
         found.set_params(params)
     elif params:
@@ -348,9 +348,7 @@ def resolve(spec: str, views: Mapping[str, str] | None = None) -> Definition | S
     return found
 
 
-def _find(spec: str, views: Mapping[str, str]) -> Definition | State:
-    if spec in views:
-        return parse(views[spec], f"state {spec}")
+def _find(spec: str) -> Definition | State:
     if Path(spec).is_file() or spec in builtin_names():
         return load(spec)
     match = _CLASS.match(spec)
@@ -363,7 +361,7 @@ def _find(spec: str, views: Mapping[str, str]) -> Definition | State:
             return _made(spec, entry.load())
     from difflib import get_close_matches
 
-    names = ["tcp", *builtin_names(), *views]
+    names = ["tcp", *builtin_names()]
     near = get_close_matches(spec, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}, files and MODULE:CLASS"
     raise UsageError(f"no analysis '{spec}'", hint=hint)

@@ -30,6 +30,7 @@ from confluo_tools.store.views.maintain import (
     update_all,
 )
 from confluo_tools.store.views.reader import Reader
+from confluo_tools.store.views.state import StateView, add_state, find_state, states
 
 __all__ = [
     "FOLDER",
@@ -41,11 +42,13 @@ __all__ = [
     "Maintainer",
     "Names",
     "Reader",
+    "StateView",
     "Stop",
     "View",
     "add_aggregate",
     "add_filter",
     "add_index",
+    "add_state",
     "aggregates",
     "answering",
     "bring",
@@ -59,10 +62,12 @@ __all__ = [
     "find",
     "find_aggregate",
     "find_filter",
+    "find_state",
     "indexes",
     "maintain",
     "maintaining",
     "rebuild",
+    "states",
     "update",
     "update_all",
     "views",

@@ -44,6 +44,7 @@ class View:
     """
 
     kind = ""
+    whole = False  # one file for the whole log, kept up to date by `advance` (see state)
     suffix = ".view"
     digest = bytes(32)
     tree: Tree | None = None

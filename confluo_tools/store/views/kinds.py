@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from confluo_tools.store.views import aggregate, base, filter, index
+from confluo_tools.store.views import aggregate, base, filter, index, state
 
 if TYPE_CHECKING:
     from confluo_tools.store.log import Log
@@ -21,6 +21,7 @@ KINDS: dict[str, Callable[[Log, str, str, dict[str, str]], base.View]] = {
     "index": index.load,
     "filter": filter.load,
     "aggregate": aggregate.load,
+    "state": state.load,
 }
 
 

@@ -19,6 +19,7 @@ from confluo_tools.errors import BusyError, ConfluoError, UsageError
 from confluo_tools.store.views import base
 from confluo_tools.store.views.base import complete, maintaining, trouble
 from confluo_tools.store.views.kinds import KINDS, views
+from confluo_tools.store.views.state import StateView
 
 if TYPE_CHECKING:
     from confluo_tools.core.segment import Part, SegmentBlock
@@ -123,6 +124,14 @@ def update_all(
     parts = log.segments(version)
     added = rows = 0
     gone: set[base.View] = set()
+    for state in [v for v in wanted if isinstance(v, StateView)]:
+        try:
+            lazily = state in done
+            added += state.advance(version or log.version(), anew=anew, lazily=lazily, stop=stop, tell=tell)
+            done[state] = {(p.lane, p.base): complete(p) for p in parts}
+        except FileNotFoundError:
+            gone.add(state)
+    wanted = [v for v in wanted if not v.whole]
     fresh = {v for v in wanted if v not in done}  # or with a new segment: a time to look for what is left over
     for part in parts:
         blocks = complete(part)
@@ -285,6 +294,9 @@ def maintain(log: Log, stop: base.Stop, names: Iterable[str] | None = None, inte
 
 def check(log: Log, view: base.View) -> Iterator[tuple[str, str]]:
     """(path, what is wrong) of each file of a view that is damaged, read to its last byte."""
+    if isinstance(view, StateView):
+        yield from view.wrong()
+        return
     for part in log.segments():
         path = view.file(part)
         try:
@@ -300,6 +312,8 @@ def check(log: Log, view: base.View) -> Iterator[tuple[str, str]]:
 
 def coverage(log: Log, view: base.View, version: Version) -> tuple[int, int, int]:
     """(rows of ``version`` that the view covers, rows of ``version``, bytes on disk)."""
+    if isinstance(view, StateView):
+        return view.covered(version)
     covered = rows = size = 0
     for part in log.segments(version):
         rows += part.rows
