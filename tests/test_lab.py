@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -250,6 +252,26 @@ def test_links_of_the_kernel_are_shaped_and_lossy(tmp_path: Path) -> None:
     assert flow["retransmits"] > 3
     again = int(answer(shell, "confluo-query a.ml --analyze tcp 'payload_len > 0 && retransmission' --count")[0][0])
     assert abs(again - flow["retransmits"]) <= 2 + flow["retransmits"] // 5  # at the sender each one is seen twice
+
+
+@needs_root
+@pytest.mark.root
+@pytest.mark.net
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_leaves_nothing(tmp_path: Path, number: int) -> None:
+    name = f"e{os.getpid()}"
+    words = [sys.executable, LAB, "run", LAB / "path.yaml", "--name", name, "--on", "d: touch begun; sleep 100"]
+    child = subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while not (tmp_path / "begun").exists() and child.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    inside = subprocess.run(["ip", "netns", "pids", f"lab-{name}-d"], capture_output=True, text=True, check=True)
+    assert inside.stdout.split()
+    child.send_signal(number)
+    assert child.wait(30) == 128 + number
+    assert not [path for path in Path("/run/netns").iterdir() if path.name.startswith(f"lab-{name}-")]
+    assert not any(Path("/proc", pid).exists() for pid in inside.stdout.split())
+    assert not Path("/run/confluo-lab", name).exists()
 
 
 @needs_root

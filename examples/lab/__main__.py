@@ -96,7 +96,7 @@ def do_run(args: argparse.Namespace) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 def _sockets(space: str) -> int:
@@ -161,5 +161,5 @@ COMMANDS = {"run": do_run, "up": do_up, "traffic": do_traffic, "exec": do_exec, 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as e:
+        sys.exit(128 + (e.args[0] if e.args else signal.SIGINT))
