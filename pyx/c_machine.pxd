@@ -183,10 +183,10 @@ cdef inline int64_t load_integer(int code, const uint8_t* p) noexcept nogil:
         return <int8_t>p[0]
     if code == 2 or code == 6:
         memcpy(&u16, p, 2)
-        return u16 if code == 2 else <int16_t>u16
+        return fit(code, u16)
     if code == 3 or code == 7:
         memcpy(&u32, p, 4)
-        return u32 if code == 3 else <int32_t>u32
+        return fit(code, u32)
     memcpy(&i64, p, 8)
     return i64
 

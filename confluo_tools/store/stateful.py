@@ -348,6 +348,11 @@ def resolve(spec: str) -> Definition | State:
     return found
 
 
+def names_class(spec: str) -> bool:
+    """Whether that is MODULE:CLASS."""
+    return bool(_CLASS.match(spec)) and not Path(spec).is_file()
+
+
 def _find(spec: str) -> Definition | State:
     if Path(spec).is_file() or spec in builtin_names():
         return load(spec)

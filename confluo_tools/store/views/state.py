@@ -341,7 +341,7 @@ def add_state(log: Log, name: str, define: str | None = None) -> StateView:
     from confluo_tools.store.views.filter import check_name, make
 
     spec = define or name
-    found = stateful.resolve(spec)
+    found = None if stateful.names_class(spec) else stateful.resolve(spec)
     if not isinstance(found, stateful.Definition):
         what = "the states of a class cannot be kept"
         raise UsageError(what, where=spec, hint="no code is run because of what stands in a log; use --analyze")
