@@ -301,7 +301,7 @@ ALONE = ("proto", "ip_version", "flow_hash")
 def whole_flows(tree: Tree, schema: Schema) -> Tree | None:
     """The part of a conjunction that holds for both directions of a conversation or for none; None if there is none.
 
-    A condition is such when it looks at nothing but the five-tuple and stays the same with the ends exchanged.
+    Conditions are such when they look at nothing but the five-tuple and stay the same ones with the ends exchanged.
     """
     from confluo_tools.expr.leaves import And, columns
 
@@ -314,7 +314,9 @@ def whole_flows(tree: Tree, schema: Schema) -> Tree | None:
             other[schema.index(name)] = schema.index(name)
     parts = tree.items if isinstance(tree, And) else (tree,)
     kept = [part for part in parts if columns(part) and columns(part) <= other.keys()]
-    kept = [part for part in kept if _shape(part, other) == _shape(part, {c: c for c in other})]
+    same = {c: c for c in other}
+    there = {_shape(part, same) for part in kept}  # `not host A` is two parts, each the other's opposite
+    kept = [part for part in kept if _shape(part, other) in there]
     if not kept:
         return None
     return kept[0] if len(kept) == 1 else And(tuple(kept))
