@@ -1,10 +1,11 @@
-# A bounded table from keys of whole 64-bit words to entries of a fixed size; when it is full, the entry that was
-# not used for longest makes room.  Chained, because entries come and go; entries move when the table grows.
-# The order of use is kept to within an eighth of the bound: an entry goes to the front only when it is that far back.
+# A bounded table from keys of whole 64-bit words to entries of a fixed size; when it is full, an entry makes room:
+# of the next KEYED_LOOK, round and round, the one that was not used for longest.  (A list in the order of use would
+# cost two more cache misses a look-up.)  Chained, because entries come and go; entries move when the table grows.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, realloc, free
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
+from c_huge cimport huge_pages
 
 cdef extern from *:
     """
@@ -16,15 +17,17 @@ cdef extern from *:
     uint64_t keyed_mum(uint64_t a, uint64_t b) noexcept nogil
     void prefetch "__builtin_prefetch"(const void* p) noexcept nogil
 
+cdef extern from "stdlib.h" nogil:
+    int posix_memalign(void** out, size_t align, size_t size)
+
 cdef enum:
     KEYED_FIRST = 1024          # entries there is room for at first
-    KEYED_HEAD = 24             # bytes before the key
+    KEYED_HEAD = 16             # bytes before the key
+    KEYED_LOOK = 16             # entries that are looked at to find one that may go
 
 cdef struct Entry:              # then the key, then the value
-    uint64_t stamp              # when it went to the front
+    uint64_t stamp              # when it was used last
     uint32_t chain              # the next entry at the same place + 1
-    uint32_t newer              # in the order of use, + 1
-    uint32_t older
     uint32_t spare
 
 ctypedef void (*drop_fn)(void* context, void* value) noexcept nogil
@@ -42,8 +45,7 @@ cdef struct Keyed:
     uint32_t count
     uint32_t room
     uint32_t most
-    uint32_t newest             # + 1
-    uint32_t oldest
+    uint32_t hand               # where the next search for room begins
     drop_fn drop                # of a value that must go, or NULL
     void* context
 
@@ -60,6 +62,14 @@ cdef inline void* keyed_value(const Keyed* t, Entry* e) noexcept nogil:
     return <uint8_t*>e + KEYED_HEAD + 8 * t.words
 
 
+cdef inline uint8_t* _keyed_memory(size_t size) noexcept nogil:
+    cdef void* memory
+    if posix_memalign(&memory, 64, size):
+        return NULL
+    huge_pages(memory, size)
+    return <uint8_t*>memory
+
+
 cdef inline bint keyed_init(Keyed* t, uint32_t words, uint32_t size, uint32_t most,
                             const uint64_t* seed) noexcept nogil:
     """False without memory."""
@@ -69,7 +79,7 @@ cdef inline bint keyed_init(Keyed* t, uint32_t words, uint32_t size, uint32_t mo
     t.seed[0], t.seed[1] = seed[0] | 1, seed[1] | 1
     t.room = most if most < KEYED_FIRST else KEYED_FIRST
     t.mask = KEYED_FIRST - 1
-    t.entries = <uint8_t*>calloc(t.room, t.stride)
+    t.entries = _keyed_memory(t.room * t.stride)
     t.bucket = <uint32_t*>calloc(KEYED_FIRST, sizeof(uint32_t))
     return t.entries != NULL and t.bucket != NULL
 
@@ -101,9 +111,11 @@ cdef inline bint _keyed_grow(Keyed* t) noexcept nogil:
     cdef Entry* e
     if room > t.most:
         room = t.most
-    entries = <uint8_t*>realloc(t.entries, room * t.stride)
+    entries = _keyed_memory(room * t.stride)
     if entries == NULL:
         return False
+    memcpy(entries, t.entries, t.count * t.stride)
+    free(t.entries)
     t.entries, t.room = entries, <uint32_t>room
     while mask + 1 < room:
         mask = mask * 2 + 1
@@ -111,6 +123,7 @@ cdef inline bint _keyed_grow(Keyed* t) noexcept nogil:
         bucket = <uint32_t*>calloc(<size_t>mask + 1, sizeof(uint32_t))
         if bucket == NULL:
             return False
+        huge_pages(bucket, (<size_t>mask + 1) * sizeof(uint32_t))
         free(t.bucket)
         t.bucket, t.mask = bucket, mask
         for i in range(t.count):
@@ -121,37 +134,24 @@ cdef inline bint _keyed_grow(Keyed* t) noexcept nogil:
     return True
 
 
-cdef inline void _keyed_touch(Keyed* t, uint32_t i) noexcept nogil:
-    cdef Entry* e = keyed_entry(t, i - 1)
-    e.stamp = t.clock
-    if t.newest == i:
-        return
-    keyed_entry(t, e.newer - 1).older = e.older
-    if e.older:
-        keyed_entry(t, e.older - 1).newer = e.newer
-    else:
-        t.oldest = e.newer
-    e.newer, e.older = 0, t.newest
-    keyed_entry(t, t.newest - 1).newer = i
-    t.newest = i
-
-
 cdef inline uint32_t _keyed_evict(Keyed* t) noexcept nogil:
-    cdef uint32_t i = t.oldest
-    cdef Entry* e = keyed_entry(t, i - 1)
-    cdef uint32_t* p = &t.bucket[keyed_hash(t, keyed_key(e)) & t.mask]
-    while p[0] != i:
+    cdef uint32_t i, k, oldest = t.hand % t.count
+    cdef uint32_t* p
+    cdef Entry* e
+    for k in range(1, <uint32_t>KEYED_LOOK):
+        i = (t.hand + k) % t.count
+        if keyed_entry(t, i).stamp < keyed_entry(t, oldest).stamp:
+            oldest = i
+    t.hand = (t.hand + KEYED_LOOK) % t.count
+    e = keyed_entry(t, oldest)
+    p = &t.bucket[keyed_hash(t, keyed_key(e)) & t.mask]
+    while p[0] != oldest + 1:
         p = &keyed_entry(t, p[0] - 1).chain
     p[0] = e.chain
-    t.oldest = e.newer
-    if e.newer:
-        keyed_entry(t, e.newer - 1).older = 0
-    else:
-        t.newest = 0
     if t.drop != NULL:
         t.drop(t.context, keyed_value(t, e))
     t.evicted += 1
-    return i
+    return oldest + 1
 
 
 cdef inline void keyed_fetch(const Keyed* t, uint64_t hash) noexcept nogil:
@@ -172,8 +172,7 @@ cdef inline void* keyed_find(Keyed* t, const uint64_t* key, uint64_t hash, bint*
     while i:
         e = keyed_entry(t, i - 1)
         if keyed_key(e)[0] == key[0] and memcmp(keyed_key(e), key, 8 * t.words) == 0:
-            if t.clock - e.stamp > t.most >> 3:
-                _keyed_touch(t, i)
+            e.stamp = t.clock
             fresh[0] = False
             return keyed_value(t, e)
         i = e.chain
@@ -189,11 +188,6 @@ cdef inline void* keyed_find(Keyed* t, const uint64_t* key, uint64_t hash, bint*
     memset(keyed_value(t, e), 0, t.size)
     e.chain = t.bucket[hash & t.mask]
     t.bucket[hash & t.mask] = i
-    e.newer, e.older, e.stamp = 0, t.newest, t.clock
-    if t.newest:
-        keyed_entry(t, t.newest - 1).newer = i
-    else:
-        t.oldest = i
-    t.newest = i
+    e.stamp = t.clock
     fresh[0] = True
     return keyed_value(t, e)

@@ -40,10 +40,12 @@ cdef enum:
 # Bits of Side.has.
 cdef enum:
     HAS_BASE = 1                # base is known
-    HAS_FLIGHT = 8              # the other side has acknowledged something since the last gap
+    HAS_SYN = 4                 # of the lower end: the time of a SYN is known, the round trip not yet
+    HAS_RTT = 8                 # of the lower end: the round trip of the handshake is known
     TOLD = 2                    # the other side acknowledged more than was seen, and that was said
     ROUGH = 16                  # the list is not in ascending order
     SHORT_WINDOW = 32           # the last window came with a SYN: it is not scaled
+    HAS_FLIGHT = 64             # the other side has acknowledged something since the last gap
 
 cdef enum:
     SCALE_UNKNOWN = -1
@@ -73,9 +75,8 @@ cdef struct Side:               # one direction of a conversation
     uint8_t has
 
 cdef struct Flow:               # all zero is a valid one without lists; `start_side` both sides before use
+    int64_t rtt                 # of the handshake; before it is known, with HAS_SYN, the time of the last SYN
     Side side[2]                # sent by the lower end, by the higher
-    int64_t syn_ts              # of the last SYN
-    int64_t rtt                 # of the handshake; 0 when not known
 
 cdef struct Packet:
     int64_t ts
@@ -307,7 +308,7 @@ cdef inline void analyse(Flow* f, int from_, const Packet* p, Memory* m, Verdict
             you.has |= TOLD             # until the sender is seen to go on
         you.solid = you.next
     if (p.size or p.flags & (SYN | FIN)) and not v.flags & A_KEEP_ALIVE:
-        v.flags |= sent_again(me, you, p, next, f.rtt, v)
+        v.flags |= sent_again(me, you, p, next, f.rtt if f.side[0].has & HAS_RTT else 0, v)
     if p.size or p.flags & (SYN | FIN):
         remember(me, m, p.seq, next, p.ts)
     if not v.flags & A_PROBE:
@@ -330,13 +331,15 @@ cdef inline void handshake(Flow* f, int from_, const Packet* p, Verdict* v) noex
     if p.flags & SYN:
         me.has |= SHORT_WINDOW
         scales(me, you, p)
-        if not p.flags & ACK:
-            f.syn_ts = p.ts
+        if not p.flags & ACK and not f.side[0].has & HAS_RTT:
+            f.rtt = p.ts
+            f.side[0].has |= HAS_SYN
     else:
-        if p.flags & ACK and not f.rtt and f.syn_ts:
-            f.rtt = p.ts - f.syn_ts
+        if p.flags & ACK and f.side[0].has & HAS_SYN and p.ts != f.rtt:
+            f.rtt = p.ts - f.rtt
+            f.side[0].has = f.side[0].has & ~HAS_SYN | HAS_RTT
         me.has &= ~SHORT_WINDOW
-    v.irtt = f.rtt
+    v.irtt = f.rtt if f.side[0].has & HAS_RTT else 0
     v.rel_seq = p.seq - me.base
     v.rel_ack = p.ack - you.base if p.flags & ACK and you.has & HAS_BASE else 0
     v.window = <uint32_t>p.window << (me.scale if me.scale > 0 and not p.flags & SYN else 0)

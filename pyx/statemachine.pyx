@@ -20,7 +20,7 @@ cdef enum:
 
 @cython.final
 cdef class Machine:
-    """The states of all keys, at most ``most``; the one that was not seen for longest makes room.
+    """The states of all keys, at most ``most``; one that was not seen for long makes room (c_keyed).
 
     ``key``: ("field", column) or ("ip", column, column of the 16 bytes, column of the version or -1), in order;
     ``half``: how many of them are one end of a conversation whose directions share a state, 0: they do not.

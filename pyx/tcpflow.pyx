@@ -56,7 +56,7 @@ cdef enum:
 
 @cython.final
 cdef class TcpFlows:
-    """Conversations seen so far, at most ``most``; the one that was idle longest makes room.
+    """Conversations seen so far, at most ``most``; one that was idle for long makes room (c_keyed).
 
     ``layout``: columns of the input, ``result``: the same and those of ADDED.
     Raises KeyError when a column of NEEDED is missing, ValueError when one has another width.
@@ -197,7 +197,7 @@ cdef class TcpFlows:
     cdef void _restart(self, Flow* f) noexcept nogil:
         start_side(&f.side[0])
         start_side(&f.side[1])
-        f.rtt = f.syn_ts = 0
+        f.rtt = 0
 
     cdef int _one(self, Block block, Block out, Row* b) noexcept nogil:
         cdef uint32_t r = b.row

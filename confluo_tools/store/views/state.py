@@ -33,7 +33,7 @@ HEAD = struct.Struct("<8sII16s32sQQQqII")  # magic version endian uuid digest ke
 HEAD_BYTES = 128
 BLOCK = 65536
 LEAST = 65536  # rows that are worth writing the states anew
-MOST = 1 << 20  # keys; more are forgotten, those first that were not seen for longest
+MOST = 1 << 20  # keys; for more, some that were not seen for long are forgotten
 LONG_AGO = -(1 << 63)
 Tails = dict[int, int]  # lane -> rows of it that are in the states
 
