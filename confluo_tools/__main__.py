@@ -19,7 +19,7 @@ COMMANDS = (
     ("query", "questions", "select, aggregate and print records"),
     ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
     ("monitor", "questions", "conditions over sliding windows, judged every millisecond; alerts are records"),
-    ("index", "questions", "add, drop and follow the indexes of a MultiLog"),
+    ("index", "questions", "indexes, filters, aggregates and states of a MultiLog: add, drop, keep up to date"),
     ("info", "housekeeping", "what is in a MultiLog or a stream; --verify checks it"),
     ("archive", "housekeeping", "older rows of a MultiLog to Parquet; queries go on reading both"),
     ("serve", "housekeeping", "answer questions from another host; ssh runs it"),

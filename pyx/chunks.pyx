@@ -185,6 +185,10 @@ cdef class Chunks:
             return None
         return self.table[number].rows
 
+    def size(self, int number):
+        """Bytes of chunk ``number``; 0 when nothing is known of the block."""
+        return self.table[number].bytes if 0 <= number < self.blocks else 0
+
     def read(self, int number, uint64_t base):
         """The bytes of chunk ``number``, of the block that begins with row ``base``; None when there is none to trust.
 

@@ -233,7 +233,8 @@ BYS = {
 }  # fmt: skip
 
 
-def test_states_answer_at_every_version(log):
+def test_states_answer_at_every_version(log, monkeypatch):
+    monkeypatch.setattr(views.answer, "MANY", 1 << 20)  # also where reading the rows would be faster
     for name in ("web", "big"):
         views.add_filter(log, name, FILTERS[name])
     for name, (agg, filter_, where, by) in AGGS.items():
@@ -256,6 +257,22 @@ def test_states_answer_at_every_version(log):
                 assert how.unused == []
         assert how.blocks > 0
     assert views.find_aggregate(log, "nothing") is None
+
+
+def test_rows_are_read_where_there_are_as_many_groups(log):
+    few = views.add_aggregate(log, "few", "count", by="kind", update_now=True)
+    many = views.add_aggregate(log, "many", "count", by="id", update_now=True)
+    for view, blocks in ((few, 6), (many, 1)):  # the last block of a lane has only 300
+        question = grouped(log, view, view.by)
+        how = Answering(log, view)
+        assert answer(question, how.fold(log.version(), question.rollup)) == by_scan(log, None, view, question)
+        assert (how.blocks, how.found + how.scanned) == (blocks, 220_300)
+    views.add_aggregate(log, "plain", "count")
+    plain = grouped(log, few, "")
+    used = views.answering(log, compiled(log, "").tree, plain.rollup)  # all could: the one with the fewest groups
+    assert used is not None
+    assert used.view.name == "plain"
+    assert views.answering(log, compiled(log, "port == 53").tree, plain.rollup) is None
 
 
 def test_what_an_aggregate_may_be(log):

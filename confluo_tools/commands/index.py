@@ -1,7 +1,4 @@
-"""confluo-index: add, drop, list and follow the views of a MultiLog: indexes, filters, aggregates.
-
-Manual: confluo-index(1).
-"""
+"""confluo-index: keep indexes, filters, aggregates and states of a MultiLog.  Manual: confluo-index(1)."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from confluo_tools.store.plan import Plan
     from confluo_tools.store.version import Version
 
+MANY = 12  # bytes of state a row: from here on the rows are read faster than so many groups are merged
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -30,14 +31,15 @@ def answering(log: Log, tree: Tree, make: Callable[[], Rollup]) -> Answering | N
     if not base.names(log, "aggregate-"):
         return None
     asked = make()
+    found: list[tuple[int, int, Answering]] = []
     for view in aggregates(log):
         try:
             span = _span(tree, view.tree, asked.time)
             if span is not None and view.state().aggs == asked.aggs and view.follows(make):
-                return Answering(log, view, *span)
+                found.append((len(view.question.keys), -view.bucket, Answering(log, view, *span)))
         except (ConfluoError, ValueError):
             continue  # a view that cannot be used: `confluo-index list` says why
-    return None
+    return min(found, key=lambda one: one[:2])[2] if found else None  # the one with the fewest groups
 
 
 def _span(tree: Tree, stored: Tree, time: int) -> tuple[int | None, int | None] | None:
@@ -99,7 +101,7 @@ class Answering:
             self._part, self._chunks = part, self._open(part)
         capacity = part.segment.capacity
         rows = min(part.rows - number * capacity, capacity)
-        if self._chunks is None or self._chunks.rows(number) != rows:
+        if self._chunks is None or self._chunks.rows(number) != rows or self._chunks.size(number) > MANY * rows + 8192:
             return False
         data = self._chunks.read(number, part.base + number * capacity)
         state = self.view.state()
