@@ -1,7 +1,7 @@
 # A tree of tests over one block: zone maps decide what they can (c_node.pxd), postings answer where they are cheaper,
 # kernels scan the rest.
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from c_block cimport BLOCK_ROWS, MASK_WORDS
 from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, N_STORED, NONE, NOT_INDEXED, PEEK, SOME, Context, Found,
@@ -453,3 +453,32 @@ cdef inline void evaluate_and(Context* c, Node* node, uint64_t* first, int slot,
             continue
         evaluate(c, item, first, slot + 1, &part)
         intersect(c, out, &part, words, list)
+
+cdef inline int64_t known_count(Context* c, Node* node) noexcept nogil:
+    """How many rows a node holds for, when that is known without looking at one; -1: it is not.  `decide` has run."""
+    cdef Node* one
+    cdef Chunk* h
+    cdef int i, undecided = 1
+    while node.state == SOME and N_STORED < node.kind < N_SCAN and undecided == 1:
+        one, undecided = NULL, 0                    # a group of which one member is left is that member
+        for i in range(node.n):
+            if node.item[i].state == SOME:
+                one = node.item[i]
+                undecided += 1
+        node = one if undecided == 1 else node
+    if node.state != SOME:
+        return c.rows if node.state == ALL else 0
+    if node.kind == N_STORED and node.have and node.stored.rows == c.rows:
+        node.by_index += 1
+        node.posted += node.stored.n
+        node.posted_of += c.rows
+        return node.stored.n
+    h = c.chunk[node.col] if c.chunk != NULL and node.kind >= N_SCAN and node.indexable else NULL
+    if h != NULL:
+        estimate(c, node)
+        if node.found != NOT_INDEXED and node.sure and h.rows == c.rows:
+            node.by_index += 1
+            node.posted += node.found
+            node.posted_of += c.rows
+            return node.found
+    return -1

@@ -11,7 +11,7 @@ from c_postings cimport Chunk
 from c_node cimport (ALL, GATHER_ROWS, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES, N_SCAN,
                      N_STORED, NONE, NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, now_ns)
 from c_node cimport narrow as narrow_list
-from c_program cimport estimate, evaluate
+from c_program cimport estimate, evaluate, known_count
 from c_scan cimport (PAIR_EQ, PAIR_LE, PAIR_LT, SCAN_SET, scan_best, scan_force, scan_kernels, scan_level,
                      scan_mask_rows, scan_range)
 from confluo_tools.core.block cimport PICK_ALL, PICK_MASK, Block, Layout, Picks
@@ -446,36 +446,13 @@ cdef class Program:
 
     cdef int64_t count_indexed(self, Block block, Chunk** chunk, Picks scratch) noexcept nogil:
         cdef Context c
-        cdef Node* node = self.root
-        cdef Node* one
-        cdef int i, undecided = 1
-        cdef int64_t n = -1
+        cdef int64_t n
         cdef uint64_t began = now_ns() if self.timed else 0
         self.prepare(&c, block, chunk)
         if block.rows == 0:
             return 0
-        decide(&c, node)
-        while node.state == SOME and N_STORED < node.kind < N_SCAN and undecided == 1:
-            one, undecided = NULL, 0                    # a group of which one member is left is that member
-            for i in range(node.n):
-                if node.item[i].state == SOME:
-                    one = node.item[i]
-                    undecided += 1
-            node = one if undecided == 1 else node
-        if node.state != SOME:
-            n = block.rows if node.state == ALL else 0
-        elif node.kind == N_STORED and node.have and node.stored.rows == block.rows:
-            node.by_index += 1
-            node.posted += node.stored.n
-            node.posted_of += block.rows
-            n = node.stored.n
-        elif node.kind >= N_SCAN and node.indexable and chunk != NULL and chunk[node.col] != NULL:
-            estimate(&c, node)
-            if node.found != NOT_INDEXED and node.sure and chunk[node.col].rows == block.rows:
-                node.by_index += 1
-                node.posted += node.found
-                node.posted_of += block.rows
-                n = node.found
+        decide(&c, self.root)
+        n = known_count(&c, self.root)
         if n < 0:
             self.decided(&c, scratch)
             n = -1 if c.damaged else scratch.n
@@ -558,11 +535,11 @@ cdef class Program:
     def describe(self):
         """The compiled tree with its counters, for --explain: nested dicts.
 
-        Groups: op 'and' or 'or', items.  Filters that a view may know: op 'filter', name, items (one), counts of blocks
-        by_view, and of rows posted and posted_of.  Constants: op 'const', value.  Tests: op 'test', leaf (the tree's
-        own object), negated, col, indexable, and counts of blocks: zone_none and zone_all (decided by zone maps),
-        by_index, by_scan, by_list (only candidate rows), rows_in (rows looked at), posted (rows that postings gave,
-        among posted_of), ns (when timed).
+        Groups: op 'and' or 'or', items. Filters that a view may know: op 'filter', name, items (one), by_view
+        (blocks), posted, posted_of (rows). Constants: op 'const', value. Tests: op 'test', leaf, negated, col,
+        indexable, and counts of blocks: zone_none and zone_all (decided by zone maps), by_index, by_scan, by_list
+        (only candidate rows), rows_in (rows looked at), posted (rows that postings gave, among posted_of), ns (when
+        timed).
         """
         return _describe(self, self.root)
 
@@ -594,8 +571,7 @@ def _depth(tree):
         deepest = max(deepest, depth)
         for item in getattr(node, "items", ()):
             todo.append((item, depth + 1))
-        if type(node).__name__ == "Stored":
-            todo.append((node.tree, depth + 1))
+        todo += [(node.tree, depth + 1)] if type(node).__name__ == "Stored" else []
     return deepest
 
 
