@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from timing import header, machine, row
+from timing import header, row
 
 from confluo_tools import expr, store
 from confluo_tools.core.bank import Bank
@@ -147,7 +147,6 @@ def main(million: float, rounds: int) -> None:
     rows = max(int(million * 1e6) // SOURCE_ROWS, 1) * SOURCE_ROWS
     schema = builtin("header64")
     blocks = source(schema)
-    print(machine())
     header("what", "batch", "mrows_s", "ns_row", "bar")
     cases = [
         ("no view", 0, 0, False, ""), ("16 filters", 16, 0, False, ">= 5 M rows/s"),

@@ -222,6 +222,25 @@ def test_full_disk_leaves_queries_alone(log):
 # --- filters and aggregates
 
 
+def test_full_disk_leaves_filters_and_aggregates_alone(log):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to limit a file system")
+    views.add_filter(log, "small", "len == 64")
+    views.add_aggregate(log, "sums", "sum(len)", filter="small", by="id")
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 12; trap "" XFSZ; exec "$0" "$1" update', BIN / "confluo-index", log.path],
+        capture_output=True, env=environment(), timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    want = queried(log.path, "len == 64")
+    assert queried(log.path, "filter small") == want
+    assert run("confluo-index", log.path, "update").returncode == 0
+    assert all(views.coverage(log, v, log.version())[0] == 140_000 for v in views.views(log))
+    assert queried(log.path, "filter small") == want
+    assert run("confluo-index", log.path, "check").returncode == 0
+
+
 def test_filters_and_aggregates(log):
     done = run("confluo-index", log.path, "add", "filter", "dns", "port == 53")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -230,7 +230,7 @@ def trouble(log: Log, e: OSError) -> StoreError:
     """What is told of a failed write."""
     where = e.filename or log.path
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError("the disk is full", where=where, hint="make room; queries work without the index")
+        return DiskFullError("the disk is full", where=where, hint="make room; queries work without views")
     return StoreError(f"cannot be written: {e.strerror}", where=where)
 
 
