@@ -53,9 +53,9 @@ def index(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[add|drop|list|update|rebuild|check "
-            "[FIELD[:BUCKET]...|filter NAME EXPR|aggregate NAME AGG|state NAME]]",
-            help="What to do (list), with which views (all; add and drop need them).",
+            metavar="[add|drop|list|update|rebuild|check [VIEW]...]",
+            help="What to do (list), with which views (all; add and drop need them): FIELD[:BUCKET]..., "
+            "filter NAME EXPR, aggregate NAME AGG, or state NAME.",
             show_default=False,
         ),
     ] = None,
