@@ -34,21 +34,21 @@ from timing import ROOT, header, row
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from remote_lab import tool  # noqa: E402
+from remote_lab import tool
 
-from confluo_tools import store  # noqa: E402
-from confluo_tools.core.block import Block  # noqa: E402
-from confluo_tools.core.freeze import Cut  # noqa: E402
-from confluo_tools.core.lane import append_repeatedly  # noqa: E402
-from confluo_tools.core.round import Round  # noqa: E402
-from confluo_tools.expr import compile as compile_expr  # noqa: E402
-from confluo_tools.remote import wire  # noqa: E402
-from confluo_tools.remote.address import parse  # noqa: E402
-from confluo_tools.remote.connect import Peer  # noqa: E402
-from confluo_tools.remote.reader import RemoteReader  # noqa: E402
-from confluo_tools.remote.server import Server  # noqa: E402
-from confluo_tools.remote.wish import Wish  # noqa: E402
-from confluo_tools.schema import Field, Schema  # noqa: E402
+from confluo_tools import store
+from confluo_tools.core.block import Block
+from confluo_tools.core.freeze import Cut
+from confluo_tools.core.lane import append_repeatedly
+from confluo_tools.core.round import Round
+from confluo_tools.expr import compile as compile_expr
+from confluo_tools.remote import wire
+from confluo_tools.remote.address import parse
+from confluo_tools.remote.connect import Peer
+from confluo_tools.remote.reader import RemoteReader
+from confluo_tools.remote.server import Server
+from confluo_tools.remote.wish import Wish
+from confluo_tools.schema import Field, Schema
 
 ROW = Schema("row", [Field("ts", "time"), *(Field(f"f{i}", "u64") for i in range(7))])
 BATCH, ROWS = 1024, 4_000_000
