@@ -258,6 +258,10 @@ def test_filters_and_aggregates(log):
     only = run("confluo-index", log.path, "list", "filter", "-J")
     assert json.loads(only.stdout) == listed[1]
     assert queried(log.path, "filter dns") == queried(log.path) == log.truth
+    told = json.loads(run("confluo-info", log.path, "-J").stdout)
+    assert [i["index"] for i in told["indexes"]] == ["port"]
+    assert [(v["view"], v["kind"], v["covered"]) for v in told["views"]] == [
+        ("dns", "filter", 140_000), ("bytes", "aggregate", 140_000)]  # fmt: skip
     done = run("confluo-index", log.path, "drop", "filter", "dns")
     told = f"confluo-index: {log.path}: aggregate 'bytes' is made of filter 'dns'"
     assert done.returncode == 2

@@ -167,12 +167,15 @@ def of_log(log: Log, version: Any) -> dict[str, Any]:
                 "lane": lane, "rows": version[lane], "removed": line["first"], "sealed": line["sealed"],
                 "segments": segments.get(lane, 0), "writer": alive(log, lane, line["pid"]),
             })  # fmt: skip
-    found = []
-    for view in views.indexes(log, lambda path, what: cli.warn(what, where=path)):
+    found, others = [], []
+    for view in views.views(log, lambda path, what: cli.warn(what, where=path)):
         covered, rows, size = views.coverage(log, view, version)
-        found.append({
-            "index": view.field, "bucket": view.bucket, "covered": covered, "rows": rows, "bytes": size,
-        })  # fmt: skip
+        reach = {"covered": covered, "rows": rows, "bytes": size}
+        if isinstance(view, views.IndexView):
+            found.append({"index": view.field, "bucket": view.bucket, **reach})
+        else:
+            text = " ".join(view.definition.split())
+            others.append({"view": view.label, "kind": view.kind, **reach, "definition": text})
     data = about(log.path)
     history = []
     for entry in data.get("history") or []:
@@ -200,6 +203,7 @@ def of_log(log: Log, version: Any) -> dict[str, Any]:
         "view_bytes": in_views,
         "lanes": lanes,
         "indexes": found,
+        **({"views": others} if others else {}),
         **({"archives": moved} if moved else {}),
         "history": history,
     }
