@@ -279,6 +279,27 @@ def test_definitions_that_cannot_be(change: dict[str, Any], told: str) -> None:
     assert told in str(caught.value)
 
 
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.sampled_from(
+        ["n", "key", "flow", "u32", "serial", "n + 1", "new", "seq > n", "(", "1 << 2", "other.n", "-", "a" * 90]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["name", "type", "zero", "when", "set", "value", "unit", "n"]), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from([*stateful._KEYS[""]]), ANYTHING, max_size=4))
+def test_whatever_stands_in_a_definition_it_is_used_or_refused(change: dict[str, Any]) -> None:
+    try:
+        definition = stateful.Definition(GOOD | change)
+        machine = definition.machine(SCHEMA)
+    except ConfluoError:
+        return
+    machine.apply(block([dict.fromkeys(FORMATS, 1)]))
+    assert machine.count == 1
+
+
 def test_the_good_one_can_be() -> None:
     assert stateful.Definition(GOOD).machine(SCHEMA).count == 0
 

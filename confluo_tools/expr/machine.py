@@ -351,11 +351,9 @@ def param(text: Any) -> int:
     """The value of a parameter: a number or a time, as in YAML or on the command line."""
     if isinstance(text, bool) or not isinstance(text, (int, str)):
         raise SchemaError(f"'{text}' is not a whole number or a time")
-    if isinstance(text, int):
-        return text
-    number = units.try_number(text)
+    number = text if isinstance(text, int) else units.try_number(text)
     if number is None:
-        number = units.try_duration(text)
-    if not isinstance(number, int):
+        number = units.try_duration(str(text))
+    if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
         raise SchemaError(f"'{text}' is not a whole number or a time", hint="write e.g. 10 or 3ms")
     return number

@@ -123,8 +123,8 @@ class Definition:
             raise self.wrong(f"'{kind}' is not a list")
         for entry in entries:
             self._known(entry, kind)
-            if kind in ("fields", "derive") and "name" not in entry:
-                raise self.wrong(f"an entry of '{kind}' has no name")
+            if kind == "derive" and not isinstance(entry.get("name"), str):
+                raise self.wrong("an entry of 'derive' has no name")
         return entries
 
     def _rules(self, data: dict[str, Any], kind: str) -> list[tuple[str | None, dict[str, str]]]:
@@ -134,7 +134,7 @@ class Definition:
             if not isinstance(sets, dict) or not sets:
                 raise self.wrong(f"a rule of '{kind}' sets nothing")
             names = {f["name"] for f in self.fields}
-            for name in sets:
+            for name in map(str, sets):
                 if name not in names:
                     raise self.wrong(f"'{kind}' sets '{name}', which is no field of the state")
             when = entry.get("when")
@@ -143,8 +143,13 @@ class Definition:
 
     def _field(self, entry: Any) -> dict[str, Any]:
         self._known(entry, "fields")
-        if entry.get("type") not in _TYPES or "name" not in entry:
-            raise self.wrong(f"field '{entry.get('name', '?')}' needs a type: {', '.join(_TYPES)}")
+        name, zero = entry.get("name"), entry.get("zero", 0)
+        if not isinstance(name, str):
+            raise self.wrong("an entry of 'fields' has no name")
+        if not isinstance(entry.get("type"), str) or entry["type"] not in _TYPES:
+            raise self.wrong(f"field '{name}' needs a type: {', '.join(_TYPES)}")
+        if not isinstance(zero, int) or not -(1 << 63) <= zero < 1 << 63:
+            raise self.wrong(f"zero of field '{name}' is not a whole number")
         return dict(entry)
 
     def set_params(self, given: Mapping[str, str]) -> None:
