@@ -1,7 +1,4 @@
-"""confluo-capture: packets of the network or of captures into a MultiLog, or on as records.
-
-Manual: confluo-capture(1).
-"""
+"""confluo-capture: packets, live or of files, into a MultiLog, or on as records.  Manual: confluo-capture(1)."""
 
 from __future__ import annotations
 
