@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 from posix.mman cimport mmap, munmap, madvise, msync, MAP_SHARED, MAP_FAILED, MS_SYNC, PROT_READ, PROT_WRITE
 from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
 from posix.types cimport off_t, mode_t
-from posix.unistd cimport close, fdatasync, fsync, ftruncate
+from posix.unistd cimport close, fdatasync, fsync, ftruncate, pwrite
 from c_append cimport Slot, store, store_row
 from c_atomic cimport (boot_now, pause, touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or,
                        tail_rows, tail_publish, tail_show)
@@ -52,10 +52,12 @@ cdef extern from *:
     #endif
     """
     enum: MADV_POPULATE_WRITE
+    enum: MADV_RANDOM
 
 cdef enum:
     SHORT_FREEZE_NS = 20000             # how long an append waits for a thaw before it leaves its rows to the feeder
     FIRST_FEED = 1024                   # rows after which the first block of a writer is worth preparing
+    BLANK = 1 << 20                     # bytes of zeros written at once
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_t:
@@ -82,6 +84,7 @@ cdef struct Seg:
     uint64_t* opened                    # 4 words a block: bit i: disk space for column i is there
     int fed                             # blocks below this were prepared by the feeder
     bint busy                           # the feeder is at it
+    bint blanking                       # it writes zeros into block `fed`, which must not be entered until it is done
     Seg* next                           # in the list of the retired
 
 cdef struct Lane:
@@ -111,6 +114,7 @@ cdef struct Lane:
     BlockHead* head
     Slot slot[250]
     const uint8_t* zeros[250]           # a column that starts here is the shared memory of zeros
+    const uint8_t* blank                # BLANK zeros
     uint64_t mask[4]                    # columns used so far: what the feeder prepares
     bint plain                          # the file system has no fallocate: the writer does the work itself
     # shared with the helpers, under the lock
@@ -163,6 +167,8 @@ cdef inline Seg* _make(Lane* lane, uint64_t base, int* error) noexcept nogil:
         memory = mmap(NULL, end, PROT_READ | PROT_WRITE, MAP_SHARED, seg.fd, 0)
         if memory == MAP_FAILED:
             code = errno
+        else:                                       # a fault must not make pages of what comes next, see _blank
+            madvise(memory, end, MADV_RANDOM)
     fault_point("segment-filled")
     if not code and renameat(lane.dir, temporary, lane.dir, name):
         code = errno
@@ -271,14 +277,21 @@ cdef inline int _enter_block(Lane* lane) noexcept nogil:
         code = lane_rotate(lane)
         if code:
             return code
-    start = lane.g.header + (lane.block + 1) * lane.g.stride
-    opened = lane.seg.opened + (lane.block + 1) * 4 + (HEAD_BIT >> 6)
+    pthread_mutex_lock(&lane.lock)
+    while lane.seg.blanking and lane.seg.fed == lane.block + 1:
+        pthread_cond_wait(&lane.done, &lane.lock)
+    lane.block += 1                                 # from here on the feeder stores nothing in it
+    pthread_mutex_unlock(&lane.lock)
+    start = lane.g.header + lane.block * lane.g.stride
+    opened = lane.seg.opened + lane.block * 4 + (HEAD_BIT >> 6)
     if not load_acquire(opened) & bit:
         code = _reserve(lane, lane.seg.fd, start, lane.g.column[0])
         if code:
+            pthread_mutex_lock(&lane.lock)
+            lane.block -= 1
+            pthread_mutex_unlock(&lane.lock)
             return code
         fetch_or(opened, bit)
-    lane.block += 1
     lane.block_base = lane.seg.base + <uint64_t>lane.block * BLOCK_ROWS
     lane.block_end = lane.block_base + BLOCK_ROWS
     at = lane.seg.map + start
@@ -435,8 +448,25 @@ cdef inline void _populate(uint8_t* start, uint8_t* stop) noexcept nogil:
         p += PAGE
 
 
-cdef inline void lane_feed(Lane* lane, Seg* seg, int block, const uint64_t* mask) noexcept nogil:
-    """Reserve and touch the pages of the columns in `mask`, neighbours together.  What fails, the writer repeats."""
+cdef inline void _blank(Lane* lane, int fd, uint64_t at, uint64_t stop) noexcept nogil:
+    """Write zeros where nobody has stored anything: the kernel then makes pages in large folios.
+
+    A store into reserved space that no page stands for makes them one by one, at two to ten times the price; pages
+    made by reading ahead are as dear where the host of a virtual machine has to find memory for 2 MiB at once.
+    """
+    cdef uint64_t n
+    while at < stop:
+        n = min(stop - at, <uint64_t>BLANK)
+        if pwrite(fd, lane.blank, n, at) != <int64_t>n:
+            return                                  # touching the pages does as well
+        at += n
+
+
+cdef inline void lane_feed(Lane* lane, Seg* seg, int block, const uint64_t* mask, bint untouched) noexcept nogil:
+    """Reserve and touch the pages of the columns in `mask`, neighbours together.  What fails, the writer repeats.
+
+    `untouched`: the writer has not entered the block, and will not before this is done.
+    """
     cdef uint64_t start = lane.g.header + block * lane.g.stride, at = start, stop = start + lane.g.column[0]
     cdef uint64_t done[4]
     cdef int i
@@ -454,6 +484,8 @@ cdef inline void lane_feed(Lane* lane, Seg* seg, int block, const uint64_t* mask
             if lane.plain or _reserve(lane, seg.fd, at, stop - at):
                 return
             _mark(seg.opened + block * 4, done)
+            if untouched:
+                _blank(lane, seg.fd, at, stop)
             _populate(seg.map + at, seg.map + stop)
             memset(done, 0, sizeof(done))
             open_run = False
@@ -490,10 +522,11 @@ cdef inline void* _feeder(void* arg) noexcept nogil:
         if seg != NULL and seg.fed < limit:
             memcpy(mask, lane.mask, sizeof(mask))
             seg.busy = True
+            seg.blanking = seg != lane.seg or seg.fed > lane.block
             pthread_mutex_unlock(&lane.lock)
-            lane_feed(lane, seg, seg.fed, mask)
+            lane_feed(lane, seg, seg.fed, mask, seg.blanking)
             pthread_mutex_lock(&lane.lock)
-            seg.busy = False
+            seg.busy = seg.blanking = False
             seg.fed += 1
             pthread_cond_broadcast(&lane.done)
         elif (lane.seg != NULL and lane.ready == NULL and not lane.making and lane.target + 2 > lane.blocks

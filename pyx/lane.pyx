@@ -11,7 +11,7 @@ from posix.time cimport clock_gettime, timespec, CLOCK_MONOTONIC
 from posix.unistd cimport close
 from c_atomic cimport load_acquire, tail_rows
 from c_block cimport BLOCK_ROWS
-from c_lane cimport (Lane, Seg, lane_append, lane_append_row, lane_publish, lane_rotate, lane_feed, lane_drop,
+from c_lane cimport (Lane, Seg, lane_append, lane_append_row, lane_publish, lane_rotate, lane_feed, lane_drop, BLANK,
                      pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_cond_init,
                      pthread_cond_broadcast, pthread_join)
 from c_layout cimport data_end, seal_bytes
@@ -93,6 +93,7 @@ cdef class Writer:
         lane.header, lane.message, lane.footer = shape.header, message, footer
         lane.footer_bytes = <uint32_t>len(footer)
         memcpy(lane.uuid, <const char*>shape.uuid, 16)
+        lane.blank = zero_bytes(BLANK)
         lane.number, lane.dir, lane.sync, lane.ahead = number, directory, sync, ahead
         for i in range(lane.n):
             lane.zeros[i] = zero_bytes(<size_t>lane.column[i].width * BLOCK_ROWS)
@@ -239,7 +240,7 @@ cdef class Writer:
                 code = lane_rotate(lane)            # the next append begins in it
             if not code:
                 for k in range(blocks if 0 < blocks < lane.blocks else lane.blocks):
-                    lane_feed(lane, lane.seg, k, all_columns)
+                    lane_feed(lane, lane.seg, k, all_columns, k > lane.block)
                     lane.seg.fed = max(lane.seg.fed, k + 1)
         if code:
             raise OSError(code, os.strerror(code))
