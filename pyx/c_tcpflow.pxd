@@ -108,6 +108,11 @@ cdef inline bint before(uint32_t a, uint32_t b) noexcept nogil:
     return <int32_t>(a - b) < 0
 
 
+cdef inline int64_t elapsed(int64_t from_, int64_t to) noexcept nogil:
+    """to - from_, of any two times."""
+    return <int64_t>(<uint64_t>to - <uint64_t>from_)
+
+
 cdef inline Segment* at(const Side* s, uint32_t i) noexcept nogil:
     return &s.list[(s.head + i) & (s.room - 1)]
 
@@ -169,7 +174,7 @@ cdef inline int64_t acknowledge(Side* s, uint32_t ack, int64_t now, bint* found)
             if before(ack, p.next):
                 break
             if p.next == ack and not found[0]:
-                rtt, found[0] = now - p.ts, True
+                rtt, found[0] = elapsed(p.ts, now), True
             s.head = (s.head + 1) & (s.room - 1)
             s.count -= 1
         for i in range(s.count):
@@ -184,7 +189,7 @@ cdef inline int64_t acknowledge(Side* s, uint32_t ack, int64_t now, bint* found)
         p = at(s, i)
         if not before(ack, p.next):
             if p.next == ack and not found[0]:
-                rtt, found[0] = now - p.ts, True
+                rtt, found[0] = elapsed(p.ts, now), True
             continue
         q = at(s, kept)
         q[0] = p[0]
@@ -275,11 +280,11 @@ cdef inline uint32_t sent_again(const Side* me, const Side* you, const Packet* p
         return A_RETRANSMISSION | A_SPURIOUS
     if not old:
         return 0
-    if you.duplicates >= 2 and you.ack == p.seq and <uint64_t>(p.ts - you.ts) < FAST_NS:
+    if you.duplicates >= 2 and you.ack == p.seq and <uint64_t>elapsed(you.ts, p.ts) < FAST_NS:
         return A_RETRANSMISSION | A_FAST
-    if <uint64_t>(p.ts - me.next_ts) < <uint64_t>(rtt if rtt else ORDER_NS) and me.next != next:
+    if <uint64_t>elapsed(me.next_ts, p.ts) < <uint64_t>(rtt if rtt else ORDER_NS) and me.next != next:
         return A_OUT_OF_ORDER
-    v.rto = p.ts - (at(me, 0).ts if me.count else me.next_ts)
+    v.rto = elapsed(at(me, 0).ts if me.count else me.next_ts, p.ts)
     return A_RETRANSMISSION
 
 
@@ -336,7 +341,7 @@ cdef inline void handshake(Flow* f, int from_, const Packet* p, Verdict* v) noex
             f.side[0].has |= HAS_SYN
     else:
         if p.flags & ACK and f.side[0].has & HAS_SYN and p.ts != f.rtt:
-            f.rtt = p.ts - f.rtt
+            f.rtt = elapsed(f.rtt, p.ts)
             f.side[0].has = f.side[0].has & ~HAS_SYN | HAS_RTT
         me.has &= ~SHORT_WINDOW
     v.irtt = f.rtt if f.side[0].has & HAS_RTT else 0
