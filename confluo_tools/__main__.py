@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # name, group, one line
 COMMANDS = (
-    ("capture", "records", "packets from captures into records, or into a MultiLog"),
+    ("capture", "records", "packets, live or from captures, into records, or into a MultiLog"),
     ("convert", "records", "any input to any output: Parquet, Arrow, TSV, NDJSON, a MultiLog"),
     ("query", "questions", "select, aggregate and print records"),
     ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
