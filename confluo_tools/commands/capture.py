@@ -130,8 +130,10 @@ def capture(
 
     if live:
         from confluo_tools.cli.privileges import account
-        from confluo_tools.sources.nic import RING, open_nic, ring_size
+        from confluo_tools.sources.nic import MOST_LANES, RING, open_nic, ring_size
 
+        if lanes is not None and lanes > MOST_LANES:
+            raise UsageError(f"{lanes} lanes are too many", where="--lanes", hint=f"{MOST_LANES} are possible")
         owner = account(user) if user is not None else None
         patience = seconds_of("--wait", wait)
         nic = open_nic(

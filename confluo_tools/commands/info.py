@@ -205,8 +205,24 @@ def of_log(log: Log, version: Any) -> dict[str, Any]:
         "indexes": found,
         **({"views": others} if others else {}),
         **({"archives": moved} if moved else {}),
+        **({"captures": live} if (live := captures_of(log.path)) else {}),
         "history": history,
     }
+
+
+def captures_of(path: str) -> list[dict[str, Any]]:
+    """What live captures into the log saw and could not take."""
+    if not os.path.exists(os.path.join(path, "captures")):
+        return []
+    from confluo_tools.store.captures import captures
+
+    return [{
+        "begun": str(found.get("begun")), "until": str(found.get("until")),
+        "interfaces": cli.printable(",".join(map(str, found.get("interfaces") or ["-"]))),
+        "received": found.get("packets_received", 0), "kept": found.get("kept", 0),
+        "dropped": found.get("dropped_by_the_kernel", 0), "missed": found.get("dropped_by_the_NIC", 0),
+        "lost": found.get("not_stored", 0), "ended": str(found.get("ended") or "-"),
+    } for found in captures(path)]  # fmt: skip
 
 
 def alive(log: Log, lane: int, pid: int) -> int:

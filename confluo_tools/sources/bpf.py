@@ -15,7 +15,7 @@ from confluo_tools.errors import ConfluoError, UsageError
 
 ETHERNET, RAW = 1, 101  # LINKTYPE_ numbers
 DLT = {ETHERNET: 1, RAW: 12, 105: 105, 127: 127}  # libpcap's own numbers on Linux
-HATYPE = 0xFFFFF000 + 8  # SKF_AD_OFF + SKF_AD_HATYPE
+HATYPE = 0xFFFFF000 + 28  # SKF_AD_OFF + SKF_AD_HATYPE
 SNAP = 262144
 HW_ETHERNET = (1, 772)
 HW_RAW = (0xFFFE, 519, 768, 769, 776)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
@@ -88,7 +89,7 @@ class Tap:
         """Connect the socket with its interface."""
         interface = self.interface
         try:
-            self.socket.bind(("" if interface.name == ANY else interface.name, _ALL))
+            _bind(self.socket.fileno(), interface.index)
             if promiscuous and interface.index and not interface.loopback:
                 member = struct.pack("IHH8s", interface.index, _PROMISCUOUS, 0, b"")
                 self.socket.setsockopt(_PACKET, _MEMBERSHIP, member)
@@ -340,6 +341,14 @@ class Nic:
         if self.wake >= 0:
             os.close(self.wake)
             self.wake = -1
+
+
+def _bind(fd: int, index: int) -> None:
+    # By number, and all of them by 0: Python's own bind knows only names.
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = struct.pack("HHiHBB8s", socket.AF_PACKET, socket.htons(_ALL), index, 0, 0, 0, b"")
+    if libc.bind(fd, address, len(address)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _block_size(ring: int, snap: int) -> int:
