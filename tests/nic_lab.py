@@ -40,8 +40,8 @@ class Live:
     """A command that runs in a namespace until `end`; it has said on stderr that it is at work."""
 
     def __init__(self, space: Space, *words: Any, ready: bytes = b"", prefix: Sequence[str] = (), out: Any = None,
-                 **more: Any) -> None:  # fmt: skip
-        self.child = space.popen(*prefix, *words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(),
+                 stdin_fd: int = subprocess.DEVNULL, **more: Any) -> None:  # fmt: skip
+        self.child = space.popen(*prefix, *words, stdin=stdin_fd, stderr=subprocess.PIPE, env=environment(),
                                  stdout=subprocess.DEVNULL if out is None else out, **more)  # fmt: skip
         self.said = b""
         _alive.append(self)
@@ -88,12 +88,9 @@ def tcpdump(space: Space, *words: Any, interface: str = "v0") -> Live:
 
 def send(space: Space, frames: Iterable[bytes], interface: str = "v0") -> int:
     """Frames as they are out of an interface; how many."""
-    n = 0
     with space.inside(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as s:
         s.bind((interface, 0))
-        for n, frame in enumerate(frames, 1):
-            s.send(frame)
-    return n
+        return sum(s.send(frame) > 0 for frame in frames)
 
 
 def frame(*, sport: int = 1000, dport: int = 53, proto: int = 17, tags: Sequence[tuple[int, int]] = (),

@@ -87,14 +87,14 @@ def test_fields_are_those_that_tshark_sees(tmp_path: Path, pair: tuple[Space, Sp
     assert b" 0 dropped by the kernel" in err
     time.sleep(0.3)
     theirs.end()
-    truth = by_tshark(tmp_path / "x.pcap", "frame.time_epoch", "frame.len", "frame.cap_len", "ip.src", "ip.ttl", "ip.id",
+    truth = by_tshark(tmp_path / "x.pcap", "frame.time_epoch", "frame.len", "ip.src", "ip.ttl", "ip.id",
                       "tcp.srcport", "udp.dstport", "tcp.seq_raw", "tcp.flags", "vlan.id", "ieee8021ad.id",
                       "eth.src")  # fmt: skip
     mine = table(tmp_path / "log", "ts", "len", "cap_len", "vlan", "src_ip", "ip_version", "tunnel", "ttl", "ip_id",
                  "src_port", "dst_port", "proto", "tcp_seq", "tcp_flags", "eth_src", "iface", "notes")  # fmt: skip
     assert len(truth) == len(mine) == len(sent)
     compared = 0
-    for (when, length, _, src, ttl, ident, tcp, udp, seq, flags, vlan, outer, mac), got in zip(truth, mine, strict=True):
+    for (when, length, src, ttl, ident, tcp, udp, seq, flags, vlan, outer, mac), got in zip(truth, mine, strict=True):
         seconds, _, rest = when.partition(".")
         assert got[0] == int(seconds) * 10**9 + int(rest.ljust(9, "0")[:9])
         assert got[1] == number(length)
@@ -305,7 +305,7 @@ def test_without_libpcap_a_line_says_what_to_install(monkeypatch: pytest.MonkeyP
         raise OSError
 
     monkeypatch.setattr(bpf.ctypes, "CDLL", none)
-    with pytest.raises(ConfluoError, match="libpcap is not installed; install it .*libpcap0.8"):
+    with pytest.raises(ConfluoError, match=r"libpcap is not installed; install it .*libpcap0\.8"):
         bpf.compile("tcp", bpf.ETHERNET, 256)
 
 

@@ -71,7 +71,8 @@ class Lanes:
     def run(self, record: Record, chosen: Chosen) -> None:
         """Raises DiskFullError, StoreError, ConfluoError (all interfaces have vanished)."""
         threads = [threading.Thread(target=self._work, args=(p,), name="lane", daemon=True) for p in self._pumps]
-        nic, watch, next_record = self._nic, DropWatch(), 0.0
+        nic, watch, next_record = self._nic, DropWatch(), time.monotonic() + RECORD
+        record.update(chosen.figures(nic))  # it may be killed at once
         for thread in threads:
             thread.start()
         while not nic.stopping:

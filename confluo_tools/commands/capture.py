@@ -10,7 +10,7 @@ from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.chosen import Chosen
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.errors import UsageError
+from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.cli.privileges import Account
@@ -188,6 +188,9 @@ def from_nic(
                 if not out.exists:
                     give_folder(out.path, owner)
             become(owner)
+            if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
+                hint = "give it to that user, and the way to it"
+                raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
         elif os.geteuid():
             give_up()
         into: LogOutput | cli.RecordOutput = out if out is not None else records()
