@@ -1,10 +1,12 @@
 """Live capture on a veth pair against tcpdump -w and dumpcap -w: what each keeps of the same load, at what CPU.
 
-usage: bench/live.py [FRAMES [RING [RATE...]]]      1500000 frames, rings of 8 MiB, 200k 500k and all that goes
+usage: bench/live.py [FRAMES [RING [RATE...]]]      1500000 frames, rings of 8 MiB, 200k, 500k, 0 and -3 frames/s
+
+A rate of 0 is all that one sender can do, -N all that N can.
 
 Each tool captures what bench/blast.py sends (frames of examples/data/campus.pcap.gz, 97 bytes on average, and a mix of
 64, 576 and 1514 bytes), into files on the disk of $TMPDIR, with rings of the same size.  "+ views" is ours with two
-indexes, 16 filters and 100 triggers at work.
+indexes, 16 filters and 100 triggers at work.  Ours runs with --sync none, as neither of the others waits for the disk.
 
 Prints TSV: load, frames/s asked and sent, tool, packets sent, kept and dropped, nanoseconds of CPU (user and system,
 all threads) for each packet kept.  The bar: we keep at least as many as the better of tcpdump and dumpcap, at no more
@@ -105,14 +107,13 @@ def main(frames: int, ring: int, rates: list[int]) -> None:
         raise SystemExit(missing())
     scratch = Path(tempfile.mkdtemp(prefix="confluo-bench-"))
     # In turn, the machine may drift.  Root may write as root: neither tool changes its user.
+    ours = [CAPTURE, "-i", "v0", "--sync", "none", "--ring", f"{ring}MiB", "-w", f"{scratch}/log"]
     tools = {
         "tcpdump -w": ["tcpdump", "-i", "v0", "-B", str(ring << 10), "-Z", "root", "-w", f"{scratch}/a.pcap"],
         "dumpcap -w": ["dumpcap", "-q", "-i", "v0", "-B", str(ring), "-w", f"{scratch}/b.pcap"],
-        "confluo-capture": [CAPTURE, "-i", "v0", "--ring", f"{ring}MiB", "-w", f"{scratch}/log"],
-        "confluo-capture + views": [
-            CAPTURE, "-i", "v0", "--ring", f"{ring}MiB", "-w", f"{scratch}/log", "--index", "src_ip,dst_port",
-        ],
-    }  # fmt: skip
+        "confluo-capture": ours,
+        "confluo-capture + views": [*ours, "--index", "src_ip,dst_port"],
+    }
     if not (ROOT / "bin/confluo-monitor").exists():
         del tools["confluo-capture + views"]
     mix(scratch / "mix.pcap")
@@ -125,9 +126,9 @@ def main(frames: int, ring: int, rates: list[int]) -> None:
                     for name, command in tools.items():
                         if shutil.which(command[0]) is None:
                             continue
-                        words = [str(frames), str(rate), "1", str(capture)]
+                        words = [str(frames), str(max(rate, 0)), str(max(-rate, 1)), str(capture)]
                         speed, *rest = measure(name, command, here, there, words, scratch)
-                        row(load, rate or "all", speed, name, *rest)
+                        row(load, rate if rate > 0 else f"all of {max(-rate, 1)}", speed, name, *rest)
                         for left in scratch.iterdir():
                             if left.is_dir():
                                 shutil.rmtree(left)
@@ -140,4 +141,4 @@ def main(frames: int, ring: int, rates: list[int]) -> None:
 if __name__ == "__main__":
     words = sys.argv[1:]
     main(int(words[0]) if words else 1_500_000, int(words[1]) if len(words) > 1 else 8,
-         [int(w) for w in words[2:]] or [200_000, 500_000, 0])  # fmt: skip
+         [int(w) for w in words[2:]] or [200_000, 500_000, 0, -3])  # fmt: skip

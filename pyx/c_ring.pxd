@@ -58,6 +58,7 @@ cdef enum:
     RESERVE = 16
     VLAN_TAG = 4
     COOKED = 16                 # bytes of a LINUX_SLL header
+    HEADER = 68                 # bytes of what stands before a packet: tpacket3_hdr and sockaddr_ll
     LINK_ETHERNET = 1
     LINK_RAW = 101
     LINK_COOKED = 113
@@ -76,7 +77,8 @@ cdef struct RingState:
     uint16_t hatype             # of the last packet
     uint16_t link               # what that means
     uint64_t packets            # read
-    uint64_t skipped            # of them the outgoing ones of lo, and impossible ones
+    uint64_t skipped            # of them those that lo sends
+    uint64_t bad                # of them those whose headers contradict the block
     uint64_t filled             # blocks
     uint64_t hardware           # packets with the time of the NIC
 
@@ -117,7 +119,7 @@ cdef inline bint _open(RingState* r) noexcept nogil:
     r.filled += 1
     r.left = block.hdr.bh1.num_pkts
     r.packet = <uint8_t*>block + block.hdr.bh1.offset_to_first_pkt
-    if block.hdr.bh1.offset_to_first_pkt > r.block_size - 256:
+    if block.hdr.bh1.offset_to_first_pkt > r.block_size - HEADER:
         r.left = 0
     return True
 
@@ -166,16 +168,17 @@ cdef inline int ring_next(RingState* r, Frame* f) noexcept nogil:
         r.left -= 1
         r.packets += 1
         room = r.block_size - (r.packet - block)
-        if unlikely(h.tp_mac < SLL_AT + <int>sizeof(sockaddr_ll) + RESERVE or h.tp_net < h.tp_mac
+        if unlikely(h.tp_mac < HEADER + RESERVE or h.tp_net < h.tp_mac
                     or h.tp_mac + <uint64_t>h.tp_snaplen > room
-                    or (r.left and h.tp_next_offset > room - 256), False):
-            r.left = 0                      # the kernel does not do this
-            r.skipped += 1
+                    or (r.left and h.tp_next_offset > room - HEADER), False):
+            r.bad += r.left + 1             # the kernel does not do this
+            r.packets += r.left
+            r.left = 0
             continue
         r.packet += h.tp_next_offset
-        prefetch(r.packet)                  # the next one's
-        prefetch(r.packet + 64)
-        prefetch(r.packet + 128)
+        prefetch(r.packet + h.tp_next_offset)           # about where the one after the next stands
+        prefetch(r.packet + h.tp_next_offset + 64)
+        prefetch(r.packet + h.tp_next_offset + 128)
         from_ = <const sockaddr_ll*>(<uint8_t*>h + SLL_AT)
         if r.loop and from_.sll_pkttype == PACKET_OUTGOING and from_.sll_hatype == HW_LOOPBACK:
             r.skipped += 1

@@ -72,8 +72,8 @@ cdef class Ring:
 
     @property
     def counts(self):
-        """Packets read, of them left out (sent by lo), of them with the time of the NIC; blocks read."""
-        return self.r.packets, self.r.skipped, self.r.hardware, self.r.filled
+        """Packets read, of them left out (sent by lo), impossible, with the time of the NIC; blocks read."""
+        return self.r.packets, self.r.skipped, self.r.bad, self.r.hardware, self.r.filled
 
 
 @cython.final

@@ -150,6 +150,20 @@ def test_a_full_ring_is_counted_and_said(tmp_path: Path, pair: tuple[Space, Spac
     assert b"captures.0.dropped\t%d\n" % found["dropped by the kernel"] in told
 
 
+@pytest.mark.parametrize("size", [42, 70, 200, 1000])
+def test_full_blocks_are_read_to_their_last_byte(tmp_path: Path, pair: tuple[Space, Space], size: int) -> None:
+    """Many blocks, all full: the end of each falls at another place of a packet."""
+    a, b = pair
+    ours = capture(b, "-i", "v0", "-w", tmp_path / "log", "--ring", "1MiB")
+    os.kill(ours.child.pid, signal.SIGSTOP)
+    sent = send(a, [frame(size=size + i % 7, ident=i) for i in range(2500)])
+    os.kill(ours.child.pid, signal.SIGCONT)
+    wait_for(tmp_path / "log", sent, 10.0)
+    found = counts(ours.end()[2])
+    assert (found["packets received"], found["dropped by the kernel"]) == (sent, 0)
+    assert [r[0] for r in table(tmp_path / "log", "ip_id")] == list(range(sent))
+
+
 def record(log: Path) -> bytes:
     return b"".join(path.read_bytes() for path in (log / "captures").glob("*.yaml"))
 

@@ -100,7 +100,7 @@ class Chosen:
         }  # fmt: skip
         if "dropped" in seen:
             figures |= {"dropped by the kernel": seen["dropped"], "dropped by the NIC": seen["missed"]}
-        else:
+        if "dropped" not in seen or seen["bad"]:
             figures["unreadable"] = seen["bad"]
         if lost:
             figures["not stored"] = lost

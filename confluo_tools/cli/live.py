@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from confluo_tools.store import Writer
     from confluo_tools.store.captures import Record
 
-LOOK = 0.1  # s between two looks at interfaces, lanes and the clock
+LOOK = 0.2  # s between two looks at interfaces, lanes and the clock
 RECORD = 1.0  # s between two notes of the counters in the log
 SAY_DROPS = 10.0  # s between two lines about packets that were dropped
 
