@@ -1,4 +1,4 @@
-"""Where records come from: capture files."""
+"""Where records come from: capture files, and network interfaces (`sources.nic`, which nobody else need load)."""
 
 from __future__ import annotations
 
