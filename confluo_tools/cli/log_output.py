@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
     from confluo_tools.store import Log, Writer
 
-UPKEEP = 0.2  # s between two looks at what is to be done beside
+UPKEEP = 1.0  # s between two looks at what is to be done beside
 
 
 class LogOutput:
