@@ -45,6 +45,7 @@ from confluo_tools.cli.output import RecordOutput, choose_fields, choose_format,
 from confluo_tools.cli.progress import Progress, humane
 from confluo_tools.cli.records import analyzed, no_input, open_one, open_records, usage
 from confluo_tools.cli.runner import App, Stopped, command_app, describe, run, version
+from confluo_tools.cli.signals import signals
 from confluo_tools.cli.state import (
     NOTHING,
     OK,
@@ -124,6 +125,7 @@ __all__ = [
     "run",
     "say",
     "shell",
+    "signals",
     "state",
     "usage",
     "version",

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
 
-from confluo_tools.cli.state import state
+from confluo_tools.cli.signals import signals
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.core.predicate import Program
     from confluo_tools.schema import Schema
-
-SAME_SIGNAL = 1.0  # s: timeout(1) and terminals send one to the process and again to its group
 
 
 class Source(Protocol):
@@ -115,39 +110,14 @@ class Chosen:
         due, self._flush = self._flush or live, False
         return due
 
-    @contextmanager
-    def signals(self, captures: Source) -> Iterator[None]:
-        """SIGINT, SIGTERM, SIGHUP: finish (a second one: at once).  SIGUSR1: print the counts.  SIGUSR2: flush."""
-        first = 0.0
+    def signals(self, captures: Source) -> AbstractContextManager[None]:
+        """SIGINT, SIGTERM, SIGHUP: finish.  SIGUSR1: print the counts.  SIGUSR2: flush."""
 
-        def stop(number: int, frame: FrameType | None) -> None:
-            nonlocal first
-            now = time.monotonic()
-            if not self.stopped:
-                self.stopped, first = number, now
-                captures.stop()
-            elif now - first > SAME_SIGNAL:
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
+        def stop(number: int) -> None:
+            self.stopped = number
+            captures.stop()
 
-        def tell(number: int, frame: FrameType | None) -> None:
-            line = f"{state.prog}: {self.counts(captures)}\n"
-            os.write(2, line.encode())  # not print: it may be the print that was interrupted
-
-        def flush(number: int, frame: FrameType | None) -> None:
+        def flush() -> None:
             self._flush = True
 
-        before: dict[int, Any] = {}
-        try:
-            for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup's stays
-                    before[ending] = signal.signal(ending, stop)
-            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, tell)
-            before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, flush)
-        except ValueError:
-            pass  # not in the main thread: somebody embeds us
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return signals(stop, counts=lambda: self.counts(captures), flush=flush)

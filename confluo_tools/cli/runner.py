@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from confluo_tools import FORMAT_VERSION, __version__
+from confluo_tools.cli.signals import SAME_SIGNAL
 from confluo_tools.cli.state import NOTHING, OK, TROUBLE, printable, reset, say, state
 from confluo_tools.errors import ConfluoError
 
@@ -23,7 +24,6 @@ ClickException = typer.BadParameter.__mro__[2]
 UsageProblem = typer.BadParameter.__mro__[1]
 
 
-SAME_SIGNAL = 1.0  # s within which a signal that comes again is still the same
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 

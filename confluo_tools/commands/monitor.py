@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -412,30 +410,13 @@ class Run:
 
     # -- what happens around it
 
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """SIGINT, SIGTERM, SIGHUP: finish (a second one: at once).  SIGUSR1: print the counts."""
+    def signals(self) -> AbstractContextManager[None]:
+        """SIGINT, SIGTERM, SIGHUP: finish.  SIGUSR1: print the counts."""
 
-        def stop(number: int, frame: FrameType | None) -> None:
+        def stop(number: int) -> None:
             self.stopped = number
-            signal.signal(number, signal.SIG_DFL)
 
-        def count(number: int, frame: FrameType | None) -> None:
-            os.write(2, f"{cli.state.prog}: {self.counts()}\n".encode())
-
-        before: dict[int, Any] = {}
-        try:
-            for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup's stays
-                    before[ending] = signal.signal(ending, stop)
-            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, count)
-        except ValueError:
-            pass  # not in the main thread: somebody embeds us
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return cli.signals(stop, counts=self.counts)
 
     def counts(self) -> str:
         """What happened so far, on one line."""

@@ -1,0 +1,63 @@
+"""Signals of the commands that run until they are told to end: capture, monitor and the agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from confluo_tools.cli.state import state
+
+SAME_SIGNAL = 1.0  # s within which a signal that comes again is still the same
+
+
+@contextmanager
+def signals(
+    stop: Callable[[int], None], *, counts: Callable[[], str] | None = None, flush: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """SIGINT, SIGTERM, SIGHUP: ``stop(number)``, once, so that all that came before is kept; a second one ends us at
+    once.  timeout(1) signals its child and then the group of both: what comes again within a second is the same signal.
+
+    SIGUSR1: ``counts()`` on a line of stderr.  SIGUSR2: ``flush()``.
+    """
+    first = 0.0
+
+    def ending(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if not first:
+            first = now
+            stop(number)
+        elif now - first > SAME_SIGNAL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        if counts is not None:
+            line = f"{state.prog}: {counts()}\n"
+            os.write(2, line.encode())  # not print: it may be the print that was interrupted
+
+    def flushing(number: int, frame: FrameType | None) -> None:
+        if flush is not None:
+            flush()
+
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's stays
+                before[number] = signal.signal(number, ending)
+        if counts is not None:
+            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, tell)
+        if flush is not None:
+            before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, flushing)
+    except ValueError:
+        pass  # not in the main thread: somebody embeds us
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)

@@ -1,0 +1,73 @@
+"""Signals that end a command: one sent to it and again to its group, as timeout(1) does, is one; later ones end it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import os, sys, time
+from confluo_tools import cli
+stopped = []
+with cli.signals(stopped.append, counts=lambda: "17 of 4", flush=lambda: os.write(1, b"flushed\\n")):
+    os.write(1, b"ready\\n")
+    while len(sys.argv) > 1 or not stopped:
+        time.sleep(0.02)
+    time.sleep(0.3)
+os.write(1, f"stopped {stopped}\\n".encode())
+"""
+
+
+def child(*argv: str) -> subprocess.Popen[bytes]:
+    made = subprocess.Popen([sys.executable, "-c", SCRIPT, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert made.stdout is not None
+    assert made.stdout.readline() == b"ready\n"
+    return made
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_same_signal_twice_at_once_is_one(number: signal.Signals) -> None:
+    with child() as made:
+        made.send_signal(number)
+        time.sleep(0.05)
+        made.send_signal(number)
+        assert made.communicate(timeout=30)[0] == f"stopped [{int(number)}]\n".encode()
+    assert made.returncode == 0
+
+
+def test_a_later_one_ends_it_at_once() -> None:
+    with child("goes on") as made:
+        made.send_signal(signal.SIGTERM)
+        time.sleep(1.2)
+        assert made.poll() is None
+        made.send_signal(signal.SIGTERM)
+        assert made.wait(30) == -signal.SIGTERM
+
+
+def test_counts_and_flush() -> None:
+    with child() as made:
+        made.send_signal(signal.SIGUSR1)
+        assert made.stderr is not None
+        assert made.stderr.readline().endswith(b": 17 of 4\n")
+        made.send_signal(signal.SIGUSR2)
+        assert made.stdout is not None
+        assert made.stdout.readline() == b"flushed\n"
+        made.send_signal(signal.SIGINT)
+        assert made.wait(30) == 0
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        made = child()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with made:
+        os.kill(made.pid, signal.SIGHUP)
+        time.sleep(0.3)
+        assert made.poll() is None
+        made.send_signal(signal.SIGINT)
+        assert made.wait(30) == 0
