@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,18 @@ def pcaps() -> Path:
 @pytest.fixture(scope="session")
 def bin_dir() -> Path:
     return ROOT / "bin"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system with as much room as ``DISK`` of the module says; `running.resize` changes it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a tmpfs")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    size = f"size={request.module.DISK}"
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)

@@ -12,8 +12,17 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "bin"
 DATA = ROOT / "examples" / "data"
 CAMPUS = DATA / "campus.pcap.gz"
-COMMANDS = ("confluo-capture", "confluo-convert", "confluo-query", "confluo-index", "confluo-info", "confluo-config",
-            "confluo-snapshot", "confluo-serve", "confluo-archive")
+COMMANDS = (
+    "confluo-capture",
+    "confluo-convert",
+    "confluo-query",
+    "confluo-index",
+    "confluo-info",
+    "confluo-config",
+    "confluo-snapshot",
+    "confluo-serve",
+    "confluo-archive",
+)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -78,3 +87,8 @@ def on_terminal(*argv: str | os.PathLike[str], env: Mapping[str, str] | None = N
 
 def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
     return done.stdout.decode().splitlines()
+
+
+def resize(disk: Path, size: str) -> None:
+    """Give a small disk another size: 400k, 3m."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)

@@ -15,7 +15,7 @@ from confluo_tools import store
 from confluo_tools.store import recover, retain
 from tests.archive_lab import SECOND
 from tests.remote_lab import env
-from tests.running import BIN, CAMPUS, DATA, ROOT, environment, lines, run, shell
+from tests.running import BIN, CAMPUS, DATA, ROOT, environment, lines, resize, run, shell
 from tests.test_retain import TIMED, fill
 
 
@@ -38,6 +38,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+DISK = "100k"  # of small_disk
 ANSWERS = r"""
     confluo-query "$@" -T -e ''
     confluo-query "$@" -e 'udp or icmp' --count
@@ -208,19 +209,22 @@ def test_deleting(tmp_path: Path) -> None:
     assert run("confluo-info", "--verify", path).stdout.decode() == f"{path}: 0 rows, whole\n"
 
 
-@pytest.mark.parametrize(("argv", "complaint"), [
-    ([], "where to is missing; --to DIR; or --keep TIME,SIZE --delete, to delete"),
-    (["--keep", "1h"], "rows are deleted with --keep TIME,SIZE and --delete; --to DIR archives them"),
-    (["--delete"], "rows are deleted with --keep TIME,SIZE and --delete; --to DIR archives them"),
-    (["--keep", "1h", "--delete", "--to", "x"], "--keep and --delete exclude --to"),
-    (["--keep", "soon", "--delete"], "'soon' is neither a time nor a size"),
-    (["--older-than", "1", "--to", "x"], "'1' is not a duration"),
-    (["--to", "x", "--host", ""], "--host: is not a name of a host"),
-    (["--to", "x", "--host", "a\nb"], "is not a name of a host"),
-    (["--to", "t.ml"], "t.ml: is a MultiLog; name a folder for the archive"),
-    (["--to", "file"], "file"),
-    (["nothing.ml", "--to", "x"], "nothing.ml: there is no such MultiLog"),
-])
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        ([], "where to is missing; --to DIR; or --keep TIME,SIZE --delete, to delete"),
+        (["--keep", "1h"], "rows are deleted with --keep TIME,SIZE and --delete; --to DIR archives them"),
+        (["--delete"], "rows are deleted with --keep TIME,SIZE and --delete; --to DIR archives them"),
+        (["--keep", "1h", "--delete", "--to", "x"], "--keep and --delete exclude --to"),
+        (["--keep", "soon", "--delete"], "'soon' is neither a time nor a size"),
+        (["--older-than", "1", "--to", "x"], "'1' is not a duration"),
+        (["--to", "x", "--host", ""], "--host: is not a name of a host"),
+        (["--to", "x", "--host", "a\nb"], "is not a name of a host"),
+        (["--to", "t.ml"], "t.ml: is a MultiLog; name a folder for the archive"),
+        (["--to", "file"], "file"),
+        (["nothing.ml", "--to", "x"], "nothing.ml: there is no such MultiLog"),
+    ],
+)
 def test_what_cannot_be_asked(tmp_path: Path, argv: list[str], complaint: str) -> None:
     store.create(tmp_path / "t.ml", TIMED)
     (tmp_path / "file").write_bytes(b"x")
@@ -250,28 +254,18 @@ def test_somebody_else_is_at_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_full_disk_is_told_and_nothing_is_removed(log: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a tmpfs")
+def test_a_full_disk_is_told_and_nothing_is_removed(log: Path, small_disk: Path) -> None:
     before = answers(log)
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "none", disk], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
-    try:
-        done = run("confluo-archive", log, "--to", disk / "a")
-        assert done.returncode == 2
-        assert done.stderr.decode() == (
-            f"confluo-archive: {disk}/a: the disk is full; nothing of it was removed from the log; "
-            "make room, then go on\n"
-        )
-        assert run("confluo-query", log, "--no-archive", "--count").stdout == b"5735\n"
-        subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
-        assert run("confluo-archive", log, "--to", disk / "a").returncode == 0
-        assert answers(log) == before
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
+    done = run("confluo-archive", log, "--to", small_disk / "a")
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"confluo-archive: {small_disk}/a: the disk is full; nothing of it was removed from the log; "
+        "make room, then go on\n"
+    )
+    assert run("confluo-query", log, "--no-archive", "--count").stdout == b"5735\n"
+    resize(small_disk, "10m")
+    assert run("confluo-archive", log, "--to", small_disk / "a").returncode == 0
+    assert answers(log) == before
 
 
 def test_an_interrupted_run_leaves_nothing_half_done(tmp_path: Path) -> None:

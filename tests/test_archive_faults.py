@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from confluo_tools.store.archive_reader import ArchiveReader
 from confluo_tools.store.reader import LogReader, open_log
 from confluo_tools.store.verify import verify
 from tests.archive_lab import QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all
-from tests.running import ROOT
+from tests.running import ROOT, resize
 from tests.test_retain import TIMED, fill
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------
@@ -156,6 +155,7 @@ def test_a_damaged_part_is_left_out_with_a_warning(tmp_path: Path) -> None:
     assert len(told) == 1  # of the other the statistics were enough
 
 
+DISK = "64k"  # of small_disk
 FOREIGN = {
     "another type": lambda t: t.set_column(2, "seq", t.column("seq").cast("int32")),
     "nulls": lambda t: t.set_column(2, "seq", pyarrow.array([None, *range(1, 1000)], "uint64")),
@@ -271,20 +271,6 @@ def test_death_at_every_step(tmp_path: Path, point: str) -> None:
 # -- a full disk -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few MB; `mount -o remount,size=` changes it."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a tmpfs")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
 @pytest.mark.root
 def test_the_disk_of_the_archive_is_full(tmp_path: Path, small_disk: Path) -> None:
     """At every size the disk ends at another step; the log loses nothing that the archive does not have."""
@@ -292,7 +278,7 @@ def test_the_disk_of_the_archive_is_full(tmp_path: Path, small_disk: Path) -> No
     expected = answers(tmp_path / "t.ml", QUESTIONS[1:2])
     full: list[str] = []
     for kib in (4, 16, 24, *range(40, 1800, 160)):
-        subprocess.run(["mount", "-o", f"remount,size={kib}k", small_disk], check=True)
+        resize(small_disk, f"{kib}k")
         before = log.version().kept
         try:
             run_all(log, small_disk / "archive")
@@ -313,7 +299,7 @@ def test_the_disk_of_the_archive_is_full(tmp_path: Path, small_disk: Path) -> No
 @pytest.mark.root
 def test_the_disk_of_the_log_is_full(tmp_path: Path, small_disk: Path) -> None:
     """The log cannot note where its archive is: nothing leaves it; with room again the next run ends the work."""
-    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    resize(small_disk, "20m")
     log = store.create(small_disk / "t.ml", TIMED)
     fill(log, (1000, 1000), (1000, 9000))
     expected = rows_of(LogReader(log.path))

@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from confluo_tools.core.block import Block
 from confluo_tools.core.control import crc
 from confluo_tools.errors import StoreError
 
+DISK = "3m"  # of small_disk
 CLAIMED = 2048  # docs/format.md: the only mutable word of the control page
 CHECK = 2044
 LANES = 40
@@ -237,20 +238,6 @@ def test_a_flipped_bit_is_never_silently_wrong(tmp_path: Path, bin_dir: Path) ->
 
 
 # ---- no room, no right -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Three megabytes of disk."""
-    if os.geteuid():
-        pytest.skip("needs root to mount a tmpfs")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 @pytest.mark.root

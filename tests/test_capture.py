@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from confluo_tools.sources import open_captures, packet_schema
 from confluo_tools.store import views
 
 CAPTURE = "confluo-capture"
+DISK = "12m"  # of small_disk
 SECOND = 10**9
 
 
@@ -263,8 +263,10 @@ def test_damaged_captures_are_read_and_told(tmp_path: Path) -> None:
     assert done.stderr == b"confluo-capture: cut: the last record is cut off; 99 packets before that were read\n"
     assert len(table(tmp_path / "log", "ts")) == 99
     (tmp_path / "odd").write_bytes(make.pcap(packets(3), lengths=[1]))
-    ok(run(CAPTURE, "-r", "odd", "-w", "log2", cwd=tmp_path),
-       "confluo-capture: odd: 1 packet claims more captured bytes than were on the wire\n")
+    ok(
+        run(CAPTURE, "-r", "odd", "-w", "log2", cwd=tmp_path),
+        "confluo-capture: odd: 1 packet claims more captured bytes than were on the wire\n",
+    )
 
 
 def test_names_with_blanks_and_odd_bytes(tmp_path: Path) -> None:
@@ -320,20 +322,6 @@ def test_a_full_device_is_told(trace: Path) -> None:
     done = shell('confluo-capture -r "$1" -T >/dev/full', trace)
     assert done.returncode == 2
     assert done.stderr == b"confluo-capture: standard output: No space left on device\n"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no mount here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.mark.root

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import resize
 from store_rows import ALL_TYPES, SIGNED, block_of, random_columns, read_columns, signed_block, signed_rows
 
 from confluo_tools import store
@@ -15,24 +14,7 @@ from confluo_tools.errors import DiskFullError, StoreError
 from confluo_tools.store.verify import verify
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few MB; `mount -o remount,size=` changes it."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a tmpfs")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-def resize(disk: Path, kib: int) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={kib}k", disk], check=True)
+DISK = "400k"  # of small_disk
 
 
 def full(disk: Path) -> None:
@@ -69,14 +51,14 @@ def test_at_every_size_of_disk(small_disk: Path, ahead: int) -> None:
         assert at == rows
         assert log.damage == []
         kib += 149
-        resize(small_disk, kib)
+        resize(small_disk, f"{kib}k")
         if step % 7 == 3:
             try:
                 writer.close()
             except DiskFullError:
                 failures += 1
             kib += 2000
-            resize(small_disk, kib)
+            resize(small_disk, f"{kib}k")
             writer, base = log.writer(ahead=ahead), rows
             assert writer.base == rows
     assert failures > 3
@@ -85,7 +67,7 @@ def test_at_every_size_of_disk(small_disk: Path, ahead: int) -> None:
 
 
 def test_rows_before_stay_and_room_lets_it_go_on(small_disk: Path) -> None:
-    resize(small_disk, 3000)
+    resize(small_disk, "3000k")
     log = store.create(small_disk / "t.ml", ALL_TYPES, segment_blocks=2)
     expected = [b""] * ALL_TYPES.layout.n
     writer = log.writer()
@@ -95,14 +77,14 @@ def test_rows_before_stay_and_room_lets_it_go_on(small_disk: Path) -> None:
         try:
             writer.append(block_of(ALL_TYPES, columns))
         except DiskFullError:
-            resize(small_disk, 3000 + 700 * (k + 1))
+            resize(small_disk, f"{3000 + 700 * (k + 1)}k")
             stored = writer.rows - before
             assert read_columns(log)[0][0] == expected[0] + columns[0][:stored].tobytes()
             writer.append(block_of(ALL_TYPES, [c[stored:] for c in columns]))
         expected = [e + c.tobytes() for e, c in zip(expected, columns, strict=True)]
         if len(expected[0]) > 100_000 * 8:
             break
-    resize(small_disk, 100_000)
+    resize(small_disk, "100000k")
     assert read_columns(log) == [expected]
     writer.close()
     assert read_columns(store.open(small_disk / "t.ml")) == [expected]
@@ -111,7 +93,7 @@ def test_rows_before_stay_and_room_lets_it_go_on(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("rows", [100, 40_000, 70_000])
 def test_closing_on_a_full_disk(small_disk: Path, rows: int) -> None:
-    resize(small_disk, 8000)
+    resize(small_disk, "8000k")
     log = store.create(small_disk / "t.ml", SIGNED)
     writer = log.writer(ahead=-1)
     for start in range(0, rows, 50_000):
@@ -153,7 +135,7 @@ def test_making_a_log_on_a_full_disk(small_disk: Path) -> None:
     with pytest.raises(DiskFullError):
         writer.append(signed_block(1, 0, 1))
     os.unlink(small_disk / "ballast")
-    resize(small_disk, 4000)
+    resize(small_disk, "4000k")
     writer.append(signed_block(1, 0, 1))
     writer.close()
     assert log.version().rows == 1
@@ -161,7 +143,7 @@ def test_making_a_log_on_a_full_disk(small_disk: Path) -> None:
 
 def test_reading_and_checking_on_a_full_disk(small_disk: Path) -> None:
     """Holes of a mapped tmpfs file need pages when they are read: readers must not read holes."""
-    resize(small_disk, 20_000)
+    resize(small_disk, "20000k")
     log = store.create(small_disk / "t.ml", ALL_TYPES, segment_blocks=2)
     with log.writer() as writer:
         columns = random_columns(ALL_TYPES, 65_000, 1, zero=0.8)
