@@ -12,7 +12,8 @@ from confluo_tools.cli.state import note, state
 from confluo_tools.errors import ConfluoError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.ring import Pump, Sink
+    from confluo_tools.core.ring import Sink
+    from confluo_tools.sources.intake import Intake
     from confluo_tools.sources.nic import Nic
     from confluo_tools.store import Writer
     from confluo_tools.store.captures import Record
@@ -48,7 +49,7 @@ class Lanes:
         self._nic = nic
         budget = Budget(chosen.limit) if chosen.limit is not None else None
         self._sinks: list[Sink] = []
-        self._pumps: list[Pump] = []
+        self._pumps: list[Intake] = []
         for number, writer in enumerate(writers):
             program = chosen.compile() if chosen.compile is not None else None
             sink = Sink(
@@ -96,7 +97,7 @@ class Lanes:
             raise self._log._trouble(self._problem)
         watch.look(chosen.figures(nic)["dropped by the kernel"])
 
-    def _work(self, pump: Pump) -> None:
+    def _work(self, pump: Intake) -> None:
         try:
             while True:
                 why = pump.run(1000)
@@ -109,7 +110,7 @@ class Lanes:
         if not self._nic.stopping:
             self._ended.set()
 
-    def _drain(self, pump: Pump) -> None:
+    def _drain(self, pump: Intake) -> None:
         # Nothing comes in any more: what the rings still hold.
         pump.go()
         try:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.core.block import Block
 from confluo_tools.core.packet import Packets
-from confluo_tools.core.ring import Pump, Ring
+from confluo_tools.core.ring import Ring
 from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 from confluo_tools.sources import bpf
 from confluo_tools.sources.captures import packet_schema
+from confluo_tools.sources.intake import Intake
 from confluo_tools.sources.interfaces import ANY, Interface, find, is_up, missed, use_hardware_time
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ ROWS = 1024
 TICK = 0.2  # s between two looks at the interfaces
 _ALL = 0x0003  # ETH_P_ALL
 _PACKET = 263  # SOL_PACKET and its options
-_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _RESERVE = 1, 5, 6, 10, 12
+_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _RESERVE, _TIMESTAMP = 1, 5, 6, 10, 12, 17
 _FANOUT, _UNIQUE, _IGNORE_OUTGOING = 18, 0x2000, 23
 _V3 = 2
 _PROMISCUOUS = 1
@@ -64,6 +65,7 @@ class Tap:
     def __init__(self, interface: Interface, size: int, retire: int, snap: int) -> None:
         self.interface = interface
         self.packets = self.dropped = self.frozen = 0
+        self.done = False  # another one has taken its place, and it is empty
         self.socket = _packet_socket(interface)
         try:
             block = _block_size(size, snap)
@@ -108,6 +110,14 @@ class Tap:
             raise ConfluoError(why, where=self.interface.name, hint="--lanes 1 does without") from None
         return group
 
+    def mark_done(self) -> None:
+        self.done = True
+
+    @property
+    def lost(self) -> bool:
+        """Whether the interface that it was bound to has gone; one of the same number may have come since."""
+        return self.interface.name != ANY and not self.socket.getsockname()[0]
+
     def count(self) -> None:
         """Add what the kernel counted since the last time (it forgets what it has told)."""
         with suppress(OSError):
@@ -120,7 +130,8 @@ class Tap:
 class Nic:
     """Packets of interfaces, live.  Like `Captures` it iterates as Blocks; lanes of a log each take a `pump` instead.
 
-    ``tell`` is given a line when an interface goes down, comes back or vanishes.
+    An interface that is made anew is captured again: one lane's socket is bound a second time, those that share
+    packets are replaced, ring and all.  ``tell`` is given a line when an interface goes down, comes back or vanishes.
     """
 
     live = True
@@ -155,38 +166,49 @@ class Nic:
         self._seconds, self._end = seconds, 0.0
         self.retire = 1 if immediate else RETIRE
         self.taps: list[list[Tap]] = []  # of each lane
-        self.pumps: list[Pump] = []
+        self.pumps: list[Intake] = []
+        self._replaced: list[Tap] = []
+        self._counted = [0] * 4  # packets, dropped, frozen, bad of those that were replaced
         self.interfaces = [find(name) for name in dict.fromkeys(names)]
         self._kept = max(HEADERS, snap)
+        self._filter, self._ring, self._fanout = filter, ring, FANOUT[fanout]
+        self._hardware = timestamps == "hardware"
         for interface in self.interfaces:
-            if timestamps == "hardware":
+            if self._hardware:
                 use_hardware_time(interface)
-        self._programs = {i.name: self._program(i, filter) for i in self.interfaces}
+        self._programs = {i.name: self._program(i) for i in self.interfaces}
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            for _ in range(lanes):
-                self.taps.append([])
+            self.taps += [[] for _ in range(lanes)]
+            for lane in self.taps:
                 for interface in self.interfaces:
-                    tap = Tap(interface, ring, self.retire, self._kept)
-                    self.taps[-1].append(tap)
-                    if timestamps == "hardware":
-                        tap.socket.setsockopt(_PACKET, 17, 1 << 6)  # PACKET_TIMESTAMP, RAW_HARDWARE
+                    lane.append(self._tap(interface))
             for number in range(len(self.interfaces)):
-                group = -1
-                for lane in self.taps:
-                    lane[number].bind(promiscuous)
-                    if lanes > 1:
-                        group = lane[number].join(group, FANOUT[fanout])
+                self._bind([lane[number] for lane in self.taps])
         except BaseException:
             self.close()
             raise
-        self._missed = {i.name: missed(i.name) for i in self.interfaces}
+        self._missed = {i.name: (missed(i.name), 0) for i in self.interfaces}
 
-    def _program(self, interface: Interface, filter: str) -> bytes:
-        if not filter:
+    def _program(self, interface: Interface) -> bytes:
+        if not self._filter:
             return bpf.keep(self._kept)
         link = None if interface.name == ANY else interface.link
-        return bpf.compile(filter, link, self._kept, interface.name)
+        return bpf.compile(self._filter, link, self._kept, interface.name)
+
+    def _tap(self, interface: Interface) -> Tap:
+        tap = Tap(interface, self._ring, self.retire, self._kept)
+        if self._hardware:
+            tap.socket.setsockopt(_PACKET, _TIMESTAMP, 1 << 6)  # RAW_HARDWARE
+        return tap
+
+    def _bind(self, taps: list[Tap]) -> None:
+        # The lanes' sockets of one interface.
+        group = -1
+        for tap in taps:
+            tap.bind(self._promiscuous)
+            if self.lanes > 1:
+                group = tap.join(group, self._fanout)
 
     def __enter__(self) -> Nic:
         return self
@@ -220,10 +242,10 @@ class Nic:
         except ValueError as e:
             raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
 
-    def pump(self, lane: int | None = None, sink: Sink | None = None) -> Pump:
+    def pump(self, lane: int | None = None, sink: Sink | None = None) -> Intake:
         """What takes the packets of one lane (None: of all).  With ``sink`` it runs by itself, see `Pump.run`."""
         taps = self._all() if lane is None else self.taps[lane]
-        pump = Pump([tap.ring for tap in taps], self.packets(), self.wake, sink=sink)
+        pump = Intake([tap.ring for tap in taps], self.packets(), self.wake, sink)
         self.pumps.append(pump)
         return pump
 
@@ -270,7 +292,7 @@ class Nic:
     def _look_at(self, number: int, interface: Interface, now: float) -> None:
         name = interface.name
         if not interface.lost_since:
-            up = is_up(interface.index)
+            up = None if self.taps[0][number].lost else is_up(interface.index)
             if up is None:
                 interface.lost_since = now
                 self._tell(f"{name}: has vanished; the packets before are kept")
@@ -279,21 +301,43 @@ class Nic:
                 self._tell(f"{name}: {'is up again' if up else 'went down; packets are captured again when it is up'}")
             return
         try:
-            again = find(name)
+            self._take_up(number, interface, find(name))
         except ConfluoError:
-            return
-        if self.lanes > 1:  # a socket that shares packets cannot be bound anew
-            interface.lost_since = min(interface.lost_since, now - self._patience)
-            return
-        interface.index, interface.up, interface.lost_since = again.index, True, 0.0
-        try:
-            for lane in self.taps:
-                lane[number].bind(self._promiscuous)
-                self._reset(lane[number])
-        except ConfluoError:
-            interface.lost_since = now
-            return
+            return  # not yet
         self._tell(f"{name}: is there again")
+
+    def _take_up(self, number: int, interface: Interface, again: Interface) -> None:
+        # Another interface has the name now, perhaps of another kind.  Raises ConfluoError: next time, then.
+        if self._hardware:
+            use_hardware_time(again)
+        if again.link != interface.link:
+            self._programs[again.name] = self._program(again)
+        before = [lane[number] for lane in self.taps]
+        fresh = before
+        if self.lanes > 1:  # sockets that share packets cannot be bound anew
+            fresh = []
+        else:
+            before[0].interface = again
+        try:
+            while len(fresh) < self.lanes:
+                fresh.append(self._tap(again))
+            self._bind(fresh)
+            for tap in fresh:
+                self._reset(tap)
+                bpf.attach(tap.socket.fileno(), self._programs[again.name])
+        except (ConfluoError, OSError) as e:
+            for tap in fresh if fresh is not before else ():
+                tap.socket.close()
+            raise e if isinstance(e, ConfluoError) else ConfluoError(str(e), where=again.name) from None
+        self.interfaces[number] = again
+        again.up = bool(is_up(again.index))
+        if fresh is before:
+            return
+        for number_of_lane, (old, new) in enumerate(zip(before, fresh, strict=True)):
+            self._replaced.append(old)
+            self.taps[number_of_lane][number] = new
+            for pump in self.pumps:
+                pump.replace(old.ring, new.ring, old.mark_done)
 
     def stop(self) -> None:
         """End after what was captured so far.  May be called from a signal handler."""
@@ -316,10 +360,22 @@ class Nic:
 
     def drops(self) -> Drops:
         taps = self._all()
-        for tap in taps:
+        for tap in [*taps, *self._replaced]:
             tap.count()
-        lost = sum(max(missed(name) - before, 0) for name, before in self._missed.items())
-        return Drops(sum(t.packets for t in taps), sum(t.dropped for t in taps), sum(t.frozen for t in taps), lost)
+        for tap in [t for t in self._replaced if t.done]:
+            self._replaced.remove(tap)
+            tap.socket.close()
+            counted = tap.packets, tap.dropped, tap.frozen, tap.ring.counts[2]
+            self._counted = [a + b for a, b in zip(self._counted, counted, strict=True)]
+        taps += self._replaced
+        for name, (last, total) in self._missed.items():
+            now = missed(name)  # from zero again when the interface was made anew
+            self._missed[name] = now, total + (now - last if now >= last else now)
+        packets, dropped, frozen, _ = self._counted
+        return Drops(
+            packets + sum(t.packets for t in taps), dropped + sum(t.dropped for t in taps),
+            frozen + sum(t.frozen for t in taps), sum(total for _, total in self._missed.values()),
+        )  # fmt: skip
 
     @property
     def bytes_read(self) -> int:
@@ -332,12 +388,12 @@ class Nic:
         for pump in self.pumps:
             for name, n in pump.packets.counts.items():
                 found[name] = found.get(name, 0) + n
-        found["bad"] = sum(tap.ring.counts[2] for tap in self._all())
         drops = self.drops()
+        found["bad"] = self._counted[3] + sum(tap.ring.counts[2] for tap in [*self._all(), *self._replaced])
         return found | {"dropped": drops.dropped, "missed": drops.missed, "frozen": drops.frozen}
 
     def close(self) -> None:
-        for tap in self._all():
+        for tap in [*self._all(), *self._replaced]:
             tap.socket.close()
         if self.wake >= 0:
             os.close(self.wake)
