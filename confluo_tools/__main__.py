@@ -18,6 +18,7 @@ COMMANDS = (
     ("convert", "records", "any input to any output: Parquet, Arrow, TSV, NDJSON, a MultiLog"),
     ("query", "questions", "select, aggregate and print records"),
     ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
+    ("vote", "questions", "which links dropped packets, from the paths of flows and what they lost"),
     ("monitor", "questions", "conditions over sliding windows, judged every millisecond; alerts are records"),
     ("index", "questions", "indexes, filters, aggregates and states of a MultiLog: add, drop, keep up to date"),
     ("info", "housekeeping", "what is in a MultiLog or a stream; --verify checks it"),

@@ -39,13 +39,19 @@ def slug(title: str) -> str:
 
 # ---------------------------------------------------------------- a command is five things
 
+def code(name: str) -> Path:
+    """Where a command is written: a module, or a package of several."""
+    path = ROOT / "confluo_tools" / "commands" / name.replace("-", "_")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_is_five_things(name: str) -> None:
     module = name.replace("-", "_")
     tests = [p.name for p in (ROOT / "tests").glob("test_*.py") if p.name != Path(__file__).name
              and re.search(rf"confluo-{name}\b|commands[./]{module}\b|\"{name}\"", p.read_text())]
     missing = [what for what, there in {
-        "code": (ROOT / "confluo_tools" / "commands" / f"{module}.py").exists(),
+        "code": code(name).exists(),
         "link in bin": os.access(ROOT / "bin" / f"confluo-{name}", os.X_OK),
         "test": bool(tests),
         "man page": (ROOT / "man" / "man1" / f"confluo-{name}.1").exists(),
@@ -56,11 +62,12 @@ def test_a_command_is_five_things(name: str) -> None:
 
 
 def test_the_lists_of_commands_agree() -> None:
-    modules = {p.stem.replace("_", "-") for p in (ROOT / "confluo_tools" / "commands").glob("*.py")} - {"--init--"}
+    modules = {p.stem.replace("_", "-") for p in (ROOT / "confluo_tools" / "commands").iterdir()} - {"--init--", "--pycache--"}
     links = {p.name.removeprefix("confluo-") for p in (ROOT / "bin").glob("confluo-*")}
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     rows = set(re.findall(r"^\| \[`confluo-([\w-]+)`\]", README.read_text(), re.M))
     pages = {p.stem.removeprefix("confluo-") for p in PAGES if p.stem.startswith("confluo-") and p.suffix == ".1"}
+    pages -= {page for page in pages for name in NAMES if page.startswith(f"{name}-")}  # of a command's own commands
     assert modules == links == rows == pages == set(NAMES)
     assert scripts == {"confluo": "confluo_tools.__main__:main"} | {
         f"confluo-{name}": f"confluo_tools.commands.{name.replace('-', '_')}:main" for name in NAMES}
@@ -76,7 +83,7 @@ def test_every_package_is_installed() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_is_written_in_the_common_order(name: str) -> None:
-    tree = ast.parse((ROOT / "confluo_tools" / "commands" / f"{name.replace('-', '_')}.py").read_text())
+    tree = ast.parse(code(name).read_text())
     doc = ast.get_docstring(tree) or ""
     assert doc.startswith(f"confluo-{name}: ")
     assert doc.splitlines()[0].endswith(f"Manual: confluo-{name}(1).")

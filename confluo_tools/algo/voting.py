@@ -1,0 +1,193 @@
+"""Which links dropped packets, from what flows lost and the links that they crossed: 007 (NSDI 2018) and its peers.
+
+The definitions, to be read next to the paper; ``core.votes`` computes the same over millions of flows, and tests hold
+the two against each other.  A *component* is whatever may be at fault: a directed link, or a switch.
+
+============ ===================================================================================== ==================
+model        idea                                                                                  from
+============ ===================================================================================== ==================
+`vote`       each flow with loss gives 1/h of a vote to the h components of its path               section 5.1
+`cover`      as few components as possible explain all flows with loss, greedily                   Algorithm 2
+`mle`        the components whose failing makes the losses, and all that arrived, most likely      Flock, CoNEXT 2023
+============ ===================================================================================== ==================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import exp, log, log1p
+from typing import NamedTuple, TypeVar
+
+C = TypeVar("C", bound=Hashable)
+
+THRESHOLD = 0.01  # of all votes: below it nothing is blamed (Algorithm 1)
+FLOOR = 0.67  # votes that a component needs in any case: more than three flows of five hops, two of three
+
+
+class Flow(NamedTuple):
+    """A flow of an epoch: the components it crossed, packets sent and lost; ``hops`` counts those not known, too."""
+
+    path: tuple[Hashable, ...]
+    lost: int
+    sent: int = 0
+    hops: int = 0
+
+    @property
+    def weight(self) -> Fraction:
+        """Its vote for each component, 1/h."""
+        return Fraction(1, max(self.hops, len(self.path), 1))
+
+
+class Blame(NamedTuple):
+    """A component that is blamed: its votes, flows or log-likelihood ratio when it was its turn."""
+
+    component: Hashable
+    score: float
+
+
+def tally(flows: Iterable[Flow]) -> dict[Hashable, Fraction]:
+    """Votes of the flows with loss, by component (section 5.1)."""
+    votes: dict[Hashable, Fraction] = {}
+    for flow in flows:
+        if flow.lost:
+            for component in set(flow.path):
+                votes[component] = votes.get(component, Fraction(0)) + flow.weight
+    return votes
+
+
+def strongest(votes: Mapping[C, float | Fraction], order: Callable[[C], object]) -> C:
+    """The component with most votes; of equals the first in ``order``."""
+    return min(votes, key=lambda c: (-votes[c], order(c)))
+
+
+def vote(
+    flows: Sequence[Flow],
+    *,
+    threshold: float = THRESHOLD,
+    floor: float = FLOOR,
+    adjust: str = "flows",
+    total: str = "running",
+    given: Callable[[Hashable], Mapping[Hashable, float]] | None = None,
+    order: Callable[[Hashable], object] = repr,
+) -> list[Blame]:
+    """Algorithm 1: blame the component with most votes, take back what it explains, repeat.
+
+    ``adjust``: what it explains.  *flows*: the votes of the flows with loss that crossed it.  *ecmp*: of each other
+    component the share ``given(blamed)[other]`` of the votes of the blamed, which is the chance that a flow through
+    the one also crosses the other.  *none*: nothing.  It ends when the most votes are fewer than ``threshold`` of the
+    ``total``, *initial*, or *running*: of the flows that are left (of the votes that are left, with *ecmp*), or not
+    more than ``floor``.
+    """
+    left = [flow for flow in flows if flow.lost]
+    votes: dict[Hashable, float | Fraction] = dict(tally(left))
+    sum0 = sum(votes.values())
+    blamed: list[Blame] = []
+    while votes:
+        best = strongest(votes, order)
+        top = votes.pop(best)
+        rest = sum0 if total == "initial" or adjust == "none" else top + sum(max(v, 0) for v in votes.values())
+        if top <= floor or top < threshold * rest:
+            break
+        blamed.append(Blame(best, float(top)))
+        if adjust == "flows":
+            left = [flow for flow in left if best not in flow.path]
+            names = {b.component for b in blamed}
+            votes = {c: v for c, v in tally(left).items() if c not in names}
+        elif adjust == "ecmp" and given is not None:
+            for other, share in given(best).items():
+                if other in votes:
+                    votes[other] = float(votes[other]) - float(top) * share
+    return blamed
+
+
+def cover(flows: Sequence[Flow], *, order: Callable[[Hashable], object] = repr) -> list[Blame]:
+    """Algorithm 2, greedy maximum coverage: the component on most unexplained flows, until all are explained."""
+    left = [flow for flow in flows if flow.lost and flow.path]
+    blamed: list[Blame] = []
+    while left:
+        counts: dict[Hashable, int] = {}
+        for flow in left:
+            for component in set(flow.path):
+                counts[component] = counts.get(component, 0) + 1
+        best = strongest(counts, order)
+        blamed.append(Blame(best, counts[best]))
+        left = [flow for flow in left if best not in flow.path]
+    return blamed
+
+
+def gain(lost: int, sent: int, p_b: float, p_g: float) -> float:
+    """Logarithm of how much likelier a flow's losses are over a bad component than over good ones only."""
+    return lost * log(p_b / p_g) + max(sent - lost, 0) * (log1p(-p_b) - log1p(-p_g))
+
+
+def mle(
+    flows: Sequence[Flow],
+    *,
+    p_b: float,
+    p_g: float,
+    prior: float,
+    shares: Callable[[Flow], Mapping[Hashable, float]] | None = None,
+    order: Callable[[Hashable], object] = repr,
+) -> list[Blame]:
+    """Greedy maximum likelihood: flows with loss by their paths, those without by path or by ECMP shares.
+
+    score(l) = sum of gains of the unexplained flows with loss over l + sum of ln(1 - f + f exp(gain)) of the others,
+    f their chance to cross l (1 on a path that is known) + ``prior``, the logarithm of the odds that l is bad.
+    The best component is blamed while its score is positive and it explains a flow.
+    """
+    left = [flow for flow in flows if flow.lost and flow.path]
+    healthy: dict[Hashable, float] = {}
+    for flow in flows:
+        if not flow.lost:
+            w = gain(0, flow.sent, p_b, p_g)
+            crossed: Mapping[Hashable, float] = dict.fromkeys(flow.path, 1.0) if shares is None else shares(flow)
+            for component, f in crossed.items():
+                healthy[component] = healthy.get(component, 0.0) + (w if f >= 1 else log(1 - f + f * exp(w)))
+    blamed: list[Blame] = []
+    while left:
+        score: dict[Hashable, float] = {}
+        for flow in left:
+            w = gain(flow.lost, flow.sent, p_b, p_g)
+            for component in set(flow.path):
+                score[component] = score.get(component, prior + healthy.get(component, 0.0)) + w
+        best = strongest(score, order)
+        if score[best] <= 0:
+            break
+        blamed.append(Blame(best, score[best]))
+        left = [flow for flow in left if best not in flow.path]
+    return blamed
+
+
+def verdict(flow: Flow, votes: Mapping[Hashable, Fraction]) -> tuple[Hashable | None, Fraction]:
+    """The component of the flow's path with most votes, and these; None, *noise*, when only the flow itself voted."""
+    if not flow.path:
+        return None, Fraction(0)
+    best = strongest({c: votes.get(c, Fraction(0)) for c in flow.path}, repr)
+    most = votes.get(best, Fraction(0))
+    return (None if most <= flow.weight else best), most
+
+
+class Score(NamedTuple):
+    """How far what was blamed is what had failed."""
+
+    right: int
+    blamed: int
+    failed: int
+    found: int
+
+    @property
+    def precision(self) -> float:
+        """Of the blamed, the share that had failed; 1 when nothing was blamed."""
+        return self.right / self.blamed if self.blamed else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Of the failed, the share that was found; 1 when nothing had failed."""
+        return self.found / self.failed if self.failed else 1.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of the two."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0

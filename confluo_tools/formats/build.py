@@ -1,0 +1,52 @@
+"""Blocks from values of Python: for answers, which are few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.schema import Schema
+
+ROWS = 65536  # of a block
+_CODES = "BHIQbhiqfd"  # of array, by the physical types 1 to 10
+
+
+def block_of(schema: Schema, columns: Mapping[str, Sequence[Any]], rows: int) -> Block:
+    """A block of ``rows`` (at most 65,536) from the values of its physical columns; those that are missing are zero.
+
+    Numbers as they are; text and bytes cut to their room (text between characters); lists as sequences.
+    """
+    from array import array
+
+    from confluo_tools.core.block import Block
+
+    buffers: list[Any] = []
+    for column in schema.columns:
+        values = columns.get(column.name)
+        if values is None:
+            buffers.append(None)
+        elif column.code > len(_CODES):
+            size = column.size * column.count
+            buffers.append(b"".join([_cut(v, size) for v in values]))
+        elif column.count > 1:
+            flat = [n for v in values for n in [*v, *[0] * (column.count - len(v))][: column.count]]
+            buffers.append(array(_CODES[column.code - 1], flat))
+        else:
+            buffers.append(array(_CODES[column.code - 1], values))
+    return Block.wrap(schema.layout, rows, buffers)
+
+
+def blocks_of(schema: Schema, columns: Mapping[str, Sequence[Any]], rows: int) -> Iterator[Block]:
+    """The same for any number of rows."""
+    for start in range(0, rows, ROWS):
+        part = {name: values[start : start + ROWS] for name, values in columns.items()}
+        yield block_of(schema, part, min(ROWS, rows - start))
+
+
+def _cut(value: Any, size: int) -> bytes:
+    if isinstance(value, str):
+        data = value.encode("utf-8", "surrogateescape")
+        return (data if len(data) <= size else data[:size].decode("utf-8", "ignore").encode()).ljust(size, b"\0")
+    return bytes(value[:size]).ljust(size, b"\0")
