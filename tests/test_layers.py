@@ -16,7 +16,7 @@ PACKAGE = ROOT / "confluo_tools"
 LOW = {"schema", "core", "units", "errors"}
 ALLOWED: dict[str, set[str]] = {
     "": set(),  # confluo_tools/__init__.py
-    "__main__": {""},
+    "__main__": {"", "config", "remote"},  # the shells to other hosts start before all else is loaded
     "errors": set(),
     "units": {"errors"},
     "config": {"errors", "units"},
@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats": LOW | {"", "formats", "algo"},
     "expr": LOW | {"expr"},
     "algo": {"algo"},
-    "sources": LOW | {"", "formats", "sources"},
+    "sources": LOW | {"", "formats", "sources", "algo"},
     "sinks": LOW | {"", "formats", "sinks"},
     "store": LOW | {"", "formats", "expr", "store"},
     "remote": LOW | {"", "formats", "expr", "store", "remote"},

@@ -75,7 +75,7 @@ class Command(TyperCommand):
             formatter.write("\nExamples:\n")
             for line in self.examples.strip("\n").splitlines():
                 formatter.write(f"  {line}\n" if line else "\n")
-        formatter.write(f"\nManual: {state.prog}(1)\n")
+        formatter.write(f"\nManual: {state.prog.replace(' ', '-')}(1)\n")
 
 
 class App(typer.Typer):

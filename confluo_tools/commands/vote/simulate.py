@@ -1,0 +1,275 @@
+"""confluo-vote simulate: flows through a Clos whose links drop packets.  Manual: confluo-vote-simulate(1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.topology import Clos
+
+app = cli.command_app(
+    """
+# the paper's network with five bad links; what does voting find?
+confluo-vote simulate --failures 5 --seed 7 -o stream | confluo-vote - --score
+
+# a tenth of the hosts, all flows with their paths, to a file
+confluo-vote simulate --hosts 4 --healthy path -w flows.arrows
+
+# one link drops much, the others little
+confluo-vote simulate --failures 5 --rate 10%..100% --rate 0.01%..0.1% -T
+
+# four in five flows go to ten ToRs
+confluo-vote simulate --traffic skewed --epochs 10 -o stream | confluo-vote - --score
+"""
+)
+
+MOST_EPOCHS = 1 << 20
+TRAFFIC = {"uniform": (0.0, 0.0), "skewed": (0.25, 0.8), "hot": (0.0, 0.5)}  # share of ToRs (0: one), of flows
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+def _number(*names: str, help: str, least: int = 1, metavar: str = "N") -> Any:
+    return _option(*names, metavar=metavar, min=least, help=help)
+
+
+@app.command()
+def simulate(
+    pods: Annotated[int, _number("--pods", help="Pods (2).")] = 2,
+    tors: Annotated[int, _number("--tors", help="ToRs of a pod (20).")] = 20,
+    t1s: Annotated[int, _number("--t1s", help="T1 switches of a pod (8).")] = 8,
+    t2s: Annotated[int, _number("--t2s", help="T2 switches (10).")] = 10,
+    hosts: Annotated[int, _number("--hosts", help="Hosts of a ToR (40).")] = 40,
+    topology: Annotated[
+        str | None, _option("--topology", metavar="FILE", help="The network instead: YAML with 'clos:', or all links.")
+    ] = None,
+    write_topology: Annotated[
+        str | None, _option("--write-topology", metavar="FILE", help="Write the network as YAML for --topology.")
+    ] = None,
+    failures: Annotated[
+        int | None, _number("--failures", least=0, help="Links that fail (1, or 0 with --fail or --devices).")
+    ] = None,
+    where: Annotated[
+        str, _option("--where", metavar="KINDS", help="Of which kinds: fabric, all, or tor-t1,t1-t2,... (fabric).")
+    ] = "fabric",
+    devices: Annotated[int, _number("--devices", least=0, help="Switches that fail as a whole (0).")] = 0,
+    fail: Annotated[
+        list[str] | None,
+        _option("--fail", metavar="A:B[=RATE]", help="This link fails, or the switch A:A (repeatable)."),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        _option("--rate", metavar="A..B", help="Drop rate of failures (0.01%..1%); given again: of the second, ..."),
+    ] = None,
+    noise: Annotated[str, _option("--noise", metavar="RATE", help="Good links drop at most this (1e-6).")] = "1e-6",
+    connections: Annotated[
+        str, _option("--connections", metavar="N", help="Flows of a host in an epoch: N or A..B (60).")
+    ] = "60",
+    packets: Annotated[
+        str, _option("--packets", metavar="N", help="Packets of a flow: N or A..B (1..100).")
+    ] = "1..100",
+    sizes: Annotated[
+        str, _option("--sizes", metavar="HOW", help="uniform, or pareto: most flows small, few large (uniform).")
+    ] = "uniform",
+    traffic: Annotated[
+        str, _option("--traffic", metavar="HOW", help="uniform, skewed (80% to 25% of the ToRs) or hot (50% to one).")
+    ] = "uniform",
+    hot_tors: Annotated[int | None, _number("--hot-tors", help="ToRs that draw more than their share.")] = None,
+    skew: Annotated[
+        str | None, _option("--skew", metavar="SHARE", help="Of the flows that goes to the hot ToRs: 80%, 0.5.")
+    ] = None,
+    epochs: Annotated[int, _number("--epochs", help="How many (1).")] = 1,
+    epoch: Annotated[str, _option("--epoch", metavar="TIME", help="Length of one (30s).")] = "30s",
+    start: Annotated[str, _option("--start", metavar="TIME", help="When the first begins.")] = "2026-01-01T00:00:00Z",
+    healthy: Annotated[
+        str, _option("--healthy", metavar="HOW", help="Flows without loss: none, bare or path (none).")
+    ] = "none",
+    cap: Annotated[int, _number("--cap", least=0, help="Trace so many flows of a host in an epoch; 0: all (0).")] = 0,
+    quirks: Annotated[
+        str, _option("--quirks", metavar="LIST", help="As the authors' program: last-hop, two-draws, culprit, all.")
+    ] = "",
+    seed: Annotated[int, _number("--seed", least=0, help="Same seed, same records on every machine (1).")] = 1,
+    fields: cli.Fields = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    output: cli.Output = None,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    line_buffered: cli.LineBuffered = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Simulate flows through a Clos whose links drop packets: a record of each failed link, then of each flow that
+    lost packets, with its path and the link that dropped them.
+    """
+    from confluo_tools import units
+    from confluo_tools.algo.topology import Clos
+    from confluo_tools.sources.simulator import HEALTHY, QUIRKS, Settings, Simulation
+
+    if file is not None:
+        config.use_file(file)
+    clos = Clos(pods, tors, t1s, t2s, hosts) if topology is None else read_clos(topology)
+    if sizes not in ("uniform", "pareto"):
+        raise UsageError(f"no sizes '{sizes}'", where="--sizes", hint="there are uniform, pareto")
+    if healthy not in HEALTHY:
+        raise UsageError(f"not '{healthy}'", where="--healthy", hint=f"there are {', '.join(HEALTHY)}")
+    names = [q.strip() for q in quirks.split(",") if q.strip()]
+    names = list(QUIRKS) if names == ["all"] else names
+    for name in names:
+        if name not in QUIRKS:
+            raise UsageError(f"no quirk '{name}'", where="--quirks", hint=f"there are {', '.join(QUIRKS)}, all")
+    if epochs > MOST_EPOCHS:
+        raise UsageError(f"more than {MOST_EPOCHS}", where="--epochs")
+    length = units.duration(epoch)
+    if not 1000 <= length <= 3600 * units.SECOND:
+        raise UsageError(f"'{epoch}' is not between 1us and 1h", where="--epoch")
+    if seed >= 1 << 64:
+        raise UsageError("is not below 2^64", where="--seed")
+    hot, share = hot_share(traffic, hot_tors, skew, clos)
+    simulation = Simulation(clos, Settings(
+        seed=seed, where=kinds(where), devices=devices, fail=named(fail or [], clos),
+        failures=failures if failures is not None else 0 if fail or devices else 1,
+        rates=[rates(text) for text in rate or ["0.01%..1%"]], noise=chance(noise, "--noise"),
+        connections=span(connections, "--connections", 0), packets=span(packets, "--packets", 1),
+        pareto=sizes == "pareto", hot_tors=hot, skew=share, healthy=HEALTHY.index(healthy),
+        quirks=sum(QUIRKS[name] for name in names), cap=cap, epochs=epochs, length=length, start=units.time(start),
+    ))  # fmt: skip
+    schema = simulation.schema
+    if fields == "help":
+        print(cli.list_fields(schema))
+        return cli.OK
+    if write_topology is not None:
+        write_yaml(write_topology, clos, force)
+    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
+    with cli.output(
+        schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema), header=not no_header,
+        numeric=numeric, wide=wide, line_buffered=line_buffered, color=color,
+    ) as out:  # fmt: skip
+        for block in simulation.blocks():
+            out.write(block)
+    if stats:
+        core = simulation.core
+        cli.note(f"{core.flows} flows, {core.affected} with loss; {core.packets} packets, {core.lost} lost; "
+                 f"{len(simulation.failed)} failures; {clos}")  # fmt: skip
+    return cli.OK if out.rows else cli.NOTHING
+
+
+def read_clos(path: str) -> Clos:
+    """The Clos that a file describes."""
+    from confluo_tools.formats.topology import as_clos, read_topology
+
+    clos = as_clos(read_topology(path))
+    if clos is None:
+        raise UsageError("is no Clos: pods whose ToRs and T1s are all joined, T1s joined to all T2s", where=path)
+    return clos
+
+
+def write_yaml(path: str, clos: Clos, force: bool) -> None:
+    """The network's parameters, as --topology reads them."""
+    from dataclasses import asdict
+
+    from confluo_tools.sinks.file import open_sink
+
+    sink = open_sink(path, force=config.truth("clobber", force))
+    sink.write(("clos: {" + ", ".join(f"{k}: {v}" for k, v in asdict(clos).items()) + "}\n").encode())
+    sink.close()
+
+
+def chance(text: str, where: str) -> int:
+    """``0.5``, ``1e-6`` or ``0.05%`` as the simulator has it."""
+    from confluo_tools import units
+    from confluo_tools.sources.simulator import probability
+
+    value = units.try_number(text.removesuffix("%"))
+    if value is None or not 0 <= (value := value / 100 if text.endswith("%") else float(value)) <= 1:
+        raise UsageError(f"'{text[:60]}' is not a chance", where=where, hint="write e.g. 0.05%, 1e-6, 0.5")
+    return probability(value)
+
+
+def rates(text: str) -> tuple[int, int]:
+    """``0.01%..1%`` or one rate."""
+    low, _, high = text.partition("..")
+    found = chance(low, "--rate"), chance(high or low, "--rate")
+    if found[0] > found[1]:
+        raise UsageError(f"'{text}' begins above its end", where="--rate")
+    return found
+
+
+def span(text: str, where: str, least: int) -> tuple[int, int]:
+    """``60`` or ``10..60``: whole numbers up to 2^24."""
+    from confluo_tools import units
+
+    low, _, high = text.partition("..")
+    ends = [units.try_number(low), units.try_number(high or low)]
+    if not all(isinstance(n, int) for n in ends) or not least <= ends[0] <= ends[1] <= 1 << 24:  # type: ignore[operator]
+        raise UsageError(f"'{text[:60]}' is not a number of {where[2:]}", where=where, hint="write e.g. 60 or 10..60")
+    return int(ends[0]), int(ends[1])  # type: ignore[arg-type]
+
+
+def hot_share(traffic: str, hot_tors: int | None, skew: str | None, clos: Clos) -> tuple[int, int]:
+    """How many ToRs are hot, and the share of the flows that goes to them."""
+    from confluo_tools.sources.simulator import probability
+
+    if traffic not in TRAFFIC:
+        raise UsageError(f"no traffic '{traffic}'", where="--traffic", hint=f"there are {', '.join(TRAFFIC)}")
+    part, share = TRAFFIC[traffic]
+    if traffic == "uniform" and (hot_tors is None) != (skew is None):
+        raise UsageError("--hot-tors and --skew go together", hint="or say --traffic hot or skewed")
+    some = hot_tors if hot_tors is not None else max(1, round(part * clos.pods * clos.tors)) if share else 0
+    return some, chance(skew, "--skew") if skew is not None else probability(share)
+
+
+def kinds(text: str) -> list[int]:
+    """``fabric``, ``all`` or names of kinds of links."""
+    from confluo_tools.sources.simulator import FABRIC, KINDS
+
+    found: list[int] = []
+    for word in text.split(","):
+        if word.strip() == "fabric":
+            found += FABRIC
+        elif word.strip() == "all":
+            found += range(len(KINDS))
+        elif word.strip() in KINDS:
+            found.append(KINDS.index(word.strip()))
+        else:
+            raise UsageError(f"no links '{word[:60]}'", where="--where",
+                             hint=f"there are {', '.join(KINDS)}, fabric, all")  # fmt: skip
+    return found
+
+
+def named(texts: list[str], clos: Clos) -> list[tuple[int, int, int | None]]:
+    """``tor-1-2:t1-1-3=0.5%`` or ``1:41``, ``t2-3:t2-3`` for a switch: node numbers and the rate, None to draw it."""
+    if not texts:
+        return []
+    from confluo_tools.algo.topology import make_clos
+
+    known = {name: number for number, name in make_clos(clos).names.items()}
+    found: list[tuple[int, int, int | None]] = []
+    for text in texts:
+        link, equals, its = text.partition("=")
+        a, colon, b = link.partition(":")
+        ends = [known.get(word) or (int(word) if word.isascii() and word.isdigit() and len(word) < 9 else 0)
+                for word in (a, b)]
+        if not colon or not all(ends):
+            unknown = next((word for word, number in zip((a, b), ends, strict=True) if not number), text)
+            raise UsageError(f"'{unknown[:60]}' is no node of this network", where="--fail",
+                             hint="write e.g. tor-1-2:t1-1-3=0.5%, or t2-3:t2-3 for a switch")  # fmt: skip
+        found.append((ends[0], ends[1], chance(its, "--fail") if equals else None))
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-vote simulate", argv)
