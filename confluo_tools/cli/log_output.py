@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -155,37 +155,40 @@ class Upkeep:
         for name in fields:
             views.add_index(log, name, update_now=False)
         self._log = store.open(log.path)
-        self._maintainer = views.Maintainer(self._log, None if all_views else fields)
+        names = None if all_views else fields
+        self._maintainer = views.Maintainer(self._log, names, lambda path, what: warn(what, where=path))
         self._keeper = None
         if limits is not None:
             from confluo_tools.store.retain import Keeper
 
             self._keeper = Keeper(self._log, *limits)
         self._stop = threading.Event()
-        self._problem: ConfluoError | None = None
+        self._said: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="upkeep", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
+        while True:
+            done = self._do(lambda: self._maintainer.step(self._stop))
+            if self._keeper is not None:
+                done += self._do(self._keeper.step)
+            if self._stop.wait(0.0 if done else UPKEEP):
+                return
+
+    def _do(self, job: Callable[[], int]) -> int:
+        """Trouble is told, once; the other job goes on, and this one is tried again: a disk may get room."""
         try:
-            while True:
-                done = self._maintainer.step(self._stop)
-                if self._keeper is not None:
-                    done += self._keeper.step()
-                if self._stop.wait(0.0 if done else UPKEEP):
-                    return
+            return job()
         except ConfluoError as e:
-            self._problem = e
+            if str(e) not in self._said:
+                self._said.add(str(e))
+                warn(str(e))
+            return 0
 
     def finish(self, *, complete: bool) -> None:
-        """``complete``: do what is left.  Trouble with a view is only reported: answers do not need it."""
+        """``complete``: do what is left.  Answers do not need it."""
         self._stop.set()
         self._thread.join()
-        if complete and self._problem is None:
-            try:
-                self._maintainer.step(wait=5.0)
-            except ConfluoError as e:
-                self._problem = e
+        if complete:
+            self._do(lambda: self._maintainer.step(wait=5.0))
         self._log.close()
-        if self._problem is not None:
-            warn(str(self._problem))

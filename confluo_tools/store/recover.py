@@ -21,6 +21,7 @@ from confluo_tools.core.segment import Segment, Shape, find_seal
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.store.create import metadata, sync_folder
+from confluo_tools.store.owner import give
 
 BLOCK_ROWS = 65536
 COMPACT_ROWS = 32768  # a lone block with fewer rows is rewritten without room for more
@@ -70,6 +71,7 @@ def claim(path: str, control: Control) -> Claim:
             folder = lane_folder(path, lane)
             os.makedirs(folder, exist_ok=True)
             lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            give(path, os.path.join(folder, "lock"), folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -13,7 +13,6 @@ rows went between their version and their reading.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import time
@@ -25,6 +24,8 @@ from confluo_tools import units
 from confluo_tools.core.control import fault
 from confluo_tools.errors import BusyError, StoreError, UsageError
 from confluo_tools.store import recover
+from confluo_tools.store.locks import lock
+from confluo_tools.store.owner import give
 
 if TYPE_CHECKING:
     from confluo_tools.store.log import Log
@@ -68,17 +69,9 @@ def removing(log: Log, wait: float = 0.0) -> Iterator[None]:
     if not log.control.writable:
         raise StoreError("nothing can be removed", where=log.path, hint="you may only read it")
     fd = os.open(os.path.join(log.path, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    give(log.path, os.path.join(log.path, LOCK))
     try:
-        end = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    hint = "try again later"
-                    raise BusyError("somebody else is removing segments", where=log.path, hint=hint) from None
-                time.sleep(0.02)
+        lock(fd, wait, BusyError("somebody else is removing segments", where=log.path, hint="try again later"))
         yield
     finally:
         os.close(fd)

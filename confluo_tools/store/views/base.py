@@ -6,7 +6,6 @@ A definition is written as YAML for people, but only as lines of `name: value`, 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from confluo_tools.core.chunks import Chunks, append, blank, file_key
 from confluo_tools.errors import BusyError, DiskFullError, StoreError
+from confluo_tools.store.locks import lock
+from confluo_tools.store.owner import give
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Picks
@@ -188,12 +189,14 @@ def create(log: Log, kind: str, label: str, about: list[str]) -> None:
     """Make the folder of a view, unless it is there: an unusable one must be removed before.  OSError."""
     folder = os.path.join(log.path, FOLDER)
     os.makedirs(folder, exist_ok=True)
+    give(log.path, folder)
     temporary = os.path.join(folder, f".{kind}-{label}.{os.getpid()}.{time.monotonic_ns()}")
     os.mkdir(temporary)
     try:
         with open(os.path.join(temporary, f"{kind}.yaml"), "w", encoding="utf-8", newline="\n") as f:
             f.write("\n".join([*about, f"log: {log.uuid.hex()}", ""]))
         os.close(os.open(os.path.join(temporary, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666))
+        give(log.path, *[os.path.join(temporary, n) for n in (f"{kind}.yaml", LOCK)], temporary)
         os.rename(temporary, os.path.join(folder, f"{kind}-{label}"))
     except OSError as e:
         remove_tree(temporary)
@@ -239,17 +242,8 @@ def maintaining(view: View, wait: float = 5.0) -> Iterator[None]:
     """Be the one who maintains ``view``.  BusyError when somebody else is, and still is after ``wait`` seconds."""
     fd = os.open(os.path.join(view.path, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:
-        end = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise BusyError(
-                        f"somebody else is maintaining this {view.kind}", where=view.path, hint="try again later"
-                    ) from None
-                time.sleep(0.02)
+        busy = BusyError(f"somebody else is maintaining this {view.kind}", where=view.path, hint="try again later")
+        lock(fd, wait, busy)
         yield
     finally:
         os.close(fd)

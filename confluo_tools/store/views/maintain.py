@@ -16,6 +16,7 @@ from confluo_tools.core.bank import Bank
 from confluo_tools.core.block import Picks
 from confluo_tools.core.postings import Builder
 from confluo_tools.errors import BusyError, ConfluoError, UsageError
+from confluo_tools.store.owner import give
 from confluo_tools.store.views import base
 from confluo_tools.store.views.base import complete, maintaining, trouble
 from confluo_tools.store.views.kinds import KINDS, views
@@ -78,9 +79,11 @@ class _Target:
         if self.temporary:
             with suppress(FileExistsError):
                 os.mkdir(os.path.dirname(self.path))  # not makedirs: a view that was dropped must not come back
+                give(view.path, os.path.dirname(self.path))
             # New, or not to be believed: made beside, then renamed over, so that no reader sees bytes change.
             with open(f"{self.path}.tmp", "wb") as out:
                 out.write(view.blank(part))
+            give(view.path, f"{self.path}.tmp")
         name = f"{self.path}.tmp" if self.temporary else self.path
         self.fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
 
@@ -247,6 +250,8 @@ class Maintainer:
                     ours.append(view)
                 except (BusyError, FileNotFoundError):
                     continue  # another's, or dropped
+                except PermissionError as e:
+                    self._tell(view.path, f"is not kept up to date: {e.strerror}; it is another user's")
                 except OSError as e:
                     raise trouble(self.log, e) from None
             try:

@@ -19,6 +19,7 @@ from confluo_tools.core.search import Merger
 from confluo_tools.errors import StoreError, UsageError
 from confluo_tools.expr import compile
 from confluo_tools.store import stateful
+from confluo_tools.store.owner import give
 from confluo_tools.store.views import base
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class StateView(base.View):
         with open(temporary, "wb") as f:
             f.write(head.ljust(HEAD_BYTES, b"\0"))
             f.write(data)
+        give(self.path, temporary)
         os.rename(temporary, self.path_of_states)
 
     # -- folding
