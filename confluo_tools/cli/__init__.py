@@ -41,7 +41,15 @@ from confluo_tools.cli.options import (
     Verbose,
     Wide,
 )
-from confluo_tools.cli.output import RecordOutput, choose_fields, choose_format, command_line, list_fields, output
+from confluo_tools.cli.output import (
+    RecordOutput,
+    choose_fields,
+    choose_format,
+    command_line,
+    is_log_output,
+    list_fields,
+    output,
+)
 from confluo_tools.cli.progress import Progress, humane
 from confluo_tools.cli.records import analyzed, no_input, open_one, open_records, usage
 from confluo_tools.cli.runner import App, Stopped, command_app, describe, run, version
@@ -110,6 +118,7 @@ __all__ = [
     "describe",
     "here",
     "humane",
+    "is_log_output",
     "is_terminal",
     "list_fields",
     "no_input",

@@ -50,6 +50,17 @@ def choose_format(
     return "tsv" if answers else "stream"
 
 
+def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: bool) -> bool:
+    """Whether -w names a MultiLog: anything but -, unless -o or the suffix says that it is a file."""
+    if format == "multilog":
+        if output in (None, "-"):
+            raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
+        return True
+    if output in (None, "-") or format is not None or tsv or ndjson:
+        return False
+    return os.path.splitext(str(output))[1].lower() not in SUFFIXES
+
+
 def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
     """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names; None for all."""
     from confluo_tools.schema import choose

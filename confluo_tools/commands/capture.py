@@ -95,7 +95,7 @@ def capture(
     if not live and cli.no_input(inputs):
         return cli.usage(app)
 
-    to_log = is_log_output(output, format, tsv=tsv, ndjson=ndjson)
+    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
     if not to_log and (index is not None or append):
         raise UsageError("only a MultiLog is appended to or indexed", hint="write one with -w LOG")
     if not to_log and keep is not None:
@@ -217,19 +217,6 @@ def from_nic(
             if stats or chosen.stopped:
                 cli.note(chosen.counts(nic))
     return 128 + chosen.stopped if chosen.stopped else cli.OK
-
-
-def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: bool) -> bool:
-    """Whether -w names a MultiLog: anything but -, unless -o or the suffix says that it is a file."""
-    if format == "multilog":
-        if output in (None, "-"):
-            raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
-        return True
-    if output in (None, "-") or format is not None or tsv or ndjson:
-        return False
-    from confluo_tools.cli.output import SUFFIXES
-
-    return os.path.splitext(str(output))[1].lower() not in SUFFIXES
 
 
 def fields_wanted(schema: str | None, *, offset: bool, snap: int, telemetry: bool) -> Schema:
