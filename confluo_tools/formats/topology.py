@@ -212,7 +212,7 @@ class _Numbers:
 
     def address(self, word: str) -> int:
         number = read_number(word)
-        if number is None or number < PLAIN:
+        if number is None or (number < PLAIN and ":" not in word):  # of IPv6, it is a hash: any number
             raise FormatError(f"'{word[:60]}' is no address", where=self.path)
         return number
 

@@ -21,9 +21,7 @@ import fabric
 import net
 import topology
 import traffic
-
-PATIENCE = 20.0  # s for a command to open its packet socket, and for one to end
-SETTLE = 0.3  # s from its open socket to the first packet that it takes
+from agents import Agents
 
 
 def main() -> int:
@@ -68,27 +66,15 @@ def do_run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     state = net.up(plan, args.file, args.name or f"{plan.name}{os.getpid()}")
-    running: list[subprocess.Popen[bytes]] = []
-    status = 0
+    commands = Agents()
     try:
         for host, _, command in wanted:
-            space = state.space(host.strip())
-            before = _sockets(space)
-            running.append(subprocess.Popen(["ip", "netns", "exec", space, "sh", "-c", command.strip()],
-                                            stdin=subprocess.DEVNULL, start_new_session=True))  # fmt: skip
-            _wait_for_socket(space, before, running[-1], command)
+            commands.start(state.space(host.strip()), command.strip())
+            commands.wait()
         flows = traffic.run(plan, state, args.seconds or plan.duration)
         time.sleep(0.3)  # what is under way arrives
     finally:
-        for child in reversed(running):
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGINT)
-        for child in running:
-            try:
-                status = max(status, child.wait(PATIENCE) not in (0, 130, -2))
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                status = 2
+        status = commands.end()
         counts = net.down(state)
     if args.report:
         Path(args.report).write_text(json.dumps({"flows": flows, **counts}, indent=1) + "\n")
@@ -97,25 +83,6 @@ def do_run(args: argparse.Namespace) -> int:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
-
-
-def _sockets(space: str) -> int:
-    with net.inside(space):
-        return len(Path("/proc/thread-self/net/packet").read_text().splitlines())
-
-
-def _wait_for_socket(space: str, before: int, child: subprocess.Popen[bytes], command: str) -> None:
-    """A capture has begun when its socket is open; of other commands nobody knows."""
-    if not any(word in command.split()[0] for word in ("capture", "tcpdump", "dumpcap", "tshark")):
-        return
-    until = time.monotonic() + PATIENCE
-    while _sockets(space) <= before:
-        if child.poll() is not None:
-            raise topology.Mistake(f"'{command.strip()}' ended with status {child.returncode} before the traffic began")
-        if time.monotonic() > until:
-            raise topology.Mistake(f"'{command.strip()}' does not begin to capture")
-        time.sleep(0.02)
-    time.sleep(SETTLE)
 
 
 def do_up(args: argparse.Namespace) -> int:

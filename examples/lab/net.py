@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,6 +73,11 @@ def find(lab: str) -> State:
     return State(data["lab"], data["topology"], data["spaces"], switches or None)
 
 
+def at(path: str) -> State | None:
+    """The lab that was built from (or into) a file, if it is up."""
+    return next((lab for lab in map(find, names()) if lab.topology == str(Path(path).resolve())), None)
+
+
 def started(pid: int) -> str:
     """When the process began, '' if there is none: a pid alone may be another's by now."""
     try:
@@ -97,21 +102,27 @@ def inside(space: str) -> Iterator[None]:
         os.close(here)
 
 
-def up(topology: Topology, path: str, lab: str) -> State:
-    """Build everything; what was made is removed again if anything fails."""
+def begin(lab: str, path: str, everyone: Sequence[str]) -> State:
+    """A lab without anything yet, on record: whatever is made from here on, `down` removes."""
     if os.geteuid():
         raise Mistake("namespaces need root")
     for program in ("ip", "nft", "tc"):
         if shutil.which(program) is None:
             raise Mistake(f"there is no {program}; install iproute2 and nftables")
     state = State(lab, str(Path(path).resolve()))
-    everyone = [*topology.hosts, "switches"]
     if state.folder.exists() or any((NETNS / state.space(name)).exists() for name in everyone):
         raise Mistake(f"lab '{lab}' is there already; take it down first, or choose another --name")
     state.save()
+    return state
+
+
+def up(topology: Topology, path: str, lab: str) -> State:
+    """Build everything; what was made is removed again if anything fails."""
+    everyone = [*topology.hosts, "switches"]
+    state = begin(lab, path, everyone)
     try:
         for name in everyone:
-            _space(state, state.space(name), topology.congestion)
+            add_space(state, name, {"ipv4/tcp_congestion_control": topology.congestion})
         for link in topology.links:
             _link(state, topology, link)
         if topology.switches:
@@ -122,16 +133,18 @@ def up(topology: Topology, path: str, lab: str) -> State:
     return state
 
 
-def _space(state: State, space: str, congestion: str) -> None:
+def add_space(state: State, name: str, settings: Mapping[str, str]) -> None:
+    """A namespace that says nothing by itself; ``settings`` are below /proc/sys/net, the unknown ones left out."""
+    space = state.space(name)
     run("ip", "netns", "add", space)
     state.spaces[space] = (NETNS / space).stat().st_ino
     state.save()
     run("ip", "-n", space, "link", "set", "lo", "up")
     with inside(space):
-        wanted = {"ipv6/conf/all/accept_ra": "0", "ipv6/conf/default/accept_ra": "0",
-                  "ipv6/conf/default/router_solicitations": "0", "ipv6/conf/default/addr_gen_mode": "1",
-                  "ipv4/tcp_congestion_control": congestion, "ipv4/tcp_no_metrics_save": "1"}  # fmt: skip
-        for key, value in wanted.items():
+        quiet = {"ipv6/conf/all/accept_ra": "0", "ipv6/conf/default/accept_ra": "0",
+                 "ipv6/conf/default/router_solicitations": "0", "ipv6/conf/default/addr_gen_mode": "1",
+                 "ipv4/tcp_no_metrics_save": "1"}  # fmt: skip
+        for key, value in {**quiet, **settings}.items():
             with suppress(FileNotFoundError):
                 Path("/proc/sys/net", key).write_text(value)
 
@@ -148,7 +161,7 @@ def _link(state: State, topology: Topology, link: Link) -> None:
     ends = [(near, "eth0", hosts[0]), (far, far_name, hosts[1] if len(hosts) == 2 else "")]
     for space, device, name in ends:
         with inside(space):
-            _no_offloads(device)
+            no_offloads(device)
         if name:
             _address(topology, space, name)
         run("ip", "-n", space, "link", "set", "dev", device, "up")
@@ -182,7 +195,7 @@ def _routes(topology: Topology, space: str, name: str) -> None:
         run("ip", "-n", space, *line.split())
 
 
-def _no_offloads(device: str) -> None:
+def no_offloads(device: str) -> None:
     """Packets as they are on a wire: whole checksums, and none longer than a link admits."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
         for command in OFFLOADS:
