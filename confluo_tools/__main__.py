@@ -68,6 +68,11 @@ def dispatch(name: str, args: list[str]) -> int:
     if any(name == c[0] for c in COMMANDS):
         from importlib import import_module
 
+        if name == "query" and any(":" in word or word.startswith("--at") for word in args):
+            from confluo_tools.remote import spawn
+
+            spawn.begin(args, _shell)  # hosts that it asks start to answer while it loads
+
         status: int = import_module("confluo_tools.commands." + name.replace("-", "_")).main(args)
         return status
     if "/" not in name:
@@ -81,6 +86,16 @@ def dispatch(name: str, args: list[str]) -> int:
     hint = f"did you mean '{near[0]}'?" if near else "confluo --help lists the commands"
     _print(f"confluo: no command '{_plain(name)}'; {hint}\n", sys.stderr)
     return 2
+
+
+def _shell() -> tuple[str, str]:
+    """How other hosts are reached: the settings rsh and remote."""
+    rsh, command = os.environ.get("CONFLUO_RSH", ""), os.environ.get("CONFLUO_REMOTE", "")
+    if rsh and command:
+        return rsh, command
+    from confluo_tools import config
+
+    return config.text("rsh"), config.text("remote")
 
 
 def usage() -> str:

@@ -319,7 +319,8 @@ def test_the_door_lists_what_there_is() -> None:
     scripts = (ROOT / "pyproject.toml").read_text()
     for name, _, line in COMMANDS:
         assert f"  {name:<10} {line}" in text
-        assert f'confluo-{name} = "confluo_tools.commands.{name}:main"' in scripts
+        main = "__main__:launch" if name == "query" else f"commands.{name}:main"
+        assert f'confluo-{name} = "confluo_tools.{main}"' in scripts
     assert run("confluo").returncode == 2
     assert run("confluo").stderr.decode() == text
 

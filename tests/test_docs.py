@@ -70,7 +70,8 @@ def test_the_lists_of_commands_agree() -> None:
     pages -= {page for page in pages for name in NAMES if page.startswith(f"{name}-")}  # of a command's own commands
     assert modules == links == rows == pages == set(NAMES)
     assert scripts == {"confluo": "confluo_tools.__main__:main"} | {
-        f"confluo-{name}": f"confluo_tools.commands.{name.replace('-', '_')}:main" for name in NAMES}
+        f"confluo-{name}": f"confluo_tools.commands.{name.replace('-', '_')}:main" for name in NAMES
+    } | {"confluo-query": "confluo_tools.__main__:launch"}
     assert {group for _, group, _ in COMMANDS} == {group for group, _ in GROUPS}
 
 

@@ -411,4 +411,5 @@ def test_frames() -> None:
     kind, size = wire.parse_head(wire.frame(wire.QUERY, {"path": "ä\udcff"})[:8])
     assert (kind, size) == (wire.QUERY, 14)
     assert wire.parse(wire.frame(wire.QUERY, {"path": "ä\udcff"})[8:]) == {"path": "ä\udcff"}
-    assert wire.parse_hello(wire.hello("1.2")) == (wire.PROTOCOL, "1.2")
+    assert wire.parse_hello(wire.hello("1.2")) == (wire.PROTOCOL, "1.2", {"analyze"})
+    assert wire.parse_hello(b"confluo-serve 1 0.1.0\n") == (1, "0.1.0", set())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.cli.state import note, state, warn
-from confluo_tools.errors import ConfluoError
+from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
@@ -93,11 +93,14 @@ def open_logs(
 ) -> Reader:
     """Several logs as one Reader, by time, with the fields of all.
 
-    ``wish`` goes to the hosts, so that only what it asks for comes back.  ``host``: with a field `host`.
+    ``wish`` goes to the hosts, so that only what it asks for comes back; an analysis, when there is but one log, for it
+    sees the rows of all by time.  ``host``: with a field `host`.
     ``partial``: go on without hosts that cannot be reached, and say so.
     """
     from confluo_tools.formats.merge import Merged, Shaped, united, with_host
 
+    if wish is not None and wish.analyze and (len(wanted) > 1 or wanted[0].address is None):
+        wish = _unanalyzed(wish)
     found = _open(wanted, wish, host, partial)
     try:
         target = united([(reader.name, reader.schema) for _, reader in found])
@@ -121,6 +124,22 @@ def open_logs(
     return readers[0] if len(readers) == 1 else Merged(readers)
 
 
+def _unanalyzed(wish: Wish) -> Wish:
+    # All rows come here, where they are analysed.
+    from confluo_tools.remote.wish import Wish as Make
+
+    return Make(names=wish.expr)
+
+
+def _check_twice(place: Place, log: RemoteReader) -> None:
+    """Raises UsageError when rows of a log elsewhere are in an archive here that is an input, too."""
+    from confluo_tools.store.archive_reader import knows
+
+    if knows(place.path, log.uuid):
+        what = f"has rows of {log.name}, which would come twice"
+        raise UsageError(what, where=place.path, hint="ask them one by one, or the log where its archive is")
+
+
 def _alike(a: Schema, b: Schema) -> bool:
     """Whether blocks of one are blocks of the other."""
     return [(c.name, c.code, c.size, c.count) for c in a.columns] == [
@@ -129,6 +148,7 @@ def _alike(a: Schema, b: Schema) -> bool:
 
 
 def _open(wanted: Sequence[Place], wish: Wish | None, host: bool, partial: bool) -> list[tuple[Place, Reader]]:
+    from confluo_tools.remote.reader import RemoteReader
     from confluo_tools.store.reader import open_log
 
     archives = list(dict.fromkeys(place.path for place in wanted if place.archive))
@@ -142,11 +162,11 @@ def _open(wanted: Sequence[Place], wish: Wish | None, host: bool, partial: bool)
             if place.archive:
                 continue
             if place.address is None:
-                log = open_log(
+                here = open_log(
                     place.path, archives=state.archives, more=archives, warn=warn, note=note, at=place.at
                 )
-                out.append((place, log))
-                known.append(log.log.uuid.hex())
+                out.append((place, here))
+                known.append(here.log.uuid.hex())
                 continue
             answer = next(asked)
             if isinstance(answer, ConfluoError):
@@ -157,6 +177,9 @@ def _open(wanted: Sequence[Place], wish: Wish | None, host: bool, partial: bool)
             if place.archive:
                 from confluo_tools.store.archive_reader import ArchiveReader
 
+                for _, given in out:
+                    if isinstance(given, RemoteReader):
+                        _check_twice(place, given)
                 part = ArchiveReader(place.path, host=place.host or None, without=known, warn=warn, note=note)
                 out.append((place, part))
         if problems and not (partial and out):
@@ -181,8 +204,8 @@ def _ask(
     from confluo_tools.remote.wish import Wish
 
     by = shell()
-    chosen = wish is not None
-    wish = (wish or Wish())._replace(own=not state.archives)
+    chosen = wish is not None and wish.names is None
+    wish = (wish or Wish()).but(own=not state.archives)
     peers = begin([place.address for place in elsewhere if place.address is not None], by)
     out: list[RemoteReader | RemoteError] = []
     try:

@@ -121,6 +121,10 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
         from confluo_tools.formats.parquet import ArrowFileReader
 
         return ArrowFileReader(plain, fmt, warn=_tell)
+    if fmt == "flock":
+        from confluo_tools.formats.flock import FlockReader
+
+        return FlockReader(plain, warn=_tell)
     from confluo_tools.formats.text import TextReader
 
     return TextReader(plain, fmt, schema=schema, warn=_tell)
@@ -130,6 +134,8 @@ def analyzed(
     reader: Reader, specs: Sequence[str] | None, flows: int | None = None, states: str | None = None
 ) -> Reader:
     """The input with the fields of --analyze, or the ``states`` after its rows; as it is when none are asked for."""
+    if getattr(reader, "analyzed", False):  # where it is
+        return reader
     if not specs and states is None:
         return reader
     from confluo_tools.store.analyze import FLOWS, Analyzed, Stated

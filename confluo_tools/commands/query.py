@@ -108,7 +108,9 @@ def query(
         agg = "count"
     local = config.truth("local", local)
     span = time_range(since, until, local)
-    wish = wished(text, span, sample, fields, limit, count, agg, by, explain) if not analyze and state is None else None
+    wish = wished(text, span, sample, fields, limit, count, agg, by, explain)
+    if analyze or state is not None:
+        wish = analyzed_there(wish, analyze or [], analyze_flows, state)
     opened = cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial)
     with cli.analyzed(opened, analyze, analyze_flows, state) as reader:
         if fields == "help" and agg is None:
@@ -183,6 +185,15 @@ def wished(
     if fields == "help":
         return Wish(limit=0)
     return Wish(text, *span, sample, fields, limit, count or explain, explain=explain)
+
+
+def analyzed_there(wish: Wish, analyze: list[str], flows: int | None, state: str | None) -> Wish:
+    """The question with the analyses that other hosts know; else one for all rows, to be analysed here."""
+    from confluo_tools.remote.wish import ANALYSES, MAX_FLOWS, Wish
+
+    if state is None and tuple(analyze) == ANALYSES and (flows or 1) <= MAX_FLOWS:
+        return wish.but(analyze=ANALYSES, flows=flows)
+    return Wish(names=wish.expr)
 
 
 def time_range(since: str | None, until: str | None, local: bool) -> tuple[int | None, int | None]:

@@ -1,69 +1,159 @@
-"""confluo-serve: answer questions and freezes from another host on stdin and stdout.  Manual: confluo-serve(1)."""
+"""confluo-serve: answer questions and freezes from another host on stdin and stdout.  Manual: confluo-serve(1).
 
-from __future__ import annotations
+Somebody waits for it at the other end of ssh, and typer takes longer to load than the answer: command lines as our
+clients and authorized_keys have them are read without it.
+"""
 
-from typing import Annotated, Any
+import os
+import sys
 
-import typer
-
-from confluo_tools import cli
 from confluo_tools.errors import UsageError
 
-app = cli.command_app(
-    """
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EXAMPLES = """
 # what confluo-query host:/path runs on that host, over ssh
 confluo-serve --stdio
 
 # in authorized_keys: this key may ask for the logs in /data, and nothing else
 restrict,command="confluo serve --stdio --root /data" ssh-ed25519 AAAA...
 """
-)
+MAX_FREEZE = "10s"
+SIGNALS = (1, 2, 15)  # SIGHUP, SIGINT, SIGTERM
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
+class _Stopped(BaseException):
+    """One of SIGNALS arrived."""
 
 
-@app.command()
-def serve(
-    stdio: Annotated[bool, _option("--stdio", help="Speak on standard input and output.")] = False,
-    root: Annotated[
-        list[str] | None, _option("--root", metavar="DIR", help="Only logs inside DIR (repeatable).")
-    ] = None,
-    max_freeze: Annotated[
-        str, _option("--max-freeze", metavar="TIME", help="No freeze is longer than TIME (10s).")
-    ] = "10s",
-    read_only: Annotated[bool, _option("--read-only", help="Answer questions; freeze nothing.")] = False,
-    idle: Annotated[
-        str | None, _option("--idle", metavar="TIME", help="End when nothing was asked for so long.")
-    ] = None,
-    quiet: cli.Quiet = False,
-) -> int:
-    """Answer a confluo-query or confluo-snapshot that runs on another host.
-
-    It is started by ssh, not by people.  It ends when its standard input does, and thaws what it froze.
-    """
-    if not stdio:
-        raise UsageError("--stdio is the only way it speaks", hint="ssh runs 'confluo serve --stdio'")
-    import os
-
-    from confluo_tools import units
+def start(root: list[str], max_freeze: str = MAX_FREEZE, read_only: bool = False, idle: str | None = None) -> int:
+    """Answer until the other end hangs up."""
     from confluo_tools.remote.server import Server
 
-    if cli.is_terminal(0):
+    if os.isatty(0):
         raise UsageError("a terminal does not speak its protocol", hint="confluo-query HOST:/PATH runs it over ssh")
-    for folder in root or []:
+    for folder in root:
         if not os.path.isdir(folder):
             raise UsageError("is not a folder", where=f"--root {folder}")
-    longest = units.duration(max_freeze)
-    if not 0 < longest <= 60_000_000_000:
-        raise UsageError("is not possible", where=f"--max-freeze {max_freeze}", hint="more than 0, at most 60s")
-    pause = units.duration(idle) / 1e9 if idle is not None else None
+    longest = 10_000_000_000
+    if max_freeze != MAX_FREEZE:
+        longest = _duration(max_freeze)
+        if not 0 < longest <= 60_000_000_000:
+            raise UsageError("is not possible", where=f"--max-freeze {max_freeze}", hint="more than 0, at most 60s")
+    pause = _duration(idle) / 1e9 if idle is not None else None
     if pause is not None and pause <= 0:
         raise UsageError("is not possible", where=f"--idle {idle}", hint="more than 0")
-    Server(0, 1, root or [], max_freeze=longest, read_only=read_only, idle=pause).run()
-    return cli.OK
+    Server(0, 1, root, max_freeze=longest, read_only=read_only, idle=pause).run()
+    return 0
+
+
+def _duration(text: str) -> int:
+    from confluo_tools import units
+
+    return units.duration(text)
+
+
+def plain(words: list[str]) -> "dict[str, Any] | None":
+    """The arguments of `start`; None: these words need a closer look."""
+    out: dict[str, Any] = {"root": []}
+    stdio, left = False, list(words)
+    while left:
+        option, equals, value = left.pop(0).partition("=")
+        if option in ("--root", "--max-freeze", "--idle"):
+            if not equals:
+                if not left:
+                    return None
+                value = left.pop(0)
+            if value.startswith("-"):
+                return None
+            if option == "--root":
+                out["root"].append(value)
+            else:
+                out[option[2:].replace("-", "_")] = value
+        elif equals or option not in ("--stdio", "--read-only"):
+            return None
+        elif option == "--stdio":
+            stdio = True
+        else:
+            out["read_only"] = True
+    return out if stdio else None
+
+
+def _plainly(words: "dict[str, Any]") -> int:
+    import _signal  # type: ignore[import-not-found]  # signal would load enum
+
+    def stop(number: int, frame: object) -> None:
+        for one in SIGNALS:
+            _signal.signal(one, _signal.SIG_IGN)  # what is frozen thaws first
+        raise _Stopped(number)
+
+    before = {}
+    for number in SIGNALS:
+        known = _signal.getsignal(number)
+        if known in (_signal.SIG_DFL, _signal.default_int_handler):  # nohup's SIG_IGN stays
+            before[number] = known
+            _signal.signal(number, stop)
+    try:
+        return start(**words)
+    except _Stopped as e:
+        return 128 + int(e.args[0])
+    except Exception as e:
+        if os.environ.get("CONFLUO_DEBUG"):
+            raise
+        from confluo_tools import cli
+
+        cli.say(f"confluo-serve: {cli.printable(cli.describe(e))}")
+        return int(getattr(e, "exit_status", cli.TROUBLE))
+    finally:
+        for number, known in before.items():
+            _signal.signal(number, known)
+
+
+def _typed(argv: list[str] | None) -> int:
+    from typing import Annotated, Any
+
+    import typer
+
+    from confluo_tools import cli
+
+    app = cli.command_app(EXAMPLES)
+
+    def option(*names: str, help: str, **more: Any) -> Any:
+        return typer.Option(*names, help=help, show_default=False, **more)
+
+    @app.command()
+    def serve(
+        stdio: Annotated[bool, option("--stdio", help="Speak on standard input and output.")] = False,
+        root: Annotated[
+            list[str] | None, option("--root", metavar="DIR", help="Only logs inside DIR (repeatable).")
+        ] = None,
+        max_freeze: Annotated[
+            str, option("--max-freeze", metavar="TIME", help="No freeze is longer than TIME (10s).")
+        ] = MAX_FREEZE,
+        read_only: Annotated[bool, option("--read-only", help="Answer questions; freeze nothing.")] = False,
+        idle: Annotated[
+            str | None, option("--idle", metavar="TIME", help="End when nothing was asked for so long.")
+        ] = None,
+        quiet: cli.Quiet = False,
+    ) -> int:
+        """Answer a confluo-query or confluo-snapshot that runs on another host.
+
+        It is started by ssh, not by people.  It ends when its standard input does, and thaws what it froze.
+        """
+        if not stdio:
+            raise UsageError("--stdio is the only way it speaks", hint="ssh runs 'confluo serve --stdio'")
+        return start(root or [], max_freeze, read_only, idle)
+
+    return cli.run(app, "confluo-serve", argv)
 
 
 def main(argv: list[str] | None = None) -> int:
-    return cli.run(app, "confluo-serve", argv)
+    words = plain(sys.argv[1:] if argv is None else argv)
+    try:
+        for fd in (0, 1, 2):
+            os.fstat(fd)
+    except OSError:
+        words = None
+    return _typed(argv) if words is None else _plainly(words)

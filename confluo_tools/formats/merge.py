@@ -8,10 +8,10 @@ Rows come by time; ties in the order of the inputs, and within one as it gives t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluo_tools.errors import SchemaError
+from confluo_tools.errors import SchemaError, UsageError
 from confluo_tools.formats.reader import Reader
 from confluo_tools.schema import Field, Schema
 
@@ -184,6 +184,47 @@ def merged(
         yield block, Make.of(len(block))
 
 
+class Names(Mapping[str, str]):
+    """What `filter NAME` means to several logs: the text on which all agree.
+
+    Raises UsageError, naming two logs, where they do not or one has no such filter: an answer in which a word means
+    this here and that there would be none.
+    """
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = readers
+
+    def __getitem__(self, name: str) -> str:
+        given = [(r.name, None if r.filters is None else r.filters.get(name)) for r in self.readers]
+        if _agreed("filter", name, [(log, None if t is None else " ".join(t.split())) for log, t in given]) is None:
+            raise KeyError(name)
+        return str(given[0][1])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.readers[0].filters or {})
+
+    def __len__(self) -> int:
+        return len(self.readers[0].filters or {})
+
+
+def _agreed(kind: str, name: str, found: Sequence[tuple[str, Any]]) -> Any:
+    """What all of ``found``, (log, meaning), say; None: nobody says anything.  Raises UsageError."""
+    first = next(((log, what) for log, what in found if what is not None), None)
+    if first is None:
+        return None
+    for log, what in found:
+        if what is None:
+            raise UsageError(f"has no {kind} '{name}' as {first[0]} has", where=log, hint="ask the logs one by one")
+        if what != first[1]:
+            hint = "ask the logs one by one, or write it out"
+            raise UsageError(f"means something else by {kind} '{name}' than {first[0]}", where=log, hint=hint)
+    return first[1]
+
+
+def _texts(view: Any) -> tuple[str, ...]:
+    return tuple(" ".join((getattr(view, key) or "").split()) for key in ("agg", "by", "where", "filter_text"))
+
+
 class Merged(Reader):
     """Several readers of one schema, merged by time."""
 
@@ -193,9 +234,14 @@ class Merged(Reader):
         self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
         self.chosen = all(r.chosen for r in readers)
         self._timed = False
-        named = next((r for r in readers if r.filters is not None), readers[0])  # names mean what the first log says
-        self.filters, self.aggregate = named.filters, named.aggregate  # type: ignore[method-assign]
+        self._named = [r for r in readers if r.filters is not None]
+        self.filters = Names(self._named) if self._named else None
         self._idle: Callable[[], None] | None = None
+
+    def aggregate(self, name: str) -> Any:
+        found = [(r.name, r.aggregate(name)) for r in self._named]
+        texts = [(log, None if view is None else _texts(view)) for log, view in found]
+        return found[0][1] if found and _agreed("aggregate", name, texts) is not None else None
 
     def blocks(self) -> Iterator[Block]:
         streams: list[Iterator[tuple[Block, Picks | None]]] = [((block, None) for block in r) for r in self.readers]

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from confluo_tools.errors import UsageError
 
 
-class Address(NamedTuple):
+class Address(tuple[str, str, str]):
     """A log on another host: ``host`` is what the remote shell is given (USER@HOST), ``label`` the host's name."""
 
-    host: str
-    path: str
-    label: str
+    __slots__ = ()
+
+    def __new__(cls, host: str, path: str, label: str) -> Address:
+        return tuple.__new__(cls, (host, path, label))
+
+    @property
+    def host(self) -> str:
+        return self[0]
+
+    @property
+    def path(self) -> str:
+        return self[1]
+
+    @property
+    def label(self) -> str:
+        return self[2]
 
     def __str__(self) -> str:
         host = self.host

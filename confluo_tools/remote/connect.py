@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from confluo_tools import __version__
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.remote import wire
 from confluo_tools.remote.address import Address
+from confluo_tools.remote.spawn import Child, taken
 
 CHUNK = 1 << 18
 STALL = 60.0  # seconds without a byte in the middle of a frame
@@ -57,27 +56,26 @@ class Peer:
 
     def __init__(self, address: Address, shell: Shell) -> None:
         self.address, self.shell, self.version = address, shell, ""
+        self.can: frozenset[str] = frozenset()  # abilities that the other end says it has
         self.idle: Callable[[], None] | None = None
         self._have = bytearray()
         self._errors = b""
         words = shell.words(address.host)
         _ignore_sigpipe()
         try:
-            self.child = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-            )
+            self.child = taken(words) or Child(words)
         except OSError as e:
             hint = "install it, or name another in CONFLUO_RSH"
             raise RemoteError(f"cannot be run: {e.strerror}", where=words[0], hint=hint) from None
-        assert self.child.stdin is not None
-        assert self.child.stdout is not None
-        assert self.child.stderr is not None
-        self.out, self.fd, self.err = (f.fileno() for f in (self.child.stdin, self.child.stdout, self.child.stderr))
+        self.out, self.fd, self.err = self.child.stdin, self.child.stdout, self.child.stderr
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
         self._poll.register(self.err, select.POLLIN)
         self._started = time.monotonic()
-        self.send(wire.hello(__version__))
+        try:
+            self.child.greet()
+        except OSError:
+            self._undo()
 
     @property
     def name(self) -> str:
@@ -94,9 +92,7 @@ class Peer:
         try:
             wire.write(self.out, *frames)
         except OSError:
-            problem = self._refused()
-            self.close()
-            raise problem from None
+            self._undo()
 
     # -- what comes in
 
@@ -110,7 +106,7 @@ class Peer:
                 raise self.lost()
         line, newline, _ = bytes(self._have[: wire.HELLO_BYTES]).partition(b"\n")
         try:
-            protocol, version = wire.parse_hello(line + newline)
+            protocol, version, self.can = wire.parse_hello(line + newline)
         except (ValueError, UnicodeDecodeError):
             said = line[:60].decode("utf-8", "replace")
             what = f"answers with '{said}' instead of a greeting"
@@ -183,6 +179,11 @@ class Peer:
         return kind, message
 
     # -- trouble
+
+    def _undo(self) -> NoReturn:
+        problem = self._refused()
+        self.close()
+        raise problem from None
 
     def _refused(self) -> ConfluoError:
         """Why the other end does not listen any more: what it said before it hung up."""
@@ -275,26 +276,14 @@ class Peer:
 
     def close(self) -> None:
         """Hang up; the other end thaws what it froze, and ends."""
-        child = self.child
-        for f in (child.stdin, child.stdout):
-            if f is not None:
-                f.close()
-        try:
-            child.wait(1.0)
-        except subprocess.TimeoutExpired:
-            child.terminate()
-            try:
-                child.wait(1.0)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-        if child.stderr is not None:
-            child.stderr.close()
+        self.child.close()
         self.err = -1
 
 
 def _ignore_sigpipe() -> None:
     # A peer that hangs up must be an error of ours, not our end.  Children get the default back.
+    import signal
+
     with suppress(ValueError):  # not the main thread: whoever embeds us decides
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
@@ -317,8 +306,8 @@ def begin(addresses: Sequence[Address], shell: Shell) -> list[Peer | RemoteError
 def close(peers: Sequence[Peer | RemoteError]) -> None:
     """Hang up everywhere, then wait for all."""
     for peer in peers:
-        if isinstance(peer, Peer) and peer.child.stdin is not None:
-            peer.child.stdin.close()
+        if isinstance(peer, Peer):
+            peer.child.hang_up()
     for peer in peers:
         if isinstance(peer, Peer):
             peer.close()

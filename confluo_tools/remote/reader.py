@@ -12,13 +12,13 @@ from confluo_tools.formats.merge import HOST
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.formats.stream import ByteStream
 from confluo_tools.remote import wire
+from confluo_tools.remote.connect import Peer, RemoteError
 from confluo_tools.remote.wish import Wish
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.core.rollup import Rollup
-    from confluo_tools.remote.connect import Peer
     from confluo_tools.store.snapshot import LogCut
 
 MAX_BODY = 256 << 20  # bytes of one record batch: 65,536 rows of 4 KiB
@@ -50,6 +50,7 @@ class RemoteReader(Reader):
     ) -> None:
         super().__init__(str(peer.address), warn)
         self.peer, self.wish, self.at, self.host = peer, wish, at, host
+        self.analyzed = bool(wish.analyze)  # the rows have the fields of --analyze already
         self.chosen = chosen
         self._note, self._told = note, 0
         self._end: dict[str, Any] | None = None
@@ -72,6 +73,9 @@ class RemoteReader(Reader):
         """Wait for the other end and the schema.  Raises RemoteError: no such log, not the one of the snapshot."""
         if not self.peer.version:
             self.peer.greet()
+        if self.analyzed and "analyze" not in self.peer.can:
+            what = f"runs confluo-tools {self.peer.version}, which does not analyze for others"
+            raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
         while True:
             kind, message = self.peer.receive(wire.META, wire.WARN, wire.NOTE, wait=wait)
             if kind == wire.META:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 from confluo_tools import __version__
 from confluo_tools.errors import ConfluoError, SchemaError, StoreError, UsageError
 from confluo_tools.remote import wire
 from confluo_tools.remote.wish import Wish
 
+TYPE_CHECKING = False  # importing typing costs a good part of an answer
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
@@ -32,6 +32,9 @@ SOON = 0.02  # seconds that rows may wait for others to share a batch with
 BATCH = 64 << 20  # bytes of a record batch
 MAX_PATH = 4096
 MAX_LOGS = 64
+WARM = ("json", "confluo_tools.schema", "confluo_tools.store", "confluo_tools.store.reader", "confluo_tools.expr",
+        "confluo_tools.store.plan", "confluo_tools.formats.arrow", "confluo_tools.schema.choose",
+        "confluo_tools.expr.sample", "confluo_tools.store.snapshot")  # fmt: skip
 
 
 class Ended(Exception):
@@ -60,12 +63,13 @@ class Server:
         self.max_freeze, self.read_only, self.idle = max_freeze, read_only, idle
         self._have = b""
         self._busy = False
-        self._watch: threading.Thread | None = None
+        self._watched_for = False
 
     def run(self) -> None:
         """Until the other end hangs up.  Raises ConfluoError for what is no client, or one of another version."""
         try:
-            self._put(wire.hello(__version__))
+            self._put(wire.hello())
+            self._warm()
             self._greet()
             while True:
                 kind, body = self._frame()
@@ -93,10 +97,19 @@ class Server:
 
     # -- coming and going
 
+    def _warm(self) -> None:
+        """Load what a question needs as long as none has come: hello goes to the client and the question comes back."""
+        from importlib import import_module
+
+        for name in WARM:
+            if select.select([self.fd_in], [], [], 0)[0]:
+                return
+            import_module(name)
+
     def _greet(self) -> None:
         line = self._take(lambda have: have.find(b"\n") + 1 or (len(have) >= wire.HELLO_BYTES) * len(have))
         try:
-            protocol, version = wire.parse_hello(line)
+            protocol, version, _ = wire.parse_hello(line)
         except (ValueError, UnicodeDecodeError):
             hint = "confluo-query and confluo-snapshot do"
             raise ConfluoError("no client speaks here", where="standard input", hint=hint) from None
@@ -204,6 +217,8 @@ class Server:
         if host is not None and len(host.encode("utf-8", "surrogateescape")) > HOST_BYTES:
             raise ValueError("a message with a strange 'host'")
         wanted = wire.get(message, "schema", dict, None)
+        if wanted is not None and wish.analyze:
+            raise ValueError("a message with 'schema' and 'analyze'")
         reader: Reader = open_log(
             self.inside(path), archives=not wish.own, allowed=self._within if self.roots else None,
             warn=lambda what: self._tell(wire.WARN, what), note=lambda what: self._tell(wire.NOTE, what),
@@ -219,19 +234,22 @@ class Server:
             if schema is not reader.schema:
                 _check_shape(reader.schema, schema)
                 reader = Shaped(reader, schema, host if add else None)
+            if wish.analyze:
+                reader = self._analyzed(reader, wish)
+                schema = reader.schema
             meta = {"schema": schema.as_dict(), "metadata": reader.metadata, "uuid": uuid}
             view = reader.aggregate(wish.agg.strip()) if wish.agg is not None else None
             if view is not None:
                 texts = {key: getattr(view, key) for key in ("agg", "by", "where", "filter_text")}
                 meta["aggregate"] = texts
-            meta["filters"] = _named(reader.filters or {}, wish.expr)
+            meta["filters"] = _named(reader.filters or {}, f"{wish.expr} {wish.names or ''}")
             self._put(wire.frame(wire.META, meta))
             with self._watched():
                 expr = compiled(wish, reader)
                 if view is not None:
                     for text in (view.filter_text, view.where):
                         expr = expr.also(compiled(Wish(text), reader))
-                    wish = wish._replace(agg=view.agg, by=view.by if wish.by is None else wish.by)
+                    wish = wish.but(agg=view.agg, by=view.by if wish.by is None else wish.by)
                 if wish.agg is not None:
                     found = self._groups(reader, expr, wish)
                 elif wish.counted and wish.limit is None:
@@ -243,14 +261,22 @@ class Server:
                 end["plan"] = reader.explain()
             self._put(wire.frame(wire.END, end))
 
+    def _analyzed(self, reader: Reader, wish: Wish) -> Reader:
+        from confluo_tools.store.analyze import FLOWS, Analyzed
+
+        flows = FLOWS if wish.flows is None else wish.flows
+        return Analyzed(reader, wish.analyze, flows=flows, note=lambda what: self._tell(wire.NOTE, what))
+
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """While the client waits for an answer, its hanging up ends the process: a scan that finds nothing would not
         notice.  Nothing is frozen then."""
         self._busy = True
-        if self._watch is None:
-            self._watch = threading.Thread(target=self._look, name="watch", daemon=True)
-            self._watch.start()
+        if not self._watched_for:
+            import _thread  # not threading: it takes longer to load than an answer
+
+            self._watched_for = True
+            _thread.start_new_thread(self._look, ())
         try:
             yield
         finally:
@@ -339,6 +365,9 @@ class _Data:
 @contextmanager
 def _signals() -> Iterator[int]:
     """A descriptor that gets readable when a signal comes: one that came just before a wait would be slept over."""
+    import signal
+    import threading
+
     if threading.current_thread() is not threading.main_thread():
         yield -1
         return
@@ -367,11 +396,11 @@ def _parts(log: str) -> list[str]:
 
 
 def _cut(message: dict[str, Any], path: str) -> Any:
-    from confluo_tools.store.snapshot import MAX_LANES, LogCut
-
     tails = message.get("tails")
     if tails is None:
         return None
+    from confluo_tools.store.snapshot import MAX_LANES, LogCut
+
     rows, firsts = (wire.numbers(v, MAX_LANES, 1 << 48) for v in (tails, message.get("firsts", [])))
     return LogCut("", "", path, wire.get(message, "uuid", str)[:32], "", rows, firsts)
 

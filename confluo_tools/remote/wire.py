@@ -7,15 +7,17 @@ Nothing that the other end says is believed before it is checked: sizes first.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from confluo_tools.core.freeze import FREEZE, FROZEN, HEAD_BYTES, MAX_FRAME, THAW, THAWED
 from confluo_tools.errors import ConfluoError, FormatError
+from confluo_tools.remote.spawn import ABILITIES, HELLO, PROTOCOL, hello
 
-__all__ = ["FREEZE", "FROZEN", "HEAD_BYTES", "MAX_FRAME", "THAW", "THAWED"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-PROTOCOL = 1
-HELLO = b"confluo-serve "  # then: PROTOCOL VERSION\n
+__all__ = ["ABILITIES", "FREEZE", "FROZEN", "HEAD_BYTES", "HELLO", "MAX_FRAME", "PROTOCOL", "THAW", "THAWED", "hello"]
+
 HELLO_BYTES = 128  # at most
 OPEN, QUERY = 1, 4  # client to server
 OPENED, META, DATA, PARTIAL, END, ERROR, WARN, NOTE = 65, 68, 69, 70, 71, 72, 73, 74  # server to client
@@ -26,18 +28,14 @@ MAX_TEXT = 4096  # characters of a message that we repeat to a user
 MAX_DEPTH = 40  # of what is in a body
 
 
-def hello(version: str) -> bytes:
-    return HELLO + f"{PROTOCOL} {version}\n".encode()
-
-
-def parse_hello(line: bytes) -> tuple[int, str]:
-    """(protocol, version of the program).  Raises ValueError."""
+def parse_hello(line: bytes) -> tuple[int, str, frozenset[str]]:
+    """(protocol, version of the program, what it can beyond the first version of the protocol).  Raises ValueError."""
     if not line.startswith(HELLO) or not line.endswith(b"\n"):
         raise ValueError("no hello")
     words = line[len(HELLO) : -1].decode("ascii").split(" ")
     if len(words) < 2 or not words[0].isdigit() or len(words[0]) > 4 or not words[1].isprintable():
         raise ValueError("no hello")
-    return int(words[0]), words[1]
+    return int(words[0]), words[1], frozenset(words[2:])
 
 
 def head(kind: int, size: int) -> bytes:

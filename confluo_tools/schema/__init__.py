@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
-from pathlib import Path
 
 from confluo_tools.errors import SchemaError
 from confluo_tools.schema.model import Column, Field, Schema
@@ -11,30 +11,30 @@ from confluo_tools.schema.types import Type, fold6
 
 __all__ = ["Column", "Field", "Schema", "Type", "builtin", "builtin_names", "fold6", "load"]
 
-_HERE = Path(__file__).parent
+_HERE = os.path.dirname(__file__)
 
 
 def builtin_names() -> list[str]:
     """Names of the schemas that come with the tools."""
-    return sorted(p.stem for p in _HERE.glob("*.yaml"))
+    return sorted(name.removesuffix(".yaml") for name in os.listdir(_HERE) if name.endswith(".yaml"))
 
 
 @cache
 def builtin(name: str) -> Schema:
     """A schema that comes with the tools, all its optional fields included."""
-    path = _HERE / f"{name}.yaml"
     if name not in builtin_names():
         raise SchemaError(f"no built-in schema '{name}'", hint=f"there are {', '.join(builtin_names())}")
-    return load(path)
+    return load(os.path.join(_HERE, f"{name}.yaml"))
 
 
-def load(path: str | Path) -> Schema:
+def load(path: str | os.PathLike[str]) -> Schema:
     """A schema from a YAML file.  Raises SchemaError with the path and the field at fault."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        data = yaml.load(Path(path).read_text(encoding="utf-8"), loader)  # safe loaders only
+        with open(path, encoding="utf-8") as f:
+            data = yaml.load(f.read(), loader)  # safe loaders only
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise SchemaError(f"cannot be read as a schema: {reason}", where=str(path)) from None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.control import page
 from confluo_tools.core.segment import Shape
 from confluo_tools.errors import StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMAT_VERSION = 1
 LANES = 256
@@ -63,6 +65,7 @@ def create(
     """
     import secrets
     import time
+    from pathlib import Path  # not for those who read a log: it takes its time to load
 
     if sync not in SYNC:
         raise StoreError(f"no such sync '{sync}'", hint="there are none, seal, batch")
@@ -175,7 +178,7 @@ def remember(path: str | os.PathLike[str], argv: Sequence[str]) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     words = [os.fsencode(a).decode("utf-8", "backslashreplace") for a in argv]
     line = f"- {_flow({'time': now, 'host': socket.gethostname(), 'argv': words})}\n"
-    fd = os.open(Path(path) / ABOUT, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_CREAT, 0o666)
+    fd = os.open(os.path.join(path, ABOUT), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_CREAT, 0o666)
     try:
         if not os.fstat(fd).st_size:  # somebody removed it
             line = f"history:\n{line}"
@@ -191,9 +194,10 @@ def about(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     import yaml
 
-    file = Path(path) / ABOUT
+    file = os.path.join(path, ABOUT)
     try:
-        data = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        with open(file, encoding="utf-8") as f:
+            data = yaml.load(f.read(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         raise StoreError(f"cannot be read: {str(e).splitlines()[0]}", where=file) from None
     return data if isinstance(data, dict) else {}

@@ -10,10 +10,10 @@ the user names them, or when they are installed as entry points of the group `co
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError, UsageError
@@ -31,7 +31,7 @@ GROUP = "confluo_tools.states"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 _CLASS = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)\Z")
 _PARAMS = re.compile(r"(.+?):(\w+=[^,=]*(?:,\w+=[^,=]*)*)\Z")
-_HERE = Path(__file__).parent / "states"
+_HERE = os.path.join(os.path.dirname(__file__), "states")
 _TYPES = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "time", "duration", "serial", "bool")
 _KEYS = {
     "": {"state", "description", "key", "where", "params", "fields", "update", "derive", "merge"},
@@ -306,7 +306,7 @@ def _as_field(name: str, kind: str, entry: Mapping[str, Any]) -> Field:
 
 def builtin_names() -> list[str]:
     """Names of the definitions that come with the tools."""
-    return sorted(p.stem for p in _HERE.glob("*.yaml"))
+    return sorted(name.removesuffix(".yaml") for name in os.listdir(_HERE) if name.endswith(".yaml"))
 
 
 def parse(text: str, where: str = "state") -> Definition:
@@ -324,11 +324,12 @@ def parse(text: str, where: str = "state") -> Definition:
 
 def load(name: str) -> Definition:
     """A definition by the path of its file, or by name when it is built in."""
-    path = Path(name)
-    if name in builtin_names() and not path.exists():
-        path = _HERE / f"{name}.yaml"
+    path = name
+    if name in builtin_names() and not os.path.exists(name):
+        path = os.path.join(_HERE, f"{name}.yaml")
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is no text"
         raise SchemaError(f"cannot be read as a state: {reason}", where=name) from None
@@ -342,7 +343,7 @@ def resolve(spec: str) -> Definition | State:
     """
     params: dict[str, str] = {}
     match = _PARAMS.match(spec)
-    if match and not Path(spec).exists():
+    if match and not os.path.exists(spec):
         spec = match[1]
         params = dict(pair.split("=", 1) for pair in match[2].split(","))
     found = _find(spec)
@@ -355,11 +356,11 @@ def resolve(spec: str) -> Definition | State:
 
 def names_class(spec: str) -> bool:
     """Whether that is MODULE:CLASS."""
-    return bool(_CLASS.match(spec)) and not Path(spec).is_file()
+    return bool(_CLASS.match(spec)) and not os.path.isfile(spec)
 
 
 def _find(spec: str) -> Definition | State:
-    if Path(spec).is_file() or spec in builtin_names():
+    if os.path.isfile(spec) or spec in builtin_names():
         return load(spec)
     match = _CLASS.match(spec)
     if match:
