@@ -25,6 +25,7 @@ cdef enum:
     DIRTY = 1
     PINNED = 2
     IDLE = 4
+    NAMELESS = 8                        # known by its hash only, until it has rows
 
 
 cdef void* grown(void* memory, size_t room, size_t size) noexcept nogil:
@@ -169,6 +170,9 @@ cdef class Keyed:
         while self.table[at]:
             id = self.table[at] - 1
             if self.hash[id] == hash:
+                if key != NULL and self.flag[id] & NAMELESS:
+                    memcpy(self.key + <size_t>id * self.key_bytes, key, self.key_bytes)
+                    self.flag[id] &= ~NAMELESS
                 return id
             at = (at + 1) & self.mask
         return self.new_id(hash, key) if make else -1
@@ -212,7 +216,8 @@ cdef class Keyed:
                 self.id_room = room
             id = <int32_t>self.ids
             self.ids += 1
-        self.hash[id], self.refs[id], self.chain[id], self.flag[id] = hash, 0, -1, 0
+        self.hash[id], self.refs[id], self.chain[id] = hash, 0, -1
+        self.flag[id] = 0 if key != NULL else NAMELESS
         memset(self.total + <size_t>id * self.ints, 0, <size_t>self.ints * 8)
         memset(self.state + <size_t>id * self.tests, 0, self.tests)
         if key != NULL:
@@ -495,7 +500,7 @@ cdef class Keyed:
         return [self.value[i] for i in range(self.units)]
 
     def key_of(self, uint32_t id):
-        """The bytes of its columns, one after the other; zeros of one that was adopted."""
+        """The bytes of its columns, one after the other; zeros of one that was adopted and had no rows yet."""
         if id >= self.ids:
             raise IndexError(id)
         return (self.key + <size_t>id * self.key_bytes)[:self.key_bytes]

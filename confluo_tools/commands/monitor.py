@@ -348,7 +348,8 @@ class Run:
                     return
                 at = (newest // period + 1) * period
             at = at // period * period
-            watch.begin(at - self.engine.hold - period, version=version)
+            watch.begin(at - self.engine.hold - period, version=version, wait=False)
+            self.tell_short(watch, "windows see what is left")
             watch.advance(at)
             events = self.engine.firing()
             if events:
@@ -369,8 +370,16 @@ class Run:
         if earlier is not None and earlier.tick < since:
             earlier = None
         watch.begin(since, earlier, version)
+        self.tell_short(watch, "triggers wait until their windows are full")
         watch.advance(until, self.enough)
         self.save(force=True)
+
+    def tell_short(self, watch: Watch, then: str) -> None:
+        from confluo_tools.units import format_time
+
+        if watch.short is not None and not cli.state.quiet:
+            what = f"records of before {format_time(watch.short, 3)} have been removed: {then}"
+            cli.note(what, where=self.log.path)
 
     def enough(self) -> bool:
         self.save()
@@ -386,12 +395,13 @@ class Run:
         earlier = self.kept.earlier(self.triggers) if self.kept is not None else None
         if earlier is not None and earlier.tick > now:
             cli.note(f"the last alerts are {format_duration((earlier.tick - now) // 10**6 * 10**6)} ahead of the clock")
-            earlier.tick = now
+            earlier.pass_to(now)
         if earlier is not None and now - earlier.tick > self.catch_up:
             missed = format_duration((now - earlier.tick - self.catch_up) // 10**9 * 10**9)
             cli.note(f"ticks of {missed} are left out: the last monitor ended too long ago", where=self.log.path)
-            earlier.tick = now - self.catch_up
+            earlier.pass_to(now - self.catch_up)
         watch.begin(now, earlier, learn=LEARN)
+        self.tell_short(watch, "triggers wait until their windows are full")
         live = Live(watch, self.lag, note=cli.note)
         while not self.stopped:
             pause = live.step()
@@ -427,6 +437,8 @@ class Run:
             parts |= {"late": watch.late, "too late": watch.lost}
             if self.engine.dropped:
                 parts["of too many keys"] = self.engine.dropped
+            if watch.missed:
+                parts["removed unseen"] = watch.missed
             if watch.damaged:
                 parts["damaged runs"] = watch.damaged
         if self.runner is not None:

@@ -13,6 +13,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.control import fault
@@ -218,25 +219,26 @@ class AlertLog:
                 return  # a freeze holds rows back: the state must not run ahead of them
             self._writer.flush()
         firing = []
-        for (i, h), s in engine.states.items():
-            if s.phase == 2 or s.ready > tick:
-                known = s.known
-                firing.append([
-                    engine.triggers[i].name, h, s.fired if s.phase == 2 else 0, s.last, s.ready,
-                    known.text.hex() if known is not None else "",
-                    {n: d.hex() for n, d in known.columns.items()} if known is not None else {},
-                ])  # fmt: skip
+        for i, h, fired, last, ready, known in engine.memory():
+            text, columns = (known.text, known.columns) if known is not None else (b"", {})
+            firing.append([
+                engine.triggers[i].name, h, fired, last, ready, text.hex(), {n: d.hex() for n, d in columns.items()},
+            ])  # fmt: skip
         data = {
             "format": FORMAT, "log": self.source.uuid.hex(), "alerts": self.log.uuid.hex(), "tick": tick,
             "tails": list(self.log.version().tails), "firing": firing,
         }  # fmt: skip
         path = os.path.join(self.path, STATE)
         temporary = f"{path}.{os.getpid()}.tmp"
-        with open(temporary, "w", encoding="utf-8") as f:
-            json.dump(data, f)
-            f.write("\n")
-        fault("monitor-state")
-        os.rename(temporary, path)
+        try:
+            with open(temporary, "w", encoding="utf-8") as f:
+                f.write(json.dumps(data) + "\n")
+            fault("monitor-state")
+            os.rename(temporary, path)
+        except OSError as e:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise self.log._trouble(e) from None
 
     def _saved(self) -> dict[str, Any] | None:
         try:
@@ -263,8 +265,20 @@ class AlertLog:
                 known = Known(bytes.fromhex(text), {n: bytes.fromhex(d) for n, d in columns.items()})
                 state[name, h] = [fired, last, ready, known]
         number = {t.name: i for i, t in enumerate(triggers)}
-        for tick, name, event, h, known in self._rows(tails):
-            out.tick = tick
+        rows = list(self._rows(tails))
+        if rows and rows[-1][0] > out.tick:
+            # The last tick may have been told in part only: it is judged again, without what is there.
+            last = rows[-1][0]
+            out.told = {(number[n], h, event) for t, n, event, h, _ in rows if t == last and n in number}
+            out.told_tick, out.tick = last, last - 1
+
+        def states() -> list[tuple[int, int, int, int, int, Any]]:
+            return [(number[name], h, *rest) for (name, h), rest in state.items() if name in number]
+
+        before = None
+        for tick, name, event, h, known in rows:
+            if tick == out.told_tick and before is None:
+                before = states()
             i = number.get(name, -1)
             rearm = triggers[i].rearm if i >= 0 else 0
             if event == KINDS["clear"]:
@@ -273,7 +287,8 @@ class AlertLog:
                 state[name, h][1] = tick
             else:
                 state[name, h] = [tick, tick, NONE, known]
-        out.states = [(number[name], h, *rest) for (name, h), rest in state.items() if name in number]
+        out.after = states()
+        out.states = out.after if before is None else before
         return None if out.tick == NONE else out
 
     def _rows(self, tails: list[int]) -> Iterator[tuple[int, str, int, int, Known]]:
@@ -300,8 +315,21 @@ class AlertLog:
 
 
 class Earlier:
-    """``tick``: all ticks up to it are done.  ``states``: for `Engine.restore`."""
+    """``tick``: all ticks up to it are done.  ``states``: for `Engine.restore`.
+
+    ``told``: alerts (trigger, key_id, event) of ``told_tick``, the one after, that are there already; ``after``: the
+    states with these.
+    """
 
     def __init__(self, tick: int) -> None:
         self.tick = tick
+        self.told: set[tuple[int, int, int]] = set()
+        self.told_tick = NONE
         self.states: list[tuple[int, int, int, int, int, Any]] = []
+        self.after = self.states
+
+    def pass_to(self, tick: int) -> None:
+        """Leave out the ticks up to ``tick``."""
+        self.tick = tick
+        if tick >= self.told_tick:
+            self.states = self.after

@@ -7,11 +7,15 @@ their order in the log, then its ticks.  `Live` lets it follow the wall clock.
 from __future__ import annotations
 
 import heapq
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from confluo_tools.core.segment import SegmentBlock
+from confluo_tools.store import recover
+from confluo_tools.store.alerts import KINDS
 from confluo_tools.store.triggers import LAST, SECOND, Engine, Event
 
 if TYPE_CHECKING:
@@ -43,10 +47,11 @@ class Run:
 class Tail:
     """The new rows of one lane, cheaply: the block that grows is asked for again and again."""
 
-    __slots__ = ("lane", "rows", "segment", "base", "capacity", "mark")
+    __slots__ = ("lane", "rows", "segment", "base", "capacity", "mark", "missed")
 
     def __init__(self, lane: int, rows: int) -> None:
         self.lane, self.rows = lane, rows
+        self.missed = 0  # rows that were removed before we came to them
         self.mark: tuple[int, int] | None = None
         self.segment: Segment | None = None
         self.base = self.capacity = 0
@@ -77,6 +82,11 @@ class Tail:
 
         version = Version([0] * self.lane + [rows])
         found = log.row_block(self.lane, self.rows, version)
+        first = min(log.control.first(self.lane), rows)
+        if first > self.rows:
+            self.missed += first - self.rows
+            self.rows, self.segment = first, None
+            return self.rows < rows
         if found is None:
             parts = [p for p in log.segments(version) if p.base + p.rows > self.rows]
             after = [p.base for p in parts if p.base > self.rows]
@@ -112,24 +122,36 @@ class Watch:
         self._late = self._lost = 0
         self._number = self._low = 0
         self._ts = engine.ts
+        self._told: set[tuple[int, int, int]] = set()
+        self._earlier_tick = FIRST
+        self.short: int | None = None  # windows would see records of before that time, but some have been removed
 
     def begin(
-        self, after: int, earlier: Earlier | None = None, version: Version | None = None, learn: int | None = None
-    ) -> None:
+        self, after: int, earlier: Earlier | None = None, version: Version | None = None, learn: int | None = None,
+        wait: bool = True,
+    ) -> None:  # fmt: skip
         """Judge the ticks later than ``after``; windows are filled from the rows that are there.
 
         With ``earlier``: those later than its tick, and what fires is what it says.  ``learn``: analyses see the rows
         of so many ns before the windows too (None: all).
+
+        ``short`` is set when rows that the windows would see have been removed; unless ``wait`` is False, triggers wait
+        until their windows are whole.
         """
         engine = self.engine
         done = max(-LATEST, min(after if earlier is None else earlier.tick, LATEST))
         # How long a condition has held is a matter of the records, not of when we began to look.
+        version = self.log.version(pin=True) if version is None else self.log.pin(version)
+        gap = self._gap(version)
+        if earlier is not None and gap > done - max(t.window for t in engine.triggers):
+            earlier.pass_to(max(done, earlier.told_tick))  # it cannot be judged again
+            done = max(done, min(earlier.tick, LATEST))
         start = done - engine.hold - 2 * max(t.period for t in engine.triggers)
-        engine.start(start)
-        version = self.log.version() if version is None else version
+        low = start - engine.reach
+        engine.start(start, whole=gap if wait and gap > low else None)
+        self.short = gap if gap > done - max(t.window for t in engine.triggers) else None
         self.runs.clear()
         self.hi = start + engine.head
-        low = start - engine.reach
         bias = 1 << 63
         if self.analyses:
             self._low = low
@@ -143,13 +165,43 @@ class Watch:
         self._take_due()
         self._judge_until(done, silent=True)
         self.ticks = 0
+        if gap > low:
+            engine.clock = max(engine.clock, done)  # no tick before may be judged again
         engine.restore(earlier.states if earlier is not None else ())
+        if earlier is not None:
+            self._told, self._earlier_tick = earlier.told, earlier.told_tick
         self._late, self._lost = engine.feed.late, engine.lost  # those are history, not late
+
+    def _gap(self, version: Version) -> int:
+        # The time from which on nothing is missing: of lanes whose first rows were removed, the first that is left.
+        heads: dict[int, tuple[int, int]] = {}  # lane -> (earliest, latest time) of its first segment
+        for part in self.log.segments(version):
+            if part.segment.lane not in heads:
+                zones = [b.zones(self._ts) for i in range(part.blocks) if (b := part.block(i)) is not None]
+                known = [z for z in zones if z is not None]
+                if known:
+                    bias = 1 << 63
+                    heads[part.segment.lane] = min(z[0] for z in known) - bias, max(z[1] for z in known) - bias
+        gap = FIRST
+        for lane, first in enumerate(version.firsts):
+            if first and lane in heads:
+                gap = max(gap, heads[lane][0])
+            elif first:  # the oldest go first: what went was not newer than what is left, or than its going
+                latest = [h[1] for h in heads.values()]
+                with suppress(OSError):
+                    latest.append(os.stat(recover.lane_folder(self.log.path, lane)).st_mtime_ns)
+                gap = max(gap, min(latest, default=FIRST))
+        return min(gap, LATEST)
 
     @property
     def late(self) -> int:
         """Rows that came after a tick that would have seen them."""
         return self.engine.feed.late - self._late
+
+    @property
+    def missed(self) -> int:
+        """Rows that were removed before they were seen."""
+        return sum(tail.missed for tail in self.tails)
 
     @property
     def lost(self) -> int:
@@ -276,11 +328,18 @@ class Watch:
             if state is not None:
                 state.known = known
             e.known = known
+        if t == self._earlier_tick:
+            events = [e for e in events if (e.trigger, e.hash, KINDS[e.kind]) not in self._told]
         self.events += len(events)
-        self.sink(t, self.alerts.block(events))
+        if events:
+            self.sink(t, self.alerts.block(events))
 
-    def forget_rows(self, now: int) -> None:
-        """The clock was set: windows are empty, rows of before do not count, ticks go on from ``now``."""
+    def forget_rows(self, now: int, *, keep: bool = False) -> None:
+        """The clock was set: windows are empty, rows of before do not count, ticks go on from ``now``.
+
+        ``keep``: what fires goes on firing, and is judged when its window is full.
+        """
+        memory = self.engine.memory() if keep else []
         tails = self.log.control.tails()
         self.runs.clear()
         self._past = self._next = None
@@ -289,7 +348,8 @@ class Watch:
         for tail in self.tails:
             if tails[tail.lane] > tail.rows:
                 tail.rows, tail.segment = tails[tail.lane], None
-        self.engine.start(now, filled=False)
+        self.engine.start(now, whole=now)
+        self.engine.restore(memory)
         self.hi = now + self.engine.head
 
 
@@ -323,7 +383,12 @@ class Live:
             self.watch.forget_rows(now - self.lag)
         elif moved:
             self._anchor += moved  # it is being slewed
+        missed = self.watch.missed
         self.watch.more()
+        missed = self.watch.missed - missed
+        if missed:
+            self.note(f"{missed} records were removed before they were seen: windows begin anew; keep more of the log")
+            self.watch.forget_rows(self.clock(), keep=True)
         self.watch.advance(now - self.lag)
         return max(self.watch.engine.next + self.lag - self.clock(), 0) / SECOND
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SECOND = 10**9
 LAST = (1 << 63) - 1
+NEVER = -(1 << 65)
 MOST_KEYS = 1 << 20
 FAST = frozenset({"count", "rate", "sum", "avg", "min", "max"})
 HEAD_STEPS = 1 << 20
@@ -149,6 +150,7 @@ class Engine:
         self.columns = sorted({*bank.columns, *self._needed(), self.ts})
         self._picks = Picks()
         self.clock = 0
+        self._whole = NEVER
         self.states: dict[tuple[int, int], State] = {}
         self._timers: list[tuple[int, int, int]] = []
         self._again: list[tuple[int, int]] = []
@@ -240,13 +242,14 @@ class Engine:
 
     # -- rows and ticks
 
-    def start(self, after: int, *, filled: bool = True) -> None:
+    def start(self, after: int, *, whole: int | None = None) -> None:
         """Everything is empty and at rest; the first ticks are those later than ``after``.
 
-        ``filled`` False: rows of before ``after`` will not come, so a trigger waits until its window is full.
+        ``whole``: rows of before that time may be missing, so a trigger waits until its window begins there.
         """
+        self._whole = NEVER if whole is None else whole
         for w in self.windows:
-            (w.table or w.keyed or w.slow).start(after if filled else after + w.window)
+            (w.table or w.keyed or w.slow).start(max(after, self._whole + w.window))
         for w in self._others:
             w.pins.clear()
             for source in w.sources.values():
@@ -335,7 +338,9 @@ class Engine:
     def skip(self, after: int) -> None:
         """Leave out the ticks up to ``after``: the engine is `quiet`, and no row or timer comes before."""
         for w in self.windows:
-            (w.table or w.keyed or w.slow).skip(after)
+            window = w.table or w.keyed or w.slow
+            if window.next <= after:  # not one that waits until it is full
+                window.skip(after)
         self.clock = max(self.clock, after)
 
     # -- the state machine
@@ -367,6 +372,9 @@ class Engine:
 
     def _step(self, t: int, i: int, h: int, s: State, events: list[Event]) -> None:
         trigger = self.triggers[i]
+        if t <= self._whole + trigger.window:
+            self._timer(i, h, self._whole + trigger.window + 1)  # its window is not full yet
+            return
         if s.phase == 2:
             if not s.on and (s.off or trigger.clear is None):
                 events.append(self._event(t, i, h, s, "clear"))
@@ -446,6 +454,14 @@ class Engine:
         return next((source.question for source in w.sources.values()), None) if self.triggers[i].keys else None
 
     # -- an earlier run
+
+    def memory(self) -> list[tuple[int, int, int, int, int, Any]]:
+        """What fires, and what may not fire yet, for `restore`."""
+        found = []
+        for (i, h), s in self.states.items():
+            if s.phase == 2 or s.ready > self.clock:
+                found.append((i, h, s.fired if s.phase == 2 else 0, s.last, s.ready, s.known))
+        return found
 
     def restore(self, earlier: Iterable[tuple[int, int, int, int, int, Any]]) -> None:
         """After a warm-up: the truth of what fires, from the alerts: (trigger, hash, fired, last, ready, known).
