@@ -294,6 +294,11 @@ cdef inline void _gtp(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) no
         s.type = ETH_IP if p[size] >> 4 == 4 else ETH_IP6 if p[size] >> 4 == 6 else 0
 
 
+cdef inline bint is_tunnel_port(uint32_t port) noexcept nogil:
+    """Of UDP: VXLAN, VXLAN-GPE, GENEVE, GTP-U."""
+    return port == 4789 or port == 8472 or port == 4790 or port == 6081 or port == 2152
+
+
 cdef inline void _udp_tunnel(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) noexcept nogil:
     """p: the UDP header.  By destination port, and by what the tunnel's header must look like."""
     cdef uint32_t port, size

@@ -25,7 +25,8 @@ cdef enum:
 NOTES = ("truncated", "malformed", "fragment", "unknown_link", "options", "inner", "time_fixed")
 
 # name, code, bytes a row, offset in Rows; in the order of c_rows.Col
-cdef Rows* _r = NULL
+cdef Rows _example
+cdef Rows* _r = &_example
 cdef list _columns = [
     ("ts", I64, 8, <size_t>_r.ts), ("len", U32, 4, <size_t>_r.len), ("cap_len", U32, 4, <size_t>_r.cap_len),
     ("payload_len", U32, 4, <size_t>_r.payload_len), ("ip_version", U8, 1, <size_t>_r.ip_version),
@@ -50,6 +51,7 @@ cdef list _columns = [
     ("switch_path", U32, 4 * HOPS, <size_t>_r.switch_path), ("queue_depth", U32, 4 * HOPS, <size_t>_r.queue_depth),
     ("file_offset", U64, 8, <size_t>_r.file_offset),
 ]
+_columns = [(name, code, size, place - <size_t>_r) for name, code, size, place in _columns]
 assert len(_columns) == COLS
 
 

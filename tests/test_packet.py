@@ -176,6 +176,28 @@ def test_every_field_of_crafted_packets(packet: tuple[int, bytes, Row], tags: li
     assert parse(frame) == parse(frame, inner=True) == only_set(expected)
 
 
+@given(ip_packets(), st.booleans(), st.lists(st.tuples(st.integers(0, 99), u8), max_size=3), st.data())
+@settings(max_examples=500)
+def test_the_short_way_of_most_frames_is_the_long_way(packet: tuple[int, bytes, Row], stamped: bool,
+                                                      changes: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Plain frames are parsed in one go; the same packet without a link header is not."""
+    kind, whole, _ = packet
+    if stamped:
+        tcp = struct.pack(">HHIIHHHHHHII", 1234, 80, 5, 6, 0x8018, 7, 8, 9, 0x0101, 0x080A, 11, 12) + b"data"
+        kind, whole = 0x0800, ip4_packet(6, tcp)
+    raw = bytearray(whole)
+    for at, value in changes:
+        raw[at % len(raw)] = value
+    assume(raw[0] >> 4 in (4, 6))
+    length = data.draw(st.one_of(st.just(len(raw)), st.integers(0, len(raw) + 9)))
+    cut = data.draw(st.one_of(st.just(len(raw)), st.integers(1, len(raw))))
+    plain = parse(ethernet(bytes(raw[:cut]), kind), length=length + 14)
+    other = parse(bytes(raw[:cut]), link=101, length=length)
+    for name in ("len", "cap_len", "link_type", "eth_src", "eth_dst", "eth_type"):
+        plain.pop(name, None), other.pop(name, None)
+    assert plain == other
+
+
 @given(ip_packets(), st.data())
 @settings(max_examples=300)
 def test_a_cut_packet_has_the_fields_that_are_there(packet: tuple[int, bytes, Row], data: st.DataObject) -> None:
