@@ -192,11 +192,22 @@ cdef inline const uint16_t* chunk_rows(Chunk* c, uint32_t a, uint32_t b) noexcep
 
 # --- building -------------------------------------------------------------------------------------
 
+cdef enum:
+    MOST_APART = 4096               # distinct keys that are counted by their number
+    APART_BITS = 13
+    APART_SLOTS = 8192              # 2 ** APART_BITS, of the table in which they are found: half of it stays empty
+
 cdef struct Sorter:                 # working memory for one block, kept between blocks
-    uint64_t* key                   # BLOCK_ROWS
-    uint64_t* pair                  # BLOCK_ROWS
-    uint64_t* pair2                 # BLOCK_ROWS
-    uint32_t* count                 # 65536
+    uint64_t key[BLOCK_ROWS]
+    uint64_t memory[2][BLOCK_ROWS]
+    uint64_t* pair                  # the two halves of `memory`; sorting exchanges them
+    uint64_t* pair2
+    uint32_t count[BLOCK_ROWS]
+    uint16_t number[BLOCK_ROWS]     # of the key of each row, in the order in which keys come
+    uint64_t distinct[MOST_APART]   # key by number
+    uint32_t tally[MOST_APART]      # rows by number
+    uint64_t slot_key[APART_SLOTS]
+    uint16_t slot[APART_SLOTS]      # number + 1, 0: free
 
 cdef inline void bucketed(uint64_t* key, uint32_t n, uint8_t code, uint64_t bucket) noexcept nogil:
     # Neighbours often share a bucket (time does): divide only when one is left.
@@ -303,28 +314,84 @@ cdef inline void sort_rows(Sorter* s, uint32_t n, uint64_t first) noexcept nogil
         s.pair2 = swap
         shift += 16
 
+cdef inline void sort_keys(Sorter* s, uint32_t n, uint64_t first, uint32_t bits) noexcept nogil:
+    """Numbers 0 .. n-1 by s.key into the low 16 bits of s.pair; equal keys stay in order."""
+    cdef uint32_t i
+    if bits <= 48:
+        for i in range(n):
+            s.pair[i] = (s.key[i] - first) << 16 | i
+        sort_pairs(s, n, bits)
+    else:
+        sort_rows(s, n, first)
+
+cdef inline void put_key(uint8_t* body, uint32_t i, uint64_t key, uint32_t bits) noexcept nogil:
+    if bits <= 32:
+        (<uint32_t*>body)[i] = <uint32_t>key
+    else:
+        (<uint64_t*>body)[i] = key
+
+cdef inline uint32_t tell_apart(Sorter* s, uint32_t n) noexcept nogil:
+    """Number the distinct keys, and count the rows of each: how many there are; 0: more than MOST_APART."""
+    cdef uint32_t i, at, number, found = 0
+    cdef uint64_t k
+    memset(s.slot, 0, sizeof(s.slot))
+    for i in range(n):
+        k = s.key[i]
+        at = <uint32_t>(k * <uint64_t>0x9E3779B97F4A7C15u >> (64 - APART_BITS))
+        while s.slot[at] and s.slot_key[at] != k:
+            at = (at + 1) & (APART_SLOTS - 1)
+        if not s.slot[at]:
+            if found == MOST_APART:
+                return 0
+            s.slot_key[at] = s.distinct[found] = k
+            s.tally[found] = 0
+            found += 1
+            s.slot[at] = <uint16_t>found
+        number = s.slot[at] - 1
+        s.number[i] = <uint16_t>number
+        s.tally[number] += 1
+    return found
+
 cdef inline uint32_t build_chunk(Sorter* s, const uint8_t* column, uint32_t n, uint8_t code, uint32_t size,
                                  uint64_t bucket, uint64_t base, uint8_t* out) noexcept nogil:
     """The chunk of a column of n >= 1 rows, into `out` (CHUNK_MOST bytes); returns its length."""
     cdef ChunkHeader* h = <ChunkHeader*>out
     cdef uint64_t first, last, k, before
     cdef uint32_t i, j, keys, bits, at, sums, checked, g, m, total
-    cdef uint32_t* count32
     cdef uint8_t* body
     cdef uint16_t* start
     cdef uint16_t* row
+    cdef bint in_order
     order_keys(s.key, column, n, code, size)
     if bucket > 1:
         bucketed(s.key, n, code, bucket)
+    in_order = rising(s.key, n)
+    keys = 0 if in_order else tell_apart(s, n)
+    if keys:
+        memcpy(s.key, s.distinct, keys * 8)
     first = last = s.key[0]
-    for i in range(n):
+    for i in range(keys if keys else n):
         k = s.key[i]
         first = k if k < first else first
         last = k if k > last else last
     bits = bits_of(last - first)
-    keys = 0
     # Count the keys, then lay out, then fill: what is counted lands in s.count or in s.pair.
-    if bits <= 16 and not rising(s.key, n):
+    if keys:                                # few: sort them, each row knows the number of its key
+        sort_keys(s, keys, first, bits)
+        body = chunk_layout(h, n, keys, 4 if bits <= 32 else 8, first, last, base, &start, &row)
+        at = 0
+        for i in range(keys):
+            j = s.pair[i] & 0xFFFF
+            put_key(body, i, s.key[j] - first, bits)
+            start[i] = <uint16_t>at
+            m = s.tally[j]
+            s.tally[j] = at
+            at += m
+        for i in range(n):
+            j = s.number[i]
+            row[s.tally[j]] = <uint16_t>i
+            s.tally[j] += 1
+    elif bits <= 16 and not in_order:
         total = <uint32_t>(last - first) + 1
         memset(s.count, 0, total * 4)
         for i in range(n):
@@ -332,12 +399,11 @@ cdef inline uint32_t build_chunk(Sorter* s, const uint8_t* column, uint32_t n, u
         for i in range(total):
             keys += s.count[i] != 0
         body = chunk_layout(h, n, keys, 4, first, last, base, &start, &row)
-        count32 = <uint32_t*>body
         at = j = 0
         for i in range(total):
             m = s.count[i]
             if m:
-                count32[j] = i
+                put_key(body, j, i, bits)
                 start[j] = <uint16_t>at
                 j += 1
             s.count[i] = at
@@ -347,15 +413,11 @@ cdef inline uint32_t build_chunk(Sorter* s, const uint8_t* column, uint32_t n, u
             row[s.count[j]] = <uint16_t>i
             s.count[j] += 1
     else:
-        if rising(s.key, n):
+        if in_order:
             for i in range(n):
                 s.pair[i] = i
-        elif bits <= 48:
-            for i in range(n):
-                s.pair[i] = (s.key[i] - first) << 16 | i
-            sort_pairs(s, n, bits)
         else:
-            sort_rows(s, n, first)
+            sort_keys(s, n, first, bits)
         before = ~s.key[s.pair[0] & 0xFFFF]
         for i in range(n):
             k = s.key[s.pair[i] & 0xFFFF]
@@ -368,10 +430,7 @@ cdef inline uint32_t build_chunk(Sorter* s, const uint8_t* column, uint32_t n, u
             row[i] = <uint16_t>s.pair[i]
             k = s.key[row[i]]
             if k != before:
-                if bits <= 32:
-                    (<uint32_t*>body)[j] = <uint32_t>(k - first)
-                else:
-                    (<uint64_t*>body)[j] = k - first
+                put_key(body, j, k - first, bits)
                 start[j] = <uint16_t>i
                 j += 1
                 before = k

@@ -18,8 +18,8 @@ from c_atomic cimport store_release
 from c_block cimport BLOCK_ROWS, Column
 from c_crc cimport crc32c
 from c_fault cimport fault_point
-from c_postings cimport (CHUNK_MOST, Chunk, ChunkHeader, build_chunk, chunk_check, chunk_key, chunk_open, chunk_rows,
-                         chunk_start, rows_at)
+from c_postings cimport (CHUNK_MOST, Chunk, ChunkHeader, Sorter, build_chunk, chunk_check, chunk_key, chunk_open,
+                         chunk_rows, chunk_start, rows_at)
 from confluo_tools.core.block cimport Block
 cimport cython
 import os
@@ -214,20 +214,17 @@ cdef class Postings:
 
 @cython.final
 cdef class Builder:
-    """Appends blocks to posting files.  Keeps the working memory (3 MiB) of the sort."""
+    """Appends blocks to posting files.  Keeps the working memory (2 MiB) of the sort."""
 
     def __cinit__(self):
-        self.memory = <uint8_t*>malloc(3 * BLOCK_ROWS * 8 + BLOCK_ROWS * 4)
+        self.sorter = <Sorter*>malloc(sizeof(Sorter))
         self.out = <uint8_t*>malloc(CHUNK_MOST)
-        if self.memory == NULL or self.out == NULL:
+        if self.sorter == NULL or self.out == NULL:
             raise MemoryError
-        self.sorter.key = <uint64_t*>self.memory
-        self.sorter.pair = self.sorter.key + BLOCK_ROWS
-        self.sorter.pair2 = self.sorter.pair + BLOCK_ROWS
-        self.sorter.count = <uint32_t*>(self.sorter.pair2 + BLOCK_ROWS)
+        self.sorter.pair, self.sorter.pair2 = self.sorter.memory[0], self.sorter.memory[1]
 
     def __dealloc__(self):
-        free(self.memory)
+        free(self.sorter)
         free(self.out)
 
     cdef Column* column(self, Block block, int column, uint64_t bucket) except NULL:
@@ -244,7 +241,7 @@ cdef class Builder:
         cdef uint32_t n
         cdef Column* c = self.column(block, column, bucket)
         with nogil:
-            n = build_chunk(&self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base, self.out)
+            n = build_chunk(self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base, self.out)
         return self.out[:n]
 
     def append(self, int fd, int number, Block block, int column, uint64_t bucket):
@@ -279,7 +276,7 @@ cdef class Builder:
                 at = ((e - 1).offset + (e - 1).bytes + 63) // 64 * 64
             with nogil:
                 if block is not None:
-                    n = build_chunk(&self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base,
+                    n = build_chunk(self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base,
                                     self.out)
                     error = _write(fd, self.out, n, at)
                 if not error:

@@ -29,7 +29,6 @@ cdef class Postings:
     cdef Chunk* aim(self, Chunk* own, int number, uint64_t base) noexcept nogil
 
 cdef class Builder:
-    cdef Sorter sorter
-    cdef uint8_t* memory
+    cdef Sorter* sorter
     cdef uint8_t* out
     cdef Column* column(self, Block block, int column, uint64_t bucket) except NULL
