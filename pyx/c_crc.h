@@ -61,6 +61,9 @@ static inline uint32_t cfl_crc_append_zeros(int which, uint32_t crc) {
 __attribute__((target("sse4.2"))) static uint32_t cfl_crc_page_hard(const uint8_t *p) {
     uint64_t a = 0xFFFFFFFFu, b = 0, c = 0, u, v, w;
     const uint8_t *q = p + CFL_PAGE - 2 * CFL_THIRD, *r = q + CFL_THIRD;
+    /* From memory, line after line is read 2.5 times as fast as from three places in turn: fetch the page first. */
+    for (int i = 0; i < CFL_PAGE; i += 64)
+        (void)*(const volatile uint8_t *)(p + i);
     for (int i = 0; i < 2; i++, p += 8) {     /* the first part is 16 bytes longer */
         memcpy(&u, p, 8);
         a = _mm_crc32_u64(a, u);
