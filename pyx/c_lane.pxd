@@ -57,7 +57,7 @@ cdef extern from *:
 cdef enum:
     SHORT_FREEZE_NS = 20000             # how long an append waits for a thaw before it leaves its rows to the feeder
     FIRST_FEED = 1024                   # rows after which the first block of a writer is worth preparing
-    BLANK = 1 << 20                     # bytes of zeros written at once
+    BLANK = 1 << 18                     # bytes of zeros written at once, between multiples of that
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_t:
@@ -456,7 +456,7 @@ cdef inline void _blank(Lane* lane, int fd, uint64_t at, uint64_t stop) noexcept
     """
     cdef uint64_t n
     while at < stop:
-        n = min(stop - at, <uint64_t>BLANK)
+        n = min(stop - at, BLANK - at % BLANK)
         if pwrite(fd, lane.blank, n, at) != <int64_t>n:
             return                                  # touching the pages does as well
         at += n
