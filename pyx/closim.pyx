@@ -325,7 +325,7 @@ cdef class Closim:
         # least / u with u above least / most: density 1 / x**2, cut off at most.
         cdef uint64_t low = (<uint64_t>self.least_packets << 32) // self.most_packets
         cdef uint64_t u = low + below(r, (<uint64_t>1 << 32) - low) + 1
-        return min(<uint32_t>((<uint64_t>self.least_packets << 32) // u), self.most_packets)
+        return max(min(<uint32_t>((<uint64_t>self.least_packets << 32) // u), self.most_packets), self.least_packets)
 
     cdef uint32_t _destination(self, uint32_t tor) noexcept nogil:
         # Another ToR: of the hot ones with the chance `skew`, else of the others; of all when a group has no other.
