@@ -1,4 +1,4 @@
-"""gzip and zstd: compressed pieces of an input into plain ones, told by the first bytes and never by a name."""
+"""gzip, zstd and xz: compressed pieces of an input into plain ones, told by the first bytes and never by a name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from confluo_tools.errors import FormatError
 
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-LONGEST_MAGIC = len(ZSTD)
-SLICE = 4096  # bytes given to zstd at a time, which may become 32,768 times as many
-WINDOW = 1 << 27  # bytes of memory that a zstd frame may ask for
+GZIP, ZSTD, XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"
+LONGEST_MAGIC = len(XZ)
+SLICE = 4096  # bytes given to zstd and xz at a time, which may become 32,768 times as many
+WINDOW = 1 << 27  # bytes of memory that a zstd frame or an xz block may ask for
 
 
 class Damage(Exception):
@@ -18,12 +18,12 @@ class Damage(Exception):
 
 
 def compression(head: bytes) -> str:
-    """gzip, zstd or '' (neither), from the first `LONGEST_MAGIC` bytes."""
-    return "gzip" if head[:2] == GZIP else "zstd" if head[:4] == ZSTD else ""
+    """gzip, zstd, xz or '' (none of them), from the first `LONGEST_MAGIC` bytes."""
+    return "gzip" if head[:2] == GZIP else "zstd" if head[:4] == ZSTD else "xz" if head[:6] == XZ else ""
 
 
 def plain(kind: str, pieces: Iterable[bytes], size: int, name: str = "") -> Iterator[bytes]:
-    """The plain bytes, about ``size`` at a time: gzip members or zstd frames, one after the other.
+    """The plain bytes, about ``size`` at a time: gzip members, zstd frames or xz streams, one after the other.
 
     All that a compressed piece gives is out before the next is asked for.  Zeros behind gzip data (tapes, block
     devices) are left alone.  Raises Damage after the last good bytes; FormatError when zstd is not installed.
@@ -37,6 +37,10 @@ def plain(kind: str, pieces: Iterable[bytes], size: int, name: str = "") -> Iter
         except ImportError:
             raise FormatError("is zstd-compressed", where=name, hint="pip install zstandard") from None
         broken = (ZstdError,)
+    if kind == "xz":
+        import lzma
+
+        broken = (lzma.LZMAError,)
     engine: Any = None
     begun, left = False, b""
     more = iter(pieces)
@@ -51,14 +55,19 @@ def plain(kind: str, pieces: Iterable[bytes], size: int, name: str = "") -> Iter
                         break
                     _only_zeros(data, more)
                     return
-                engine = (
-                    zlib.decompressobj(31)
-                    if kind == "gzip"
-                    else ZstdDecompressor(max_window_size=WINDOW).decompressobj()
-                )
+                if begun and kind == "xz":  # padding: zeros, four at a time
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        break
+                if kind == "gzip":
+                    engine = zlib.decompressobj(31)
+                elif kind == "zstd":
+                    engine = ZstdDecompressor(max_window_size=WINDOW).decompressobj()
+                else:
+                    engine = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
                 begun = True
             try:
-                out, data = (_inflate if kind == "gzip" else _zstd)(engine, data, size)
+                out, data = (_inflate if kind == "gzip" else _sliced)(engine, data, size)
             except broken as e:
                 raise Damage(f"the {kind} data are damaged ({e})") from None
             if engine.eof:
@@ -80,7 +89,7 @@ def _inflate(engine: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
     return out, engine.unused_data if engine.eof else engine.unconsumed_tail
 
 
-def _zstd(engine: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
+def _sliced(engine: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
     out: list[bytes] = []
     given, got = 0, 0
     view = memoryview(data)

@@ -1,0 +1,38 @@
+from collections.abc import Mapping
+from typing import final
+
+from confluo_tools.core.block import Block
+
+def run(block: Block, start: int, epoch: int) -> tuple[int, int]: ...
+@final
+class Tally:
+    switches: bool
+    healthy: int
+    keep: bool
+    flows: int
+    failures: int
+    kept_rows: int
+    kept: list[Block]
+    records: int
+    sent: int
+    lost: int
+    healthy_flows: int
+    repeated: int
+    partial: int
+    loops: int
+    cut: int
+    pathless: int
+    placeless: int
+    def __init__(
+        self, *, switches: bool = False, healthy: int = 1, keep: bool = False, alias: Mapping[int, int] | None = None
+    ) -> None: ...
+    @property
+    def components(self) -> int: ...
+    def add(self, block: Block, start: int, end: int) -> None: ...
+    def key(self, number: int) -> tuple[int, int]: ...
+    def find(self, a: int, b: int) -> int: ...
+    def truth(self) -> list[tuple[int, int]]: ...
+    def addresses(self) -> dict[int, bytes]: ...
+    def flow_of(self, row: int) -> int: ...
+    def flow(self, number: int) -> tuple[tuple[int, ...], int, int, int, tuple[int, int] | None, bool]: ...
+    def healthy_pairs(self) -> list[tuple[int, int, int, int]]: ...

@@ -1,0 +1,498 @@
+"""What a tally says: components to blame, by votes, by coverage or by likelihood; algo/voting.py defines them."""
+
+from libc.math cimport exp, log, log1p
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from confluo_tools.core.votes cimport NONE, WHOLE, Seen, Tally
+cimport cython
+
+cdef enum:
+    GRID = 16                           # drop rates that are tried where only shares of paths are known
+    ROUNDS = 5
+
+cdef double LOWEST = -1e300
+
+
+cdef struct Share:                      # components that a flow between two ToRs crosses with the same chance
+    double f
+    uint32_t start
+    uint32_t n
+
+cdef struct Pair:                       # two ToRs: their shares, and flows without loss by what they sent
+    uint32_t share
+    uint32_t shares
+    uint64_t entry
+    uint64_t entries
+
+cdef struct Entry:
+    double sent
+    double times
+
+
+@cython.final
+cdef class Judge:
+    """Judgements of one tally.  ``routes``: {(src_tor, dst_tor): {(a, b): share}}, for healthy flows without paths."""
+
+    cdef readonly Tally tally
+    cdef uint32_t links                 # components
+    cdef uint64_t* start                # of the flows of each
+    cdef uint32_t* member
+    cdef uint64_t* vote0                # votes before any were taken back, in parts of WHOLE
+    cdef uint32_t* by                   # of each flow: the component that explains it, or NONE
+    cdef uint8_t* blamed
+    cdef double* shared                 # packets that healthy flows sent through a component, in the mean
+    cdef double* weight                 # of each flow, in the model
+    cdef double* score
+    cdef double* lost                   # of unexplained flows, by component
+    cdef double* sent                   # with what was sent by healthy ones
+    cdef double* grid                   # GRID log-likelihoods of healthy flows for each component
+    cdef double rate_of[GRID]
+    cdef Pair* pair
+    cdef uint32_t pairs
+    cdef Share* share
+    cdef uint32_t* shared_part
+    cdef Entry* entry
+    cdef readonly uint64_t unrouted     # healthy flows between ToRs that `routes` does not know
+    cdef readonly double p_g, p_b, prior
+
+    def __cinit__(self, Tally tally not None, routes=None):
+        cdef uint64_t n = tally.flows, total = 0, i, j
+        cdef uint32_t c
+        cdef Seen* s
+        self.tally, self.links = tally, tally.table.count
+        self.start = <uint64_t*>calloc(self.links + 2, 8)
+        self.vote0 = <uint64_t*>calloc(self.links + 1, 8)
+        self.by = <uint32_t*>malloc((n + 1) * 4)
+        self.blamed = <uint8_t*>calloc(self.links + 1, 1)
+        self.shared = <double*>calloc(self.links + 1, 8)
+        self.weight = <double*>calloc(n + 1, 8)
+        self.score = <double*>calloc(self.links + 1, 8)
+        self.lost = <double*>calloc(self.links + 1, 8)
+        self.sent = <double*>calloc(self.links + 1, 8)
+        for i in range(n):
+            total += tally.seen[i].n
+        self.member = <uint32_t*>malloc((total + 1) * 4)
+        if (self.start == NULL or self.vote0 == NULL or self.by == NULL or self.blamed == NULL or self.shared == NULL
+                or self.weight == NULL or self.score == NULL or self.lost == NULL or self.sent == NULL
+                or self.member == NULL):
+            raise MemoryError(f"{n} flows with loss")
+        with nogil:
+            for i in range(n):
+                s = &tally.seen[i]
+                for j in range(s.n):
+                    c = tally.part[s.start + j]
+                    self.start[c + 2] += 1
+                    self.vote0[c] += <uint64_t>WHOLE // max(s.hops, 1)
+            for i in range(2, <uint64_t>self.links + 2):
+                self.start[i] += self.start[i - 1]
+            for i in range(n):
+                s = &tally.seen[i]
+                for j in range(s.n):
+                    c = tally.part[s.start + j]
+                    self.member[self.start[c + 1]] = <uint32_t>i
+                    self.start[c + 1] += 1
+        self._clear()
+        if tally.pairs.count:
+            self._route(routes or {})
+
+    def __dealloc__(self):
+        free(self.start)
+        free(self.member)
+        free(self.vote0)
+        free(self.by)
+        free(self.blamed)
+        free(self.shared)
+        free(self.weight)
+        free(self.score)
+        free(self.lost)
+        free(self.sent)
+        free(self.grid)
+        free(self.pair)
+        free(self.share)
+        free(self.shared_part)
+        free(self.entry)
+
+    cdef void _clear(self) noexcept nogil:
+        memset(self.blamed, 0, self.links)
+        memset(self.by, 0xFF, self.tally.flows * 4)
+
+    cdef _route(self, dict routes):
+        # Groups the healthy flows by their ToRs, and the components of a pair by the chance to cross them.
+        cdef Tally t = self.tally
+        cdef uint64_t i, n = t.pairs.count, key, at = 0, sent
+        cdef uint32_t c
+        cdef dict place = {}, groups
+        cdef list known = [], order = sorted(range(n), key=lambda k: t.pairs.keys[2 * k])
+        cdef double f
+        shares, parts = [], []
+        self.entry = <Entry*>malloc((n + 1) * sizeof(Entry))
+        if self.entry == NULL:
+            raise MemoryError
+        for number in order:
+            i = number
+            key, sent = t.pairs.keys[2 * i], t.pairs.keys[2 * i + 1]
+            if key not in place:
+                route = routes.get((key >> 32, key & 0xFFFFFFFFu))
+                place[key] = None if route is None else len(known)
+                if route is not None:
+                    groups = {}
+                    for (a, b), f in route.items():
+                        c = t._find(a if t.switches else <uint64_t>a << 32 | <uint64_t>b)
+                        if c != NONE:
+                            groups.setdefault(f, []).append(c)
+                    known.append((len(shares), len(groups), at))
+                    for f, members in sorted(groups.items()):
+                        shares.append((f, len(parts), len(members)))
+                        parts += members
+            if place[key] is None:
+                self.unrouted += t.times[i]
+                continue
+            self.entry[at].sent, self.entry[at].times = <double>sent, <double>t.times[i]
+            at += 1
+        self.pairs = len(known)
+        self.pair = <Pair*>calloc(len(known) + 1, sizeof(Pair))
+        self.share = <Share*>calloc(len(shares) + 1, sizeof(Share))
+        self.shared_part = <uint32_t*>malloc((len(parts) + 1) * 4)
+        if self.pair == NULL or self.share == NULL or self.shared_part == NULL:
+            raise MemoryError
+        for i in range(<uint64_t>len(known)):
+            self.pair[i].share, self.pair[i].shares, self.pair[i].entry = known[i]
+            self.pair[i].entries = (known[i + 1][2] if i + 1 < <uint64_t>len(known) else at) - self.pair[i].entry
+        for i in range(<uint64_t>len(shares)):
+            self.share[i].f, self.share[i].start, self.share[i].n = shares[i]
+        for i in range(<uint64_t>len(parts)):
+            self.shared_part[i] = parts[i]
+        self._spread()
+
+    cdef void _spread(self) noexcept nogil:
+        cdef uint64_t e
+        cdef uint32_t i, j, k
+        cdef double all
+        for i in range(self.pairs):
+            all = 0
+            for e in range(self.pair[i].entry, self.pair[i].entry + self.pair[i].entries):
+                all += self.entry[e].sent * self.entry[e].times
+            for j in range(self.pair[i].share, self.pair[i].share + self.pair[i].shares):
+                for k in range(self.share[j].n):
+                    self.shared[self.shared_part[self.share[j].start + k]] += self.share[j].f * all
+
+    cdef void _healthy(self, double p_b, double p_g, double* out, uint32_t step) noexcept nogil:
+        # Adds, for each component, the log-likelihood ratio of the healthy flows whose path is not known.
+        cdef double c = log1p(-p_b) - log1p(-p_g), f, total
+        cdef uint64_t e
+        cdef uint32_t i, j, k
+        for i in range(self.pairs):
+            for j in range(self.pair[i].share, self.pair[i].share + self.pair[i].shares):
+                f, total = self.share[j].f, 0
+                for e in range(self.pair[i].entry, self.pair[i].entry + self.pair[i].entries):
+                    total += self.entry[e].times * (
+                        self.entry[e].sent * c if f >= 1 else log(1 - f + f * exp(self.entry[e].sent * c)))
+                for k in range(self.share[j].n):
+                    out[<size_t>self.shared_part[self.share[j].start + k] * step] += total
+
+    cdef uint32_t _best(self, const double* score) noexcept nogil:
+        # The largest, of those not blamed that have flows; of equals the smallest key.  NONE: there is none.
+        cdef uint32_t i, best = NONE
+        for i in range(self.links):
+            if self.blamed[i] or self.start[i] == self.start[i + 1]:
+                continue
+            if best == NONE or score[i] > score[best] or (
+                    score[i] == score[best] and self.tally.table.keys[i] < self.tally.table.keys[best]):
+                best = i
+        return best
+
+    # -- 007
+
+    def vote(self, double threshold, double floor, *, bint remove=True, bint running=True):
+        """Algorithm 1: [(component, votes at its turn)].  ``remove``: flows it explains; else nothing is adjusted."""
+        cdef uint64_t* votes = <uint64_t*>malloc((<size_t>self.links + 1) * 8)
+        cdef uint64_t left = 0, first, i, j, w
+        cdef uint32_t best, c, f
+        cdef Seen* s
+        if votes == NULL:
+            raise MemoryError
+        out = []
+        try:
+            self._clear()
+            memcpy(votes, self.vote0, <size_t>self.links * 8)
+            for i in range(self.links):
+                left += votes[i]
+            first = left
+            while True:
+                with nogil:
+                    for i in range(self.links):
+                        self.score[i] = <double>votes[i]
+                    best = self._best(self.score)
+                if best == NONE or votes[best] == 0 or votes[best] <= floor * WHOLE:
+                    break
+                if votes[best] < threshold * (left if running and remove else first):
+                    break
+                out.append((best, <double>votes[best] / WHOLE))
+                with nogil:
+                    self.blamed[best] = 1
+                    for i in range(self.start[best], self.start[best + 1]):
+                        f = self.member[i]
+                        if self.by[f] != NONE:
+                            continue
+                        self.by[f] = best
+                        if not remove:
+                            continue
+                        s = &self.tally.seen[f]
+                        w = <uint64_t>WHOLE // max(s.hops, 1)
+                        for j in range(s.n):
+                            c = self.tally.part[s.start + j]
+                            votes[c] -= w
+                            left -= w
+            with nogil:
+                for i in range(self.links):
+                    self.score[i] = <double>votes[i] / WHOLE
+            return out
+        finally:
+            free(votes)
+
+    def explain(self, list blamed):
+        """The same state after components were blamed by somebody else, in this order."""
+        cdef uint64_t i
+        cdef uint32_t c
+        self._clear()
+        for number in blamed:
+            c = number
+            if c >= self.links:
+                raise IndexError(number)
+            self.blamed[c] = 1
+            for i in range(self.start[c], self.start[c + 1]):
+                if self.by[self.member[i]] == NONE:
+                    self.by[self.member[i]] = c
+
+    def cover(self):
+        """Algorithm 2: [(component, flows it explains)]."""
+        cdef uint32_t best
+        cdef uint64_t i
+        self._clear()
+        out = []
+        for i in range(self.links):
+            self.score[i] = <double>(self.start[i + 1] - self.start[i])
+        while True:
+            with nogil:
+                best = self._best(self.score)
+            if best == NONE or self.score[best] == 0:
+                return out
+            out.append((best, self.score[best]))
+            with nogil:
+                self._take(best, False)
+
+    cdef void _take(self, uint32_t best, bint weighted) noexcept nogil:
+        # `best` is blamed: what it explains does not count for others any more.
+        cdef uint64_t i, j
+        cdef uint32_t f, c
+        cdef Seen* s
+        self.blamed[best] = 1
+        for i in range(self.start[best], self.start[best + 1]):
+            f = self.member[i]
+            if self.by[f] != NONE:
+                continue
+            self.by[f] = best
+            s = &self.tally.seen[f]
+            for j in range(s.n):
+                c = self.tally.part[s.start + j]
+                self.score[c] -= self.weight[f] if weighted else 1.0
+                self.lost[c] -= <double>s.lost
+                self.sent[c] -= <double>s.sent
+
+    # -- likelihood
+
+    def mle(self, double p_b, double p_g, double prior):
+        """Greedy maximum likelihood with given drop rates: [(component, logarithm of the odds)]."""
+        cdef double up = log(p_b / p_g), down = log1p(-p_b) - log1p(-p_g)
+        cdef Tally t = self.tally
+        cdef uint32_t best, c
+        cdef uint64_t i, j
+        cdef Seen* s
+        if not 0 < p_g < p_b < 1:
+            raise ValueError(f"p_g {p_g}, p_b {p_b}")
+        self.p_b, self.p_g, self.prior = p_b, p_g, prior
+        out = []
+        with nogil:
+            self._clear()
+            self._packets()
+            for i in range(self.links):
+                self.score[i] = prior + <double>t.good[i] * down
+            self._healthy(p_b, p_g, self.score, 1)
+            for i in range(t.flows):
+                s = &t.seen[i]
+                self.weight[i] = <double>s.lost * up + <double>(s.sent - s.lost) * down
+                for j in range(s.n):
+                    c = t.part[s.start + j]
+                    self.score[c] += self.weight[i]
+        while True:
+            with nogil:
+                best = self._best(self.score)
+            if best == NONE or self.score[best] <= 0 or self.lost[best] < 0.5:
+                return out
+            out.append((best, self.score[best]))
+            with nogil:
+                self._take(best, True)
+
+    cdef void _packets(self) noexcept nogil:
+        cdef uint64_t i, j
+        cdef uint32_t c
+        cdef Seen* s
+        for i in range(self.links):
+            self.lost[i], self.sent[i] = 0, <double>self.tally.good[i] + self.shared[i]
+        for i in range(self.tally.flows):
+            s = &self.tally.seen[i]
+            for j in range(s.n):
+                c = self.tally.part[s.start + j]
+                self.lost[c] += <double>s.lost
+                self.sent[c] += <double>s.sent
+
+    cdef void _ratios(self, double p_g, double prior, double ratio) noexcept nogil:
+        # The score of each component at the drop rate that suits it best.
+        cdef uint32_t i
+        cdef int k
+        cdef double p, n, b, value, g, least = p_g * ratio
+        for i in range(self.links):
+            b, n = self.lost[i], self.sent[i]
+            if self.blamed[i] or b < 0.5:
+                self.score[i] = LOWEST
+                continue
+            p = min(b / n, 0.999999)
+            if self.pairs == 0:
+                self.score[i] = LOWEST if p <= least else (
+                    prior + b * log(p / p_g) + (n - b) * (log1p(-p) - log1p(-p_g)))
+                continue
+            g = n - b - self.shared[i]  # those of known paths
+            value = LOWEST
+            for k in range(GRID):
+                p = self.rate_of[k]
+                if p > least:
+                    value = max(value, prior + b * log(p / p_g) + g * (log1p(-p) - log1p(-p_g))
+                                + self.grid[<size_t>i * GRID + k])
+            self.score[i] = value
+
+    cdef int _pass(self, double* p_g, double prior, double ratio, bint moving, uint32_t* out, double* score,
+                   uint32_t most) noexcept nogil:
+        # One greedy run; how many were blamed.  `moving`: the rate of good links follows what is left.
+        cdef double lost = <double>self.tally.lost, sent = <double>self.tally.sent, p = p_g[0], of = 0
+        cdef uint32_t best, n = 0
+        cdef int k
+        self._clear()
+        self._packets()
+        while n < most:
+            if self.pairs and (n == 0 or p < 0.9 * of or p > 1.1 * of):  # the costly part: not for every little step
+                of = p
+                memset(self.grid, 0, <size_t>self.links * GRID * 8)
+                for k in range(GRID):
+                    self.rate_of[k] = min(0.999, max(p, 1e-9) * exp(log(0.9 / max(p, 1e-9)) * (k + 0.5) / GRID))
+                    self._healthy(self.rate_of[k], p, self.grid + k, GRID)
+            self._ratios(p, prior, ratio)
+            best = self._best(self.score)
+            if best == NONE or self.score[best] <= 0:
+                break
+            out[n], score[n] = best, self.score[best]
+            n += 1
+            lost -= self.lost[best]
+            sent = max(sent - self.sent[best], lost)
+            self._take(best, False)
+            if moving:
+                p = min((lost + 0.5) / (sent + 1), 0.5)
+        p_g[0] = min((lost + 0.5) / (sent + 1), 0.5)
+        return <int>n
+
+    def fit(self, double prior, double ratio):
+        """Greedy maximum likelihood, the drop rate of each bad component and that of good paths fitted.
+
+        The rate of good paths begins as that of all flows and falls with each component that is blamed; then the run
+        is repeated with the rate that was found until both agree.  ``ratio``: how much worse than that bad is.
+        """
+        cdef uint32_t* picks = <uint32_t*>malloc((<size_t>self.links + 1) * 4)
+        cdef double* score = <double*>malloc((<size_t>self.links + 1) * 8)
+        cdef double p_g, before
+        cdef int n, i
+        try:
+            if picks == NULL or score == NULL:
+                raise MemoryError
+            if self.pairs and self.grid == NULL:
+                self.grid = <double*>malloc(<size_t>self.links * GRID * 8)
+                if self.grid == NULL:
+                    raise MemoryError
+            self.prior, self.p_b = prior, 0
+            p_g = min((<double>self.tally.lost + 0.5) / (<double>self.tally.sent + 1), 0.5)
+            with nogil:
+                n = self._pass(&p_g, prior, 1, True, picks, score, self.links)
+            last = None
+            for _ in range(ROUNDS):
+                before = p_g
+                with nogil:
+                    n = self._pass(&p_g, prior, ratio, False, picks, score, self.links)
+                found = [picks[i] for i in range(n)]
+                if found == last:
+                    break
+                last = found
+            self.p_g = before
+            return [(picks[i], score[i]) for i in range(n)]
+        finally:
+            free(picks)
+            free(score)
+
+    # -- what came out
+
+    def votes(self):
+        """[votes] of all components before any were taken back."""
+        cdef uint32_t i
+        return [<double>self.vote0[i] / WHOLE for i in range(self.links)]
+
+    def left(self):
+        """[score] of all components after the last that was blamed."""
+        cdef uint32_t i
+        return [self.score[i] for i in range(self.links)]
+
+    def crossing(self, uint32_t number):
+        """(flows with loss, what they lost, what they sent, what healthy flows sent) through a component."""
+        cdef uint64_t i, lost = 0, sent = 0
+        if number >= self.links:
+            raise IndexError(number)
+        for i in range(self.start[number], self.start[number + 1]):
+            lost += self.tally.seen[self.member[i]].lost
+            sent += self.tally.seen[self.member[i]].sent
+        return (self.start[number + 1] - self.start[number], lost, sent,
+                <double>self.tally.good[number] + self.shared[number])
+
+    def explained(self, uint32_t number):
+        """(flows, what they lost, what they sent) that this component explains."""
+        cdef uint64_t i, lost = 0, sent = 0, n = 0
+        cdef uint32_t f
+        if number >= self.links:
+            raise IndexError(number)
+        for i in range(self.start[number], self.start[number + 1]):
+            f = self.member[i]
+            if self.by[f] == number:
+                n += 1
+                lost += self.tally.seen[f].lost
+                sent += self.tally.seen[f].sent
+        return n, lost, sent
+
+    def by_votes(self, uint64_t number, double lone=-1.0):
+        """(component with most votes on the flow's path, its votes); -1: noise, only itself voted or ``lone`` votes."""
+        cdef Seen* s
+        cdef uint32_t best = NONE, c
+        cdef uint64_t j, most = 0, own
+        if number >= self.tally.flows:
+            raise IndexError(number)
+        s = &self.tally.seen[number]
+        own = <uint64_t>WHOLE // max(s.hops, 1)
+        for j in range(s.n):
+            c = self.tally.part[s.start + j]
+            if best == NONE or self.vote0[c] > most or (
+                    self.vote0[c] == most and self.tally.table.keys[c] < self.tally.table.keys[best]):
+                best, most = c, self.vote0[c]
+        if most <= (own if lone < 0 else lone * WHOLE):
+            return -1, <double>most / WHOLE
+        return best, <double>most / WHOLE
+
+    def by_blame(self, uint64_t number):
+        """The first component to be blamed that explains the flow, or -1: noise."""
+        if number >= self.tally.flows:
+            raise IndexError(number)
+        return -1 if self.by[number] == NONE else <int>self.by[number]

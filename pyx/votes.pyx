@@ -1,0 +1,400 @@
+"""Flows of an epoch, tallied: components are numbered, flows with loss keep their paths, the others are added up.
+
+What is concluded from it is core.blame's; the definitions stand in algo/voting.py.
+"""
+
+import os
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+from c_hash cimport Table, hash1, hash2, mum, table_find1, table_find2
+from confluo_tools.core.block cimport Block, Picks
+from confluo_tools.core.groups cimport table_free, table_room
+cimport cython
+
+cdef enum:
+    CHUNK = 128                         # rows for which room is made at a time
+    FLOW = 1
+    FAILED = 2
+    PARTIAL = 1                         # notes
+    LOOP = 2
+    NOISE = 16
+
+cdef tuple COLUMNS = (
+    "ts", "kind", "notes", "ip_version", "proto", "src_ip", "src_ip6", "dst_ip", "dst_ip6", "src_port", "dst_port",
+    "sent", "lost", "hops", "path", "path6", "src_tor", "dst_tor", "link_a", "link_b", "rate")
+cdef tuple WIDTHS = (8, 1, 1, 1, 1, 4, 16, 4, 16, 2, 2, 4, 4, 1, 4 * HOPS, 16 * HOPS, 4, 4, 4, 4, 8)
+
+
+cdef int _grow(void** p, uint64_t* room, uint64_t need, size_t size) noexcept nogil:
+    cdef uint64_t more
+    cdef void* fresh
+    if need <= room[0]:
+        return 0
+    more = max(need, room[0] + room[0] // 2, 256)
+    fresh = realloc(p[0], more * size)
+    if fresh == NULL:
+        return -1
+    memset(<uint8_t*>fresh + room[0] * size, 0, (more - room[0]) * size)
+    p[0], room[0] = fresh, more
+    return 0
+
+
+cdef const uint8_t* _column(Block block, str name, size_t width) except NULL:
+    cdef int i = block.layout.index(name)
+    if block.layout.column[i].width != width:
+        raise ValueError(f"column {name} has another type")
+    return block.col[i]
+
+
+cdef int _columns(Block block, Rows* c) except -1:
+    cdef const uint8_t* p[21]
+    cdef int i
+    for i in range(21):
+        p[i] = _column(block, COLUMNS[i], WIDTHS[i])
+    c.ts, c.kind, c.notes, c.version, c.proto = <const int64_t*>p[0], p[1], p[2], p[3], p[4]
+    c.src, c.src6, c.dst, c.dst6 = <const uint32_t*>p[5], p[6], <const uint32_t*>p[7], p[8]
+    c.sport, c.dport = <const uint16_t*>p[9], <const uint16_t*>p[10]
+    c.sent, c.lost, c.hops = <const uint32_t*>p[11], <const uint32_t*>p[12], p[13]
+    c.path, c.path6 = <const uint32_t*>p[14], p[15]
+    c.src_tor, c.dst_tor = <const uint32_t*>p[16], <const uint32_t*>p[17]
+    c.link_a, c.link_b, c.rate = <const uint32_t*>p[18], <const uint32_t*>p[19], <const double*>p[20]
+    return 0
+
+
+def run(Block block not None, uint32_t start, int64_t epoch):
+    """(number of the epoch, end) of the rows from ``start`` on that share their epoch; ``epoch`` in ns, 0: all do."""
+    cdef const int64_t* ts = <const int64_t*>_column(block, "ts", 8)
+    cdef int64_t number, low
+    cdef uint32_t i = start
+    if start >= block.rows or epoch < 0:
+        raise ValueError(f"row {start} of {block.rows}, epoch {epoch}")
+    if epoch == 0:
+        return 0, block.rows
+    number = ts[i] // epoch - (ts[i] % epoch < 0)
+    low = number * epoch
+    with nogil:
+        while i < block.rows and <uint64_t>ts[i] - <uint64_t>low < <uint64_t>epoch:
+            i += 1
+    return number, max(i, start + 1)
+
+
+@cython.final
+cdef class Tally:
+    """The flows of one epoch.
+
+    ``switches``: components are the switches of a path, not its directed links.  ``healthy``: what is made of flows
+    without loss: 0 nothing, 1 their paths count (by shares where the path is not known), 2 shares always.
+    ``keep``: their records are kept for flows with loss.  ``alias``: {address: node}.
+    """
+
+    def __cinit__(self, *, bint switches=False, int healthy=1, bint keep=False, alias=None):
+        cdef Table* t
+        cdef bytes seed
+        cdef uint32_t at
+        cdef Table* tables[5]
+        tables[0], tables[1], tables[2] = &self.table, &self.known, &self.pairs
+        tables[3], tables[4] = &self.named, &self.alias
+        self.switches, self.healthy, self.keep = switches, healthy, keep
+        self.kept = []
+        seed = os.urandom(16)
+        for i in range(5):
+            t = tables[i]
+            t.words = 2 if i in (1, 2) else 1
+            memcpy(t.seed, <const char*>seed, 16)
+            t.seed[1] |= 1
+        if alias:
+            if table_room(&self.alias, len(alias)) < 0 or _grow(
+                    <void**>&self.alias_to, &self.alias_room, len(alias), 8) < 0:
+                raise MemoryError
+            for address, node in alias.items():
+                at = table_find1(&self.alias, hash1(&self.alias, address), address)
+                self.alias_to[at] = node
+
+    def __dealloc__(self):
+        table_free(&self.table)
+        table_free(&self.known)
+        table_free(&self.pairs)
+        table_free(&self.named)
+        table_free(&self.alias)
+        free(self.good)
+        free(self.seen)
+        free(self.part)
+        free(self.same)
+        free(self.times)
+        free(self.names)
+        free(self.alias_to)
+        free(self.failed)
+        free(self.kept_flow)
+
+    @property
+    def components(self):
+        """How many links or switches have been seen."""
+        return self.table.count
+
+    def add(self, Block block not None, uint32_t start, uint32_t end):
+        """Take in rows of a block of path records.  ValueError when a column is not as the schema says."""
+        cdef Rows c
+        cdef Picks picks = Picks() if self.keep else None
+        cdef uint32_t n = 0, at = start, to
+        cdef int status = 0
+        if not start <= end <= block.rows:
+            raise ValueError(f"rows {start} to {end} of {block.rows}")
+        _columns(block, &c)
+        with nogil:
+            while at < end and status == 0:
+                to = min(end, at + CHUNK)
+                status = self._room(to - at)
+                if status == 0:
+                    status = self._rows(&c, at, to, picks.list if self.keep else NULL, &n)
+                at = to
+        if status < 0:
+            raise MemoryError(f"{self.flows} flows with loss")
+        if n:
+            picks.set_list(block.rows, n)
+            self.kept.append(block.take(picks))
+
+    cdef int _room(self, uint32_t n) noexcept nogil:
+        if (table_room(&self.table, <uint64_t>n * MOST) < 0 or table_room(&self.known, n) < 0
+                or table_room(&self.pairs, n) < 0 or table_room(&self.named, <uint64_t>n * MOST) < 0
+                or _grow(<void**>&self.good, &self.good_room, self.table.room, 8) < 0
+                or _grow(<void**>&self.seen, &self.flow_room, self.flows + n, sizeof(Seen)) < 0
+                or _grow(<void**>&self.part, &self.part_room, self.parts + <uint64_t>n * MOST, 4) < 0
+                or _grow(<void**>&self.same, &self.same_room, self.known.room, 8) < 0
+                or _grow(<void**>&self.times, &self.times_room, self.pairs.room, 8) < 0
+                or _grow(<void**>&self.names, &self.names_room, self.named.room, 16) < 0
+                or _grow(<void**>&self.failed, &self.failed_room, self.failures + n, 8) < 0):
+            return -1
+        if self.keep and _grow(<void**>&self.kept_flow, &self.kept_room, self.kept_rows + n, 4) < 0:
+            return -1
+        return 0 if self.flows + n < 0x7FFFFFFF else -1
+
+    cdef int _rows(self, const Rows* c, uint32_t start, uint32_t end, uint16_t* chosen, uint32_t* n) noexcept nogil:
+        cdef uint32_t i
+        cdef int flow
+        for i in range(start, end):
+            if c.kind[i] == FAILED:
+                self.failed[self.failures] = self._node(c.link_a[i]) << 32 | self._node(c.link_b[i])
+                self.failures += 1
+            elif c.kind[i] == FLOW:
+                self.records += 1
+                flow = self._row(c, i)
+                if chosen != NULL and flow >= 0:
+                    chosen[n[0]] = <uint16_t>i
+                    self.kept_flow[self.kept_rows] = <uint32_t>flow
+                    self.kept_rows += 1
+                    n[0] += 1
+        return 0
+
+    cdef int _row(self, const Rows* c, uint32_t i) noexcept nogil:
+        # One flow; its number if it lost packets, else -1.
+        cdef uint64_t key[MOST]
+        cdef uint32_t ids[MOST]
+        cdef uint64_t lost = c.lost[i], sent = max(c.sent[i], c.lost[i]), src, dst
+        cdef uint32_t at, number
+        cdef int n, hops, k
+        cdef Seen* s
+        cdef bint new
+        self.sent += sent
+        self.lost += lost
+        if lost == 0:
+            self.healthy_flows += 1
+            if self.healthy == HEALTHY_NONE:
+                return -1
+            if self.healthy == HEALTHY_PATH and c.hops[i]:
+                n = self._path(c, i, key, &hops, False)
+                for k in range(n):
+                    self.good[table_find1(&self.table, hash1(&self.table, key[k]), key[k])] += sent
+                return -1
+            src, dst = self._node(c.src_tor[i]), self._node(c.dst_tor[i])
+            if c.hops[i] and src == 0:
+                src = self._node(c.path[<size_t>i * HOPS])
+            if 0 < c.hops[i] <= HOPS and dst == 0 and not c.notes[i] & PARTIAL:
+                dst = self._node(c.path[<size_t>i * HOPS + c.hops[i] - 1])
+            if src == 0 or dst == 0:
+                self.placeless += 1
+                return -1
+            if not self.switches:  # a host has one way to its ToR
+                key[0], key[1] = <uint64_t>c.src[i] << 32 | src, dst << 32 | c.dst[i]
+                for k in range(2):
+                    self.good[table_find1(&self.table, hash1(&self.table, key[k]), key[k])] += sent
+            at = table_find2(&self.pairs, hash2(&self.pairs, src << 32 | dst, sent), src << 32 | dst, sent)
+            self.times[at] += 1
+            return -1
+        n = self._path(c, i, key, &hops, True)
+        for k in range(n):
+            ids[k] = table_find1(&self.table, hash1(&self.table, key[k]), key[k])
+        if n == 0:
+            self.pathless += 1
+        number = self._known(c, i, &new)
+        s = &self.seen[number]
+        if new:
+            s.truth = self._node(c.link_a[i]) << 32 | self._node(c.link_b[i])
+            s.noise = 1 if c.notes[i] & NOISE else 0
+        else:
+            self.repeated += 1
+        s.lost += lost
+        s.sent += sent
+        if new or n > s.n:
+            s.start, s.n, s.hops = self.parts, <uint8_t>n, <uint8_t>hops
+            memcpy(self.part + self.parts, ids, n * sizeof(uint32_t))
+            self.parts += n
+        return <int>number
+
+    cdef uint32_t _known(self, const Rows* c, uint32_t i, bint* new) noexcept nogil:
+        # The number of the flow; flows without ports (of simulators) are each their own.
+        cdef uint64_t a, b
+        cdef uint64_t word[4]
+        cdef uint32_t at, before = self.known.count
+        new[0] = True
+        if c.sport[i] | c.dport[i]:
+            a = <uint64_t>c.src[i] << 32 | c.dst[i]
+            b = (<uint64_t>c.sport[i] << 32 | <uint64_t>c.dport[i] << 16 | <uint64_t>c.proto[i] << 8) | c.version[i]
+            if c.version[i] == 6:
+                memcpy(word, c.src6 + <size_t>i * 16, 16)
+                memcpy(&word[2], c.dst6 + <size_t>i * 16, 16)
+                b ^= mum(mum(mum(mum(word[0] ^ self.known.seed[0], self.known.seed[1]) ^ word[1], self.known.seed[1])
+                             ^ word[2], self.known.seed[1]) ^ word[3], self.known.seed[1])
+            at = table_find2(&self.known, hash2(&self.known, a, b), a, b)
+            new[0] = at == before
+            if not new[0]:
+                return <uint32_t>self.same[at]
+            self.same[at] = self.flows
+        self.flows += 1
+        return <uint32_t>(self.flows - 1)
+
+    cdef int _path(self, const Rows* c, uint32_t i, uint64_t* out, int* hops, bint lossy) noexcept nogil:
+        # The components that a flow is known to have crossed, each once, and h.
+        cdef const uint32_t* path = c.path + <size_t>i * HOPS
+        cdef int length = c.hops[i], n = 0, k, j, at
+        cdef bint partial = c.notes[i] & PARTIAL, loop = c.notes[i] & LOOP
+        cdef uint64_t node[HOPS + 2]
+        hops[0] = 0
+        if length == 0:
+            return 0
+        if length > HOPS:
+            length, partial = HOPS, True
+            self.cut += 1
+        self.partial += 1 if partial else 0
+        node[0] = c.src[i]
+        for k in range(length):
+            node[k + 1] = self._node(path[k])
+        node[length + 1] = 0 if partial else c.dst[i]
+        if lossy and c.version[i] == 6:
+            self._name(node[0], c.src6 + <size_t>i * 16)
+            self._name(node[length + 1], c.dst6 + <size_t>i * 16)
+            for k in range(length):
+                if node[k + 1] == path[k]:
+                    self._name(path[k], c.path6 + (<size_t>i * HOPS + k) * 16)
+        if self.switches:
+            for k in range(length):
+                if node[k + 1]:
+                    out[n] = node[k + 1]
+                    n += 1
+            hops[0] = length
+        else:
+            for k in range(length + 1):
+                if node[k] and node[k + 1]:
+                    out[n] = node[k] << 32 | node[k + 1]
+                    n += 1
+            hops[0] = length if partial else length + 1
+        for k in range(1, length):
+            for j in range(k):
+                loop |= node[k + 1] != 0 and node[k + 1] == node[j + 1]
+        j = n
+        if loop:
+            self.loops += 1
+            j = 0
+            for k in range(n):  # each component counts once
+                at = 0
+                while at < j and out[at] != out[k]:
+                    at += 1
+                if at == j:
+                    out[j] = out[k]
+                    j += 1
+        hops[0] -= n - j
+        return j
+
+    cdef uint64_t _node(self, uint64_t number) noexcept nogil:
+        cdef uint64_t at, slot, h
+        if self.alias.count == 0 or number == 0:
+            return number
+        h = hash1(&self.alias, number)
+        at = h >> self.alias.shift
+        while True:
+            slot = self.alias.slots[at]
+            if slot == 0:
+                return number
+            if slot >> 32 == h >> 32 and self.alias.keys[<uint32_t>slot - 1] == number:
+                return self.alias_to[<uint32_t>slot - 1]
+            at = (at + 1) & self.alias.mask
+
+    cdef void _name(self, uint64_t number, const uint8_t* address) noexcept nogil:
+        cdef uint32_t at, before = self.named.count
+        cdef uint64_t zero[2]
+        zero[0] = zero[1] = 0
+        if number and memcmp(address, zero, 16):
+            at = table_find1(&self.named, hash1(&self.named, number), number)
+            if at == before:
+                memcpy(self.names + <size_t>at * 16, address, 16)
+
+    cdef uint32_t _find(self, uint64_t key) noexcept nogil:
+        # The number of a component, NONE when no flow crossed it.
+        cdef uint64_t h = hash1(&self.table, key), slot, at
+        if self.table.slots == NULL:
+            return NONE
+        at = h >> self.table.shift
+        while True:
+            slot = self.table.slots[at]
+            if slot == 0:
+                return NONE
+            if slot >> 32 == h >> 32 and self.table.keys[<uint32_t>slot - 1] == key:
+                return <uint32_t>slot - 1
+            at = (at + 1) & self.table.mask
+
+    # -- what was seen
+
+    def key(self, uint32_t number):
+        """(a, b) of component ``number``; a switch is (a, a)."""
+        if number >= self.table.count:
+            raise IndexError(number)
+        cdef uint64_t key = self.table.keys[number]
+        return (key, key) if self.switches else (key >> 32, key & 0xFFFFFFFFu)
+
+    def find(self, uint32_t a, uint32_t b):
+        """The number of the component, -1 when no flow crossed it."""
+        cdef uint32_t at = self._find(a if self.switches else <uint64_t>a << 32 | b)
+        return -1 if at == NONE else <int64_t>at
+
+    def truth(self):
+        """The failed links (or switches, as (a, a)) that records told of, each once, in order."""
+        cdef uint64_t i
+        return sorted({(self.failed[i] >> 32, self.failed[i] & 0xFFFFFFFFu) for i in range(self.failures)})
+
+    def addresses(self):
+        """{node: 16 bytes} of nodes that are folds of IPv6 addresses."""
+        cdef uint32_t i
+        return {self.named.keys[i]: self.names[i * 16:i * 16 + 16] for i in range(self.named.count)}
+
+    def flow_of(self, uint64_t row):
+        """The number of the flow of a record that was kept."""
+        if row >= self.kept_rows:
+            raise IndexError(row)
+        return self.kept_flow[row]
+
+    def flow(self, uint64_t number):
+        """(components, lost, sent, h, truth (a, b) or None, noise) of a flow with loss."""
+        cdef uint64_t i
+        cdef Seen* s
+        if number >= self.flows:
+            raise IndexError(number)
+        s = &self.seen[number]
+        truth = (s.truth >> 32, s.truth & 0xFFFFFFFFu) if s.truth else None
+        parts = tuple(self.part[s.start + i] for i in range(s.n))
+        return parts, s.lost, s.sent, s.hops, truth, bool(s.noise)
+
+    def healthy_pairs(self):
+        """[(src_tor, dst_tor, sent, flows)] of flows without loss whose paths are not used."""
+        cdef uint64_t i
+        return [(self.pairs.keys[2 * i] >> 32, self.pairs.keys[2 * i] & 0xFFFFFFFFu, self.pairs.keys[2 * i + 1],
+                 self.times[i]) for i in range(self.pairs.count)]
