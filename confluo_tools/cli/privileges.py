@@ -10,6 +10,7 @@ from confluo_tools.errors import ConfluoError, UsageError
 
 _NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 38, 47, 4  # prctl(2)
 _CAPSET, _VERSION_3 = 126, 0x20080522
+FILES = 1 << 0 | 1 << 1 | 1 << 3  # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER: what root does with files
 
 
 class Account(NamedTuple):
@@ -65,12 +66,24 @@ def become(to: Account) -> None:
     give_up()
 
 
-def give_up() -> None:
-    """Drop all capabilities, for good.  Of root only those of its threads to be: root stays root without -Z."""
+def give_up(keep: int = 0) -> None:
+    """Drop all capabilities but those of ``keep`` (bits), for good.  Of root only those of its threads to be: root
+    stays root without -Z.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    if libc.capset(header, nothing):
+    keep &= _held()
+    left = (ctypes.c_uint32 * 6)(keep, keep, 0, 0, 0, 0)  # effective, permitted, inheritable; again for the upper half
+    if libc.capset(header, left):
         raise ConfluoError(f"capabilities cannot be dropped: {os.strerror(ctypes.get_errno())}", where="-Z")
+
+
+def _held() -> int:
+    # The lower 32 of the capabilities that we have.
+    with open("/proc/thread-self/status", encoding="ascii", errors="replace") as f:
+        for line in f:
+            if line.startswith("CapPrm:"):
+                return int(line.split()[1], 16) & 0xFFFFFFFF
+    return 0

@@ -1,0 +1,406 @@
+"""confluo-trace: the paths of flows that lose packets, by traceroutes with their own five-tuple.
+Manual: confluo-trace(1)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.cli import capture_options as options
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import ConfluoError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.topology import Topology
+    from confluo_tools.commands.trace.engine import Engine
+    from confluo_tools.core.block import Block
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.sources.lookup import CommandLookup, FileLookup
+    from confluo_tools.store.log import Log
+
+app = cli.command_app(
+    """
+# paths of the flows that confluo-retx has seen losing packets
+confluo-trace --from retx.ml -w paths.ml
+
+# the agent of a host, as nobody: as often as this network's switches can answer
+sudo confluo-trace --from retx.ml --follow --topology clos.yaml -w paths.ml -Z nobody
+
+# flows that retransmit in captured headers, five a second, only inside
+confluo-query trace.ml --analyze tcp retransmission -o stream | confluo-trace --rate 5 --only 10.0.0.0/8 -o table
+
+# flows to a virtual address go to the machine behind it
+confluo-trace --from retx.ml --vip 10.9.0.0/16 --map-command 'slb-lookup --stdin' -w paths.ml
+"""
+)
+
+EPOCH = 30_000_000_000
+RATE = 10.0  # of the paper's hosts
+RECORD = 1.0  # s between two notes of the counters in the log
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+Words = list[str] | None
+Text = str | None
+From = Annotated[
+    Words, _option("--from", metavar="INPUT", help="Records of flows: MultiLog, stream, ... (repeatable); - is stdin.")
+]
+Follow = Annotated[bool, _option("--follow", help="Go on as the MultiLog grows, until a signal.")]
+Output = Annotated[
+    Text, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
+]
+Append = Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")]
+EpochOf = Annotated[Text, _option("--epoch", metavar="TIME", help="A flow is traced once in so long (30s).")]
+Healthy = Annotated[bool, _option("--healthy", help="Also write flows that lost nothing, without a path.")]
+Rate = Annotated[
+    float | None, _option("--rate", metavar="N", help="Traceroutes a second (of --topology, else 10).")
+]
+Burst = Annotated[
+    int | None, _option("--burst", metavar="N", min=1, max=1 << 20, help="At once (what --rate gives in 100 ms).")
+]
+TopologyOf = Annotated[
+    Text, _option("--topology", metavar="FILE", help="The network: names, ToRs, and the rate that it stands.")
+]
+Bound = Annotated[
+    Text, _option("--bound", metavar="WHICH", help="Rate of the topology: full, or paper (Theorem 1 as it stands).")
+]
+TMax = Annotated[
+    float | None, _option("--t-max", metavar="N", help="ICMP errors a second that a switch may send (100).")
+]
+Alias = Annotated[
+    Text, _option("--alias", metavar="FILE", help="Lines 'ADDRESS NAME': addresses of one switch are one node.")
+]
+Map = Annotated[Text, _option("--map", metavar="FILE", help="Lines 'VIP[:PORT] DIP[:PORT]': where flows really go.")]
+MapCommand = Annotated[
+    Text, _option("--map-command", metavar="CMD", help="Command that is asked where each flow really goes.")
+]
+Vip = Annotated[
+    Words, _option("--vip", metavar="PREFIX", help="Virtual addresses: only these are looked up (repeatable).")
+]
+Only = Annotated[
+    Words, _option("--only", metavar="PREFIX", help="Send probes to these addresses only (repeatable).")
+]
+Allow = Annotated[
+    Words, _option("--allow", metavar="KIND", help="Also probe loopback, broadcast, multicast or foreign (repeatable).")
+]
+Flows = Annotated[
+    int | None, _option("--flows", metavar="N", min=1, max=1 << 24, help="Remember N flows an epoch (262144).")
+]
+Tries = Annotated[int, _option("--tries", metavar="N", min=1, max=8, help="Probes of a hop at most (2).")]
+Timeout = Annotated[
+    Text, _option("--timeout", metavar="TIME", help="Wait for the first answers so long (300ms); then as they come.")
+]
+
+
+@app.command()
+def trace(
+    source: From = None,
+    follow: Follow = False,
+    output: Output = None,
+    append: Append = False,
+    epoch: EpochOf = None,
+    healthy: Healthy = False,
+    rate: Rate = None,
+    burst: Burst = None,
+    topology: TopologyOf = None,
+    bound: Bound = None,
+    t_max: TMax = None,
+    alias: Alias = None,
+    map: Map = None,
+    map_command: MapCommand = None,
+    vip: Vip = None,
+    only: Only = None,
+    allow: Allow = None,
+    flows: Flows = None,
+    tries: Tries = 2,
+    timeout: Timeout = None,
+    user: options.User = None,
+    input_format: cli.InputFormat = None,
+    since: cli.Since = None,
+    duration: options.Duration = None,
+    index: options.Index = None,
+    keep: options.Keep = None,
+    sync: options.Sync = None,
+    fields: cli.Fields = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    local: cli.Local = False,
+    line_buffered: cli.LineBuffered = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Trace the paths of flows that lost packets."""
+    from confluo_tools import units
+    from confluo_tools.schema import builtin
+
+    if file is not None:
+        config.use_file(file)
+    schema = builtin("path")
+    if fields == "help":
+        print(cli.list_fields(schema))
+        return cli.OK
+    inputs = source or []
+    if cli.no_input(inputs):
+        return cli.usage(app)
+    if follow and (len(inputs) != 1 or inputs[0] == "-" or cli.remote(inputs[0]) is not None):
+        raise UsageError("one MultiLog of this host can be followed", where="--follow", hint="name it with --from LOG")
+    if map and map_command:
+        raise UsageError("one lookup is enough", hint="--map and --map-command exclude each other")
+    if vip and not (map or map_command):
+        raise UsageError("virtual addresses need a lookup", where="--vip", hint="--map FILE or --map-command CMD")
+    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
+    for option, wish in {"--index": index, "--append": append or None, "--keep": keep}.items():
+        if wish is not None and not to_log:
+            raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
+    names = cli.choose_fields(fields, schema)
+    length = at_least("--epoch", epoch, EPOCH, 10_000_000)
+    first = at_least("--timeout", timeout, 300_000_000, 1_000_000)
+    seconds = at_least("--duration", duration, 0, 10_000_000)
+    if first > 10_000_000_000:
+        raise UsageError("10s is the most", where="--timeout")
+    begin = units.time(since, local=local) if since is not None else time.time_ns() - length if follow else -(1 << 62)
+    network = network_of(topology, alias)
+    pace = pace_of(rate, network[0], topology, bound, t_max)
+
+    from confluo_tools.algo.bucket import Bucket
+    from confluo_tools.commands.trace import engine, feed
+    from confluo_tools.core.pathbook import NumberMap
+    from confluo_tools.sources.prober import Allowed, open_sockets
+
+    try:
+        bucket = Bucket(pace, burst if burst is not None else max(1, round(pace / 10)))
+    except ValueError:
+        raise UsageError(f"{pace:g} a second is not possible", where="--rate", hint="0.001 to 10000000 are") from None
+    allowed = Allowed(only or (), allow or ())
+    out: LogOutput | None = None
+    if to_log:
+        out = LogOutput(
+            str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
+            views=follow, sync=config.text("sync", sync), lanes=256,
+        )  # fmt: skip
+        if out.schema.kind != schema.kind:
+            raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")
+    owner = None
+    if user is not None:
+        from confluo_tools.cli.privileges import account
+
+        owner = account(user)
+    with ExitStack() as stack:
+        sockets = stack.enter_context(open_sockets())
+        log: Log | None = feed.open_log(inputs[0]) if follow else None
+        if log is not None:
+            stack.callback(log.close)
+            reader: Reader | None = None
+            kind, layout = inputs[0], log.schema.layout
+        else:
+            reader = stack.enter_context(cli.open_records(inputs, input_format=input_format))
+            kind, layout = reader.name, reader.schema.layout
+        give_away(out, owner)
+        lookup = stack.enter_context(_closing(lookup_of(map, map_command, vip or ())))
+        into: LogOutput | cli.RecordOutput = out if out is not None else cli.output(
+            schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
+            fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
+            line_buffered=line_buffered, color=color,
+        )  # fmt: skip
+
+        def write(block: Block) -> None:
+            into.write(block, None)
+            into.flush()
+
+        run = engine.Engine(
+            bucket, allowed, lookup, schema, write, tell, epoch=length, healthy=healthy, most=flows or 1 << 18,
+            tors=NumberMap(network[2]), tors_known=bool(network[3]), since=begin,
+        )  # fmt: skip
+        run.prober = sockets.prober(run.wake, NumberMap(network[1]), tries=tries, least=min(50_000_000, first),
+                                    first=first, most=max(1_000_000_000, first))  # fmt: skip
+        run.versions = set(sockets.versions())
+        run.schema_of(layout, kind)
+        return work(run, reader, log, into, seconds, stats)
+
+
+def work(
+    run: Engine, reader: Reader | None, log: Log | None, into: LogOutput | cli.RecordOutput, duration: int, stats: bool
+) -> int:
+    """The loop, its beginning and its end."""
+    from confluo_tools.commands.trace import feed
+
+    began = time.monotonic()
+
+    def counts() -> str:
+        parts = [f"{n} {what}" for what, n in run.figures().items()]
+        return ", ".join([*parts, f"{time.monotonic() - began:.2f} s"])
+
+    broken = False
+    with cli.signals(run.stop, counts=counts):
+        try:
+            with into:
+                record = None
+                if isinstance(into, LogOutput) and log is not None:
+                    from confluo_tools.store.captures import Record
+
+                    record = Record(into.path, {"agent": "confluo-trace"})
+                    run.note_every(RECORD, lambda: record.update(run.figures()) if record is not None else None)
+                if log is not None and not cli.state.quiet:
+                    cli.note(f"tracing at most {run.rate:g} flows a second; pid {os.getpid()}")
+                thread = feed.read(reader, run) if reader is not None else feed.follow(log, run)  # type: ignore[arg-type]
+                ended = "trouble"
+                try:
+                    run.run(duration)
+                    ended = "signal" if run.stopped > 0 else "done"
+                finally:
+                    run.stop(run.stopped)
+                    if log is not None:
+                        thread.join()  # it reads the log, which is about to be closed
+                    if record is not None:
+                        record.update(run.figures(), ended)
+        except BrokenPipeError:
+            if log is None:
+                raise
+            broken = True
+        finally:
+            if stats or run.stopped > 0:
+                cli.note(counts())
+    if broken:
+        return 128 + 13
+    if run.stopped > 0:
+        return 128 + run.stopped
+    return cli.OK if run.written or log is not None else cli.NOTHING
+
+
+def network_of(
+    topology: str | None, alias: str | None
+) -> tuple[Topology | None, dict[int, int], dict[int, int], set[int]]:
+    """The topology; {address: node}; {host address: ToR}; ToRs that a path can show."""
+    found: Topology | None = None
+    nodes: dict[int, int] = {}
+    tors: dict[int, int] = {}
+    if topology is not None:
+        from confluo_tools.formats.topology import read_topology
+
+        found = read_topology(topology)
+        nodes = dict(found.alias)
+        tors = dict(found.tor_of)
+        tors |= {address: tors[node] for address, node in nodes.items() if node in tors}
+    if alias is not None:
+        from confluo_tools.formats.aliases import read_aliases
+
+        known = {name: number for number, name in found.names.items()} if found is not None else {}
+        nodes |= read_aliases(alias, known)[0]
+    shown = {tor for tor in tors.values() if tor >= 1 << 24} | (set(tors.values()) & set(nodes.values()))
+    return found, nodes, tors, shown
+
+
+def pace_of(
+    rate: float | None, topology: Topology | None, path: str | None, bound: str | None, t_max: float | None
+) -> float:
+    """Traceroutes a second: C_t as given, or of the topology."""
+    from confluo_tools.algo.theorems import BOUNDS, T_MAX, trace_rate
+
+    if bound is not None and bound not in BOUNDS:
+        raise UsageError(f"'{bound}' is not possible", where="--bound", hint=f"write {' or '.join(BOUNDS)}")
+    for option, given in {"--bound": bound, "--t-max": t_max}.items():
+        if given is not None and (topology is None or rate is not None):
+            raise UsageError(f"{option} is about the rate that a topology stands", hint="--topology, without --rate")
+    if t_max is not None and not 0 < t_max <= 1e6:
+        raise UsageError(f"{t_max:g} is not possible", where="--t-max")
+    if rate is not None:
+        return rate
+    if topology is None:
+        return RATE
+    try:
+        found = trace_rate(topology, T_MAX if t_max is None else t_max, bound or BOUNDS[0])
+    except ValueError as e:
+        raise UsageError(str(e).lower(), where=str(path), hint="--bound full is for any network") from None
+    return min(max(found, 0.001), 1e6) if found != float("inf") else RATE
+
+
+def lookup_of(path: str | None, command: str | None, vips: Sequence[str]) -> FileLookup | CommandLookup | None:
+    """What knows where flows really go."""
+    if path is None and command is None:
+        return None
+    from confluo_tools.sources.lookup import CommandLookup, FileLookup, Vips
+
+    if path is not None:
+        return FileLookup(path, Vips(vips))
+    import shlex
+    from shutil import which
+
+    try:
+        words = shlex.split(command or "")
+    except ValueError as e:
+        raise UsageError(str(e).lower(), where="--map-command") from None
+    if not words or which(words[0]) is None:
+        raise UsageError(f"there is no command '{words[0] if words else ''}'", where="--map-command")
+    return CommandLookup(words, Vips(vips))
+
+
+class _closing:
+    # contextlib.closing of something that may be None.
+    def __init__(self, what: FileLookup | CommandLookup | None) -> None:
+        self.what = what
+
+    def __enter__(self) -> FileLookup | CommandLookup | None:
+        return self.what
+
+    def __exit__(self, *exc: object) -> None:
+        if self.what is not None:
+            self.what.close()
+
+
+def give_away(out: LogOutput | None, owner: Any) -> None:
+    """Give up what only opening the sockets needed; root without -Z keeps what it does with files."""
+    from confluo_tools.cli.privileges import FILES, become, give_folder, give_up
+
+    if owner is None:
+        give_up(0 if os.geteuid() else FILES)
+        return
+    if out is not None:
+        out.rehearse()
+        if not out.exists:
+            give_folder(out.path, owner)
+    become(owner)
+    if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
+        hint = "give it to that user, and the way to it"
+        raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
+
+
+def tell(line: str) -> None:
+    if not cli.state.quiet:
+        cli.note(line)
+
+
+def at_least(option: str, text: str | None, default: int, least: int) -> int:
+    """A time in ns."""
+    if text is None:
+        return default
+    from confluo_tools.units import duration
+
+    try:
+        found = duration(text)
+    except UsageError as e:
+        e.where = option
+        raise
+    if found < least:
+        raise UsageError(f"{least // 1_000_000}ms is the least", where=option)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-trace", argv, owns_state=True)

@@ -1,0 +1,48 @@
+"""Files that name the switches that addresses belong to: lines ``ADDRESS NAME``, as hosts(5) has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluo_tools.algo.topology import PLAIN
+from confluo_tools.errors import FormatError
+from confluo_tools.formats.topology import read_number
+
+MAX_BYTES = 64 << 20
+
+__all__ = ["read_aliases"]
+
+
+def read_aliases(path: str, known: Mapping[str, int] | None = None) -> tuple[dict[int, int], dict[int, str]]:
+    """({number of an address: number of its switch}, {number of a switch: its name}).
+
+    The number of a switch is the one that ``known`` has for its name, a number below 2^24 that stands instead of a
+    name, or that of its first address in the file.  Raises FormatError, with the line.
+    """
+    try:
+        with open(path, "rb") as f:
+            data = f.read(MAX_BYTES + 1)
+    except OSError as e:
+        raise FormatError(e.strerror or str(e), where=path) from None
+    if len(data) > MAX_BYTES:
+        raise FormatError(f"is larger than {MAX_BYTES >> 20} MiB: no aliases", where=path)
+    numbers = dict(known or {})
+    alias: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for at, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        address = read_number(words[0])
+        if len(words) < 2 or address is None or address < PLAIN:
+            raise FormatError(f"'{line.strip()[:60]}' is no alias", where=f"{path}:{at}", hint="write 'ADDRESS NAME'")
+        name = words[1]
+        node = numbers.get(name)
+        if node is None:
+            plain = read_number(name) if name.isascii() and name.isdigit() else None
+            node = numbers[name] = address if plain is None else plain
+        if alias.setdefault(address, node) != node:
+            what = f"{words[0]} belongs to '{name}' and to '{names.get(alias[address], alias[address])}'"
+            raise FormatError(what, where=f"{path}:{at}")
+        names[node] = name
+    return alias, names

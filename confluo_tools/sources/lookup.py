@@ -1,0 +1,256 @@
+"""Which address stands behind a virtual one, asked before a flow is traced (007, section 4.2: VIP to DIP).
+
+A file of lines, the first that fits counts:
+
+    10.9.0.1            10.1.2.3            every flow to that address
+    10.9.0.1:443        10.1.2.3:8443       to that port
+    10.1.1.1:40000 10.9.0.1:443 10.1.2.4    of that source
+    10.9.0.7            -                   not known: such flows are not traced
+
+or a command that is asked one flow a line, ``SOURCE PORT DESTINATION PORT``, and answers each, in order, with a line:
+``ADDRESS [PORT]``; ``=`` when the destination is no virtual one; anything else when it does not know.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.units import try_ip4, try_ip6
+
+MAX_BYTES = 64 << 20
+MAX_LINES = 1 << 20
+IN_FLIGHT = 1024  # questions that a command has not answered
+RETRY = 5.0  # s until a command that has ended is started again
+LINE = 256  # bytes of an answer
+
+
+class End(NamedTuple):
+    """Where a flow really goes."""
+
+    address: bytes
+    port: int
+
+
+class Vips:
+    """Which destinations are asked about: those within these prefixes; all when there are none.  Raises UsageError."""
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        import ipaddress
+
+        self._nets: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
+        self.any = not prefixes
+        for text in prefixes:
+            try:
+                net = ipaddress.ip_network(text, strict=False)
+            except ValueError:
+                raise UsageError(f"'{text}' is no prefix", where="--vip", hint="write e.g. 10.9.0.0/16") from None
+            self._nets[net.version].append((int(net.network_address), int(net.netmask)))
+
+    def __contains__(self, address: bytes) -> bool:
+        if self.any:
+            return True
+        number = int.from_bytes(address, "big")
+        return any(number & mask == net for net, mask in self._nets[4 if len(address) == 4 else 6])
+
+
+class FileLookup:
+    """Answers of a file, at once.  Raises FormatError with the line."""
+
+    waiting = 0
+
+    def __init__(self, path: str, vips: Vips) -> None:
+        self._vips = vips
+        self._to: dict[tuple[bytes, int, bytes, int], End | None] = {}
+        self._answers: deque[tuple[object, End | None]] = deque()
+        try:
+            with open(path, "rb") as f:
+                data = f.read(MAX_BYTES + 1)
+        except OSError as e:
+            raise FormatError(e.strerror or str(e), where=path) from None
+        if len(data) > MAX_BYTES or data.count(b"\n") > MAX_LINES:
+            raise FormatError("is too large for a mapping", where=path)
+        for number, raw in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+            words = raw.split("#")[0].split()
+            if words:
+                self._line(f"{path}:{number}", words)
+
+    def _line(self, where: str, words: list[str]) -> None:
+        hint = "write 'VIP[:PORT] DIP[:PORT]', or a source before it"
+        if len(words) not in (2, 3):
+            raise FormatError("is no mapping", where=where, hint=hint)
+        source = _endpoint(words[0]) if len(words) == 3 else (b"", 0)
+        vip, dip = _endpoint(words[-2]), None if words[-1] == "-" else _endpoint(words[-1])
+        if source is None or vip is None or (dip is None and words[-1] != "-"):
+            raise FormatError("is no mapping", where=where, hint=hint)
+        if dip is not None and len(dip[0]) != len(vip[0]):
+            raise FormatError("maps one version of IP to the other", where=where)
+        self._to.setdefault((*source, *vip), None if dip is None else End(*dip))
+
+    def ask(self, what: object, src: bytes, sport: int, dst: bytes, dport: int) -> None:
+        """Ask about a flow; ``what`` comes back with the answer."""
+        self._answers.append((what, self._find(src, sport, dst, dport)))
+
+    def _find(self, src: bytes, sport: int, dst: bytes, dport: int) -> End | None:
+        for key in ((src, sport, dst, dport), (src, 0, dst, dport), (src, sport, dst, 0), (src, 0, dst, 0),
+                    (b"", 0, dst, dport), (b"", 0, dst, 0)):  # fmt: skip
+            if key in self._to:
+                found = self._to[key]
+                return None if found is None else End(found.address, found.port or dport)
+        # An address that nobody lists is a real one, unless we were told that it is virtual.
+        return None if not self._vips.any and dst in self._vips else End(dst, dport)
+
+    def answers(self) -> list[tuple[object, End | None]]:
+        """What was asked and the answers, None: nobody knows."""
+        found = list(self._answers)
+        self._answers.clear()
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+class CommandLookup:
+    """Answers of a command that runs beside us; one that is late by ``patience`` seconds, or dead, knows nothing.
+
+    Raises UsageError: it cannot be started.
+    """
+
+    def __init__(self, words: Sequence[str], vips: Vips, patience: float = 1.0) -> None:
+        self._words, self._vips, self._patience = list(words), vips, patience
+        self._asked: deque[tuple[object, End, float]] = deque()
+        self._done: list[tuple[object, End | None]] = []
+        self.told = ""  # what is wrong with it, for people
+        self._start()
+
+    def _start(self) -> None:
+        self._out, self._in, self.dead, self._retry = b"", b"", "", 0.0
+        try:
+            self._child = subprocess.Popen(
+                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as e:
+            raise UsageError(f"cannot be started: {e.strerror}", where="--map-command") from None
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._to, self._from = self._child.stdin.fileno(), self._child.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+
+    def _again(self) -> None:
+        # One that has ended is started again, now and then.
+        if time.monotonic() >= self._retry:
+            self.close()
+            try:
+                self._start()
+            except UsageError as e:
+                self.dead, self._retry = e.what, time.monotonic() + RETRY
+
+    @property
+    def waiting(self) -> int:
+        """Questions without an answer."""
+        return len(self._asked)
+
+    def ask(self, what: object, src: bytes, sport: int, dst: bytes, dport: int) -> None:
+        if dst not in self._vips:
+            self._done.append((what, End(dst, dport)))
+            return
+        if self.dead:
+            self._again()
+        if self.dead or len(self._asked) >= IN_FLIGHT:
+            self._done.append((what, None))
+        else:
+            self._out += f"{_text(src)} {sport} {_text(dst)} {dport}\n".encode()
+            self._asked.append((what, End(dst, dport), time.monotonic() + self._patience))
+
+    def answers(self) -> list[tuple[object, End | None]]:
+        try:
+            while self._out and not self.dead:
+                self._out = self._out[os.write(self._to, self._out) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.dead = "has ended"
+        try:
+            while not self.dead:
+                data = os.read(self._from, 65536)
+                if not data:
+                    self.dead = "has ended"
+                self._in += data
+                *lines, self._in = self._in.split(b"\n")
+                if len(self._in) > LINE or len(lines) > len(self._asked):
+                    self.dead = "answers what nobody asked"
+                    break
+                for line in lines:
+                    what, asked, _ = self._asked.popleft()
+                    self._done.append((what, _answer(line, asked)))
+        except BlockingIOError:
+            pass
+        if self._asked and time.monotonic() > self._asked[0][2]:
+            self.dead = self.dead or f"did not answer within {self._patience:g} s"
+        if self.dead:  # answers come in order: after one is missing nobody knows whose the next one is
+            if not self._retry:
+                self.told, self._retry = self.dead, time.monotonic() + RETRY
+            self._done += [(what, None) for what, _, _ in self._asked]
+            self._asked.clear()
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """Its input ends; it gets a moment to end itself."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        for end in (self._child.stdin, self._child.stdout):
+            with suppress(OSError):
+                end.close()
+        try:
+            self._child.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+def _answer(line: bytes, asked: End) -> End | None:
+    words = line.decode("ascii", "replace").split()
+    if words == ["="]:
+        return asked
+    if len(words) not in (1, 2) or (len(words) == 2 and not (words[1].isdigit() and len(words[1]) < 6)):
+        return None
+    address = _address(words[0])
+    port = int(words[1]) if len(words) == 2 else asked.port
+    if address is None or len(address) != len(asked.address) or not 0 < port < 65536:
+        return None
+    return End(address, port)
+
+
+def _address(word: str) -> bytes | None:
+    four = try_ip4(word)
+    if four is not None:
+        return four.to_bytes(4, "big")
+    return try_ip6(word) if ":" in word else None
+
+
+def _endpoint(word: str) -> tuple[bytes, int] | None:
+    # ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT
+    address = _address(word)
+    if address is not None:
+        return address, 0
+    head, _, port = word.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+        return None
+    if head.startswith("[") and head.endswith("]"):
+        address = try_ip6(head[1:-1])
+    elif ":" not in head:
+        address = _address(head)
+    return None if address is None else (address, int(port))
+
+
+def _text(address: bytes) -> str:
+    return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
