@@ -1,4 +1,8 @@
-"""Zone maps of blocks that come from elsewhere: the smallest and largest value of each column."""
+"""Zone maps of blocks that come from elsewhere: the smallest and largest value of each column.
+
+The tests of the predicate engine stand on it: they hand it blocks whose zones are as narrow as can be, or wider than
+their rows, as those of a block that is still written are.  No file could be made to hold all of these.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from c_block cimport Column, Zone
