@@ -465,6 +465,8 @@ def test_records_of_the_command(tmp_path: Path) -> None:
     again = shell.run("confluo-vote simulate --failures 5 --seed 7 -o stream | confluo-query - -T")
     assert again == (0, lines)
     assert shell.run("confluo-vote simulate --seed 8 --failures 5 -T")[1] != lines
+    assert shell.run("confluo-vote simulate --failures 5 --seed 7 -w paths.ml") == (0, [])
+    assert shell.run("confluo-query paths.ml -T") == (0, lines)
 
 
 def test_a_topology_is_written_and_read(tmp_path: Path) -> None:

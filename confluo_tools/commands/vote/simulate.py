@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
+from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -126,9 +127,9 @@ def simulate(
         raise UsageError(f"no sizes '{sizes}'", where="--sizes", hint="there are uniform, pareto")
     if healthy not in HEALTHY:
         raise UsageError(f"not '{healthy}'", where="--healthy", hint=f"there are {', '.join(HEALTHY)}")
-    names = [q.strip() for q in quirks.split(",") if q.strip()]
-    names = list(QUIRKS) if names == ["all"] else names
-    for name in names:
+    odd = [q.strip() for q in quirks.split(",") if q.strip()]
+    odd = list(QUIRKS) if odd == ["all"] else odd
+    for name in odd:
         if name not in QUIRKS:
             raise UsageError(f"no quirk '{name}'", where="--quirks", hint=f"there are {', '.join(QUIRKS)}, all")
     if epochs > MOST_EPOCHS:
@@ -145,7 +146,7 @@ def simulate(
         rates=[rates(text) for text in rate or ["0.01%..1%"]], noise=chance(noise, "--noise"),
         connections=span(connections, "--connections", 0), packets=span(packets, "--packets", 1),
         pareto=sizes == "pareto", hot_tors=hot, skew=share, healthy=HEALTHY.index(healthy),
-        quirks=sum(QUIRKS[name] for name in names), cap=cap, epochs=epochs, length=length, start=units.time(start),
+        quirks=sum(QUIRKS[name] for name in set(odd)), cap=cap, epochs=epochs, length=length, start=units.time(start),
     ))  # fmt: skip
     schema = simulation.schema
     if fields == "help":
@@ -153,13 +154,22 @@ def simulate(
         return cli.OK
     if write_topology is not None:
         write_yaml(write_topology, clos, force)
-    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
-    with cli.output(
-        schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema), header=not no_header,
-        numeric=numeric, wide=wide, line_buffered=line_buffered, color=color,
-    ) as out:  # fmt: skip
+    names = cli.choose_fields(fields, schema)
+    into: LogOutput | cli.RecordOutput
+    if format == "multilog" or (format is None and (output or "").rstrip("/").endswith(".ml")):
+        if output in (None, "-"):
+            raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
+        shape = schema.project(names) if names else schema
+        into = LogOutput(str(output), shape, append=False, asked=(), index=None, sync="none", lanes=1)
+    else:
+        fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
+        into = cli.output(
+            schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
+            line_buffered=line_buffered, color=color,
+        )  # fmt: skip
+    with into as out:
         for block in simulation.blocks():
-            out.write(block)
+            out.write(block, None)
     if stats:
         core = simulation.core
         cli.note(f"{core.flows} flows, {core.affected} with loss; {core.packets} packets, {core.lost} lost; "
