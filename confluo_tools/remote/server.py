@@ -69,8 +69,8 @@ class Server:
         """Until the other end hangs up.  Raises ConfluoError for what is no client, or one of another version."""
         try:
             self._put(wire.hello())
-            self._warm()
             self._greet()
+            self._warm()
             while True:
                 kind, body = self._frame()
                 self._answer(kind, body)
@@ -98,11 +98,11 @@ class Server:
     # -- coming and going
 
     def _warm(self) -> None:
-        """Load what a question needs as long as none has come: hello goes to the client and the question comes back."""
+        """Load what a question needs as long as none has come: its client may be loading, too."""
         from importlib import import_module
 
         for name in WARM:
-            if select.select([self.fd_in], [], [], 0)[0]:
+            if self._have or select.select([self.fd_in], [], [], 0)[0]:
                 return
             import_module(name)
 
