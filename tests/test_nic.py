@@ -160,21 +160,25 @@ def test_kernel_filters_take_what_those_of_tcpdump_take(tmp_path: Path, pair: tu
 
 def test_an_expression_on_top_and_a_limit(tmp_path: Path, pair: tuple[Space, Space]) -> None:
     a, b = pair
-    one = capture(b, "-i", "v0", "-w", tmp_path / "one", "--bpf", "udp", "dst_port == 7", "--stats", "--duration", "1s")
+    one = capture(b, "-i", "v0", "-w", tmp_path / "one", "--bpf", "udp", "dst_port == 7", "--stats")
     two = capture(b, "-i", "v0", "-w", tmp_path / "two", "-c", "50", "--lanes", "2", "--fanout", "rr")
     tsv = capture(b, "-i", "v0", "-T", "-f", "dst_port,iface", "-c", "3", "dst_port == 7", out=subprocess.PIPE)
-    some = capture(b, "-i", "v0", "-w", tmp_path / "some", "--sample-packets", "1/10", "--duration", "1s")
+    some = capture(b, "-i", "v0", "-w", tmp_path / "some", "--sample-packets", "1/10")
+    time_is_over = capture(b, "-i", "v0", "-w", tmp_path / "none", "--duration", "100ms", "dst_port == 9")
     send(a, [frame(dport=7 + i % 2, ident=i) for i in range(200)] + [frame(proto=6, dport=7)])
     assert two.wait()[0] == 0
     assert len(table(tmp_path / "two", "ts")) == 50
     status, out, _ = tsv.wait()
     assert (status, out.decode().splitlines()[2:]) == (0, ["7\t2"] * 3)
-    status, _, err = one.wait()
-    assert status == 0
+    wait_for(tmp_path / "one", 100)
+    status, _, err = one.end()
+    assert status == 130
     assert b"200 packets received, 100 kept, 100 filtered" in err
     assert table(tmp_path / "one", "proto", "dst_port") == [(17, 7)] * 100
-    assert some.wait()[0] == 0
+    wait_for(tmp_path / "some", 21)
+    assert some.end()[0] == 130
     assert len(table(tmp_path / "some", "ts")) == 21
+    assert time_is_over.wait()[0] == 0
 
 
 @pytest.mark.parametrize("how", ["hash", "cpu", "rr"])

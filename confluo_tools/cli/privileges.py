@@ -82,7 +82,7 @@ def give_up(keep: int = 0) -> None:
 
 def _held() -> int:
     # The lower 32 of the capabilities that we have.
-    with open("/proc/thread-self/status", encoding="ascii", errors="replace") as f:
+    with open("/proc/thread-self/status", encoding="utf-8", errors="replace") as f:
         for line in f:
             if line.startswith("CapPrm:"):
                 return int(line.split()[1], 16) & 0xFFFFFFFF
