@@ -131,7 +131,7 @@ def do_load(args: argparse.Namespace) -> int:
     agents = Agents()
     try:
         for command in args.during:
-            _on_hosts(agents, state, plan, command)
+            spaces.on_hosts(agents, state, plan, command)
         agents.wait()
         load.run(state, flows, args.parallel)
     finally:
@@ -144,11 +144,6 @@ def do_load(args: argparse.Namespace) -> int:
     if undone:
         print(f"clos: {undone} flows did not get through", file=sys.stderr)
     return max(status, 2 if undone else 0)
-
-
-def _on_hosts(agents: Agents, state: net.State, plan: clos.Clos, command: str) -> None:
-    for host in plan.host_nodes():
-        agents.start(state.space(host.name), command, HOST=host.name, TOR=host.tor)
 
 
 def do_counts(args: argparse.Namespace) -> int:
@@ -167,7 +162,7 @@ def do_each(args: argparse.Namespace) -> int:
     """To its end on every host; the worst exit status."""
     agents = Agents()
     try:
-        _on_hosts(agents, *_found(args), shlex.join(_words(args)))
+        spaces.on_hosts(agents, *_found(args), shlex.join(_words(args)))
         return agents.join()
     finally:
         agents.end()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import net
+from agents import Agents
 from clos import HOST, T2, TOR, Clos, Link, Node
 from topology import Mistake
 
@@ -58,6 +59,14 @@ def up(plan: Clos, path: str, lab: str, seed: int = 1, icmp: int = 0) -> net.Sta
         net.down(state)
         raise
     return state
+
+
+def on_hosts(agents: Agents, state: net.State, plan: Clos, command: str, folder: Path | None = None,
+             **environment: str) -> None:  # fmt: skip
+    """Start a command on every host; there it finds $HOST, $TOR, $IP4 and $IP6."""
+    for host in plan.host_nodes():
+        agents.start(state.space(host.name), command, folder, **environment, HOST=host.name, TOR=host.tor,
+                     IP4=host.ip4, IP6=host.ip6)  # fmt: skip
 
 
 def _batch(space: str, lines: Iterable[str]) -> None:

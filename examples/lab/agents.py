@@ -25,11 +25,11 @@ class Agents:
         self._due: list[tuple[subprocess.Popen[bytes], str, str, int]] = []  # with the sockets that there will be
         self._sockets: dict[str, int] = {}
 
-    def start(self, space: str, command: str, **environment: str) -> None:
-        """Run a line of shell in a namespace."""
+    def start(self, space: str, command: str, folder: Path | None = None, **environment: str) -> None:
+        """Run a line of shell in a namespace, in ``folder``."""
         self._sockets.setdefault(space, listening(space))
         child = subprocess.Popen(["ip", "netns", "exec", space, "sh", "-c", command], stdin=subprocess.DEVNULL,
-                                 start_new_session=True, env=os.environ | environment)  # fmt: skip
+                                 start_new_session=True, cwd=folder, env=os.environ | environment)  # fmt: skip
         self._running.append(child)
         if any(word in command.split()[0] for word in LISTENERS):
             self._sockets[space] += 1
