@@ -120,7 +120,7 @@ def test_packets_are_those_of_tcpdump_byte_by_byte(tmp_path: Path, pair: tuple[S
     a, b = pair
     sent = [*tagged(), *campus()[:300], frame(size=1514)]
     theirs = tcpdump(b, "-U", "-w", tmp_path / "x.pcap")
-    ours = capture(b, "-i", "v0", "-s", "2000", "-o", "pcap", "-w", tmp_path / "y.pcap", "--duration", "1s")
+    ours = capture(b, "-i", "v0", "-s", "2000", "-o", "pcap", "-w", tmp_path / "y.pcap", "--duration", "2s")
     send(a, sent)
     assert ours.wait()[0] == 0
     theirs.end()
