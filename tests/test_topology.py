@@ -74,6 +74,9 @@ def test_shares_are_those_of_walks_along_shortest_paths(topology: Topology, data
         for link in pairwise(path):
             expected[link] += share  # type: ignore[assignment]
     assert topology.shares(src, dst) == pytest.approx({link: float(share) for link, share in expected.items()})
+    crossed = {link for path in paths for link in pairwise(path)}
+    assert crossed == {(a, b) for a in topology.switches for b in topology.neighbours[a]
+                       if topology.on_the_way(src, a, b, dst)}
     assert len({len(p) for p in paths}) <= 1
     assert len(set(paths)) == len(paths)
     visits: Counter[int] = Counter()

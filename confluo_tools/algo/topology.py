@@ -12,6 +12,8 @@ HOST, TOR, T1, T2 = range(4)
 PLAIN = 1 << 24  # numbers below are no addresses
 ZERO = PLAIN - 1  # stands for a node that a file calls 0, because 0 says that a hop did not answer
 
+REMEMBERED = 1 << 20  # distances; what is worked out for one destination is kept for the next question
+
 Link = tuple[int, int]
 
 
@@ -83,6 +85,8 @@ class Topology:
 
     def __post_init__(self) -> None:
         self._distance: dict[int, dict[int, int]] = {}  # to a switch, from every switch
+        self._next: dict[int, dict[int, list[int]]] = {}  # to a switch: where each switch on the way sends flows
+        self._room = REMEMBERED
 
     def node(self, number: int) -> int:
         """The node an address belongs to, by the aliases; the number itself when nothing is known about it."""
@@ -131,8 +135,20 @@ class Topology:
                 b for a in edge for b in self.neighbours.get(a, ())
                 if b not in far and far.setdefault(b, far[a] + 1)
             ]  # fmt: skip
+        self._room -= len(far)
+        if self._room < 0:
+            self._distance.clear()
+            self._next.clear()
+            self._room = REMEMBERED - len(far)
         self._distance[to] = far
+        self._next[to] = {}
         return far
+
+    def on_the_way(self, src_tor: int, a: int, b: int, dst_tor: int) -> bool:
+        """Whether the link from ``a`` to ``b`` is on a shortest path between two switches."""
+        far = self.distances(dst_tor)
+        whole, rest, before = far.get(src_tor), far.get(b), self.distances(a).get(src_tor)
+        return whole is not None and rest is not None and before is not None and before + 1 + rest == whole
 
     def shares(self, src_tor: int, dst_tor: int) -> dict[Link, float]:
         """The share of the flows between two ToRs that uses each directed link between switches.
@@ -158,14 +174,18 @@ class Topology:
         far = self.distances(dst_tor)
         if src_tor not in far:
             return
+        known = self._next[dst_tor]
         here = {src_tor: 1.0}
         for left in range(far[src_tor], 0, -1):
             there: dict[int, float] = {}
             for a, share in here.items():
-                onward = [b for b in self.neighbours[a] if far.get(b) == left - 1]
+                onward = known.get(a)
+                if onward is None:
+                    onward = known[a] = [b for b in self.neighbours[a] if far.get(b) == left - 1]
                 yield a, share, onward
+                each = share / len(onward)
                 for b in onward:
-                    there[b] = there.get(b, 0.0) + share / len(onward)
+                    there[b] = there.get(b, 0.0) + each
             here = there
 
     def paths(self, src_tor: int, dst_tor: int) -> Iterator[tuple[int, ...]]:
