@@ -16,7 +16,7 @@ from store_rows import SIGNED, signed_block
 from confluo_tools import store
 from confluo_tools.errors import FormatError, StoreError
 from confluo_tools.store.reader import LogReader
-from confluo_tools.store.snapshot import FORMAT, LogCut, Missing, Snapshot, check_log
+from confluo_tools.store.snapshot import FORMAT, LogCut, Missing, Snapshot, _plain, _yaml, check_log
 
 UUID = "0123456789abcdef" * 2
 CUT = LogCut("sw1", "ops@sw1", "/data/live.ml", UUID, "packet", (10, 0, 7), (4, 0, 0), 180_000)
@@ -40,6 +40,7 @@ def test_round_trip(logs: list[LogCut], taken: int, gone: list[tuple[str, str]])
     text = snapshot.text()
     back = Snapshot.parse(text.encode())
     assert (back.logs, back.taken, back.missing, back.options) == (logs, taken, snapshot.missing, {"deadline": "1s"})
+    assert _plain(text.encode()) in (None, _yaml(text.encode()))
     plain = yaml.safe_load(text)  # also for programs that know nothing of us
     assert plain["confluo_snapshot"] == FORMAT
     assert [tuple(log["tails"]) for log in plain["logs"]] == [log.tails for log in logs]
@@ -96,6 +97,30 @@ def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
         assert b"is not a snapshot" in done.stderr
 
 
+LINES = st.sampled_from([
+    "a: 1", "a: 01", "a: -1", "a: true", "a: yes", "a: []", "a: [1, 2]", "a: [1,2]", "a: [01]", "a: [1, 2, ]", "a:",
+    "no: 1", '- b: "x"', '  c: "y"', '  c: "\\u00e9\\n\\""', 'a: "x" "y"', 'a: "x', "- b:", "  c: x", 'a: {k: "v"}',
+    'a: {k: "v", l: "w"}', 'a: {k: "v"', 'a: {on: "v"}', 'a: {}', "# x", "", "---", 'a: "\\ud83d\\ude00"', 'a: "\\/"',
+    "a: 1 ",
+    'a: "x"#', "   c: 1", "\ta: 1", 'a: "\x85"',
+])
+
+
+@given(st.lists(LINES, max_size=6))
+def test_what_is_read_without_yaml_is_what_yaml_reads(lines: list[str]) -> None:
+    text = "\n".join(["# x", *lines, ""]).encode()
+    plain = _plain(text)
+    if plain:
+        assert plain == _yaml(text)
+
+
+def test_our_own_files_are_read_without_yaml() -> None:
+    options = {"deadline": "500ms", "command": 'confluo-snapshot "a b" \'c\' -w \\x é'}
+    text = Snapshot([CUT, CUT], 1, missing=[Missing("x", "y: [z]")], options=options).text().encode()
+    assert _plain(text) == _yaml(text)
+    assert Snapshot.parse(text).options == options
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
@@ -107,6 +132,9 @@ def test_a_damaged_file_is_a_snapshot_or_a_clear_error(data: st.DataObject) -> N
     text = bytearray(GOOD.encode())
     for _ in range(data.draw(st.integers(1, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    plain = _plain(bytes(text))
+    if plain is not None:
+        assert plain == _yaml(bytes(text))
     try:
         snapshot = Snapshot.parse(bytes(text))
     except ValueError as e:

@@ -126,7 +126,7 @@ class Snapshot:
     @classmethod
     def parse(cls, text: bytes) -> Snapshot:
         """Raises ValueError."""
-        data = _yaml(text)
+        data = _plain(text) or _yaml(text)
         if not isinstance(data, dict) or "confluo_snapshot" not in data:
             raise ValueError("it has no line 'confluo_snapshot:'")
         version = data["confluo_snapshot"]
@@ -201,6 +201,98 @@ def _read(path: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
     return data
+
+
+_ITEM = re.compile(r"(- |  |)([a-z_]+):(?: (?:(0|[1-9][0-9]{0,18})|(true|false)|\[([0-9, ]*)\]|(\".*)|\{(.*)\}))?")
+
+
+def _plain(text: bytes) -> dict[str, Any] | None:
+    """What `Snapshot.text` has written, without YAML, which takes longer to load than a host to answer.
+
+    None: it has been written by somebody else.  What it says is still to be checked, as that of `_yaml`.
+    """
+    try:
+        lines = text.decode().split("\n")
+    except UnicodeDecodeError:
+        return None
+    out: dict[str, Any] = {}
+    items: list[dict[str, Any]] | None = None
+    if not lines[0].startswith("# ") or lines[-1] or not all(map(str.isprintable, lines)):
+        return None
+    for line in lines[1:-1]:
+        match = _ITEM.fullmatch(line)
+        if match is None:
+            return None
+        place, key = match[1], match[2]
+        try:
+            value = _value(match)
+        except ValueError:
+            return None
+        if key in _WORDS:
+            return None
+        if not place:
+            if items == []:
+                return None
+            items = None
+            if value is None:
+                items = value = []
+            out[key] = value
+            continue
+        if items is None or value is None or (place == "  " and not items):
+            return None
+        if place == "- ":
+            items.append({})
+        items[-1][key] = value
+    return None if items == [] else out
+
+
+def _value(match: re.Match[str]) -> Any:
+    # Of a line.  Raises ValueError: it may be YAML, but we did not write it.
+    number, truth, numbers, quoted, mapping = match.groups()[2:]
+    if number is not None:
+        return int(number)
+    if truth is not None:
+        return truth == "true"
+    if numbers is not None:
+        words = numbers.split(", ") if numbers else []
+        if not all(w.isdigit() and len(w) < 20 and (w == "0" or w[0] != "0") for w in words):
+            raise ValueError(numbers)
+        return [int(w) for w in words]
+    if quoted is not None:
+        value, end = _quoted(quoted, 0)
+        if end != len(quoted):
+            raise ValueError(quoted)
+        return value
+    if mapping is None:
+        return None
+    out: dict[str, str] = {}
+    at = 0
+    while True:
+        colon = mapping.find(': "', at)
+        key = mapping[at:colon]
+        if colon < 0 or not key.isascii() or not key.isalpha() or key.lower() in _WORDS:
+            raise ValueError(mapping)
+        out[key], at = _quoted(mapping, colon + 2)
+        if at == len(mapping):
+            return out
+        if mapping[at : at + 2] != ", ":
+            raise ValueError(mapping)
+        at += 2
+
+
+_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # are no texts in YAML
+
+
+def _quoted(text: str, start: int) -> tuple[str, int]:
+    """The text in double quotes at ``start``, and where it ends.  As in JSON, but for code points beyond 16 bits."""
+    import json
+
+    value, end = json.JSONDecoder().raw_decode(text, start)
+    if not isinstance(value, str) or "\\/" in text or any("\ud800" <= c <= "\udfff" for c in value):
+        raise ValueError(text)
+    if "\\ud" in text.lower():  # two may have become one
+        raise ValueError(text)
+    return value, end
 
 
 def _yaml(text: bytes) -> Any:
