@@ -444,7 +444,7 @@ cdef class Prober:
         reach = reach_of(&self.reaches, f.goal)
         if f.top < reach or f.tor:
             return True
-        return not reach_sure(&self.reaches, f.goal)       # nobody has looked twice beyond this hop on the way to this destination
+        return not reach_sure(&self.reaches, f.goal)
 
     cdef void _round_over(self, uint32_t slot) noexcept nogil:
         cdef Trace* f = &self.trace[slot]

@@ -1,5 +1,4 @@
-"""confluo-trace: the paths of flows that lose packets, by traceroutes with their own five-tuple.
-Manual: confluo-trace(1)."""
+"""confluo-trace: the paths of flows that lose packets, by traceroutes of their own.  Manual: confluo-trace(1)."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from confluo_tools.commands.trace.engine import Engine
     from confluo_tools.core.block import Block
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
     from confluo_tools.sources.lookup import CommandLookup, FileLookup
     from confluo_tools.store.log import Log
 
@@ -197,6 +197,7 @@ def trace(
         )  # fmt: skip
         if out.schema.kind != schema.kind:
             raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")
+    chosen = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
     owner = None
     if user is not None:
         from confluo_tools.cli.privileges import account
@@ -212,12 +213,13 @@ def trace(
         else:
             reader = stack.enter_context(cli.open_records(inputs, input_format=input_format))
             kind, layout = reader.name, reader.schema.layout
+        if owner is not None:
+            rehearse(schema, chosen, names)
         give_away(out, owner)
         lookup = stack.enter_context(_closing(lookup_of(map, map_command, vip or ())))
         into: LogOutput | cli.RecordOutput = out if out is not None else cli.output(
-            schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-            fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
-            line_buffered=line_buffered, color=color,
+            schema, chosen, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
+            local=local, line_buffered=line_buffered, color=color,
         )  # fmt: skip
 
         def write(block: Block) -> None:
@@ -259,7 +261,7 @@ def work(
                     run.note_every(RECORD, lambda: record.update(run.figures()) if record is not None else None)
                 if log is not None and not cli.state.quiet:
                     cli.note(f"tracing at most {run.rate:g} flows a second; pid {os.getpid()}")
-                thread = feed.read(reader, run) if reader is not None else feed.follow(log, run)  # type: ignore[arg-type]
+                thread = feed.read(reader, run) if reader is not None else feed.follow(log, run)
                 ended = "trouble"
                 try:
                     run.run(duration)
@@ -362,6 +364,23 @@ class _closing:
     def __exit__(self, *exc: object) -> None:
         if self.what is not None:
             self.what.close()
+
+
+def rehearse(schema: Schema, fmt: str, names: list[str] | None) -> None:
+    """Load what will be used later: somebody else may not be able to read our modules."""
+    from importlib import import_module
+    from tempfile import TemporaryDirectory
+
+    from confluo_tools.core.block import Block
+
+    ours = ("sources.lookup", "store.captures", "store.monitor")
+    for name in ("shlex", "shutil", "subprocess", *(f"confluo_tools.{one}" for one in ours)):
+        import_module(name)
+    if fmt == "multilog":
+        return
+    with TemporaryDirectory() as scratch, cli.output(schema, fmt, path=os.path.join(scratch, "file"),
+                                                     fields=names) as out:  # fmt: skip
+        out.write(Block.wrap(schema.layout, 1, [bytes(c.size * c.count) for c in schema.columns]), None)
 
 
 def give_away(out: LogOutput | None, owner: Any) -> None:

@@ -50,7 +50,7 @@ class Epoch:
         self.live = abs(wall - start) < 2 * length
         self.due = now + max(0, self.end + LATE - wall) if self.live else NEVER  # when it ends, by the monotonic clock
         self.until = now + length  # as long its flows may be traced when the records are over early
-        self.closing = False
+        self.closing = self.over = False  # no more records come, no more flows are traced
         self.under_way = 0  # flows that are looked up or traced
         self.silent: list[tuple[int, bytes, int]] = []  # number, destination, hops of paths that ended in silence
 
@@ -181,7 +181,7 @@ class Engine:
         return max(0, -(-(until - now) // 1_000_000))
 
     def _waiting(self) -> bool:
-        return bool(self._ready) or any(e.book.waiting for e in self._epochs)
+        return bool(self._ready) or any(e.book.waiting and not e.over for e in self._epochs)
 
     # -- records
 
@@ -291,6 +291,8 @@ class Engine:
     def _next(self) -> bool:
         """Prepare the next flow; whether there was one that we may look at now."""
         for epoch in self._epochs:
+            if epoch.over:
+                continue
             if self._lookup is not None and self._lookup.waiting >= ASKED:
                 return False
             flow = epoch.book.pop()
@@ -357,7 +359,7 @@ class Engine:
     def _finish_epochs(self, now: int) -> None:
         while self._epochs and self._epochs[0].closing:
             epoch = self._epochs[0]
-            late = bool(self.stopped) or now >= epoch.until
+            late = epoch.over = bool(self.stopped) or now >= epoch.until
             if epoch.under_way and late:
                 self._drop_ready(epoch)
                 if self.prober.holding:

@@ -33,10 +33,11 @@ def read(reader: Reader, engine: Engine) -> threading.Thread:
     return _start(work)
 
 
-def follow(log: Log, engine: Engine) -> threading.Thread:
+def follow(log: Log | None, engine: Engine) -> threading.Thread:
     """What is in the log and what comes into it, until the engine stops."""
 
     def work() -> None:
+        assert log is not None
         from confluo_tools.store.monitor import Tail
 
         tails: list[Tail] = []
