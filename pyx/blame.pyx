@@ -438,10 +438,11 @@ cdef class Judge:
 
     # -- what came out
 
-    def votes(self):
-        """[votes] of all components before any were taken back."""
-        cdef uint32_t i
-        return [<double>self.vote0[i] / WHOLE for i in range(self.links)]
+    def votes_of(self, uint32_t number):
+        """Votes of a component before any were taken back."""
+        if number >= self.links:
+            raise IndexError(number)
+        return <double>self.vote0[number] / WHOLE
 
     def left(self):
         """[score] of all components after the last that was blamed."""
@@ -458,6 +459,15 @@ cdef class Judge:
             sent += self.tally.seen[self.member[i]].sent
         return (self.start[number + 1] - self.start[number], lost, sent,
                 <double>self.tally.good[number] + self.shared[number])
+
+    def unexplained(self, uint32_t number):
+        """Flows with loss through a component that nothing explains."""
+        cdef uint64_t i, n = 0
+        if number >= self.links:
+            raise IndexError(number)
+        for i in range(self.start[number], self.start[number + 1]):
+            n += self.by[self.member[i]] == NONE
+        return n
 
     def explained(self, uint32_t number):
         """(flows, what they lost, what they sent) that this component explains."""

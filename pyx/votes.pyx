@@ -4,7 +4,7 @@ What is concluded from it is core.blame's; the definitions stand in algo/voting.
 """
 
 import os
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 from c_hash cimport Table, hash1, hash2, mum, table_find1, table_find2
@@ -63,20 +63,23 @@ cdef int _columns(Block block, Rows* c) except -1:
 
 
 def run(Block block not None, uint32_t start, int64_t epoch):
-    """(number of the epoch, end) of the rows from ``start`` on that share their epoch; ``epoch`` in ns, 0: all do."""
+    """(number of the epoch, end, earliest and latest time) of the rows from ``start`` on that share their epoch.
+
+    ``epoch`` in ns; 0: all rows share one.
+    """
     cdef const int64_t* ts = <const int64_t*>_column(block, "ts", 8)
-    cdef int64_t number, low
+    cdef int64_t number = 0, low, latest = INT64_MIN, earliest = INT64_MAX
     cdef uint32_t i = start
     if start >= block.rows or epoch < 0:
         raise ValueError(f"row {start} of {block.rows}, epoch {epoch}")
-    if epoch == 0:
-        return 0, block.rows
-    number = ts[i] // epoch - (ts[i] % epoch < 0)
+    if epoch:
+        number = ts[i] // epoch - (ts[i] % epoch < 0)
     low = number * epoch
     with nogil:
-        while i < block.rows and <uint64_t>ts[i] - <uint64_t>low < <uint64_t>epoch:
+        while i < block.rows and (epoch == 0 or <uint64_t>ts[i] - <uint64_t>low < <uint64_t>epoch):
+            latest, earliest = max(latest, ts[i]), min(earliest, ts[i])
             i += 1
-    return number, max(i, start + 1)
+    return number, i, earliest, latest
 
 
 @cython.final

@@ -66,39 +66,61 @@ def vote(
     *,
     threshold: float = THRESHOLD,
     floor: float = FLOOR,
-    adjust: str = "flows",
-    total: str = "running",
-    given: Callable[[Hashable], Mapping[Hashable, float]] | None = None,
+    adjust: bool = True,
+    running: bool = True,
     order: Callable[[Hashable], object] = repr,
 ) -> list[Blame]:
-    """Algorithm 1: blame the component with most votes, take back what it explains, repeat.
+    """Algorithm 1: blame the component with most votes, take back the votes of the flows it explains, repeat.
 
-    ``adjust``: what it explains.  *flows*: the votes of the flows with loss that crossed it.  *ecmp*: of each other
-    component the share ``given(blamed)[other]`` of the votes of the blamed, which is the chance that a flow through
-    the one also crosses the other.  *none*: nothing.  It ends when the most votes are fewer than ``threshold`` of the
-    ``total``, *initial*, or *running*: of the flows that are left (of the votes that are left, with *ecmp*), or not
-    more than ``floor``.
+    It ends when the most votes are not more than ``floor``, or fewer than ``threshold`` of all: of those that are left
+    (``running``) or of those at the beginning.  ``adjust``: false takes nothing back.
     """
     left = [flow for flow in flows if flow.lost]
-    votes: dict[Hashable, float | Fraction] = dict(tally(left))
-    sum0 = sum(votes.values())
+    votes = tally(left)
+    total = first = sum(votes.values())
     blamed: list[Blame] = []
     while votes:
         best = strongest(votes, order)
         top = votes.pop(best)
-        rest = sum0 if total == "initial" or adjust == "none" else top + sum(max(v, 0) for v in votes.values())
-        if top <= floor or top < threshold * rest:
+        if top <= floor or top < threshold * (total if running and adjust else first):
             break
         blamed.append(Blame(best, float(top)))
-        if adjust == "flows":
+        if adjust:
             left = [flow for flow in left if best not in flow.path]
             names = {b.component for b in blamed}
             votes = {c: v for c, v in tally(left).items() if c not in names}
-        elif adjust == "ecmp" and given is not None:
-            for other, share in given(best).items():
-                if other in votes:
-                    votes[other] = float(votes[other]) - float(top) * share
+            total = sum(votes.values())
     return blamed
+
+
+def vote_by_shares(
+    votes: Mapping[C, float],
+    given: Callable[[C], Mapping[C, float]],
+    *,
+    threshold: float = THRESHOLD,
+    floor: float = FLOOR,
+    running: bool = True,
+    order: Callable[[C], object] = repr,
+) -> tuple[list[tuple[C, float]], dict[C, float]]:
+    """Algorithm 1 with the paper's adjustment, from the votes alone: (blamed with their votes, votes of the others).
+
+    Each flow with loss through the blamed is taken to have lost there; the share ``given(blamed)[k]`` of these flows
+    also crosses k (by ECMP) and gave it as many votes as the blamed: k loses that share of the votes of the blamed.
+    """
+    left = dict(votes)
+    first = sum(left.values())
+    blamed: list[tuple[C, float]] = []
+    while left:
+        best = strongest(left, order)
+        total = sum([v for v in left.values() if v > 0]) if running else first
+        if left[best] <= floor or left[best] < threshold * total:
+            break
+        top = left.pop(best)
+        blamed.append((best, top))
+        for other, share in given(best).items():
+            if other in left:
+                left[other] -= top * share
+    return blamed, left
 
 
 def cover(flows: Sequence[Flow], *, order: Callable[[Hashable], object] = repr) -> list[Blame]:
@@ -168,6 +190,21 @@ def verdict(flow: Flow, votes: Mapping[Hashable, Fraction]) -> tuple[Hashable | 
     return (None if most <= flow.weight else best), most
 
 
+def confidence(explained: int, others: int, flows: int) -> float:
+    """That a component is above the noise: 1 - eps of Theorem 3, with what was seen for what is expected.
+
+    ``explained``: flows with loss that it explains; ``others``: those of the strongest component that is not blamed
+    (at least 1 is taken, a lone drop); ``flows``: all.
+    """
+    from confluo_tools.algo.theorems import misranked_best
+
+    others = max(others, 1)
+    if explained <= others:
+        return 0.0
+    flows = max(flows, explained + 1)
+    return max(0.0, 1 - misranked_best(explained / flows, others / flows, flows))
+
+
 class Score(NamedTuple):
     """How far what was blamed is what had failed."""
 
@@ -191,3 +228,19 @@ class Score(NamedTuple):
         """Harmonic mean of the two."""
         both = self.precision + self.recall
         return 2 * self.precision * self.recall / both if both else 0.0
+
+
+def compare(blamed: Sequence[tuple[int, int]], failed: Sequence[tuple[int, int]]) -> Score:
+    """What was blamed, (a, b) a link and (a, a) a switch, held against what had failed.
+
+    A link is right when it failed, or when the switch at one end did; a switch when it failed or a link of it did.
+    """
+
+    def same(it: tuple[int, int], bad: tuple[int, int]) -> bool:
+        if it[0] == it[1]:
+            return it[0] in bad
+        return it == bad or (bad[0] == bad[1] and bad[0] in it)
+
+    right = sum(any(same(it, bad) for bad in failed) for it in blamed)
+    found = sum(any(same(it, bad) for it in blamed) for bad in failed)
+    return Score(right, len(blamed), len(failed), found)

@@ -125,6 +125,10 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
         from confluo_tools.formats.flock import FlockReader
 
         return FlockReader(plain, warn=_tell)
+    if fmt == "tshark":
+        from confluo_tools.formats.tshark import TsharkReader
+
+        return TsharkReader(plain, warn=_tell)
     from confluo_tools.formats.text import TextReader
 
     return TextReader(plain, fmt, schema=schema, warn=_tell)

@@ -3,7 +3,7 @@ from typing import final
 
 from confluo_tools.core.block import Block
 
-def run(block: Block, start: int, epoch: int) -> tuple[int, int]: ...
+def run(block: Block, start: int, epoch: int) -> tuple[int, int, int, int]: ...
 @final
 class Tally:
     switches: bool

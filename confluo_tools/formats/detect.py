@@ -6,7 +6,7 @@ import os
 import stat
 
 # 'arrow' is the Arrow file format, 'stream' the Arrow stream
-INPUTS = ("multilog", "stream", "arrow", "parquet", "pcap", "pcapng", "tsv", "csv", "ndjson", "flock")
+INPUTS = ("multilog", "stream", "arrow", "parquet", "pcap", "pcapng", "tsv", "csv", "ndjson", "flock", "tshark")
 PEEK = 64
 
 _PCAP = (b"\xa1\xb2\xc3\xd4", b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x4d\x3c\xb2\xa1",
@@ -53,6 +53,8 @@ def detect(head: bytes) -> str:
         return "tsv"
     if head.startswith((b"Failing_link ", b"FP ", b"FID ")):
         return "flock"
+    if head.startswith(b"frame.time_epoch\t"):
+        return "tshark"
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
     if text[:1] == b"{":
         return "ndjson"

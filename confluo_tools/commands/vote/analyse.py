@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Annotated, Any
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from confluo_tools import cli, config
-from confluo_tools.errors import SchemaError
+from confluo_tools.errors import SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.routes import Routes
+    from confluo_tools.algo.topology import Topology
+    from confluo_tools.commands.vote import models
+    from confluo_tools.commands.vote.answer import Names
+    from confluo_tools.commands.vote.epochs import Epochs
+    from confluo_tools.core.block import Block
+    from confluo_tools.core.votes import Tally
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
 
 app = cli.command_app(
     """
 # which links dropped packets, every 30 seconds
 confluo-vote paths.ml --epoch 30s
+
+# as paths come in
+confluo-vote paths.ml --follow --epoch 30s -o ndjson
+
+# by likelihood, its parameters fitted to each epoch; names of the topology
+confluo-vote paths.ml --model mle --topology clos.yaml
+
+# whom each flow with loss has to blame
+confluo-vote paths.ml --flows -f src_ip,dst_ip,lost,verdict,blame_a,blame_b
+
+# how right three models are about five bad links
+confluo-vote simulate --failures 5 --healthy path -o stream | confluo-vote - --model vote,mle,cover --score
 """
 )
+
+SECOND = 1_000_000_000
+SHOWN = {  # of tables that are not --wide
+    "links": ("ts", "rank", "verdict", "link_a", "link_b", "score", "votes", "flows", "rate", "confidence"),
+    "flows": ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "lost", "verdict", "blame_a", "blame_b"),
+    "score": ("ts", "model", "failed", "blamed", "precision", "recall", "f1", "accuracy", "took"),
+}
 
 
 def _option(*names: str, help: str, **more: Any) -> Any:
@@ -25,7 +56,67 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 @app.command()
 def vote(
     inputs: cli.Inputs = None,
-    epoch: Annotated[str | None, _option("--epoch", metavar="TIME", help="A ranking for each TIME (30s).")] = None,
+    model: Annotated[
+        str, _option("--model", metavar="MODEL", help="vote, mle, cover, milp-binary or milp-integer (vote).")
+    ] = "vote",
+    by: Annotated[str, _option("--by", metavar="WHAT", help="Blame a link or a switch (link).")] = "link",
+    epoch: Annotated[
+        str | None, _option("--epoch", metavar="TIME", help="A ranking for each TIME (one for all; --follow: 30s).")
+    ] = None,
+    follow: Annotated[
+        bool, _option("--follow", help="Go on as records come; print each epoch when it is over.")
+    ] = False,
+    lateness: Annotated[
+        str, _option("--lateness", metavar="TIME", help="--follow: how late records may be (1s).")
+    ] = "1s",
+    topology: Annotated[
+        str | None, _option("--topology", metavar="FILE", help="The network: names, aliases, where ECMP sends flows.")
+    ] = None,
+    aliases: Annotated[
+        str | None, _option("--aliases", metavar="FILE", help="Which switch an address belongs to: lines ADDRESS NAME.")
+    ] = None,
+    adjust: Annotated[
+        str, _option("--adjust", metavar="HOW", help="vote: what the blamed explains: flows, ecmp or none (flows).")
+    ] = "flows",
+    total: Annotated[
+        str, _option("--total", metavar="WHICH", help="vote: threshold is of the running or initial votes (running).")
+    ] = "running",
+    threshold: Annotated[
+        str, _option("--threshold", metavar="SHARE", help="vote: blame no link with less of the votes (1%).")
+    ] = "1%",
+    floor: Annotated[
+        float, _option("--floor", metavar="VOTES", min=0, help="vote: blame no link with no more VOTES (0.67).")
+    ] = 0.67,
+    noise: Annotated[
+        float | None,
+        _option("--noise", metavar="VOTES", min=0, help="A flow whose best link has no more votes is noise (its own)."),
+    ] = None,
+    literal: Annotated[
+        bool, _option("--literal", help="Flows blame the link with most votes, even if it explains nothing.")
+    ] = False,
+    healthy: Annotated[
+        str, _option("--healthy", metavar="HOW", help="Flows without loss: by path, by ecmp, or none (path).")
+    ] = "path",
+    p_bad: Annotated[
+        str | None, _option("--p-bad", metavar="RATE", help="mle: drop rate over a bad link (fitted to each).")
+    ] = None,
+    p_good: Annotated[
+        str | None, _option("--p-good", metavar="RATE", help="mle: drop rate over good paths (fitted).")
+    ] = None,
+    prior: Annotated[
+        float | None, _option("--prior", metavar="LOG", help="mle: logarithm of the odds that a link is bad (fitted).")
+    ] = None,
+    ratio: Annotated[
+        float, _option("--ratio", metavar="N", min=1, help="mle, fitted: bad is N times worse than good (2).")
+    ] = 2.0,
+    time_limit: Annotated[
+        str, _option("--time-limit", metavar="TIME", help="milp: how long the solver may take (60s).")
+    ] = "60s",
+    flows: Annotated[bool, _option("--flows", help="Print flows with loss and whom each has to blame.")] = False,
+    score: Annotated[bool, _option("--score", help="Print how right it is, from the truth in the records.")] = False,
+    top: Annotated[
+        int, _option("--top", metavar="N", min=0, help="N links an epoch, and all that are blamed (10).")
+    ] = 10,
     input_format: cli.InputFormat = None,
     fields: cli.Fields = None,
     format: cli.Format = None,
@@ -51,52 +142,299 @@ def vote(
     Theorems 1 to 3 promise.
     """
     from confluo_tools import units
-    from confluo_tools.algo import voting
-    from confluo_tools.formats.build import blocks_of
-    from confluo_tools.schema import builtin
+    from confluo_tools.commands.vote import answer, models
 
     if file is not None:
         config.use_file(file)
-    if cli.no_input(inputs or []):
-        return cli.usage(app)
-    schema = builtin("vote")
+    if flows and score:
+        raise UsageError("--flows and --score exclude each other")
+    schema = answer.flows_schema() if flows else answer.score_schema() if score else answer.ranking_schema()
     if fields == "help":
         print(cli.list_fields(schema))
         return cli.OK
-    length = units.duration(epoch) if epoch else 0
-    epochs: dict[int, list[voting.Flow]] = {}
-    with cli.open_records(inputs or [], input_format=input_format, schema=builtin("path")) as reader:
-        if reader.schema.kind != "path":
-            raise SchemaError(f"holds records of kind '{reader.schema.kind}', not paths", where=reader.name,
-                              hint="confluo-trace makes paths of flows")  # fmt: skip
-        for block in reader:
-            block = block.project(builtin("path").layout)
-            names = block.layout.names
-            for row in range(block.rows):
-                r = {n: block.get(i, row) for i, n in enumerate(names)}
-                if r["kind"] == 1:
-                    nodes = [r["src_ip"], *r["path"][: r["hops"]], r["dst_ip"]]
-                    path = tuple(pairwise(nodes))
-                    flow = voting.Flow(path, r["lost"], r["sent"])
-                    epochs.setdefault(r["ts"] // length if length else 0, []).append(flow)
+    names = _one_of("--model", model, models.MODELS, many=score)
+    settings = models.Settings(
+        adjust=_one_of("--adjust", adjust, models.ADJUST)[0],
+        running=_one_of("--total", total, ("running", "initial"))[0] == "running",
+        threshold=_share("--threshold", threshold), floor=floor, noise=-1.0 if noise is None else noise,
+        literal=literal, p_bad=_rate("--p-bad", p_bad), p_good=_rate("--p-good", p_good), prior=prior, ratio=ratio,
+        seconds=units.duration(time_limit) / SECOND,
+    )  # fmt: skip
+    if (settings.p_bad is None) != (settings.p_good is None):
+        raise UsageError("--p-bad and --p-good go together", hint="without both, they are fitted")
+    if settings.p_bad is not None and settings.p_good is not None and settings.p_bad <= settings.p_good:
+        raise UsageError("--p-bad is not above --p-good")
+    length = units.duration(epoch) if epoch is not None else 30 * SECOND if follow else 0
+    patience = units.duration(lateness)
+    if length < 0 or (length == 0 and epoch is not None):
+        raise UsageError("is not possible", where=f"--epoch {epoch}", hint="more than 0")
+    if patience < 0:
+        raise UsageError("is not possible", where=f"--lateness {lateness}", hint="0 or more")
+    if cli.no_input(inputs or []):
+        return cli.usage(app)
+    work = Work(
+        names, settings, switches=_one_of("--by", by, ("link", "switch"))[0] == "switch",
+        healthy=models.HEALTHY.index(_one_of("--healthy", healthy, models.HEALTHY)[0]), length=length, top=top,
+        what="flows" if flows else "score" if score else "links",
+    )  # fmt: skip
+    work.map(topology, aliases)
     fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    found = 0
-    with cli.output(
-        schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema), header=not no_header,
-        numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
+    shown = cli.choose_fields(fields, schema)
+    if shown is None and fmt == "table" and not wide:
+        shown = [name for name in SHOWN[work.what] if name != "ts" or length]
+    with Source(inputs or [], input_format, follow) as source, cli.output(
+        schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
+        header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
     ) as out:  # fmt: skip
-        for number, flows in sorted(epochs.items()):
-            blamed = voting.vote(flows)
-            n = len(blamed)
-            found += n
-            links: list[Any] = [b.component for b in blamed]
-            for block in blocks_of(schema, {
-                "ts": [number * length] * n, "epoch": [length] * n, "rank": range(1, n + 1), "verdict": [1] * n,
-                "link_a": [str(a) for a, _ in links], "link_b": [str(b) for _, b in links],
-                "score": [b.score for b in blamed], "a": [a for a, _ in links], "b": [b for _, b in links],
-            }, n):  # fmt: skip
+        work.run(source, out, follow, patience)
+    work.tell(stats, verbose)
+    return cli.OK if work.found else cli.NOTHING
+
+
+def _one_of(option: str, text: str, known: Sequence[str], many: bool = False) -> list[str]:
+    words = text.split(",") if many else [text]
+    for word in words:
+        if word not in known:
+            hint = "several need --score" if "," in word else f"there are {', '.join(known)}"
+            raise UsageError(f"not '{word}'", where=option, hint=hint)
+    return words
+
+
+def _share(option: str, text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"'{text}' is not a share", where=option, hint="0.01 or 1%, for example")
+    return value
+
+
+def _rate(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    value = _share(option, text)
+    if not 0 < value < 1:
+        raise UsageError(f"'{text}' is not a drop rate", where=option, hint="more than 0, less than 1")
+    return value
+
+
+class Source:
+    """The records: of any input, or of a log as it grows."""
+
+    def __init__(self, inputs: Sequence[str], input_format: str | None, follow: bool) -> None:
+        from confluo_tools.formats import detect
+        from confluo_tools.schema import builtin
+
+        self.reader: Reader | None = None
+        self.log: Any = None
+        if follow and len(inputs) == 1 and cli.remote(inputs[0]) is None and detect.is_multilog(inputs[0]):
+            from confluo_tools import store
+
+            self.log = store.open(inputs[0], readonly=True)
+            schema, name, self.metadata = self.log.schema, inputs[0], {}
+        else:
+            schema_of_text = builtin("path")
+            self.reader = cli.open_records(inputs, input_format=input_format, schema=schema_of_text)
+            schema, name, self.metadata = self.reader.schema, self.reader.name, self.reader.metadata
+        try:
+            self._check(schema, name)
+        except BaseException:
+            self.close()
+            raise
+        self.name, self._layout = name, builtin("path").layout
+
+    def _check(self, schema: Schema, name: str) -> None:
+        if schema.kind != "path":
+            what = f"holds records of kind '{schema.kind}', not paths of flows"
+            raise SchemaError(what, where=name, hint="confluo-trace finds the paths of flows")
+        missing = [n for n in ("src_ip", "dst_ip", "lost", "hops", "path") if n not in schema]
+        if missing:
+            raise SchemaError(f"has no field '{missing[0]}'", where=name, hint="confluo-vote(1) lists what it needs")
+
+    def blocks(self, epochs: Epochs) -> Iterator[Block]:
+        """Blocks of the schema `path`; following, epochs are handed over while nothing comes."""
+        blocks = self._tail(epochs) if self.reader is None else self._read(self.reader, epochs)
+        for block in blocks:
+            try:
+                yield block.project(self._layout)
+            except ValueError as e:
+                raise SchemaError(str(e), where=self.name) from None
+
+    def _read(self, reader: Reader, epochs: Epochs) -> Iterator[Block]:
+        if epochs.live:
+            reader.on_idle(lambda: self._wait(reader, epochs))
+        return iter(reader)
+
+    def _wait(self, reader: Reader, epochs: Epochs) -> None:
+        # Before a read that would block: until there are bytes, or an epoch is over.
+        from select import select
+
+        epochs.idle()
+        fd = getattr(getattr(reader, "stream", None), "fd", None)
+        while fd is not None and (due := epochs.due()) is not None:
+            left = (due - time.time_ns()) / SECOND
+            if left > 0 and select([fd], [], [], min(left, 3600.0))[0]:
+                return
+            epochs.until(time.time_ns())
+            epochs.idle()
+
+    def _tail(self, epochs: Epochs) -> Iterator[Block]:
+        from confluo_tools.store.monitor import Tail
+
+        tails: list[Tail] = []
+        while True:
+            rows = self.log.version().tails
+            tails += [Tail(lane, 0) for lane in range(len(tails), len(rows))]
+            grown = False
+            for tail, end in zip(tails, rows, strict=False):
+                for block, start, stop in tail.more(self.log, end):
+                    grown = True
+                    yield block.slice(start, stop - start)
+            if not grown:
+                epochs.until(time.time_ns())
+                epochs.idle()
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+        if self.log is not None:
+            self.log.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Work:
+    """One run: which models, and what is printed of each epoch."""
+
+    def __init__(
+        self, names: list[str], settings: models.Settings, *, switches: bool, healthy: int, length: int, top: int,
+        what: str,
+    ) -> None:  # fmt: skip
+        self.models, self.settings, self.switches, self.healthy = names, settings, switches, healthy
+        self.length, self.top, self.what = length, top, what
+        self.topology: Topology | None = None
+        self.routes: Routes | None = None
+        self.alias: dict[int, int] = {}
+        self.strangers: set[int] = set()
+        self.found = 0
+        self.blind = False
+        self.counts = dict.fromkeys((
+            "records", "flows", "sent", "lost", "healthy_flows", "repeated", "partial", "loops", "cut", "pathless",
+            "placeless", "components",
+        ), 0)  # fmt: skip
+        self.epochs_seen = self.late = self.took = 0
+
+    def map(self, topology: str | None, aliases: str | None) -> None:
+        """Read what is known of the network."""
+        called: dict[int, str] = {}
+        if topology is not None:
+            from confluo_tools.algo.routes import Routes
+            from confluo_tools.formats.topology import read_topology
+
+            self.topology = read_topology(topology)
+            self.routes = Routes(self.topology, self.switches)
+            self.alias |= self.topology.alias
+        if aliases is not None:
+            from confluo_tools.formats.aliases import read_aliases
+
+            known = {name: n for n, name in self.topology.names.items()} if self.topology is not None else None
+            more, called = read_aliases(aliases, known)
+            self.alias |= more
+        self.called = called
+        if self.settings.adjust == "ecmp" and self.routes is None and "vote" in self.models:
+            raise UsageError("--adjust ecmp needs to know the network", hint="--topology FILE describes it")
+        if self.healthy == 2 and self.routes is None and "mle" in self.models:
+            raise UsageError("--healthy ecmp needs to know the network", hint="--topology FILE describes it")
+
+    def run(self, source: Source, out: cli.RecordOutput, follow: bool, lateness: int) -> None:
+        from confluo_tools.commands.vote.answer import Names
+        from confluo_tools.commands.vote.epochs import Epochs
+        from confluo_tools.core.votes import Tally
+
+        names = Names(self.topology, self.called)
+
+        def make() -> Tally:
+            return Tally(
+                switches=self.switches, healthy=self.healthy, keep=self.what == "flows", alias=self.alias or None
+            )
+
+        def done(begin: int, tally: Tally) -> None:
+            self.judge(begin, tally, names, out)
+            if follow:
+                out.flush()
+
+        epochs = Epochs(self.length, lateness, follow, make, done)
+        epochs.idle = out.flush
+        for block in source.blocks(epochs):
+            epochs.add(block)
+        epochs.finish()
+        self.late = epochs.late
+
+    def judge(self, begin: int, tally: Tally, names: Names, out: cli.RecordOutput) -> None:
+        """Judge an epoch and print it."""
+        from confluo_tools.commands.vote import answer, models
+
+        self.epochs_seen += 1
+        for name in self.counts:
+            self.counts[name] += getattr(tally, name)
+        if self.topology is not None:
+            self._look_for_strangers(tally)
+        for model in self.models:
+            before = time.perf_counter_ns()
+            judgement = models.judge(tally, model, self.settings, self.routes)
+            took = time.perf_counter_ns() - before
+            self.took += took
+            self.blind |= judgement.blind and tally.flows > 0
+            if self.what == "links":
+                self.found += len(judgement.blamed)
+                blocks = answer.links(judgement, names, begin, self.length, self.top)
+            elif self.what == "flows":
+                self.found += tally.kept_rows
+                blocks = answer.flows(judgement, names)
+            else:
+                self.found += 1
+                blocks = answer.score(judgement, begin, self.length, took)
+            for block in blocks:
                 out.write(block)
-    return cli.OK if found else cli.NOTHING
+
+    def _look_for_strangers(self, tally: Tally) -> None:
+        assert self.topology is not None
+        here, hosts = self.topology.neighbours, self.topology.tor_of
+        for number in range(tally.components):
+            for node in tally.key(number):
+                if node not in here and node not in hosts and node not in self.strangers:
+                    self.strangers.add(node)
+
+    def tell(self, stats: bool, verbose: bool) -> None:
+        """What was odd; with --stats, counts."""
+        if self.late:
+            cli.note(f"{self.late} records came after their epoch was printed", hint="--lateness waits for them")
+        if self.strangers:
+            from confluo_tools.commands.vote.answer import Names
+
+            names = Names(self.topology, self.called)
+            some = ", ".join([names.of(n) for n in sorted(self.strangers)[:3]])
+            more = ", ..." if len(self.strangers) > 3 else ""
+            cli.note(f"{len(self.strangers)} nodes of paths are not in the topology: {some}{more}")
+        if self.blind and not (self.settings.p_bad and self.settings.p_good):
+            cli.note("no flows without loss: mle cannot fit drop rates, 0.7 % and 0.03 % are taken")
+        if stats or verbose:
+            c = self.counts
+            cli.note(
+                f"{c['records']:,} records in {self.epochs_seen:,} epochs: {c['flows']:,} flows with loss, "
+                f"{c['healthy_flows']:,} without; {c['lost']:,} of {c['sent']:,} packets lost"
+            )
+            cli.note(
+                f"paths: {c['pathless']:,} of flows with loss not known, {c['partial']:,} partial, {c['loops']:,} with "
+                f"loops, {c['cut']:,} longer than 16 hops; {c['repeated']:,} records of flows that were there already"
+            )
+            cli.note(f"judged in {self.took / 1e6:.1f} ms")
 
 
 def main(argv: list[str] | None = None) -> int:

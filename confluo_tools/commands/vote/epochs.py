@@ -1,0 +1,76 @@
+"""Epochs: which rows belong to which, and when one is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.core.votes import Tally
+
+FIRST, LAST = -(1 << 63), (1 << 63) - 1
+
+
+class Epochs:
+    """Tallies of open epochs, by number.  ``length`` and ``lateness`` in ns; length 0: one epoch for all.
+
+    ``live``: an epoch is handed to ``done`` (its beginning, its tally) when a record beyond its end and the lateness
+    comes, or the clock says so; rows that come later still are counted in ``late``.  Else epochs stay open until
+    `finish`, so that rows may come in any order.
+    """
+
+    def __init__(
+        self, length: int, lateness: int, live: bool, make: Callable[[], Tally], done: Callable[[int, Tally], None]
+    ) -> None:
+        self.length, self.lateness, self.live = length, lateness, live
+        self._make, self._done = make, done
+        self.open: dict[int, Tally] = {}
+        self.idle: Callable[[], None] = lambda: None  # called before every wait
+        self.late = 0
+        self._closed = FIRST  # the last epoch that was handed over
+        self._newest = FIRST
+        self._begin = LAST  # of what there is, when all is one epoch
+
+    def add(self, block: Block) -> None:
+        """Take in a block of the schema `path`."""
+        from confluo_tools.core.votes import run
+
+        start = 0
+        while start < block.rows:
+            number, end, earliest, latest = run(block, start, self.length)
+            if self.live and number <= self._closed:
+                self.late += end - start
+            else:
+                tally = self.open.get(number)
+                if tally is None:
+                    tally = self.open[number] = self._make()
+                tally.add(block, start, end)
+                self._begin = min(self._begin, earliest)
+                if latest > self._newest:
+                    self._newest = latest
+                    if self.live:
+                        self.until(latest)
+            start = end
+
+    def until(self, now: int) -> None:
+        """Hand over the epochs whose end, and the lateness, are not after ``now``, ns since 1970."""
+        if self.length:
+            for number in sorted(n for n in self.open if (n + 1) * self.length + self.lateness <= now):
+                self._hand_over(number)
+
+    def due(self) -> int | None:
+        """When the next epoch is complete by the clock; None: no epoch waits for that."""
+        if not self.length or not self.open:
+            return None
+        return (min(self.open) + 1) * self.length + self.lateness
+
+    def finish(self) -> None:
+        """Hand over all that are open, the earliest first."""
+        for number in sorted(self.open):
+            self._hand_over(number)
+
+    def _hand_over(self, number: int) -> None:
+        tally = self.open.pop(number)
+        self._closed = max(self._closed, number)
+        self._done(number * self.length if self.length else self._begin, tally)
