@@ -310,6 +310,14 @@ Server(0, 1).run()
     child.stdout.close()
 
 
+def test_a_server_that_waits_loads_what_it_will_need(log: store.Log) -> None:
+    with Running() as peer:
+        maps = Path(f"/proc/{peer.process.pid}/maps")
+        wait_until(lambda: "core/search." in maps.read_text(), "loads nothing")
+        peer.send(query(log.path, counted=True))
+        assert [peer.frame()[0], peer.frame()[0]] == [wire.META, wire.END]
+
+
 def test_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Running("--idle", "200ms") as peer:
         status, said = peer.end()
