@@ -239,39 +239,54 @@ def pack(Picks picks not None):
     return head + (<const char*>picks.as_list())[:picks.n * 2]
 
 
-def append(int fd, int number, uint32_t rows, uint64_t base, const uint8_t[::1] chunk):
-    """Append the chunk of block ``number`` to the file open (read and write) as ``fd``, and publish it.
+def append(int fd, int number, list chunks not None):
+    """Append the chunks of block ``number`` and those after it to the file open (read and write) as ``fd``.
 
-    The block has ``rows`` rows from row ``base`` of its lane on.  ``chunk`` None: nothing is known of the block.
-    ValueError unless ``number`` is the next.
+    Each is (rows of the block, row of its lane that it begins with, bytes); None: nothing is known of the block.
+    They are published together.  ValueError unless ``number`` is the next.
     """
     cdef FileHeader h
     cdef ChunkEntry e, last
-    cdef uint64_t at, entry = TABLE_AT + <uint64_t>number * sizeof(ChunkEntry)
+    cdef uint64_t at, start, entry = TABLE_AT + <uint64_t>number * sizeof(ChunkEntry)
+    cdef const uint8_t[::1] view
+    cdef const uint8_t* p
     cdef int error = 0
-    memset(&e, 0, sizeof(e))
+    cdef size_t size, entered
     if pread(fd, &h, sizeof(h), 0) != sizeof(h):
         raise ValueError("the view file is cut short")
-    if number < 0 or <uint64_t>number != h.published or <uint32_t>number >= h.blocks or h.blocks > MOST_BLOCKS:
+    if (number < 0 or <uint64_t>number != h.published or h.blocks > MOST_BLOCKS
+            or <uint64_t>number + <uint64_t>len(chunks) > h.blocks):
         raise ValueError(f"block {number} is not the next of the view file")
     at = _header_bytes(h.blocks)
     if number:
         if pread(fd, &last, sizeof(last), <off_t>(entry - sizeof(last))) != sizeof(last) or last.offset >> 62:
             raise ValueError("the view file is cut short")
         at = max(at, (last.offset + last.bytes + 63) // 64 * 64)
-    e.offset, e.rows = at, rows
-    if chunk is not None:
-        e.bytes = <uint32_t>chunk.shape[0]
-        if chunk.shape[0] > 1 << 30:
-            raise ValueError(f"a chunk of {chunk.shape[0]} bytes")
-        e.crc = _sum(&e, base, &chunk[0] if e.bytes else NULL)
-    h.published += 1
+    start = at
+    data, entries = bytearray(), bytearray()
+    for rows, base, chunk in chunks:
+        data += bytes((64 - len(data) % 64) % 64)   # `start` is a multiple of that
+        memset(&e, 0, sizeof(e))
+        e.offset, e.rows = start + <uint64_t>len(data), rows
+        if chunk:
+            if len(chunk) > 1 << 30:
+                raise ValueError(f"a chunk of {len(chunk)} bytes")
+            view = chunk
+            e.bytes = <uint32_t>view.shape[0]
+            e.crc = _sum(&e, base, &view[0])
+            data += chunk
+        entries += (<const char*>&e)[:sizeof(e)]
+    h.published += <uint64_t>len(chunks)
+    size, entered = len(data), len(entries)
+    view = entries
+    p = &view[0] if entered else NULL
+    view = data
     with nogil:
-        if e.bytes:
-            error = _write(fd, &chunk[0], e.bytes, at)
+        if size:
+            error = _write(fd, &view[0], size, start)
         if not error:
             fault_point("view-written")
-            error = _write(fd, <const uint8_t*>&e, sizeof(e), entry)
+            error = _write(fd, p, entered, entry)
         if not error:
             fault_point("view-entered")
             error = _write(fd, <const uint8_t*>&h.published, 8, PUBLISHED_AT)
@@ -279,7 +294,7 @@ def append(int fd, int number, uint32_t rows, uint64_t base, const uint8_t[::1] 
             fault_point("view-published")
     if error:
         raise OSError(error, os.strerror(error))
-    return e.bytes
+    return size
 
 
 cdef int _write(int fd, const uint8_t* p, size_t n, uint64_t at) noexcept nogil:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from confluo_tools.core.chunks import Chunks, append, blank, file_key
+from confluo_tools.core.chunks import Chunks, blank, file_key
 from confluo_tools.errors import BusyError, DiskFullError, StoreError
 from confluo_tools.store.locks import lock
 from confluo_tools.store.owner import give
@@ -35,6 +35,15 @@ class Stop(Protocol):
 
     def is_set(self) -> bool: ...
     def wait(self, timeout: float) -> bool: ...
+
+
+class Appending(Protocol):
+    """The file of a segment, open for new blocks."""
+
+    fd: int
+
+    def hold(self, rows: int, base: int, chunk: bytes | None) -> None:
+        """Keep the chunk of the next block, to be written with others."""
 
 
 class View:
@@ -97,12 +106,14 @@ class View:
         blocks: int = chunks.blocks
         return blocks if not whole or chunks.sound(part.segment.capacity) else None
 
-    def append(self, fd: int, number: int, block: SegmentBlock | None, picks: Picks | None, builder: Builder) -> None:
+    def append(
+        self, to: Appending, number: int, block: SegmentBlock | None, picks: Picks | None, builder: Builder
+    ) -> None:
         """Add a block to its file; None: nothing is known of it, because it is damaged."""
         if block is None or picks is None:
-            append(fd, number, 0, 0, None)
+            to.hold(0, 0, None)
         else:
-            append(fd, number, len(block), block.base, self.chunk(block, picks))
+            to.hold(len(block), block.base, self.chunk(block, picks))
 
     def chunk(self, block: SegmentBlock, picks: Picks) -> bytes:
         """What it keeps of a block, of which ``picks`` are its rows."""

@@ -61,8 +61,10 @@ class IndexView(base.View):
             return None
         return postings.blocks if postings.sound(part.segment.capacity, whole=whole) else None
 
-    def append(self, fd: int, number: int, block: SegmentBlock | None, picks: Picks | None, builder: Builder) -> None:
-        builder.append(fd, number, block, self.column, self.bucket)
+    def append(
+        self, to: base.Appending, number: int, block: SegmentBlock | None, picks: Picks | None, builder: Builder
+    ) -> None:
+        builder.append(to.fd, number, block, self.column, self.bucket)
 
 
 def default_bucket(log: Log, field: str) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from confluo_tools.core.bank import Bank
 from confluo_tools.core.block import Picks
+from confluo_tools.core.chunks import append
 from confluo_tools.core.postings import Builder
 from confluo_tools.errors import BusyError, ConfluoError, UsageError
 from confluo_tools.store.owner import give
@@ -23,11 +24,14 @@ from confluo_tools.store.views.kinds import KINDS, views
 from confluo_tools.store.views.state import StateView
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from confluo_tools.core.segment import Part, SegmentBlock
     from confluo_tools.store.log import Log
     from confluo_tools.store.version import Version
 
 Done = dict[tuple[int, int], int]  # (lane, base of a segment) -> blocks known to be in the files of a view
+HELD, MOST_HELD = 16, 1 << 20  # blocks, bytes of chunks that are written at once
 RACY = 100_000_000  # a folder changed so short ago (ns) may change again within the same tick of its clock
 
 
@@ -61,21 +65,23 @@ class Worker:
             bank.run(block)
         for target in targets:
             if target not in good:
-                target.view.append(target.fd, number, None, None, self.builder)
+                target.view.append(target, number, None, None, self.builder)
                 continue
             at = whose.get(target.view)
             picks = bank.picks(at, self.picks) if bank is not None and at is not None else None
-            target.view.append(target.fd, number, block, picks, self.builder)
+            target.view.append(target, number, block, picks, self.builder)
 
 
 class _Target:
     # The file of a view of one segment that lacks blocks.
-    __slots__ = ("at", "fd", "path", "temporary", "view")
+    __slots__ = ("_held", "_size", "at", "fd", "path", "temporary", "view", "written")
 
     def __init__(self, view: base.View, part: Part, at: int | None) -> None:
         self.view, self.path = view, view.file(part)
         self.temporary = at is None
-        self.at = at or 0
+        self.at = self.written = at or 0
+        self._held: list[tuple[int, int, ReadableBuffer | None]] = []
+        self._size = 0
         if self.temporary:
             with suppress(FileExistsError):
                 os.mkdir(os.path.dirname(self.path))  # not makedirs: a view that was dropped must not come back
@@ -87,7 +93,21 @@ class _Target:
         name = f"{self.path}.tmp" if self.temporary else self.path
         self.fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
 
+    def hold(self, rows: int, base: int, chunk: bytes | None) -> None:
+        self._held.append((rows, base, chunk))
+        self._size += len(chunk or b"")
+        if len(self._held) == HELD or self._size > MOST_HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held: many blocks take no more system calls than one."""
+        if self._held:
+            append(self.fd, self.written, self._held)
+            self.written += len(self._held)
+            self._held, self._size = [], 0
+
     def finish(self) -> None:
+        self.flush()
         if self.temporary:
             os.rename(f"{self.path}.tmp", self.path)
 
