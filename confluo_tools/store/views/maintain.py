@@ -24,8 +24,6 @@ from confluo_tools.store.views.kinds import KINDS, views
 from confluo_tools.store.views.state import StateView
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
     from confluo_tools.core.segment import Part, SegmentBlock
     from confluo_tools.store.log import Log
     from confluo_tools.store.version import Version
@@ -80,7 +78,7 @@ class _Target:
         self.view, self.path = view, view.file(part)
         self.temporary = at is None
         self.at = self.written = at or 0
-        self._held: list[tuple[int, int, ReadableBuffer | None]] = []
+        self._held: list[tuple[int, int, bytes | None]] = []
         self._size = 0
         if self.temporary:
             with suppress(FileExistsError):
