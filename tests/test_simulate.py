@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -467,6 +470,34 @@ def test_records_of_the_command(tmp_path: Path) -> None:
     assert shell.run("confluo-vote simulate --seed 8 --failures 5 -T")[1] != lines
     assert shell.run("confluo-vote simulate --failures 5 --seed 7 -w paths.ml") == (0, [])
     assert shell.run("confluo-query paths.ml -T") == (0, lines)
+
+
+def test_voting_finds_what_failed(tmp_path: Path) -> None:
+    """The pipeline of the README: the truth travels in the records."""
+    status, lines = Shell(tmp_path).run(
+        "confluo-vote simulate --pods 2 --tors 20 --failures 5 --seed 7 -o stream | confluo-vote - --score"
+        " -f failed,blamed,right,found,precision,recall,accuracy")
+    assert status == 0
+    assert [line.split("\t") for line in lines[2:]] == [["5", "5", "5", "5", "1.0", "1.0", "1.0"]]
+
+
+@pytest.mark.slow
+def test_a_figure_of_the_paper(tmp_path: Path) -> None:
+    """bench/vote_figures.py: tables that agree with section 3 of what we know of the paper, and drawings."""
+    bench = Path(__file__).resolve().parent.parent / "bench" / "vote_figures.py"
+    done = subprocess.run([sys.executable, bench, "6.1", "--seeds", "3", "--models", "vote,cover", "--svg", tmp_path],
+                          capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    points = [line.split("\t") for line in done.stdout.splitlines() if not line.startswith("#")]
+    votes = {float(p[2]): tuple(map(float, p[5::2])) for p in points if p[3] == "vote"}
+    assert set(votes) == {1, 5, 10, 15, 30}
+    for accuracy, precision, recall in votes.values():
+        assert accuracy > 0.95
+        assert precision > 0.95
+        assert recall > 0.95
+    assert all(float(p[7]) < 0.9 for p in points if p[3] == "cover")  # every lone drop costs it a link
+    root = ElementTree.parse(tmp_path / "6.1.svg").getroot()
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3 * 2
 
 
 def test_a_topology_is_written_and_read(tmp_path: Path) -> None:
