@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluo_tools.errors import SchemaError, UsageError
-from confluo_tools.formats.reader import Reader
+from confluo_tools.formats.reader import Reader, Wrapper
 from confluo_tools.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ def united(schemas: Sequence[tuple[str, Schema]]) -> Schema:
     return first.plus(f for f, where in list(fields.values())[len(first.fields) :])
 
 
-class Shaped(Reader):
+class Shaped(Wrapper):
     """The rows of ``reader`` with the fields of ``schema``: those that it lacks are zero, or, for `host`, constant.
 
     ``host``: the value of a last field `host` that ``schema`` has and the input has not; None when there is none.
     """
 
     def __init__(self, reader: Reader, schema: Schema, host: str | None = None) -> None:
-        super().__init__(reader.name, reader._warn)
-        self.reader, self.schema, self.format, self.metadata = reader, schema, reader.format, reader.metadata
+        super().__init__(reader, reader._warn)
+        self.schema = schema
         self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         own, ours = ([(c.name, c.code, c.size, c.count) for c in s.columns] for s in (reader.schema, schema))
         n = len(own)
@@ -122,24 +122,6 @@ class Shaped(Reader):
         if not (self._same and set(expr.fields) <= {f.name for f in self.reader.schema.fields}):
             return None
         return type(expr)(expr.text, self.reader.schema, expr.syntax, expr.tree, expr.notes, expr.demands)
-
-    def explain(self) -> dict[str, Any] | None:
-        return self.reader.explain()
-
-    @property
-    def timed(self) -> bool:
-        """Whether the plan measures each step."""
-        return bool(getattr(self.reader, "timed", False))
-
-    @timed.setter
-    def timed(self, value: bool) -> None:
-        self.reader.timed = value  # type: ignore[attr-defined]
-
-    def on_idle(self, call: Callable[[], None]) -> None:
-        self.reader.on_idle(call)
-
-    def close(self) -> None:
-        self.reader.close()
 
 
 def merged(

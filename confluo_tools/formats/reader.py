@@ -93,6 +93,32 @@ class Reader:
         self.close()
 
 
+class Wrapper(Reader):
+    """A reader around ``reader``, which is asked how it found its rows, to tell of waits, and to close."""
+
+    def __init__(self, reader: Reader, warn: Warn | None = None) -> None:
+        super().__init__(reader.name, warn)
+        self.reader, self.metadata, self.format = reader, reader.metadata, reader.format
+
+    def explain(self) -> dict[str, Any] | None:
+        return self.reader.explain()
+
+    @property
+    def timed(self) -> bool:
+        """Whether the plan measures each step."""
+        return bool(getattr(self.reader, "timed", False))
+
+    @timed.setter
+    def timed(self, value: bool) -> None:
+        self.reader.timed = value  # type: ignore[attr-defined]
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self.reader.on_idle(call)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
 class Chain(Reader):
     """Several inputs, one after the other, as rows of the first one's schema.
 

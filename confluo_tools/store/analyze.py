@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError, UsageError
-from confluo_tools.formats.reader import Reader
+from confluo_tools.formats.reader import Reader, Wrapper
 from confluo_tools.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _plus(schema: Schema, fields: list[Field], name: str) -> Schema:
     return schema.plus(fields)
 
 
-class Analyzed(Reader):
+class Analyzed(Wrapper):
     """The rows of ``reader`` with the fields of analyses, in the order of ``specs``.
 
     An expression is applied after the analyses, because the rows before decide what a row is; but conditions that
@@ -146,8 +146,7 @@ class Analyzed(Reader):
     def __init__(
         self, reader: Reader, specs: Sequence[Any], *, flows: int = FLOWS, note: Callable[[str], None] | None = None
     ) -> None:
-        super().__init__(reader.name)
-        self.reader, self.metadata, self.format = reader, reader.metadata, reader.format
+        super().__init__(reader)
         self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         self.analyses: list[Analysis] = []
         self._note = note
@@ -209,25 +208,7 @@ class Analyzed(Reader):
                 what = f"{analysis.evicted} flows were forgotten while others came: --analyze-flows N remembers more"
                 self._note(f"{self.name}: --analyze {analysis.name}: {what}")
 
-    def explain(self) -> dict[str, Any] | None:
-        return self.reader.explain()
-
-    @property
-    def timed(self) -> bool:
-        return bool(getattr(self.reader, "timed", False))
-
-    @timed.setter
-    def timed(self, value: bool) -> None:
-        self.reader.timed = value  # type: ignore[attr-defined]
-
-    def on_idle(self, call: Callable[[], None]) -> None:
-        self.reader.on_idle(call)
-
-    def close(self) -> None:
-        self.reader.close()
-
-
-class Stated(Reader):
+class Stated(Wrapper):
     """The states of a definition after all rows of ``reader``, as records: its key and its fields.
 
     Of a MultiLog that has a state view of that name, the stored states and the rows that are not in them.
@@ -238,8 +219,7 @@ class Stated(Reader):
     ) -> None:
         from confluo_tools.store.stateful import Definition, resolve
 
-        super().__init__(reader.name, reader._warn)
-        self.reader, self.metadata, self.format = reader, reader.metadata, reader.format
+        super().__init__(reader, reader._warn)
         self._flows, self._note = flows, note
         found = _known(reader, spec)
         found = resolve(found) if isinstance(found, str) else found
@@ -266,12 +246,6 @@ class Stated(Reader):
         if machine.evicted and self._note is not None:
             self._note(f"{self.name}: {machine.evicted} states were forgotten: --analyze-flows N remembers more")
         yield from machine.blocks()
-
-    def on_idle(self, call: Callable[[], None]) -> None:
-        self.reader.on_idle(call)
-
-    def close(self) -> None:
-        self.reader.close()
 
 
 def _known(reader: Reader, spec: Any) -> Any:
