@@ -11,6 +11,7 @@ from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.topology import Clos, Topology
+    from confluo_tools.schema import Schema
 
 app = cli.command_app(
     """
@@ -76,11 +77,10 @@ def bound(
     """
     from confluo_tools.algo.topology import Clos, as_clos
     from confluo_tools.formats.build import blocks_of
-    from confluo_tools.schema import builtin
 
     if file is not None:
         config.use_file(file)
-    schema = builtin("bound")
+    schema = schema_of_answers()
     if fields == "help":
         print(cli.list_fields(schema))
         return cli.OK
@@ -117,6 +117,20 @@ def bound(
         for block in blocks_of(schema, columns, len(rows)):
             out.write(block)
     return cli.OK
+
+
+def schema_of_answers() -> Schema:
+    """The fields of what is printed: no time, so that they are no records for a log."""
+    from confluo_tools.schema import Field, Schema
+
+    return Schema("bound", [
+        Field("of", "text(16)", description="theorem1, lemma2, theorem2 or theorem3"),
+        Field("quantity", "text(48)", description="what the value is of"),
+        Field("k", "u32", description="bad links; 0: it does not depend on them"),
+        Field("value", "f64", description="the bound, or what is there; inf: there is none"),
+        Field("unit", "text(24)", description="unit of the value"),
+        Field("holds", "enum", description="whether a condition is met", names={1: "yes", 2: "no"}),
+    ], "What the theorems of 007 promise for a network.")  # fmt: skip
 
 
 def of_clos(clos: Clos, t_max: float) -> list[Row]:
