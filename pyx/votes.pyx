@@ -8,7 +8,8 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint3
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 from c_hash cimport Table, hash1, hash2, mum, table_find1, table_find2
-from confluo_tools.core.block cimport Block, Picks
+from c_block cimport BLOCK_ROWS
+from confluo_tools.core.block cimport Block, Picks, zero_bytes
 from confluo_tools.core.groups cimport table_free, table_room
 cimport cython
 
@@ -41,7 +42,9 @@ cdef int _grow(void** p, uint64_t* room, uint64_t need, size_t size) noexcept no
 
 
 cdef const uint8_t* _column(Block block, str name, size_t width) except NULL:
-    cdef int i = block.layout.index(name)
+    cdef int i = block.layout.get(name)
+    if i < 0:
+        return zero_bytes(width * BLOCK_ROWS)
     if block.layout.column[i].width != width:
         raise ValueError(f"column {name} has another type")
     return block.col[i]

@@ -79,7 +79,8 @@ def links(judgement: Judgement, names: Names, begin: int, length: int, top: int)
     taken = {number for number, _ in judgement.blamed}
     if len(rows) < top:
         left = judgement.left
-        others = [n for n in range(len(left)) if n not in taken and judge.votes_of(n) and left[n] > -1e299]
+        least = -1e299 if judgement.model == "mle" else 1e-9
+        others = [n for n in range(len(left)) if n not in taken and judge.votes_of(n) and left[n] > least]
         others.sort(key=lambda n: (-left[n], tally.key(n)))
         rows += [(n, left[n], GOOD) for n in others[: top - len(rows)]]
     out: dict[str, list[Any]] = {c.name: [] for c in ranking_schema().columns}

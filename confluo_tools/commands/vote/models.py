@@ -81,7 +81,7 @@ class Judgement:
     def verdict(self, number: int) -> tuple[int, float]:
         """(component, confidence) to which a flow with loss is put down; -1 is noise, -2 not known (no path)."""
         judge, settings = self.judge, self.settings
-        parts = judge.tally.flow(number)[0]
+        parts, _, _, hops, _, _ = judge.tally.flow(number)
         if not parts:
             return -2, 0.0
         if self.model == "mle":
@@ -90,9 +90,14 @@ class Judgement:
             mine = self.rate.get(best, 0.0)
             all_of = sum(rates) + self.p_good
             return best, mine / all_of if best >= 0 and isfinite(mine) and all_of > 0 else 0.0
-        best = -1 if settings.literal else judge.by_blame(number)
-        if best < 0 and (settings.literal or self.model == "vote"):
+        if settings.literal:
             best, _ = judge.by_votes(number, settings.noise)
+        else:
+            best = judge.by_blame(number)
+            if best < 0 and self.model == "vote":  # who else complains, of the flows that nothing explains?
+                likely = max(parts, key=lambda p: (self.left[p], -p))
+                lone = 1 / hops if settings.noise < 0 else settings.noise
+                best = likely if self.left[likely] > lone + 1e-9 else -1
         if best < 0:
             return -1, 0.0
         votes = [judge.votes_of(p) for p in parts]

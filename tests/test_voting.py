@@ -1,0 +1,212 @@
+"""The core's votes, coverage and likelihood against their definitions in algo/voting.py, which are plain Python."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vote_rows import flow, tally
+
+from confluo_tools.algo import programs, voting
+from confluo_tools.core.blame import Judge
+from confluo_tools.core.votes import Tally
+
+HOSTS = st.integers(100, 107)
+SWITCHES = st.integers(1, 9)
+PATHS = st.lists(st.one_of(SWITCHES, st.just(0)), min_size=0, max_size=6)
+FLOW = st.tuples(HOSTS, PATHS, HOSTS, st.integers(0, 4), st.integers(0, 60), st.booleans())
+FLOWS = st.lists(FLOW, min_size=1, max_size=40)
+
+
+def seen(rows: list[tuple[Any, ...]], switches: bool) -> list[voting.Flow]:
+    """What the paths of these rows say, by the words of the schema and nothing of the core."""
+    out = []
+    for src, path, dst, lost, sent, partial in rows:
+        if not path:
+            out.append(voting.Flow((), lost, max(sent, lost), 0))
+            continue
+        nodes = path if switches else [src, *path] + ([] if partial else [dst])
+        parts = [(n, n) for n in nodes if n] if switches else [(a, b) for a, b in pairwise(nodes) if a and b]
+        once = list(dict.fromkeys(parts))
+        hops = (len(nodes) if switches else len(nodes) - 1) - (len(parts) - len(once))
+        out.append(voting.Flow(tuple(once), lost, max(sent, lost), hops))
+    return out
+
+
+def filled(rows: list[tuple[Any, ...]], switches: bool) -> Tally:
+    return tally([flow(s, p, d, lost, sent, notes=int(partial)) for s, p, d, lost, sent, partial in rows],
+                 switches=switches)  # fmt: skip
+
+
+def named(t: Tally, blamed: list[tuple[int, float]]) -> list[tuple[tuple[int, int], float]]:
+    return [(t.key(n), pytest.approx(v)) for n, v in blamed]
+
+
+@given(FLOWS, st.booleans(), st.sampled_from([0.0, 0.01, 0.1, 0.3]), st.sampled_from([0.0, 0.3, 0.67]), st.booleans(),
+       st.booleans())  # fmt: skip
+def test_votes_are_those_of_the_definition(
+    rows: list[tuple[Any, ...]], switches: bool, threshold: float, floor: float, adjust: bool, running: bool
+) -> None:
+    flows, t = seen(rows, switches), filled(rows, switches)
+    judge = Judge(t)
+    want = voting.tally(flows)
+    assert {t.key(n): judge.votes_of(n) for n in range(t.components) if judge.votes_of(n)} == {
+        c: pytest.approx(float(v)) for c, v in want.items()}  # fmt: skip
+    blamed = voting.vote(flows, threshold=threshold, floor=floor, adjust=adjust, running=running, order=lambda c: c)
+    assert [(b.component, b.score) for b in blamed] == named(
+        t, judge.vote(threshold, floor, remove=adjust, running=running))  # fmt: skip
+
+
+@given(FLOWS, st.booleans())
+def test_coverage_is_that_of_the_definition(rows: list[tuple[Any, ...]], switches: bool) -> None:
+    t = filled(rows, switches)
+    blamed = voting.cover(seen(rows, switches), order=lambda c: c)
+    assert [(b.component, b.score) for b in blamed] == named(t, Judge(t).cover())
+
+
+@given(FLOWS, st.booleans(), st.sampled_from([(0.003, 0.0002), (0.2, 0.01)]), st.sampled_from([-15.0, -3.0, 0.0]))
+def test_likelihood_is_that_of_the_definition(
+    rows: list[tuple[Any, ...]], switches: bool, rates: tuple[float, float], prior: float
+) -> None:
+    t = filled(rows, switches)
+    blamed = voting.mle(seen(rows, switches), p_b=rates[0], p_g=rates[1], prior=prior, order=lambda c: c)
+    got = Judge(t).mle(*rates, prior)
+    if len({round(b.score, 6) for b in blamed}) == len(blamed):  # sums of logarithms: ties are ties of floats only
+        assert {c for c, _ in named(t, got)} == {b.component for b in blamed} or any(
+            abs(v) < 1e-6 for _, v in got)  # fmt: skip
+
+
+@given(FLOWS)
+def test_verdicts_of_votes_are_those_of_the_definition(rows: list[tuple[Any, ...]]) -> None:
+    flows, t = [f for f in seen(rows, False) if f.lost], filled(rows, False)
+    judge, votes = Judge(t), voting.tally(seen(rows, False))
+    assert t.flows == len(flows)
+    for number, one in enumerate(flows):
+        best, most = judge.by_votes(number)
+        want, count = voting.verdict(one, votes)
+        assert most == pytest.approx(float(count))
+        assert (best < 0) == (want is None)
+
+
+def test_shares_of_healthy_flows_count_as_the_definition_has_it() -> None:
+    """Two ToRs, two ways between them: 1 to 2 by 3 or 4."""
+    route = {(1, 3): 0.5, (3, 2): 0.5, (1, 4): 0.5, (4, 2): 0.5}
+    lossy = [flow(100, [1, 3, 2], 101, lost=2, sent=40), flow(102, [1, 3, 2], 103, lost=1, sent=50)]
+    healthy = [flow(100 + i, [], 110 + i, sent=30 + i, src_tor=1, dst_tor=2) for i in range(20)]
+    t = tally(lossy + healthy, healthy=2)
+    got = Judge(t, {(1, 2): route}).mle(0.01, 0.0001, -3.0)
+
+    def shares(f: voting.Flow) -> dict[Any, float]:
+        return {**route, **dict.fromkeys(f.path, 1.0)}
+
+    flows = [voting.Flow(((100, 1), (1, 3), (3, 2), (2, 101)), 2, 40),
+             voting.Flow(((102, 1), (1, 3), (3, 2), (2, 103)), 1, 50)]  # fmt: skip
+    flows += [voting.Flow(((100 + i, 1), (2, 110 + i)), 0, 30 + i) for i in range(20)]
+    want = voting.mle(flows, p_b=0.01, p_g=0.0001, prior=-3.0, shares=shares, order=lambda c: c)
+    assert named(t, got) == [(b.component, b.score) for b in want]
+    assert [c for c, _ in named(t, got)] == [(1, 3)]
+
+
+def test_fitted_rates_are_those_that_made_the_losses() -> None:
+    """One link drops 2 % of the packets of 100 flows; of those of 2400 others 200 packets are lost."""
+    bad = [flow(100 + i, [1, 2, 3], 400 + i, lost=20, sent=1000) for i in range(50)]
+    bad += [flow(100 + i, [4, 2, 3], 400 + i, lost=20, sent=1000) for i in range(50)]
+    good = [flow(700 + i, [6, 7, 8], 3000 + i, lost=int(i % 10 == 0), sent=1000) for i in range(2000)]
+    good += [flow(700 + i, [1, 2, 5], 500 + i, sent=1000) for i in range(200)]
+    good += [flow(700 + i, [6, 2, 9], 500 + i, sent=1000) for i in range(200)]
+    t = tally(bad + good)
+    judge = Judge(t)
+    assert [t.key(n) for n, _ in judge.fit(-12.0, 2.0)] == [(2, 3)]
+    assert judge.p_g == pytest.approx(200 / 2_400_000, rel=0.05)
+
+
+def test_nothing_lost_is_nothing_blamed() -> None:
+    t = tally([flow(100, [1, 2], 101), flow(102, [1, 2], 103)])
+    judge = Judge(t)
+    assert (t.flows, judge.vote(0, 0), judge.cover(), judge.mle(0.1, 0.01, 0), judge.fit(-5, 2)) == (0, [], [], [], [])
+
+
+def test_an_empty_tally_judges() -> None:
+    judge = Judge(Tally())
+    assert (judge.vote(0, 0), judge.cover(), judge.fit(-5, 2)) == ([], [], [])
+
+
+@pytest.mark.parametrize("by", [False, True])
+def test_odd_paths_are_counted_and_bounded(by: bool) -> None:
+    rows = [
+        flow(100, [1, 2, 1, 2, 3], 101, lost=1),  # a loop
+        flow(100, [1], 101, lost=1),  # one hop
+        flow(100, list(range(1, 17)), 101, lost=1, hops=255),  # more hops than a record has room for
+        flow(100, [], 101, lost=1),  # not traced
+        flow(100, [0, 0, 0], 101, lost=1),  # nobody answered
+        flow(100, [1, 0, 3], 101, lost=1, notes=1),  # a gap, and not to the end
+    ]
+    t = tally(rows, switches=by)
+    assert (t.flows, t.loops, t.cut, t.partial, t.pathless) == (6, 1, 1, 2, 2)
+    parts = [[t.key(p) for p in t.flow(n)[0]] for n in range(6)]
+    if by:
+        assert parts[0] == [(1, 1), (2, 2), (3, 3)]
+        assert parts[4] == []
+    else:
+        assert parts[0] == [(100, 1), (1, 2), (2, 1), (2, 3), (3, 101)]
+        assert parts[1] == [(100, 1), (1, 101)]
+        assert len(parts[2]) == 16
+        assert (16, 101) not in parts[2]
+        assert parts[4] == []
+        assert parts[5] == [(100, 1)]
+    assert Judge(t).vote(0, 0)
+
+
+def test_records_of_one_flow_are_one_vote() -> None:
+    same = {"src_port": 5000, "dst_port": 80, "proto": 6}
+    t = tally([flow(100, [1, 2, 3], 101, lost=2, **same), flow(100, [1, 2, 3], 101, lost=3, **same),
+               flow(100, [1, 2, 3], 101, lost=1, **same | {"src_port": 5001}), flow(100, [1, 2, 3], 101, lost=1),
+               flow(100, [1, 2, 3], 101, lost=1)])  # fmt: skip
+    assert (t.flows, t.repeated) == (4, 1)
+    assert t.flow(0)[1:4] == (5, 200, 4)
+
+
+def test_ipv6_flows_that_share_their_folds_are_two() -> None:
+    more = {"src_port": 1, "dst_port": 2, "ip_version": 6, "src_ip6": bytes(15) + b"\1"}
+    t = tally([flow(7, [1, 2], 8, lost=1, dst_ip6=bytes(15) + b"\2", **more),
+               flow(7, [1, 2], 8, lost=1, dst_ip6=bytes(15) + b"\3", **more)])  # fmt: skip
+    assert (t.flows, t.repeated) == (2, 0)
+    assert t.addresses()[7] == bytes(15) + b"\1"
+
+
+def test_aliases_join_the_addresses_of_a_switch() -> None:
+    t = tally([flow(100, [11, 21], 101, lost=1), flow(102, [12, 22], 103, lost=1)], alias={11: 1, 12: 1, 21: 2, 22: 2})
+    assert {t.key(n) for n in range(t.components)} == {(100, 1), (102, 1), (1, 2), (2, 101), (2, 103)}
+
+
+# ---------------------------------------------------------------- the integer programs
+
+SETS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=10)
+
+
+def fewest(paths: list[list[int]]) -> int:
+    """Size of the smallest cover, by trying all."""
+    return min(bin(s).count("1") for s in range(1 << 7) if all(any(s >> link & 1 for link in p) for p in paths))
+
+
+@settings(deadline=None, max_examples=40)
+@given(SETS)
+def test_the_binary_program_finds_a_smallest_cover(paths: list[list[int]]) -> None:
+    pytest.importorskip("scipy")
+    found = programs.binary(paths)
+    assert all(set(found) & set(p) for p in paths)
+    assert len(found) == fewest(paths)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SETS, st.data())
+def test_the_integer_program_explains_each_count_and_all_of_them(paths: list[list[int]], data: st.DataObject) -> None:
+    pytest.importorskip("scipy")
+    counts = data.draw(st.lists(st.integers(1, 5), min_size=len(paths), max_size=len(paths)))
+    found = programs.integer(paths, counts)
+    assert sum(found.values()) == sum(counts)
+    assert all(sum(found.get(link, 0) for link in set(p)) >= n for p, n in zip(paths, counts, strict=True))
+    assert len(found) >= fewest(paths)
