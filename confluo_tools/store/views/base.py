@@ -207,7 +207,10 @@ def create(log: Log, kind: str, label: str, about: list[str]) -> None:
         with open(os.path.join(temporary, f"{kind}.yaml"), "w", encoding="utf-8", newline="\n") as f:
             f.write("\n".join([*about, f"log: {log.uuid.hex()}", ""]))
         os.close(os.open(os.path.join(temporary, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666))
-        give(log.path, *[os.path.join(temporary, n) for n in (f"{kind}.yaml", LOCK)], temporary)
+        lanes = [n for n in os.listdir(log.path) if n.startswith("lane-")]  # now, rather than beside a capture
+        for lane in lanes:
+            os.mkdir(os.path.join(temporary, lane))
+        give(log.path, *[os.path.join(temporary, n) for n in (f"{kind}.yaml", LOCK, *lanes)], temporary)
         os.rename(temporary, os.path.join(folder, f"{kind}-{label}"))
     except OSError as e:
         remove_tree(temporary)

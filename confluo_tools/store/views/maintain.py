@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from confluo_tools.core.bank import Bank
@@ -81,15 +81,20 @@ class _Target:
         self._held: list[tuple[int, int, bytes | None]] = []
         self._size = 0
         if self.temporary:
-            with suppress(FileExistsError):
+            # New, or not to be believed: made beside, then renamed over, so that no reader sees bytes change.
+            try:
+                self._make(part)
+            except FileNotFoundError:  # the first of its lane
                 os.mkdir(os.path.dirname(self.path))  # not makedirs: a view that was dropped must not come back
                 give(view.path, os.path.dirname(self.path))
-            # New, or not to be believed: made beside, then renamed over, so that no reader sees bytes change.
-            with open(f"{self.path}.tmp", "wb") as out:
-                out.write(view.blank(part))
-            give(view.path, f"{self.path}.tmp")
+                self._make(part)
         name = f"{self.path}.tmp" if self.temporary else self.path
         self.fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+
+    def _make(self, part: Part) -> None:
+        with open(f"{self.path}.tmp", "wb") as out:
+            out.write(self.view.blank(part))
+        give(self.view.path, f"{self.path}.tmp")
 
     def hold(self, rows: int, base: int, chunk: bytes | None) -> None:
         self._held.append((rows, base, chunk))
