@@ -9,7 +9,8 @@ readings of Algorithm 1 without a floor: `remove` (explained flows), `initial` (
 adjustment).
 
 Bars: those of the reference's section 3, +- 0.05: vote has P = R = 1 for 1 to 30 failed links of 0.05 % to 1 %,
-accuracy >= 0.99 up to 10; hard case P 1, R .90 at 5 and .77 at 10; hot ToR with 70 % and 10 failures P .91, R .97.
+accuracy >= 0.99 up to 10; hard case P 1, R .90 at 5 failures (60 seeds: .87); hot ToR with 70 % and 10 failures P .91,
+R .97.
 Links of the simulator as of the authors: the last hop is on no path (--quirks last-hop).
 """
 

@@ -28,10 +28,11 @@ cdef enum:                          # healthy flows
     BARE = 1
     WHOLE = 2
 
-cdef enum:                          # streams of random numbers of a seed; an epoch has two more
+cdef enum:                          # streams of random numbers of a seed; every second of FLOWS, DROPS is an epoch's
     RATES = 1
     FLOWS = 16
     DROPS = 17
+    TRACES = 1 << 30                # below 2 ** 31: an int
 
 cdef enum:                          # notes of schema/path.yaml
     PARTIAL = 1
@@ -111,13 +112,13 @@ cdef class Closim:
     cdef uint32_t* hot                  # ToRs: hot ones, then the others
     cdef uint32_t* place                # ToR: where it stands in `hot`
     cdef uint32_t hot_tors
-    cdef uint64_t skew, seed
+    cdef uint64_t skew, seed, silence
     cdef uint32_t least_packets, most_packets, least_connections, most_connections, cap
     cdef bint pareto
     cdef int healthy, quirks
     cdef int64_t start, step            # ns; ns << 20 a slot
     cdef uint32_t round, rounds, at
-    cdef Stream flows_of, drops_of
+    cdef Stream flows_of, drops_of, traces_of
     cdef readonly uint64_t flows, affected, packets, lost
 
     def __cinit__(self, uint32_t pods, uint32_t tors, uint32_t t1s, uint32_t t2s, uint32_t hosts, uint32_t first_host,
@@ -231,6 +232,12 @@ cdef class Closim:
         self.least_packets, self.most_packets, self.pareto = least_packets, most_packets, pareto
         self.healthy, self.quirks, self.cap = healthy, quirks, cap
 
+    def set_silence(self, uint64_t chance):
+        """Each switch of a path that is traced does not answer with this chance."""
+        if chance > ONE63:
+            raise ValueError("a probability above 1")
+        self.silence = chance
+
     def begin(self, uint32_t epoch, int64_t start, int64_t length):
         """Make ready for the flows of an epoch: its number, when it begins, how long it is (ns)."""
         cdef uint32_t i, most = 0
@@ -239,6 +246,7 @@ cdef class Closim:
             raise ValueError("the length of an epoch")
         seed_stream(&self.flows_of, self.seed, FLOWS + 2 * <uint64_t>epoch)
         seed_stream(&self.drops_of, self.seed, DROPS + 2 * <uint64_t>epoch)
+        seed_stream(&self.traces_of, self.seed, <uint64_t>TRACES * 8 + epoch)
         memset(self.traced, 0, <size_t>self.all_hosts * 4)
         for i in range(self.all_hosts):
             self.connections[i] = self.least_connections
@@ -465,7 +473,7 @@ cdef class Closim:
     cdef void _emit(self, void** col, uint32_t row, Flow* f) noexcept nogil:
         cdef uint32_t* path = <uint32_t*>col[C_PATH] + <size_t>row * HOPS
         cdef uint8_t notes = 0
-        cdef uint32_t n = 0, link, device, a = 0, b = 0
+        cdef uint32_t n = 0, i, link, device, a = 0, b = 0
         cdef bint whole = f.total != 0 or self.healthy == WHOLE
         memset(path, 0, 4 * HOPS)
         if f.total and self.cap:
@@ -485,6 +493,13 @@ cdef class Closim:
             n += 1
             if self.quirks & LAST_HOP:
                 notes |= PARTIAL
+            if self.silence:
+                for i in range(n):
+                    if draw(&self.traces_of) >> 1 < self.silence:
+                        path[i] = 0
+                while n and path[n - 1] == 0:   # nobody knows how much further it went
+                    n -= 1
+                    notes |= PARTIAL
         if f.total:
             link = f.link[f.culprit]
             device = self.owner[link]

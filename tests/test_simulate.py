@@ -390,6 +390,24 @@ def test_a_cap_of_traces() -> None:
     assert t["link_a"].all()
 
 
+def test_switches_that_do_not_answer() -> None:
+    plain, quiet = (table(simulate(PAPER, healthy=2, silence=silence)) for silence in (0, CERTAIN // 4))
+    for name in ("src_ip", "dst_ip", "sent", "lost", "link_a"):
+        assert np.array_equal(plain[name], quiet[name]), name
+    same = (quiet["path"] == plain["path"]) | (quiet["path"] == 0)
+    assert same.all()
+    answered = (quiet["path"] > 0).sum() / (plain["path"] > 0).sum()
+    assert answered == pytest.approx(0.75, abs=0.005)
+    last = np.where(quiet["hops"] > 0, quiet["path"][np.arange(len(quiet["ts"])), quiet["hops"].astype(int) - 1], 1)
+    assert last.all()  # who did not answer at the end is not counted
+    partial = quiet["notes"] & PARTIAL != 0
+    assert np.array_equal(partial, quiet["hops"] < plain["hops"])
+    assert partial.mean() == pytest.approx(0.25, abs=0.01)
+    nobody = table(simulate(SMALL, healthy=2, silence=CERTAIN))
+    assert not nobody["path"].any()
+    assert not nobody["hops"].any()
+
+
 def test_failures_are_of_all_kinds_and_sometimes_near() -> None:
     counts: Counter[str] = Counter()
     same = more = 0
@@ -542,6 +560,7 @@ def test_flows_without_loss_and_failures_are_nothing(tmp_path: Path) -> None:
     ("--fail 1:2", "--fail: no link from 1 to 2"),
     ("--fail nobody:1", "--fail: 'nobody' is no node of this network"),
     ("--fail 1", "--fail: '' is no node"),
+    ("--silence 101%", "--silence: '101%' is not a chance"),
     ("--quirks odd", "--quirks: no quirk 'odd'; there are last-hop, two-draws, culprit, all"),
     ("--healthy no", "--healthy: not 'no'; there are none, bare, path"),
     ("--sizes odd", "--sizes: no sizes 'odd'"),

@@ -46,7 +46,8 @@ class Settings:
     ``connections`` of a host in an epoch and ``packets`` of a flow: from, to.  ``pareto``: most flows are small.
     ``hot_tors``, ``skew``: so many ToRs are the destination of this share of the flows.
     ``healthy``: what is written of flows without loss.  ``quirks``: sum of `QUIRKS`.
-    ``cap``: flows of a host that are traced in an epoch, 0 for all.  Times in ns.
+    ``cap``: flows of a host that are traced in an epoch, 0 for all.  ``silence``: the chance that a switch of a path
+    does not answer.  Times in ns.
     """
 
     seed: int = 1
@@ -64,6 +65,7 @@ class Settings:
     healthy: int = 0
     quirks: int = 0
     cap: int = 0
+    silence: int = 0
     epochs: int = 1
     length: int = 30 * 10**9
     start: int = 1767225600 * 10**9  # 2026-01-01
@@ -82,6 +84,7 @@ class Simulation:
             self.core = Closim(clos.pods, clos.tors, clos.t1s, clos.t2s, clos.hosts, clos.first_host, s.seed)
             self.core.set_noise(s.noise)
             self.core.set_flows(*s.connections, *s.packets, s.pareto, s.healthy, s.quirks, s.cap)
+            self.core.set_silence(s.silence)
             hot = Random(s.seed, _HOT)
             tors = list(range(self.core.all_tors))
             if not 0 <= s.hot_tors <= len(tors):

@@ -93,6 +93,9 @@ def simulate(
         str, _option("--healthy", metavar="HOW", help="Flows without loss: none, bare or path (none).")
     ] = "none",
     cap: Annotated[int, _number("--cap", least=0, help="Trace so many flows of a host in an epoch; 0: all (0).")] = 0,
+    silence: Annotated[
+        str, _option("--silence", metavar="SHARE", help="Of the switches of a path that do not answer (0).")
+    ] = "0",
     quirks: Annotated[
         str, _option("--quirks", metavar="LIST", help="As the authors' program: last-hop, two-draws, culprit, all.")
     ] = "",
@@ -146,7 +149,8 @@ def simulate(
         rates=[rates(text) for text in rate or ["0.01%..1%"]], noise=chance(noise, "--noise"),
         connections=span(connections, "--connections", 0), packets=span(packets, "--packets", 1),
         pareto=sizes == "pareto", hot_tors=hot, skew=share, healthy=HEALTHY.index(healthy),
-        quirks=sum(QUIRKS[name] for name in set(odd)), cap=cap, epochs=epochs, length=length, start=units.time(start),
+        quirks=sum(QUIRKS[name] for name in set(odd)), cap=cap,
+        silence=chance(silence, "--silence"), epochs=epochs, length=length, start=units.time(start),
     ))  # fmt: skip
     schema = simulation.schema
     if fields == "help":
