@@ -222,14 +222,14 @@ cdef class PathBook:
             return self._enqueue(<uint32_t>((<uint8_t*>f - self.flows.entries) // self.flows.stride))
         return 0
 
-    def take(self, Block block not None, uint32_t start=0, *, int64_t until=0x7FFFFFFFFFFFFFFF,
-             int64_t since=-0x7FFFFFFFFFFFFFFF):
-        """Rows of ``block`` from ``start`` on, up to the first one whose time is ``until`` or later; its number.
-
-        Rows from before ``since`` are left out.
+    def take(self, Block block not None, uint32_t start=0, *, int64_t begin=-0x7FFFFFFFFFFFFFFF,
+             int64_t until=0x7FFFFFFFFFFFFFFF, int64_t since=-0x7FFFFFFFFFFFFFFF):
+        """Rows of ``block`` from ``start`` on, up to the first one whose time is not in ``begin`` .. ``until``; its
+        number.  Rows from before ``since`` are left out.
         """
         cdef const uint8_t* col[NEEDS]
         cdef uint32_t row
+        cdef int64_t ts
         cdef int i, code = 0
         if block.layout is not self.layout:
             raise ValueError("the block has another layout")
@@ -240,12 +240,13 @@ cdef class PathBook:
         with nogil:
             row = start
             while row < block.rows:
-                if (<const int64_t*>col[N_TS])[row] >= until:
-                    break
-                if (<const int64_t*>col[N_TS])[row] >= since:
+                ts = (<const int64_t*>col[N_TS])[row]
+                if ts >= since:
+                    if not begin <= ts < until:
+                        break
                     code = self._row(col, row)
-                if code:
-                    break
+                    if code:
+                        break
                 row += 1
         if code:
             raise MemoryError("no memory for more flows")

@@ -419,7 +419,8 @@ def test_follows_a_log_until_a_signal(line: Net, tmp_path: Path) -> None:
     deadline = time.monotonic() + 20
     while True:
         child.send_signal(10)  # SIGUSR1
-        if b" 2 traced" in child.stderr.readline():
+        line_of_counts = child.stderr.readline()
+        if b" 3 records read, 2 traced" in line_of_counts:
             break
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -29,6 +29,7 @@ def read_aliases(path: str, known: Mapping[str, int] | None = None) -> tuple[dic
     numbers = dict(known or {})
     alias: dict[int, int] = {}
     names: dict[int, str] = {}
+    named: dict[int, str] = {}  # of addresses
     for at, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
@@ -41,8 +42,7 @@ def read_aliases(path: str, known: Mapping[str, int] | None = None) -> tuple[dic
         if node is None:
             plain = read_number(name) if name.isascii() and name.isdigit() else None
             node = numbers[name] = address if plain is None else plain
-        if alias.setdefault(address, node) != node:
-            what = f"{words[0]} belongs to '{name}' and to '{names.get(alias[address], alias[address])}'"
-            raise FormatError(what, where=f"{path}:{at}")
-        names[node] = name
+        if named.setdefault(address, name) != name:
+            raise FormatError(f"{words[0]} belongs to '{name}' and to '{named[address]}'", where=f"{path}:{at}")
+        alias[address], names[node] = node, name
     return alias, names

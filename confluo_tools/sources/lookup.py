@@ -65,6 +65,7 @@ class FileLookup:
     """Answers of a file, at once.  Raises FormatError with the line."""
 
     waiting = 0
+    told = ""
 
     def __init__(self, path: str, vips: Vips) -> None:
         self._vips = vips

@@ -175,7 +175,8 @@ def trace(
     seconds = at_least("--duration", duration, 0, 10_000_000)
     if first > 10_000_000_000:
         raise UsageError("10s is the most", where="--timeout")
-    begin = units.time(since, local=local) if since is not None else time.time_ns() - length if follow else -(1 << 62)
+    begin = time.time_ns() - length if follow else 1 - (1 << 63)
+    begin = units.time(since, local=local) if since is not None else begin
     network = network_of(topology, alias)
     pace = pace_of(rate, network[0], topology, bound, t_max)
 

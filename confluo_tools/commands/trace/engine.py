@@ -35,6 +35,8 @@ Flow = tuple[int, int, bytes, bytes, int, int, int]  # what `PathBook.pop` gives
 class Lookup(Protocol):
     """Where a flow really goes: `sources.lookup`."""
 
+    told: str
+
     @property
     def waiting(self) -> int: ...
     def ask(self, what: object, src: bytes, sport: int, dst: bytes, dport: int) -> None: ...
@@ -84,7 +86,7 @@ class Engine:
         self._ready: deque[tuple[Epoch, Flow, bytes, int]] = deque()  # looked up, to be started
         self._flying: dict[int, tuple[Epoch, int, bytes, int, bool]] = {}
         self._next_id = 0
-        self._input: queue.Queue[Block | BaseException | None] = queue.Queue(8)
+        self._input: queue.Queue[Block | BaseException | None] = queue.Queue(2)
         self._held: tuple[Block, int] | None = None  # rows of a later epoch, until the one before is done
         self._ended = False
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -237,12 +239,14 @@ class Engine:
             now = time.monotonic_ns()
             if self._now is None:
                 first = int(block.get(ts, row))
-                if first < self._since:
+                if first < self._since or first == NEVER:
                     row += 1
                     continue
                 self._open(first // self._length * self._length, now)
             assert self._now is not None
-            row = self._now.book.take(block, row, until=min(self._now.end, NEVER), since=self._since)
+            # What is late by an epoch at most is counted now; what is from elsewhere in time has an epoch of its own.
+            begin, end = self._now.start - self._length, self._now.end
+            row = self._now.book.take(block, row, begin=max(begin, -NEVER), until=min(end, NEVER), since=self._since)
             if row < block.rows:
                 live = self._now.live
                 self._close(now)
@@ -275,6 +279,9 @@ class Engine:
         if self._lookup is not None:
             for what, end in self._lookup.answers():
                 self._looked_up(what, end)
+            if self._lookup.told:
+                self._say(f"the lookup {self._lookup.told}: flows that wait for it are not traced")
+                self._lookup.told = ""
         budget = POPS
         while not self.stopped and prober.room and bucket.wait(now) == 0 and budget:
             budget -= 1
