@@ -1,20 +1,273 @@
-"""confluo-vote as a filter: what goes in, what comes out."""
+"""confluo-vote as a filter: what goes in, what comes out, and what is wrong with it."""
 
 from __future__ import annotations
 
-from tests.running import run
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
 
-HEAD = "#fields\tts\tkind\tsrc_ip\tdst_ip\tlost\thops\tpath\n"
+import pytest
+from vote_rows import PATH, blocks, failed, flow
+
+from confluo_tools import store
+from tests.running import BIN, environment, run
+
+HEAD = "#fields\tts\tkind\tsrc_ip\tdst_ip\tlost\tsent\thops\tpath\n"
 
 
-def test_a_link_that_two_flows_share_is_blamed() -> None:
-    text = HEAD + "0\tflow\t0.0.0.1\t0.0.0.2\t3\t3\t10,30,40\n" * 3 + "0\tflow\t0.0.0.1\t0.0.0.3\t0\t3\t10,30,40\n"
-    done = run("confluo-vote", "-", "-T", "-f", "rank,link_a,link_b,score", "--no-header", stdin=text.encode())
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.splitlines()[0].split(b"\t")[3] == b"0.75"
+def line(
+    ts: float = 0, src: int = 1, path: str = "10,30,40", dst: int = 2, lost: int | str = 1, kind: str = "flow"
+) -> str:
+    hops = len(path.split(",")) if path != "-" else 0
+    return f"{ts}\t{kind}\t0.0.0.{src}\t0.0.1.{dst}\t{lost}\t100\t{hops}\t{path}\n"
 
 
-def test_nothing_lost_is_nothing_blamed() -> None:
-    text = HEAD + "0\tflow\t0.0.0.1\t0.0.0.2\t0\t3\t10,30,40\n"
-    done = run("confluo-vote", "-", "-T", "--no-header", stdin=text.encode())
-    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+def shared(ts: float = 0, n: int = 4) -> str:
+    """Flows that share the link from 30 to 40 alone."""
+    return "".join(line(ts, i + 1, f"{10 + i},30,40,{50 + i}", i + 1) for i in range(n))
+
+
+def vote(text: str | bytes, *words: str) -> tuple[int, list[list[str]], str]:
+    data = text if isinstance(text, bytes) else text.encode()
+    done = run("confluo-vote", "-", "-T", "--no-header", *words, stdin=data)
+    return done.returncode, [row.split("\t") for row in done.stdout.decode().splitlines()], done.stderr.decode()
+
+
+def test_a_link_that_flows_share_is_blamed() -> None:
+    status, rows, said = vote(HEAD + shared(), "-f", "rank,verdict,link_a,link_b,votes,flows,lost")
+    assert (status, said) == (0, "")
+    assert rows[0] == ["1", "bad", "30", "40", "0.8", "4", "4"]
+    assert {row[1] for row in rows[1:]} <= {"good"}
+
+
+def test_all_formats_say_the_same(tmp_path: Path) -> None:
+    stream = tmp_path / "paths.arrows"
+    source = (HEAD + shared()).encode()
+    assert run("confluo-convert", "-", "-w", stream, "--schema", "path", stdin=source).returncode == 0
+    want = vote(source)[1]
+    assert run("confluo-vote", stream, "-T", "--no-header").stdout.decode().splitlines() == ["\t".join(r) for r in want]
+    rows = [json.loads(text) for text in run("confluo-vote", stream, "-J").stdout.splitlines()]
+    assert [[r["link_a"], r["link_b"], r["votes"]] for r in rows] == [[r[4], r[5], float(r[7])] for r in want]
+    back = run("confluo-vote", stream, "-o", "stream")
+    again = run("confluo-convert", "-", "-T", stdin=back.stdout)
+    assert again.stdout.decode().splitlines()[2:] == ["\t".join(r) for r in want]
+
+
+def test_switches_instead_of_links() -> None:
+    text = HEAD + line(0, 1, "10,30,40") + line(0, 2, "11,30,41") + line(0, 3, "12,30,42") + line(0, 4, "13,30,43")
+    status, rows, _ = vote(text, "--by", "switch", "-f", "rank,verdict,link_a,link_b,votes")
+    assert (status, rows[0]) == (0, ["1", "bad", "30", "-", "1.3333333333333333"])
+
+
+def test_flows_and_whom_they_blame() -> None:
+    text = HEAD + shared() + line(0, 9, "80,81", 9) + line(0, 8, "-", 8) + line(0, 7, "10,30,40", 7, lost=0)
+    status, rows, _ = vote(text, "--flows", "-f", "src_ip,verdict,blame_a,blame_b,confidence")
+    assert status == 0
+    assert rows[:4] == [[f"0.0.0.{i}", "link", "30", "40", rows[0][4]] for i in (1, 2, 3, 4)]
+    assert rows[4:] == [["0.0.0.9", "noise", "-", "-", "0.0"], ["0.0.0.8", "unknown", "-", "-", "0.0"]]
+
+
+@pytest.mark.parametrize("model", ["vote", "cover", "mle", "milp-binary", "milp-integer"])
+def test_every_model_finds_the_one_link(model: str) -> None:
+    if model.startswith("milp"):
+        pytest.importorskip("scipy")
+    text = HEAD + shared(n=6) + "".join(line(0, i, "70,71,72", i, lost=0) for i in range(1, 60))
+    status, rows, said = vote(text, "--model", model, "--prior", "-3", "--top", "0", "-f", "link_a,link_b")
+    assert (status, rows, said) == (0, [["30", "40"]], "")
+
+
+def test_without_scipy_one_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "scipy.py").write_text("raise ImportError('no scipy here')")
+    env = environment(PYTHONPATH=str(tmp_path))
+    done = run("confluo-vote", "-", "--model", "milp-binary", stdin=(HEAD + shared()).encode(), env=env)
+    assert done.returncode == 2
+    assert done.stderr.decode() == ("confluo-vote: --model milp-binary: needs scipy, which is not installed; "
+                                    "pip install 'confluo-tools[milp]'\n")  # fmt: skip
+
+
+def test_scores_of_several_models() -> None:
+    text = "#fields\tkind\tsrc_ip\tdst_ip\tlost\tsent\thops\tpath\tlink_a\tlink_b\n"
+    text += "failed\t-\t-\t0\t0\t0\t-\t30\t40\nfailed\t-\t-\t0\t0\t0\t-\t90\t91\n"
+    text += "".join(f"flow\t0.0.0.{i}\t0.0.1.{i}\t1\t50\t3\t{i + 10},30,40\t30\t40\n" for i in range(1, 5))
+    status, rows, _ = vote(text, "--model", "vote,cover", "--score", "-f",
+                           "model,failed,blamed,right,found,precision,recall,flows,accuracy")  # fmt: skip
+    assert status == 0
+    assert rows == [[m, "2", "1", "1", "1", "1.0", "0.5", "4", "1.0"] for m in ("vote", "cover")]
+
+
+# ---------------------------------------------------------------- what is odd or wrong
+
+@pytest.mark.parametrize("text", ["", line(lost=0), line(kind="failed")])
+def test_nothing_to_blame_is_status_1_and_an_empty_ranking(text: str) -> None:
+    assert vote(HEAD + text) == (1, [], "")
+
+
+def test_negative_counts_are_left_out_and_told() -> None:
+    status, rows, said = vote(HEAD + line(0, 1, lost=-3) + shared(), "-f", "link_a,flows", "--top", "0")
+    assert (status, rows) == (2, [["30", "4"]])
+    assert said == "confluo-vote: standard input: line 2: '-3' is not of type u32 (field lost)\n"
+
+
+def test_records_of_another_kind() -> None:
+    done = run("confluo-vote", "examples/data/campus.pcap.gz", cwd=BIN.parent)
+    assert done.returncode == 2
+    assert b"holds records of kind 'packet', not paths of flows; confluo-trace finds" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--model", "guess"], "--model: not 'guess'; there are vote, mle"),
+    (["--model", "vote,mle"], "--model: not 'vote,mle'; several need --score"),
+    (["--adjust", "ecmp"], "--adjust ecmp needs to know the network; --topology FILE describes it"),
+    (["--model", "mle", "--healthy", "ecmp"], "--healthy ecmp needs to know the network"),
+    (["--threshold", "7"], "--threshold: '7' is not a share"),
+    (["--p-bad", "1%"], "--p-bad and --p-good go together"),
+    (["--p-bad", "1%", "--p-good", "2%"], "--p-bad is not above --p-good"),
+    (["--p-bad", "0", "--p-good", "0"], "--p-bad: '0' is not a drop rate"),
+    (["--epoch", "0"], "--epoch 0: is not possible"),
+    (["--flows", "--score"], "--flows and --score exclude each other"),
+    (["--topology", "/nonexistent"], "/nonexistent: No such file"),
+    (["-f", "nothing"], "no field 'nothing'"),
+])  # fmt: skip
+def test_wrong_usage_is_one_line(words: list[str], said: str) -> None:
+    status, rows, error = vote(HEAD + shared(), *words)
+    assert (status, rows) == (2, [])
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_flows_without_paths_cannot_vote() -> None:
+    text = "#fields\tkind\tsrc_ip\tdst_ip\tlost\nflow\t10.0.0.1\t10.0.0.2\t3\n"
+    status, rows, said = vote(text)
+    assert (status, rows) == (1, [])
+    assert said == "confluo-vote: none of the flows with loss has a path; confluo-trace finds paths\n"
+
+
+def test_switches_that_the_topology_lacks_are_told_and_judged(tmp_path: Path) -> None:
+    edges = tmp_path / "net"
+    edges.write_text("10 30\n30 40\n11 30\n12 30\n13 30\n")  # asymmetric, without hosts, most links missing
+    status, rows, said = vote(HEAD + shared(), "--topology", str(edges), "--top", "0", "-f", "link_a,link_b")
+    assert (status, rows) == (0, [["30", "40"]])
+    assert "nodes of paths are not in the topology" in said
+    assert said.count("\n") == 1
+
+
+def test_names_and_aliases(tmp_path: Path) -> None:
+    (tmp_path / "alias").write_text("10.0.0.30 spine\n10.0.1.30 spine\n10.0.0.40 leaf  # comment\n")
+    def number(address: str) -> str:
+        return str(int.from_bytes(bytes(map(int, address.split(".")))))
+
+    paths = [(f"10.9.9.{i}", f"10.0.{i % 2}.30", "10.0.0.40") for i in range(1, 6)]
+    text = HEAD + "".join(line(0, i, ",".join(map(number, path)), i) for i, path in enumerate(paths, 1))
+    status, rows, _ = vote(text, "--aliases", str(tmp_path / "alias"), "--top", "0", "-f", "link_a,link_b,flows")
+    assert (status, rows) == (0, [["spine", "leaf", "5"]])
+    assert vote(text, "--top", "1", "-f", "link_b")[1] == [["10.0.0.40"]]
+
+
+# ---------------------------------------------------------------- epochs
+
+def test_epochs_in_any_order_and_before_1970() -> None:
+    text = HEAD + shared(61) + shared(-1) + shared(1) + shared(62) + shared(29.9999)
+    status, rows, said = vote(text, "--epoch", "30s", "--top", "0", "-f", "ts,epoch,link_a,flows")
+    assert (status, said) == (0, "")
+    assert [(r[0][:19], *r[1:]) for r in rows] == [
+        ("1969-12-31T23:59:30", "30000000000", "30", "4"), ("1970-01-01T00:00:00", "30000000000", "30", "8"),
+        ("1970-01-01T00:01:00", "30000000000", "30", "8"),
+    ]  # fmt: skip
+
+
+class Live:
+    """confluo-vote --follow on a pipe."""
+
+    def __init__(self, *words: str) -> None:
+        command = [BIN / "confluo-vote", "-", "-T", "--no-header", "--follow", "--top", "0", "-f", "ts,flows", *words]
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      env=environment())  # fmt: skip
+
+    def say(self, text: str) -> None:
+        assert self.child.stdin
+        self.child.stdin.write(text.encode())
+        self.child.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.child.stdout
+        return self.child.stdout.readline().decode()
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.child.communicate(timeout=30)
+        return self.child.returncode, out.decode(), err.decode()
+
+
+def test_an_epoch_is_printed_when_a_record_beyond_it_comes() -> None:
+    live = Live("--epoch", "10s", "--lateness", "2s")
+    begin = (time.time() // 10 + 100) * 10  # ahead of the clock: only records can end it
+    live.say(HEAD + shared(begin) + shared(begin + 11) + shared(begin + 1, 2) + line(begin + 12.5))
+    assert live.hear().split("\t")[1] == "6\n"
+    live.say(line(begin + 3) + line(begin + 4))
+    status, out, said = live.end()
+    assert (status, [r.split("\t")[1] for r in out.splitlines()]) == (0, ["5"])
+    assert "2 records came after their epoch was printed; --lateness waits for them" in said
+
+
+def test_an_epoch_is_printed_when_its_time_has_come() -> None:
+    live = Live("--epoch", "1s", "--lateness", "200ms")
+    live.say(HEAD + shared(time.time()))
+    assert live.hear().endswith("\t4\n")  # nothing more was said, and the pipe is open
+    assert live.end()[0] == 0
+
+
+def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
+    path = str(tmp_path / "paths.ml")
+    log = store.create(path, PATH)
+    begin = int(time.time() // 60 - 10) * 60_000_000_000
+
+    def rows(ts: int, n: int) -> list[dict[str, Any]]:
+        lossy = [flow(i + 1, [10 + i, 30, 40, 50 + i], 200 + i, lost=1, ts=ts) for i in range(n)]
+        return [*lossy, failed(30, 40) | {"ts": ts}]
+
+    with log.writer() as writer:
+        for block in blocks(rows(begin, 5)):
+            writer.append(block)
+        writer.flush()
+        child = subprocess.Popen([BIN / "confluo-vote", path, "--follow", "--epoch", "60s", "--top", "0", "-J"],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())  # fmt: skip
+        try:
+            assert child.stdout
+            first = json.loads(child.stdout.readline())
+            for block in blocks(rows(begin + 60_000_000_000, 7)):
+                writer.append(block)
+            writer.flush()
+            second = json.loads(child.stdout.readline())
+        finally:
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=30)
+    log.close()
+    told = [(r["link_a"], r["flows"], r["truth"]) for r in (first, second)]
+    assert told == [("30", 5, "failed"), ("30", 7, "failed")]
+    assert (child.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+    pipe = '"$0" simulate --epochs 40 -o stream | "$0" - --epoch 30s -T --top 1000 | head -1'
+    words = ["bash", "-c", pipe, BIN / "confluo-vote"]
+    done = subprocess.run(words, capture_output=True, env=environment(), timeout=60, check=False)
+    assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
+
+
+def test_memory_does_not_grow_with_flows_that_lose_nothing() -> None:
+    """2 million records, none with loss: only the links are kept."""
+    code = ("import resource, sys; from vote_rows import blocks, flow; from confluo_tools.core.votes import Tally\n"
+            "t = Tally(); b = blocks([flow(1 + i % 50, [100 + i % 7, 200], 60 + i % 40) for i in range(50000)])[0]\n"
+            "t.add(b, 0, b.rows); before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+            "for _ in range(39): t.add(b, 0, b.rows)\n"
+            "print(t.records, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)")  # fmt: skip
+    env = os.environ | {"PYTHONPATH": f"{BIN.parent}:{Path(__file__).parent}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    records, grown = map(int, done.stdout.split())
+    assert records == 2_000_000
+    assert grown < 2048  # KiB

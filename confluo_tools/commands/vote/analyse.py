@@ -422,6 +422,8 @@ class Work:
             some = ", ".join([names.of(n) for n in sorted(self.strangers)[:3]])
             more = ", ..." if len(self.strangers) > 3 else ""
             cli.note(f"{len(self.strangers)} nodes of paths are not in the topology: {some}{more}")
+        if self.counts["flows"] and self.counts["pathless"] >= self.counts["flows"]:
+            cli.note("none of the flows with loss has a path", hint="confluo-trace finds paths")
         if self.blind and not (self.settings.p_bad and self.settings.p_good):
             cli.note("no flows without loss: mle cannot fit drop rates, 0.7 % and 0.03 % are taken")
         if stats or verbose:
