@@ -43,6 +43,7 @@ cdef enum:
     MAX_NODES = 1 << 21
     MAX_PACKETS = 1 << 24
     MAX_LINKS = 1 << 24
+    AT_ONCE = 1 << 21               # flows of a call: a signal waits no longer
     HOPS = 16
 
 cdef enum:                          # columns that are written
@@ -258,10 +259,14 @@ cdef class Closim:
         self.start = start
         self.step = (<uint64_t>length << 20) // slots if slots else 0
 
-    def fill(self, Staging block not None):
-        """Records of the epoch into the block, from its beginning: how many; fewer than it holds at the epoch's end.
+    @property
+    def more(self):
+        """Whether the epoch has flows left."""
+        return self.round < self.rounds
 
-        ValueError when the block lacks a column.
+    def fill(self, Staging block not None):
+        """Records of the epoch into the block, from its beginning: how many; there may be `more` even if it is not
+        full.  ValueError when the block lacks a column.
         """
         cdef void* col[COLS]
         cdef int i
@@ -278,10 +283,11 @@ cdef class Closim:
         return rows
 
     cdef uint32_t _fill(self, void** col, uint32_t room) noexcept nogil:
-        cdef uint32_t rows = 0
+        cdef uint32_t rows = 0, left = AT_ONCE
         cdef uint64_t n
         cdef Flow f
-        while rows < room and self.round < self.rounds:
+        while left and rows < room and self.round < self.rounds:
+            left -= 1
             n = self.connections[self.at]
             # Those of a host are spread evenly over the rounds.
             if (self.round + 1) * n // self.rounds > self.round * n // self.rounds:

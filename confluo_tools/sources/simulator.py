@@ -203,8 +203,6 @@ class Simulation:
         s = self.settings
         self.core.begin(number, s.start + number * s.length, s.length)
         block = Staging(self.schema.layout, BLOCK_ROWS if s.healthy else BLOCK_ROWS // 8)
-        rows = block.capacity
-        while rows == block.capacity:
-            rows = self.core.fill(block)
-            if rows:
+        while self.core.more:
+            if self.core.fill(block):
                 yield block
