@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from netns import Lab, Space
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("CONFLUO_TEST_DATA", ROOT.parent / "shared"))
@@ -40,3 +41,16 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
         pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Network namespaces of this module."""
+    with Lab() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pair(lab: Lab) -> tuple[Space, Space]:
+    """Two namespaces with an interface v0 each, joined by a cable."""
+    return lab.pair()

@@ -25,17 +25,6 @@ from confluo_tools import store
 pytestmark = [pytest.mark.net, pytest.mark.root]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def pair(lab: Lab) -> tuple[Space, Space]:
-    return lab.pair()
-
-
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     yield

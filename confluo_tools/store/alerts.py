@@ -7,11 +7,9 @@ that is read from the alerts themselves, so that a monitor which was killed goes
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.core.control import fault
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.schema import Schema, builtin
+from confluo_tools.store.locks import lock
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -170,7 +169,8 @@ class AlertLog:
             store.create(path, schema, lanes=16, segment_blocks=1, argv=argv).close()
         self._lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._take(wait)
+            hint = "--wait TIME waits for it, --alerts PATH writes to another log"
+            lock(self._lock, wait, BusyError("another monitor writes these alerts", where=path, hint=hint))
             self.log = store.open(path)
             if self.log.schema.layout.names != schema.layout.names:
                 hint = "name another one: --alerts PATH"
@@ -181,18 +181,6 @@ class AlertLog:
         except BaseException:
             os.close(self._lock)
             raise
-
-    def _take(self, wait: float) -> None:
-        end = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    hint = "--wait TIME waits for it, --alerts PATH writes to another log"
-                    raise BusyError("another monitor writes these alerts", where=self.path, hint=hint) from None
-                time.sleep(0.05)
 
     def append(self, block: Block) -> None:
         """The alerts of one tick."""
