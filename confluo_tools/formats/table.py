@@ -21,7 +21,7 @@ SHORTEST_NAME = 4  # nor a name below this
 TIME_FLOOR = 12  # 10:20:30.123
 
 # What to show of a record with too many fields, if it has these.
-SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len")
+SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len", "sent", "lost")
 _NUMBERS = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "duration")
 
 

@@ -1,0 +1,308 @@
+"""confluo-retx: what TCP sent and lost, socket by socket, as the kernel tells it.  Manual: confluo-retx(1)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.cli import capture_options as options
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import ConfluoError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.predicate import Program
+    from confluo_tools.sources.sockdiag import Watch
+    from confluo_tools.store.captures import Record
+
+app = cli.command_app(
+    """
+# which connections are losing packets right now?
+confluo-retx -o table
+
+# the monitoring agent of a host: every loss, as it happens, into a log
+sudo confluo-retx --follow -w retx.ml --keep 1d -Z nobody
+
+# losses of the last ten seconds by destination
+confluo-retx --follow --duration 10s -o stream | confluo-query - --agg 'sum(lost), sum(sent)' --by dst_ip
+
+# in a network namespace, sockets that lose nothing among them: what confluo-vote --model mle needs
+sudo confluo-retx --netns web --follow --all -w web.ml
+"""
+)
+
+RECORD = 1.0  # s between two notes of the counters in the log
+MEMORY = 45  # MB that we stay below with the default --flows
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+Follow = Annotated[bool, _option("--follow", help="Go on: losses as they happen, until a signal.")]
+All = Annotated[bool, _option("--all", help="Also sockets that lost nothing.")]
+Interval = Annotated[
+    str | None, _option("--interval", metavar="TIME", help="Between two looks at all sockets (1s; 10s when traced).")
+]
+Trace = Annotated[
+    str | None, _option("--trace", metavar="WHEN", help="Trace retransmissions one by one: auto, always or never.")
+]
+Netns = Annotated[str | None, _option("--netns", metavar="NAME", help="Of this network namespace: a name or a path.")]
+Flows = Annotated[
+    int | None, _option("--flows", metavar="N", min=16, max=1 << 24, help="Remember N sockets at most (65536).")
+]
+Cpu = Annotated[str | None, _option("--cpu", metavar="SHARE", help="Of one core, at most (3%).")]
+Output = Annotated[
+    str | None, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
+]
+Append = Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")]
+
+
+@app.command()
+def retx(
+    expr: cli.Expr = None,
+    follow: Follow = False,
+    all: All = False,
+    output: Output = None,
+    append: Append = False,
+    index: options.Index = None,
+    keep: options.Keep = None,
+    interval: Interval = None,
+    trace: Trace = None,
+    netns: Netns = None,
+    flows: Flows = None,
+    cpu: Cpu = None,
+    duration: options.Duration = None,
+    limit: cli.Limit = None,
+    user: options.User = None,
+    sync: options.Sync = None,
+    fields: cli.Fields = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    local: cli.Local = False,
+    line_buffered: cli.LineBuffered = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Print what TCP sockets have lost, or follow what they lose."""
+    from confluo_tools.schema import builtin
+
+    if file is not None:
+        config.use_file(file)
+    only_following = {"--interval": interval, "--trace": trace, "--duration": duration, "-Z": user, "--keep": keep,
+                      "--cpu": cpu, "--flows": flows}  # fmt: skip
+    for option, given in only_following.items():
+        if given is not None and not follow:
+            raise UsageError(f"{option} is for --follow", hint="without it, what there is now is told once")
+    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
+    for option, wish in {"--index": index, "--append": append or None, "--keep": keep}.items():
+        if wish is not None and not to_log:
+            raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
+    schema = builtin("retx")
+    if fields == "help":
+        print(cli.list_fields(schema))
+        return cli.OK
+    names = cli.choose_fields(fields, schema)
+    program = None
+    if expr:
+        from confluo_tools.expr import compile
+
+        compiled = compile(" ".join(expr), schema)
+        for line in compiled.notes:
+            if not quiet:
+                cli.note(line)
+        program = compiled.program
+    out: LogOutput | None = None
+    if to_log:
+        out = LogOutput(
+            str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
+            views=follow, sync=config.text("sync", sync), lanes=256,
+        )  # fmt: skip
+        if out.schema.kind != schema.kind:
+            raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")
+    from confluo_tools.sources.sockdiag import CPU, FLOWS, open_watch
+
+    owner = None
+    if user is not None:
+        from confluo_tools.cli.privileges import account
+
+        owner = account(user)
+    watch = open_watch(
+        follow=follow, all=all, trace=one_of("--trace", trace, ("auto", "always", "never")), netns=netns,
+        flows=flows or FLOWS, cpu=CPU if cpu is None else share_of("--cpu", cpu),
+        interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=tell,
+    )  # fmt: skip
+
+    def records() -> cli.RecordOutput:
+        return cli.output(
+            schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
+            fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
+            line_buffered=line_buffered, color=color,
+        )  # fmt: skip
+
+    run = Run(watch, program, limit)
+    with watch, cli.signals(run.stop, counts=run.counts):
+        # What goes to stdout is made before: later, modules may not be ours to read.
+        into: LogOutput | cli.RecordOutput | None = out if out is not None or output not in (None, "-") else records()
+        give_away(out, owner)
+        into = into if into is not None else records()
+        try:
+            with into:
+                run.into(into, follow=follow)
+        except BrokenPipeError:
+            if not follow:
+                raise
+            run.stopped = run.stopped or 13
+        finally:
+            if stats or run.stopped:
+                cli.note(run.counts())
+    if run.stopped:
+        return 128 + run.stopped
+    return cli.OK if run.rows or follow else cli.NOTHING
+
+
+def tell(line: str) -> None:
+    if not cli.state.quiet:
+        cli.note(line)
+
+
+def give_away(out: LogOutput | None, owner: Any) -> None:
+    """Give up what only opening the sockets needed."""
+    from confluo_tools.cli.privileges import become, give_folder, give_up
+
+    if owner is not None:
+        if out is not None:
+            out.rehearse()
+            if not out.exists:
+                give_folder(out.path, owner)
+        become(owner)
+        if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
+            hint = "give it to that user, and the way to it"
+            raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
+    elif os.geteuid():
+        give_up()
+
+
+class Run:
+    """The rows of a watch into an output: those for which ``program`` holds, the first ``limit`` of them."""
+
+    def __init__(self, watch: Watch, program: Program | None, limit: int | None) -> None:
+        self.watch, self.program, self.limit = watch, program, limit
+        self.rows = self.stopped = 0
+        self._start = time.monotonic()
+
+    def stop(self, number: int) -> None:
+        self.stopped = number
+        self.watch.stop()
+
+    def chosen(self, block: Block) -> tuple[int, Picks | None]:
+        """How many of the rows are kept, and which (None: all)."""
+        from confluo_tools.core.block import Picks
+
+        picks = self.program.select(block) if self.program is not None else None
+        kept = block.rows if picks is None else len(picks)
+        if self.limit is not None and self.rows + kept >= self.limit:
+            kept = self.limit - self.rows
+            picks = Picks.of(block.rows, range(kept) if picks is None else picks.tolist()[:kept])
+        return kept, picks
+
+    def into(self, out: LogOutput | cli.RecordOutput, *, follow: bool) -> None:
+        record = None
+        if isinstance(out, LogOutput) and follow:
+            from confluo_tools.store.captures import Record
+
+            record = Record(out.path, {"interfaces": {"retx": 0}, "sources": ", ".join(self.watch.sources)})
+        if follow:
+            self.watch.begin()
+            if not cli.state.quiet:
+                cli.note(f"following {', '.join(self.watch.sources)}; pid {os.getpid()}")
+        next_record = 0.0
+        ended = "trouble"
+        try:
+            for block in self.watch if self.limit != 0 else ():
+                kept, picks = self.chosen(block)
+                if kept:
+                    out.write(block, picks)
+                    self.rows += kept
+                    out.flush()
+                if record is not None and time.monotonic() >= next_record:
+                    next_record = time.monotonic() + RECORD
+                    self.note(record)
+                if self.limit is not None and self.rows >= self.limit:
+                    break
+            ended = "signal" if self.stopped else "done"
+        finally:
+            if record is not None:
+                self.note(record, ended)
+
+    def note(self, record: Record, ended: str = "") -> None:
+        """In the log's folder, with the words that all captures have in common."""
+        figures = self.figures()
+        lost = figures["ends not heard"] + figures["not traced"]
+        record.update({"packets received": figures["retransmissions"], "dropped by the kernel": lost} | figures, ended)
+
+    def figures(self) -> dict[str, int]:
+        """What happened so far."""
+        seen = self.watch.counts
+        figures = {"kept": self.rows, "retransmissions": seen["retrans"], "lost": seen["lost"],
+                   "traced": seen["traced"], "sockets ended": seen["ended"], "looks": seen["looked"],
+                   "ends not heard": seen["lost_ends"], "not traced": seen["untraced"]}  # fmt: skip
+        more = {"of flows not followed": seen["excess"], "sockets not followed": seen["unfollowed"],
+                "DSACKs too late": seen["late_dsack"], "malformed": seen["malformed"]}  # fmt: skip
+        return figures | {name: n for name, n in more.items() if n}
+
+    def counts(self) -> str:
+        """What happened so far, on one line."""
+        figures = self.figures()
+        parts = [f"{figures.pop('kept')} records", *(f"{n} {what}" for what, n in figures.items())]
+        return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])
+
+
+def one_of(option: str, text: str | None, words: Sequence[str]) -> str:
+    """One of these words, the first when the option was not given."""
+    if text is not None and text not in words:
+        raise UsageError(f"'{text}' is not possible", where=option, hint=f"write {', '.join(words)}")
+    return text or words[0]
+
+
+def seconds_of(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    from confluo_tools.units import duration
+
+    try:
+        seconds = duration(text) / 1e9
+    except UsageError as e:
+        e.where = option
+        raise
+    if seconds < 0.01:
+        raise UsageError("10ms is the least", where=option)
+    return seconds
+
+
+def share_of(option: str, text: str) -> float:
+    """A share of a core: 3% or 0.03."""
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.001 <= share <= 1:
+        raise UsageError(f"'{text}' is no share of a core", where=option, hint="write 3%, from 0.1% to 100%")
+    return share
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-retx", argv, owns_state=True)

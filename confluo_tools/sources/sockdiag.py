@@ -1,0 +1,338 @@
+"""TCP sockets of this network namespace as records: what they sent and lost.  sock_diag(7), tracefs.
+
+    watch = open_watch(follow=True)         sockets and trace buffers are open; privileges may go now
+    watch.begin()                           what comes after is told
+    for block in watch: ...                 rows of the schema retx, until watch.stop()
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from confluo_tools.core.tcpinfo import Agent
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.schema import Schema, builtin
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.sources.tracefs import Tracing
+
+FLOWS = 65536
+CPU = 0.03  # of a core
+TICK = 0.1  # s between two rounds: what waits meanwhile is told together
+SETTLE = 100_000_000  # ns that a retransmission is left alone, so that a DSACK may come
+POLL = 1.0  # s between two looks at all sockets
+POLL_TRACED = 10.0  # the same, when retransmissions are traced
+BURST = 0.1  # s of work that may be done at once before the limit counts
+RECEIVE = 4 << 20  # bytes of ends that wait in the kernel
+_SOCK_DIAG, _ADD_MEMBERSHIP, _SOL_NETLINK, _RCVBUFFORCE, _MEMINFO = 4, 1, 270, 33, 55
+_TCP_DESTROY, _TCP6_DESTROY = 1, 3
+_CLONE_NEWNET = 0x40000000
+_NS = "/proc/thread-self/ns/net"
+
+
+class Watch:
+    """Losses of TCP, live.  Iterates as Blocks; `open_watch` makes it.
+
+    ``all``: tell of sockets that lost nothing, too.  ``tell``: is given a line when something is lost to us.
+    """
+
+    def __init__(
+        self, *, follow: bool, all: bool, tracing: Tracing | None, sockets: Sequence[socket.socket | None],
+        flows: int = FLOWS, cpu: float = CPU, interval: float | None = None, seconds: float | None = None,
+        snmp: int = -1, tell: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.schema: Schema = builtin("retx")
+        self._ends, self._ask, self._dump = sockets
+        self._tracing = tracing
+        self._follow, self._cpu, self._seconds = follow, cpu, seconds
+        self._interval = interval if interval is not None else POLL_TRACED if tracing is not None else POLL
+        self._tell = tell or (lambda line: None)
+        self._snmp = snmp
+        self._stop = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.late = 0.0  # s that rounds had to wait to keep the limit
+        self.agent = Agent(
+            self.schema.layout, ends=self._ends.fileno() if self._ends is not None else -1,
+            ask=self._ask.fileno(), dump=self._dump.fileno(), all=all, flows=flows,  # type: ignore[union-attr]
+            settle=SETTLE if follow else 0, **(tracing.arguments if tracing is not None else {}),
+        )  # fmt: skip
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for one in (self._ends, self._ask, self._dump):
+            if one is not None:
+                one.close()
+        if self._tracing is not None:
+            self._tracing.close()
+        for fd in (self._wake, self._snmp):
+            if fd >= 0:
+                os.close(fd)
+        self._wake = self._snmp = -1
+
+    @property
+    def sources(self) -> list[str]:
+        """What is listened to."""
+        found = []
+        if self._ends is not None:
+            found.append("ends of sockets")
+        if self._tracing is not None:
+            found.append("traced retransmissions")
+        return [*found, f"a look at all sockets every {self._interval:g} s"]
+
+    def stop(self) -> None:
+        """End after what there is to tell.  May be called from a signal handler."""
+        self._stop = True
+        with suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def begin(self) -> None:
+        """From now on what happens is told."""
+        self._before = self.retransmitted()
+        if self._tracing is not None:
+            self._tracing.begin()
+        self.agent.begin()
+
+    def __iter__(self) -> Iterator[Block]:
+        if self._follow:
+            yield from self._live()
+        self.agent.last()
+        while True:
+            block = self.agent.step()
+            if block is not None:
+                yield block
+            if not (self.agent.more or self.agent.busy):
+                break
+        if self._follow:
+            self._report(last=True)
+
+    def _live(self) -> Iterator[Block]:
+        agent, now = self.agent, time.monotonic()
+        end = now + self._seconds if self._seconds is not None else None
+        next_poll, next_report = now + self._interval, now + 1.0
+        worked = self._work = time.process_time()
+        credit, before = BURST, now
+        waiting = select.poll()
+        waiting.register(self._wake, select.POLLIN)
+        while not self._stop and (end is None or now < end):
+            block = agent.step()
+            if block is not None:
+                yield block
+            if now >= next_poll and not agent.busy:
+                agent.poll()
+                next_poll = now + self._interval
+            now = time.monotonic()
+            if now >= next_report:
+                next_report = now + 1.0
+                self._report()
+            work = time.process_time()
+            credit = min(credit + (now - before) * self._cpu, BURST) - (work - worked)
+            worked, before = work, now
+            pause = 0.0 if agent.more else TICK
+            if credit < 0:
+                pause = max(pause, -credit / self._cpu)
+                self.late += pause - TICK
+            if end is not None:
+                pause = min(pause, max(end - now, 0.0))
+            waiting.poll(pause * 1000)
+            now = time.monotonic()
+
+    # -- what was lost to us
+
+    _before = 0
+    _said: tuple[int, ...] = (0, 0, 0, 0)
+
+    def lost(self) -> int:
+        """Ends of sockets that the kernel had no room to tell us."""
+        if self._ends is None:
+            return 0
+        words = self._ends.getsockopt(socket.SOL_SOCKET, _MEMINFO, 36)
+        return int(struct.unpack("9I", words[:36])[8]) if len(words) >= 36 else 0
+
+    def untraced(self) -> int:
+        """Events that the trace buffers had no room for."""
+        return self._tracing.lost() if self._tracing is not None else 0
+
+    def retransmitted(self) -> int:
+        """Retransmissions of this network namespace since it is there, as /proc/net/snmp has them; 0: not known."""
+        try:
+            lines = [line.split() for line in os.pread(self._snmp, 65536, 0).splitlines() if line.startswith(b"Tcp:")]
+            return int(lines[1][lines[0].index(b"RetransSegs")])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def _report(self, *, last: bool = False) -> None:
+        ends, events, counts = self.lost(), self.untraced(), self.agent.counts
+        now = (ends, events, counts["excess"], counts["unfollowed"])
+        if ends > self._said[0]:
+            self._tell(f"{ends - self._said[0]} ends of sockets were not heard: too many at once")
+            if not last:
+                self.agent.poll()
+        if events > self._said[1]:
+            self._tell(f"{events - self._said[1]} retransmissions were not traced one by one: too many at once")
+        if now[2] > self._said[2]:
+            self._tell(f"{now[2] - self._said[2]} traced retransmissions were of more flows than are followed; --flows")
+        if now[3] > self._said[3] == 0:
+            self._tell("there are more sockets than are followed; they are told of when they end; --flows")
+        self._said = now
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What happened so far, by name."""
+        counts = self.agent.counts
+        return counts | {
+            "lost_ends": self.lost(), "untraced": self.untraced(),
+            "kernel_retrans": self.retransmitted() - self._before,
+        }  # fmt: skip
+
+
+def open_watch(
+    *, follow: bool = False, all: bool = False, trace: str = "auto", netns: str | None = None, flows: int = FLOWS,
+    cpu: float = CPU, interval: float | None = None, seconds: float | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Watch:  # fmt: skip
+    """Open what is needed.  ``trace``: 'auto', 'always' or 'never'.  ``netns``: a name or path, None: our own.
+
+    Raises ConfluoError, UsageError.
+    """
+    say = tell or (lambda line: None)
+    tracing = None
+    if follow and trace != "never":
+        from confluo_tools.sources.tracefs import open_tracing
+
+        try:
+            tracing = open_tracing()
+        except ConfluoError as e:
+            if trace == "always":
+                raise
+            say(f"{e}; losses are found by looking and when sockets end")
+    sockets: list[socket.socket | None] = []
+    try:
+        with inside(netns):
+            sockets.append(_listener(all, say) if follow else None)
+            sockets += [_diag(), _diag()]
+            snmp = _open("/proc/thread-self/net/snmp")
+    except BaseException:
+        for one in sockets:
+            if one is not None:
+                one.close()
+        if tracing is not None:
+            tracing.close()
+        raise
+    return Watch(
+        follow=follow, all=all, tracing=tracing, sockets=sockets, flows=flows, cpu=cpu, interval=interval,
+        seconds=seconds, snmp=snmp, tell=tell,
+    )  # fmt: skip
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _diag() -> socket.socket:
+    try:
+        one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
+    except OSError as e:
+        raise ConfluoError(f"the kernel has no sock_diag: {e.strerror}", hint="CONFIG_INET_DIAG") from None
+    try:
+        one.bind((0, 0))
+        with suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+def _listener(all: bool, say: Callable[[str], None]) -> socket.socket | None:
+    """A socket that hears of every TCP socket that ends, or (unless ``all``) of those that retransmitted."""
+    from confluo_tools.sources import bpf
+
+    one = _diag()
+    try:
+        try:
+            one.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, RECEIVE)
+        except OSError:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE)
+        if not all:
+            bpf.attach(one.fileno(), retransmitters())
+        for group in (_TCP_DESTROY, _TCP6_DESTROY):
+            one.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+    except OSError as e:
+        one.close()
+        why = f"{e.strerror}; CAP_NET_ADMIN is needed, see PRIVILEGES in confluo-retx(1)"
+        say(f"ends of sockets cannot be heard: {why}")
+        return None
+    return one
+
+
+def retransmitters() -> bytes:
+    """A program for the kernel: of the sockets that end, those that have retransmitted.
+
+    Attribute INET_DIAG_INFO of the message, in it tcpi_total_retrans; and those that have let go of their other end
+    and of their counters, for who they were is known by their cookie.
+    """
+    nlattr = 0xFFFFF000 + 12  # SKF_AD_OFF + SKF_AD_NLATTR: the attribute of type X from offset A on
+    program = [
+        (0x28, 0, 0, 16 + 6),  # the other port
+        (0x15, 7, 0, 0),  # none: keep
+        (0x00, 0, 0, 16 + 72),  # A = where attributes begin
+        (0x01, 0, 0, 2),  # X = INET_DIAG_INFO
+        (0x20, 0, 0, nlattr),
+        (0x15, 4, 0, 0),  # there is none: drop
+        (0x07, 0, 0, 0),  # X = A
+        (0x40, 0, 0, 4 + 100),
+        (0x15, 1, 0, 0),  # nothing was sent again: drop
+        (0x06, 0, 0, 0xFFFFFFFF),
+        (0x06, 0, 0, 0),
+    ]
+    return b"".join(struct.pack("HBBI", *line) for line in program)
+
+
+@contextmanager
+def inside(netns: str | None) -> Iterator[None]:
+    """This thread's network is that of a namespace: a name of ip-netns(8), or a path.  Raises UsageError."""
+    if netns is None:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = netns if "/" in netns else f"/run/netns/{netns}"
+    try:
+        here = os.open(_NS, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise ConfluoError(f"cannot be opened: {e.strerror}", where=_NS) from None
+    try:
+        try:
+            there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            hint = "ip netns lists them"
+            raise UsageError(f"is no network namespace: {e.strerror}", where=netns, hint=hint) from None
+        try:
+            if libc.setns(there, _CLONE_NEWNET):
+                why = os.strerror(ctypes.get_errno())
+                raise UsageError(f"cannot be entered: {why}", where=netns, hint="CAP_SYS_ADMIN is needed")
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            if libc.setns(here, _CLONE_NEWNET):
+                raise ConfluoError("there is no way back into the network namespace", where=netns)
+    finally:
+        os.close(here)
