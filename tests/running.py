@@ -22,6 +22,7 @@ COMMANDS = (
     "confluo-snapshot",
     "confluo-serve",
     "confluo-archive",
+    "confluo-trace",
     "confluo-vote",
 )
 

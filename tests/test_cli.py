@@ -313,7 +313,8 @@ def test_the_door_lists_what_there_is() -> None:
     from confluo_tools.__main__ import COMMANDS
 
     text = run("confluo", "--help").stdout.decode()
-    here = {p.stem for p in (ROOT / "confluo_tools" / "commands").glob("*.py")} - {"__init__"}
+    folder = ROOT / "confluo_tools" / "commands"
+    here = {p.stem for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
     assert {name for name, _, _ in COMMANDS} == here
     assert {p.name for p in (ROOT / "bin").iterdir() if p.is_symlink()} == {f"confluo-{name}" for name in here}
     scripts = (ROOT / "pyproject.toml").read_text()
