@@ -157,8 +157,9 @@ class _Flows:
         self, kind: int, notes: int, ts: int, src: int, dst: int, sent: int, lost: int, path: list[int],
         src_tor: int, dst_tor: int, link: tuple[int, int], rate: float,
     ) -> None:  # fmt: skip
-        if min(sent, lost, src, dst, *path, 0) < 0 or max(sent, lost, src, dst, *path, 0) >= 1 << 32:
-            raise ValueError
+        numbers = (sent, lost, src, dst, src_tor, dst_tor, *path, *link)
+        if min(numbers) < 0 or max(numbers) >= 1 << 32:
+            raise ValueError  # before anything is appended: columns stay of one length
         if not -(1 << 63) <= ts < 1 << 63:
             raise ValueError
         self.rows += 1

@@ -1,0 +1,107 @@
+"""What confluo-vote costs: counting path records, and judging an epoch by each model.
+
+Bars, on one core: an epoch of 75,000 flows, 1,000 of them with loss, over 2,500 links is judged in 20 ms by votes and
+in 100 ms by likelihood (counting included); 1 million records a second are counted; the cost grows in step with the
+flows, from 10^4 to 10^7.
+
+    bench/vote.py                       # to 10^6 flows: some seconds
+    bench/vote.py --flows 1e7           # to 10^7
+    bench/vote.py --trace FILE.xz ...   # traces of Flock, and the whole command's time
+
+TSV: flows of the epoch, those with loss, links, ms to count them (ns a record), ms of vote, mle with fitted and with
+given parameters, and cover; of a shared machine the best of three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from confluo_tools.algo.topology import Clos  # noqa: E402
+from confluo_tools.cli.records import open_one  # noqa: E402
+from confluo_tools.commands.vote import models  # noqa: E402
+from confluo_tools.core.votes import Tally  # noqa: E402
+from confluo_tools.sources.simulator import Settings, Simulation, probability  # noqa: E402
+
+NET = Clos(5, 10, 5, 10, 15)  # 750 hosts, 2,500 directed links
+COLUMNS = ("flows", "lossy", "links", "count_ms", "ns_a_record", "vote_ms", "mle_ms", "mle_given_ms", "cover_ms")
+
+
+def best(call: Callable[[], Any], times: int = 3) -> float:
+    """Seconds of the fastest of some calls."""
+    took = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - begin)
+    return min(took)
+
+
+def judged(tally: Tally) -> list[float]:
+    """ms of each model."""
+    given = models.Settings(p_bad=0.003, p_good=0.0002)
+    ways = (("vote", models.Settings()), ("mle", models.Settings()), ("mle", given), ("cover", models.Settings()))
+    return [1e3 * best(lambda m=model, s=settings: models.judge(tally, m, s, None)) for model, settings in ways]
+
+
+def simulated(flows: int) -> list[Any]:
+    """One epoch of so many flows (a multiple of the hosts)."""
+    each = max(flows // NET.all_hosts, 1)
+    noise = probability(2e-6 * 50 * 100 / each)  # about 1 % of 75,000 flows lose packets, fewer of more
+    settings = Settings(seed=1, failures=8, noise=noise, connections=(each, each), healthy=2)
+    tally, took, records = Tally(), 0.0, 0
+    for block in Simulation(NET, settings).blocks():
+        begin = time.perf_counter()
+        tally.add(block, 0, block.rows)
+        took += time.perf_counter() - begin
+        records += block.rows
+    return [tally.records, tally.flows, tally.components, 1e3 * took, 1e9 * took / records, *judged(tally)]
+
+
+def traced(path: str) -> list[Any]:
+    """A trace, counted from memory."""
+    blocks = list(open_one(path))
+    tally = Tally()
+
+    def count() -> None:
+        nonlocal tally
+        tally = Tally()
+        for block in blocks:
+            tally.add(block, 0, block.rows)
+
+    took = best(count)
+    return [tally.records, tally.flows, tally.components, 1e3 * took, 1e9 * took / tally.records, *judged(tally)]
+
+
+def line(values: list[Any]) -> None:
+    print("\t".join([f"{v:.2f}" if isinstance(v, float) else str(v) for v in values]), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flows", type=float, default=1e6, help="the largest epoch")
+    parser.add_argument("--trace", nargs="*", default=[], help="traces of Flock instead")
+    options = parser.parse_args()
+    print("#fields\t" + "\t".join(COLUMNS) + ("\tcommand_ms" if options.trace else ""))
+    for path in options.trace:
+        command = [ROOT / "bin" / "confluo-vote", path, "--model", "mle", "-T"]
+        whole = best(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=False))  # noqa: B023
+        line([*traced(path), 1e3 * whole])
+    flows = 10_000
+    while flows <= options.flows and not options.trace:
+        line(simulated(flows))
+        if flows == 10_000:
+            line(simulated(75_000))
+        flows *= 10
+
+
+if __name__ == "__main__":
+    main()
