@@ -91,14 +91,14 @@ class FlockReader(Reader):
                     self.failed.add(link)
                 elif line.strip() and not line.startswith(b"FPRT "):
                     raise ValueError
-            except (ValueError, OverflowError):
+            except (ValueError, IndexError, OverflowError):
                 self._complain(number, line)
             if flows.rows >= ROWS:
                 yield flows.block()
         try:
             if ends is not None:
                 flows.add(ends, start, path, snap, self.failed)
-        except (ValueError, OverflowError):
+        except (ValueError, IndexError, OverflowError):
             self._complain(number, b"")
         if flows.rows:
             yield flows.block()
