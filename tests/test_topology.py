@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from confluo_tools.algo.topology import T1, T2, TOR, ZERO, Clos, Topology, as_clos, make_clos, make_topology
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.topology import read_topology
+from confluo_tools.schema import fold6
 
 ROOT = Path(__file__).resolve().parent.parent
 FAT_TREE = Path(os.environ.get("CONFLUO_TEST_DATA", ROOT.parent / "shared")) / "traces" / "fat-tree"
@@ -178,6 +180,26 @@ def test_bad_files_are_named(tmp_path: Path, text: str, complaint: str) -> None:
     assert str(caught.value).startswith(path)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_written_as_addresses(tmp_path: Path) -> None:
+    topology = read_topology(write(tmp_path, "1 2\n0.0.39.16->1\n2001:db8::7 2\n10.1.2.3 2\n"))
+    assert topology.tor_of == {10000: 1}
+    assert sorted(topology.neighbours[2]) == sorted([1, 0x0A010203, fold6(bytes.fromhex("20010db8" + "0" * 23 + "7"))])
+    assert {"2001:db8::7", "0.0.39.16"} <= set(topology.names.values())
+
+
+def test_the_manual_s_files_are_read(tmp_path: Path) -> None:
+    page = (ROOT / "man" / "man5" / "confluo-topology.5").read_text().replace("\\-", "-")
+    clos, parts, edges = (read_topology(write(tmp_path, block)) for block in
+                          re.findall(r"^\.nf\n(.*?)^\.fi", page, re.M | re.S))
+    assert clos.clos == PAPER
+    assert {"tor-1-2", "t1-1-2", "t2-3", "host-1-2-40"} <= set(clos.names.values())
+    leaf1, spine = parts.tor_of[0x0A000101], 7
+    assert parts.neighbours[leaf1] == (spine,)
+    assert [parts.name(parts.node(n)) for n in (0x0A010003, 0x0A090909)] == ["leaf1", "spine"]
+    assert edges.tor_of == {10001: 1, 10002: 2}
+    assert edges.level[3] == T1
 
 
 def test_what_is_no_file_of_text(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def read_number(word: str) -> int | None:
         return (number or ZERO) if number < PLAIN else None
     four = try_ip4(word)
     if four is not None:
-        return four if four >= PLAIN else None
+        return four or None  # 0.0.39.16 is how an address field writes node 10000
     six = try_ip6(word) if ":" in word else None
     return None if six is None else fold6(six)
 
