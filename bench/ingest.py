@@ -44,7 +44,7 @@ def store_and_index(blocks: list[Block], kind: Schema, folder: Path) -> int:
             for block in blocks:
                 writer.append(block)
         for field, bucket in INDEXES.items():
-            views.add_index(log, field, bucket)
+            views.built(log, views.add_index(log, field, bucket))
         return log.version().rows
 
 

@@ -87,7 +87,7 @@ def run(folder: Path, schema: Schema, blocks: list[Block], batch: int, rows: int
     for i, text in enumerate(templates(filters)):
         views.add_filter(log, f"f{i}", text)
     for field in INDEXES[:indexes]:
-        views.add_index(log, field, update_now=False)
+        views.add_index(log, field)
     if aggregate:
         views.add_aggregate(log, "by_key", "sum(len)" if "len" in schema else "count", by="dst_ip")
     cuts = [[block.slice(at, batch) for at in range(0, SOURCE_ROWS, batch)] for block in blocks]

@@ -34,7 +34,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for writer in writers:
         writer.close()
     for field in INDEXED:
-        views.add_index(made, field)
+        views.built(made, views.add_index(made, field))
     return made
 
 

@@ -92,7 +92,9 @@ def log(made, tmp_path):
 
 def add_all(log, update_now=True):
     for name, text in FILTERS.items():
-        views.add_filter(log, name, text, update_now=update_now)
+        view = views.add_filter(log, name, text)
+        if update_now:
+            views.bring(log, view)
 
 
 # --- filters
@@ -142,17 +144,17 @@ def test_views_late_dropped_and_made_anew(log):
     assert not views.drop_view(log, "dns")
     with pytest.raises(expr.ExprError, match="no filter 'dns'"):
         compiled(log, "filter dns")
-    again = views.add_filter(log, "dns", "port == 22", update_now=True)
+    again = views.built(log, views.add_filter(log, "dns", "port == 22"))
     assert again.text == "port == 22"
     assert chosen(log, None, "filter dns")[0] == scanned(log, None, "port == 22")
 
 
 def test_a_redefined_filter_does_not_answer_for_the_old_one(log):
-    views.add_filter(log, "dns", "port == 53", update_now=True)
+    views.built(log, views.add_filter(log, "dns", "port == 53"))
     old = compiled(log, "filter dns and len > 0")
     files = {p: p.read_bytes() for p in Path(log.path, "views").rglob("*.view")}
     views.drop_view(log, "dns")
-    views.add_filter(log, "dns", "port == 22", update_now=True)
+    views.built(log, views.add_filter(log, "dns", "port == 22"))
     assert Plan(log, None, old).count() == len(scanned(log, None, "port == 53 and len > 0"))
     for path, data in files.items():  # the rows of the old one under the new definition
         path.write_bytes(data)
@@ -188,8 +190,8 @@ def test_names_and_texts(log):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_bytes_are_noticed_and_scanned_around(log, seed):
-    views.add_filter(log, "web", FILTERS["web"], update_now=True)
-    view = views.add_aggregate(log, "bytes", "count, sum(len)", filter="web", by="port", update_now=True)
+    views.built(log, views.add_filter(log, "web", FILTERS["web"]))
+    view = views.built(log, views.add_aggregate(log, "bytes", "count, sum(len)", filter="web", by="port"))
     dice = np.random.default_rng(seed)
     files = sorted(Path(log.path, "views").rglob("*.view"))
     for path in files:
@@ -260,8 +262,8 @@ def test_states_answer_at_every_version(log, monkeypatch):
 
 
 def test_rows_are_read_where_there_are_as_many_groups(log):
-    few = views.add_aggregate(log, "few", "count", by="kind", update_now=True)
-    many = views.add_aggregate(log, "many", "count", by="id", update_now=True)
+    few = views.built(log, views.add_aggregate(log, "few", "count", by="kind"))
+    many = views.built(log, views.add_aggregate(log, "many", "count", by="id"))
     for view, blocks in ((few, 6), (many, 1)):  # the last block of a lane has only 300
         question = grouped(log, view, view.by)
         how = Answering(log, view)

@@ -116,7 +116,7 @@ def test_not_a_log(tmp_path):
 
 
 def test_somebody_else_maintains_it(log):
-    view = views.add_index(log, "port", update_now=False)
+    view = views.add_index(log, "port")
     with views.maintaining(view):
         done = run("confluo-index", log.path, "update", "--wait", "100ms")
     assert done.returncode == 75
@@ -125,7 +125,7 @@ def test_somebody_else_maintains_it(log):
 
 
 def test_check_and_rebuild(log):
-    view = views.add_index(log, "port")
+    view = views.built(log, views.add_index(log, "port"))
     assert run("confluo-index", log.path, "check").returncode == 0
     path = next(iter(sorted(Path(view.path).rglob("*.idx"))))
     data = bytearray(path.read_bytes())
@@ -204,7 +204,7 @@ def test_an_answer_is_the_same_while_an_index_is_made_and_dropped(log):
 def test_full_disk_leaves_queries_alone(log):
     if os.geteuid() != 0:
         pytest.skip("needs root to limit a file system")
-    view = views.add_index(log, "port")
+    view = views.built(log, views.add_index(log, "port"))
     for path in Path(view.path).rglob("*.idx"):
         path.unlink()
     done = subprocess.run(
@@ -317,7 +317,7 @@ def test_following_keeps_all_kinds(log):
             if covered == [280_000] * len(covered) and late:
                 break
             if not late and covered == [280_000] * 2:  # one more while it runs
-                views.add_index(log, "port", update_now=False)
+                views.add_index(log, "port")
                 late = True
             time.sleep(0.02)
         assert covered == [280_000] * 3

@@ -115,7 +115,9 @@ def test_any_tree_with_any_indexes(world, tmp_path, tree, fields, seed):
     for field in fields:
         bucket = dice.choice([None, 1, 10, 1_000_000]) if field in ("ts", "port", "len", "temp") else None
         update = dice.random() < 0.9
-        view = views.add_index(log, field, bucket, update_now=update)
+        view = views.add_index(log, field, bucket)
+        if update:
+            views.bring(log, view)
         if not update:  # an older watermark
             early = store.Version([dice.randrange(rows + 1) for rows in log.version().tails])
             with views.maintaining(view):
@@ -138,7 +140,7 @@ def test_order_and_time_ranges_and_older_versions(world, tree, since, length, da
     log, columns = world
     for field in data.draw(st.sets(st.sampled_from(lab.INDEXABLE), max_size=3)):
         if all(view.field != field for view in views.indexes(log)):
-            views.add_index(log, field)
+            views.built(log, views.add_index(log, field))
     hit = lab.holds(tree, columns) & (columns["ts"] >= since) & (columns["ts"] < since + length)
     version = store.Version([data.draw(st.integers(0, rows)) for rows in log.version().tails])
     row = columns["id"] & np.uint64((1 << 40) - 1)
@@ -212,7 +214,7 @@ def answers(log, text):
 
 def test_defect_5_a_timestamp_index_finds_its_rows(tmp_path):
     log = small(tmp_path, values=range(1000))
-    views.add_index(log, "ts")
+    views.built(log, views.add_index(log, "ts"))
     seconds = f"{lab.START // 10**9}"
     assert len(answers(log, f"ts >= @{seconds}")) == 1000
     assert answers(log, f"ts >= @{seconds}.001 && ts < @{seconds}.002") == [4, 5, 6, 7]
@@ -221,7 +223,7 @@ def test_defect_5_a_timestamp_index_finds_its_rows(tmp_path):
 
 def test_defect_6_bounds_of_a_bucketed_index_are_exact(tmp_path):
     log = small(tmp_path)
-    views.add_index(log, "b", 10)
+    views.built(log, views.add_index(log, "b", 10))
     assert answers(log, "b > 5") == list(range(6, 100))
     assert answers(log, "b < 15") == list(range(15))
     assert answers(log, "b in 9..10") == [9, 10]
@@ -231,7 +233,7 @@ def test_defect_6_bounds_of_a_bucketed_index_are_exact(tmp_path):
 
 def test_defect_7_below_zero_on_an_indexed_unsigned_column(tmp_path):
     log = small(tmp_path)
-    views.add_index(log, "b", 10)
+    views.built(log, views.add_index(log, "b", 10))
     assert answers(log, "b < 0") == []
     assert answers(log, "b <= 0") == [0]
     assert answers(log, "b >= 0") == list(range(100))
@@ -240,7 +242,7 @@ def test_defect_7_below_zero_on_an_indexed_unsigned_column(tmp_path):
 
 def test_defect_7_negative_values_in_buckets(tmp_path):
     log = small(tmp_path, "i32", range(-50, 50))
-    views.add_index(log, "b", 10)
+    views.built(log, views.add_index(log, "b", 10))
     assert answers(log, "b < 0") == list(range(-50, 0))
     assert answers(log, "b >= -15 && b < -5") == list(range(-15, -5))
     assert answers(log, "b < -2147483648") == []
@@ -251,14 +253,14 @@ def test_defect_8_an_index_added_late_covers_the_past(tmp_path):
     text = "port == 53"
     want = int((lanes[0]["port"] == 53).sum())
     assert Plan(log, None, expr.compile(text, log.schema)).count() == want
-    view = views.add_index(log, "port")
+    view = views.built(log, views.add_index(log, "port"))
     assert views.coverage(log, view, log.version())[:2] == (100_000, 100_000)
     with log.writer() as writer:
         more = lab.rows(9, 0, 100_000, 100_000)
         lab.append(writer, more)
         want += int((more["port"] == 53).sum())
         assert Plan(log, None, expr.compile(text, log.schema)).count() == want  # the tail is scanned
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     plan = Plan(log, None, expr.compile(text, log.schema))
     assert plan.count() == want
     assert plan.explain()["indexes"][0]["blocks"] == 4
@@ -267,7 +269,7 @@ def test_defect_8_an_index_added_late_covers_the_past(tmp_path):
 def test_ipv6_goes_by_the_fold_and_is_verified(world):
     log, columns = world
     shutil.rmtree(os.path.join(log.path, "views"), ignore_errors=True)
-    views.add_index(log, "src")
+    views.built(log, views.add_index(log, "src"))
     for i in range(len(lab.V6)):
         e = expr.compile(f"src == 2001:db8::{i:x}", log.schema)
         plan = Plan(log, None, e)
@@ -279,7 +281,7 @@ def test_ipv6_goes_by_the_fold_and_is_verified(world):
 def test_count_by_postings_touches_no_row(world):
     log, columns = world
     shutil.rmtree(os.path.join(log.path, "views"), ignore_errors=True)
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     plan = Plan(log, None, expr.compile("port == 443", log.schema))
     assert plan.count() == int((columns["port"] == 443).sum())
     (step,) = plan.explain()["steps"]
@@ -321,7 +323,7 @@ def test_everything_is_every_row(world):
 def test_damaged_blocks_are_left_out_with_a_warning(tmp_path):
     log, lanes = lab.make(tmp_path / "bad.ml", (150_000,))
     columns = lanes[0]
-    views.add_index(log, "len")
+    views.built(log, views.add_index(log, "len"))
     segment = log.segments()[0]
     buffer = segment.block(1).buffer(COLUMN["port"])
     with open(segment.path, "rb") as f:
@@ -363,7 +365,7 @@ def test_what_is_damaged_is_not_indexed_as_sound(tmp_path):
         f.seek(at)
         f.write(b"\xff\xff\xff\xff\xff\xff")
     fresh = store.open(log.path)
-    views.add_index(fresh, "port")
+    views.built(fresh, views.add_index(fresh, "port"))
     plan = Plan(store.open(log.path), None, Tree(Range(COLUMN["port"], 22, 22)))
     assert plan.count() == int((lanes[0]["port"][65536:] == 22).sum())
     assert plan.damaged == 1

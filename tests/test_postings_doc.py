@@ -35,7 +35,7 @@ def test_the_page_lists_what_the_code_has():
 
 def test_a_reader_written_from_the_page(tmp_path):
     log, lanes = lab.make(tmp_path / "f.ml", (100_000,))
-    view = views.add_index(log, "temp", 7)
+    view = views.built(log, views.add_index(log, "temp", 7))
     part = log.segments()[0]
     data = Path(view.file(part)).read_bytes()
     head = "index file"

@@ -138,7 +138,7 @@ def test_by_size_the_oldest_of_any_lane_goes_first(tmp_path: Path) -> None:
     for lane, writer in enumerate(writers):
         writer.append(block(lane, 0, 40_000, newest[lane] * SECOND))
         writer.close()
-    views.add_index(log, "seq")
+    views.built(log, views.add_index(log, "seq"))
     used = retain.disk_use(log.path)
     assert used == int(subprocess.run(["du", "-s", "-B1", log.path], capture_output=True, text=True, check=True)
                        .stdout.split()[0]) - sum(p.stat().st_blocks * 512 for p in [Path(log.path), *Path(log.path)
@@ -170,7 +170,7 @@ def test_without_times_there_is_a_size(tmp_path: Path) -> None:
 def test_readers_that_hold_a_version(tmp_path: Path) -> None:
     log = store.create(tmp_path / "t.ml", TIMED)
     fill(log, (100, 1), (200, 2), (300, 3))
-    views.add_index(log, "seq")
+    views.built(log, views.add_index(log, "seq"))
     other = store.open(log.path, readonly=True)
     pinned, loose = other.version(pin=True), store.open(log.path).version()
     told: list[str] = []
@@ -270,7 +270,7 @@ POINTS = sorted(set(re.findall(r'fault\("([\w-]+)"\)', (ROOT / "confluo_tools/st
 def test_death_at_every_step(tmp_path: Path, point: str) -> None:
     log = store.create(tmp_path / "t.ml", TIMED)
     fill(log, *[(100, t) for t in range(1, 6)])
-    views.add_index(log, "seq")
+    views.built(log, views.add_index(log, "seq"))
     before = log.version(pin=True)
     deaths = 0
     for passing in (1, 2, 3, 4):

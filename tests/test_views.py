@@ -41,9 +41,9 @@ def log(tmp_path):
 
 
 def test_adding_twice_is_adding_once(log):
-    first = views.add_index(log, "port")
+    first = views.built(log, views.add_index(log, "port"))
     before = {p: p.stat().st_mtime_ns for p in Path(first.path).rglob("*.idx")}
-    second = views.add_index(log, "port")
+    second = views.built(log, views.add_index(log, "port"))
     assert {p: p.stat().st_mtime_ns for p in Path(second.path).rglob("*.idx")} == before
     assert [v.name for v in views.indexes(log)] == ["index-port"]
     with pytest.raises(UsageError, match="bucket of 1"):
@@ -52,7 +52,7 @@ def test_adding_twice_is_adding_once(log):
 
 def test_which_fields_can_be_indexed(log):
     for field in lab.INDEXABLE:
-        view = views.add_index(log, field)
+        view = views.built(log, views.add_index(log, field))
         assert views.coverage(log, view, log.version())[:2] == (140_500, 140_500)
     assert views.find(log, "ts").bucket == 1_000_000
     for field, bucket in [("path", None), ("load", 10), ("src", 256), ("name", 2), ("port", 0), ("port", 1 << 63)]:
@@ -61,7 +61,7 @@ def test_which_fields_can_be_indexed(log):
 
 
 def test_dropping(log):
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     plan = Plan(log, None, expr.compile("port == 53", log.schema))
     rows = iter(plan)
     seen = len(next(rows)[1])
@@ -74,7 +74,7 @@ def test_dropping(log):
 
 
 def test_rebuilding_mends(log):
-    view = views.add_index(log, "port")
+    view = views.built(log, views.add_index(log, "port"))
     files = sorted(Path(view.path).rglob("*.idx"))
     for path in files:
         path.write_bytes(path.read_bytes()[:-300] + os.urandom(300))
@@ -90,8 +90,8 @@ def test_rebuilding_mends(log):
 
 def test_files_of_another_log_are_not_believed(log, tmp_path):
     other, _ = lab.make(tmp_path / "other.ml", (140_000, 500), seed=2)
-    views.add_index(other, "port")
-    views.add_index(log, "port")
+    views.built(other, views.add_index(other, "port"))
+    views.built(log, views.add_index(log, "port"))
     for path in Path(other.path, "views").rglob("*.idx"):  # another log's postings under our definition
         shutil.copy(path, Path(log.path, path.relative_to(other.path)))
     plan = Plan(log, None, expr.compile("port == 53", log.schema))
@@ -103,7 +103,7 @@ def test_files_of_another_log_are_not_believed(log, tmp_path):
     assert views.indexes(log, lambda path, what: told.append(what)) == []
     assert "another MultiLog" in told[0]
     assert count(log) == log.truth
-    views.add_index(log, "port")  # takes its place
+    views.built(log, views.add_index(log, "port"))  # takes its place
     assert views.coverage(log, views.find(log, "port"), log.version())[0] == 140_500
 
 
@@ -112,7 +112,7 @@ def test_files_of_another_log_are_not_believed(log, tmp_path):
               "field: nothing\nbucket: 1\nlog: {log}\n", "field: port\nbucket: 0\nlog: {log}\n", "\xff\xfe"],
 )  # fmt: skip
 def test_definitions_that_make_no_sense(log, about):
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     path = Path(log.path, "views", "index-port", "index.yaml")
     path.write_bytes(about.replace("{log}", log.uuid.hex()).encode("latin-1"))
     told = []
@@ -122,7 +122,7 @@ def test_definitions_that_make_no_sense(log, about):
 
 
 def test_a_read_only_folder_of_views(log):
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     folder = Path(log.path, "views")
     shutil.rmtree(folder)
     folder.write_text("a file")
@@ -131,7 +131,7 @@ def test_a_read_only_folder_of_views(log):
 
 
 def test_two_maintainers_take_turns(log):
-    view = views.add_index(log, "port", update_now=False)
+    view = views.add_index(log, "port")
     with views.maintaining(view):
         with pytest.raises(BusyError) as e, views.maintaining(view, wait=0):
             pass
@@ -146,7 +146,7 @@ def test_two_maintainers_take_turns(log):
 
 
 def test_posting_files_of_removed_segments_go(log):
-    view = views.add_index(log, "port")
+    view = views.built(log, views.add_index(log, "port"))
     first = log.segments()[0]
     stray = Path(view.file(first)).with_name("seg-0000000000999424.idx")
     stray.write_bytes(b"x")
@@ -158,7 +158,7 @@ def test_posting_files_of_removed_segments_go(log):
 
 def test_maintained_while_others_write_and_ask(tmp_path):
     log, _ = lab.make(tmp_path / "w.ml", (10,))
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     stop = threading.Event()
     follower = threading.Thread(target=views.maintain, args=(store.open(log.path), stop, None, 0.01))
     follower.start()
@@ -189,7 +189,7 @@ def test_maintained_while_others_write_and_ask(tmp_path):
 
 INDEX = (
     "from confluo_tools import store\nfrom confluo_tools.store import views\nlog = store.open(sys.argv[1])\n"
-    "views.add_index(log, 'port')\nviews.rebuild(log, views.find(log, 'port'))\n"
+    "views.built(log, views.add_index(log, 'port'))\nviews.rebuild(log, views.find(log, 'port'))\n"
 )
 
 
@@ -202,7 +202,7 @@ def test_killed_between_the_steps_of_a_block(log, point, n):
         plan = Plan(store.open(log.path), None, expr.compile("port == 53", log.schema))
         assert plan.count() == log.truth
         assert plan.warnings == []
-        view = views.add_index(log, "port")  # the next maintainer goes on
+        view = views.built(log, views.add_index(log, "port"))  # the next maintainer goes on
     assert views.coverage(log, view, log.version())[0] == 140_500
     assert list(views.check(log, view)) == []
 
@@ -210,7 +210,8 @@ def test_killed_between_the_steps_of_a_block(log, point, n):
 @pytest.mark.slow
 def test_killed_at_any_instant(log):
     dice = random.Random(7)
-    code = INDEX + "while True:\n    views.drop_index(log, 'port')\n    views.add_index(log, 'port')\n"
+    again = "views.drop_index(log, 'port')\n    views.bring(log, views.add_index(log, 'port'))"
+    code = INDEX + f"while True:\n    {again}\n"
     killed = 0
     for _ in range(25):
         child = python(code, log.path)
@@ -220,13 +221,13 @@ def test_killed_at_any_instant(log):
         fresh = store.open(log.path)
         assert count(fresh) == log.truth
     assert killed == 25
-    view = views.add_index(log, "port")
+    view = views.built(log, views.add_index(log, "port"))
     assert views.coverage(log, view, log.version())[0] == 140_500
     assert list(views.check(log, view)) == []
 
 
 def test_a_dropped_view_does_not_come_back(log):
-    view = views.add_index(log, "port", update_now=False)
+    view = views.add_index(log, "port")
     with views.maintaining(view):
         views.drop_index(log, "port")
         with pytest.raises(FileNotFoundError):
@@ -239,14 +240,14 @@ def test_indexes_survive_columns_added_later(log):
     from confluo_tools.schema import Field
     from confluo_tools.store.create import add_columns
 
-    views.add_index(log, "port")
+    views.built(log, views.add_index(log, "port"))
     log.close()
     add_columns(log.path, [Field("later", "u16")])
     fresh = store.open(log.path)
     plan = Plan(fresh, None, expr.compile("port == 53 && later == 0", fresh.schema))
     assert plan.count() == log.truth
     assert plan.warnings == []
-    views.add_index(fresh, "later")
+    views.built(fresh, views.add_index(fresh, "later"))
     plan = Plan(fresh, None, expr.compile("later == 0 && port == 53", fresh.schema))
     assert plan.count() == log.truth
     assert Plan(fresh, None, expr.compile("later == 1", fresh.schema)).count() == 0

@@ -65,7 +65,7 @@ def test_a_reader_of_filters_written_from_the_page(tmp_path):
     log, lanes = lab.make(tmp_path / "f.ml", (100_000,))
     port, length = lanes[0]["port"], lanes[0]["len"]
     for name, text, want in [("few", "port == 53", port == 53), ("half", "len == 64", length == 64)]:
-        view = views.add_filter(log, name, text, update_now=True)
+        view = views.built(log, views.add_filter(log, name, text))
         found = chunks(Path(view.file(log.segments()[0])).read_bytes(), digest("filter", text), log.uuid)
         assert [rows for rows, _ in found] == [65536, 34464]
         rows = []
@@ -82,7 +82,7 @@ def test_a_reader_of_filters_written_from_the_page(tmp_path):
 def test_a_reader_of_aggregates_written_from_the_page(tmp_path):
     log, lanes = lab.make(tmp_path / "f.ml", (100_000,))
     views.add_filter(log, "few", "port == 53")
-    view = views.add_aggregate(log, "sums", "count", filter="few", where="len > 99", by="kind", update_now=True)
+    view = views.built(log, views.add_aggregate(log, "sums", "count", filter="few", where="len > 99", by="kind"))
     layout = log.schema.layout
     columns = repr([layout.describe(i) for i in range(layout.n)])
     name = digest("aggregate", "1", "count", "port == 53", "len > 99", "kind", "1000000", columns)

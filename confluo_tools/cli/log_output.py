@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
     from confluo_tools.store import Log, Writer
 
+HELD = 16384  # rows after which a small output lets go of its pages
 UPKEEP = 1.0  # s between two looks at what is to be done beside
 
 
@@ -25,11 +26,12 @@ class LogOutput:
     ``asked``: fields that an older log gains when it lacks them.  ``index``: fields to index it by.
     ``keep``: how old rows may become and how large the log, see `store.retain.parse_keep`.
     ``views``: keep all its views up to date, not only those indexes.
+    ``small``: little memory rather than speed: nothing is prepared ahead, and what was written is let go of.
     """
 
     def __init__(
         self, path: str, schema: Schema, *, append: bool, asked: Sequence[str], index: str | None, sync: str,
-        lanes: int, keep: str | None = None, views: bool = False,
+        lanes: int, keep: str | None = None, views: bool = False, small: bool = False,
     ) -> None:  # fmt: skip
         from confluo_tools import store
 
@@ -59,6 +61,8 @@ class LogOutput:
                 e.where = "--keep"
                 raise
         self._all_views = views
+        self._small = small
+        self._held = 0
         self._writers: list[Writer] = []
 
     def rehearse(self) -> None:
@@ -106,7 +110,7 @@ class LogOutput:
     def writers(self, n: int) -> list[Writer]:
         """The writers of so many lanes, closed when we are."""
         while len(self._writers) < n:
-            self._writers.append(self.log.writer(sync=self.sync))
+            self._writers.append(self.log.writer(sync=self.sync, ahead=-1 if self._small else 1))
         return self._writers
 
     def write(self, block: Block, picks: Picks | None) -> None:
@@ -116,6 +120,10 @@ class LogOutput:
             block = block.take(picks)
         self.writers(1)[0].append(block)
         self.rows += block.rows
+        self._held += block.rows
+        if self._small and self._held >= HELD:
+            self._held = 0
+            let_go(os.path.abspath(self.path))
 
     def flush(self) -> None:
         """Rows are published as they are written."""
@@ -141,6 +149,18 @@ class LogOutput:
             raise problem
 
 
+def let_go(folder: str) -> None:
+    """Take the pages of files in ``folder`` out of our memory: the kernel has them, and they come back when used."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        ours = [line.split(" ", 2)[0] for line in maps if f" {folder}/" in line and line.split(" ", 2)[1][3] == "s"]
+    for place in ours:
+        start, end = (int(n, 16) for n in place.split("-"))
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4)  # MADV_DONTNEED
+
+
 class Upkeep:
     """Brings views up to date and removes old segments in a thread of its own; views to the very end when the capture
     is over.
@@ -153,7 +173,7 @@ class Upkeep:
         from confluo_tools.store import views
 
         for name in fields:
-            views.add_index(log, name, update_now=False)
+            views.add_index(log, name)
         self._log = store.open(log.path)
         names = None if all_views else fields
         self._maintainer = views.Maintainer(self._log, names, lambda path, what: warn(what, where=path))

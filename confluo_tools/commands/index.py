@@ -221,7 +221,7 @@ class Work:
             return
         for name, text in zip(self.ask.names, self.ask.buckets, strict=True):
             bucket = bucket_of(self.log, name, text) if text else None
-            self.bring(views.add_index(self.log, name, bucket, update_now=False))
+            self.bring(views.add_index(self.log, name, bucket))
 
     def make(self, ask: Ask) -> View:
         """Define a filter, an aggregate or a state."""

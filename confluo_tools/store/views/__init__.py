@@ -1,9 +1,9 @@
 """Views of a MultiLog: derived data in views/KIND-NAME, never needed for an answer, only for its speed.
 
-    views.add_index(log, "dst_port")                        covers the past, while others write
+    views.add_index(log, "dst_port")                        others may write meanwhile
     views.add_filter(log, "web", "dst_port in {80, 443}")
     views.add_aggregate(log, "web_bytes", "sum(len)", filter="web", by="dst_ip")
-    views.Maintainer(log).step()                            all of them, up to the newest full block
+    views.Maintainer(log).step()                            all of them, over the past and up to the newest full block
 
 A view that is lost, torn, damaged or of another log is not believed; what it would have told is scanned instead.
 One process at a time maintains a view (it holds views/KIND-NAME/lock); readers take no lock.
@@ -17,13 +17,13 @@ from confluo_tools.store.views.answer import Answering, answering
 from confluo_tools.store.views.base import FOLDER, Stop, View, complete, maintaining
 from confluo_tools.store.views.filter import FilterView, Names, add_filter, filters, find_filter
 from confluo_tools.store.views.index import IndexView, add_index, default_bucket, drop_index, find, indexes
-from confluo_tools.store.views.kinds import KINDS, views
+from confluo_tools.store.views.kinds import KINDS, drop_view, views
 from confluo_tools.store.views.maintain import (
     Maintainer,
     bring,
+    built,
     check,
     coverage,
-    drop_view,
     maintain,
     rebuild,
     update,
@@ -52,6 +52,7 @@ __all__ = [
     "aggregates",
     "answering",
     "bring",
+    "built",
     "check",
     "complete",
     "coverage",

@@ -175,7 +175,6 @@ def find_aggregate(log: Log, name: str) -> AggregateView | None:
 
 def add_aggregate(
     log: Log, name: str, agg: str, *, filter: str | None = None, where: str = "", by: str = "", bucket: int = MS,
-    update_now: bool = False,
 ) -> AggregateView:  # fmt: skip
     """Keep ``agg`` of the rows of a filter, an expression, or both, by keys and steps of ``bucket`` ns.
 
@@ -184,7 +183,6 @@ def add_aggregate(
     """
     from confluo_tools.expr.aggregates import FUNCTIONS, parse_aggregates, parse_by
     from confluo_tools.store.aggregate import Question
-    from confluo_tools.store.views.maintain import bring
 
     check_name(log, "aggregate", name)
     if name in FUNCTIONS or (name[:1] == "p" and name[1:].isdigit()):
@@ -206,12 +204,10 @@ def add_aggregate(
     about = ["# An aggregate of a MultiLog: its states are derived data, which may be deleted at any time."]
     about += ["kind: aggregate", f"name: {name}", f"agg: {base.quoted(agg)}", f"filter: {filter or ''}"]
     about += [f"where: {base.quoted(where)}", f"by: {base.quoted(by)}", f"bucket: {bucket}"]
-    make(log, "aggregate", name, about)
+    make(log, "aggregate", load, name, about)
     view = find_aggregate(log, name)
     if view is None or (view.agg, view.filter_text, view.where, view.by, view.bucket) != (agg, text, where, by, bucket):
         raise UsageError(f"there is another aggregate '{name}'", where=log.path, hint="drop it first")
-    if update_now:
-        bring(log, view)
     return view
 
 

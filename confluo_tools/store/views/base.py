@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from confluo_tools.expr.leaves import Tree
     from confluo_tools.store.log import Log
 
+    Load = Callable[["Log", str, str, dict[str, str]], "View"]  # (log, label, path, definition); ValueError: no use
+
 FOLDER = "views"
 LOCK = "lock"
 MOST_ABOUT = 1 << 17  # bytes of a definition
 Warn = Callable[[str, str], None]
+KINDS = ("index", "filter", "aggregate", "state")  # `kinds` says what makes each
 
 
 class Stop(Protocol):

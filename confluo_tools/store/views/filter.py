@@ -131,14 +131,12 @@ def find_filter(log: Log, name: str) -> FilterView:
     raise StoreError(f"there is no filter '{name}'", where=log.path, hint=hint)
 
 
-def add_filter(log: Log, name: str, text: str, *, update_now: bool = False) -> FilterView:
-    """Name an expression; with ``update_now`` also look at the rows that are there (else a maintainer does).
+def add_filter(log: Log, name: str, text: str) -> FilterView:
+    """Name an expression; whoever maintains it looks at the rows that are there (`built`).
 
     The same again changes nothing.  Raises UsageError (a bad name, one that is taken, an expression that counts from
     now), ExprError, StoreError.
     """
-    from confluo_tools.store.views.maintain import bring
-
     check_name(log, "filter", name)
     try:
         expr = compiled(text, log.schema)
@@ -146,12 +144,10 @@ def add_filter(log: Log, name: str, text: str, *, update_now: bool = False) -> F
         raise UsageError(f"filter '{name}' cannot be: {e}", where=log.path) from None
     about = ["# A filter of a MultiLog: the rows that match are derived data, which may be deleted at any time."]
     about += ["kind: filter", f"name: {name}", f"expr: {base.quoted(text)}", f"fields: {','.join(expr.fields)}"]
-    make(log, "filter", name, about)
+    make(log, "filter", load, name, about)
     view = find_filter(log, name)
     if view.text != text:
         raise UsageError(f"there is a filter '{name}': {view.text}", where=log.path, hint="drop it first")
-    if update_now:
-        bring(log, view)
     return view
 
 
@@ -160,19 +156,15 @@ def check_name(log: Log, kind: str, name: str) -> None:
     if not NAME.match(name):
         hint = "letters, digits, _ and -, beginning with a letter"
         raise UsageError(f"a view cannot be called '{name}'", where=log.path, hint=hint)
-    from confluo_tools.store.views.kinds import KINDS
-
-    for other in KINDS:
+    for other in base.KINDS:
         if other not in ("index", kind) and base.names(log, f"{other}-{name}").count(f"{other}-{name}"):
             raise UsageError(f"there is a view '{name}' of another kind: {other}", where=log.path, hint="drop it first")
 
 
-def make(log: Log, kind: str, name: str, about: list[str]) -> None:
-    """Write a definition unless there is a usable one."""
-    from confluo_tools.store.views.kinds import KINDS
-
+def make(log: Log, kind: str, load: base.Load, name: str, about: list[str]) -> None:
+    """Write a definition unless there is one that ``load`` can use."""
     try:
-        if not base.load(log, kind, partial(KINDS[kind], log), only=name):
+        if not base.load(log, kind, partial(load, log), only=name):
             base.remove(log, f"{kind}-{name}")
             base.create(log, kind, name, about)
     except OSError as e:

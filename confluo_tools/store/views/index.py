@@ -99,14 +99,12 @@ def find(log: Log, field: str) -> IndexView:
     raise StoreError(f"there is no index of '{field}'", where=log.path, hint="confluo-index LOG list shows them")
 
 
-def add_index(log: Log, field: str, bucket: int | None = None, *, update_now: bool = True) -> IndexView:
-    """Make an index of ``field`` and bring it up to date; one that is there already is only brought up to date.
+def add_index(log: Log, field: str, bucket: int | None = None) -> IndexView:
+    """Make an index of ``field``, unless it is there; whoever maintains it brings it up to date (`built`).
 
     Raises UsageError (no such field, a list, an impossible bucket, or there is one with another bucket),
-    StoreError, DiskFullError, BusyError.
+    StoreError, DiskFullError.
     """
-    from confluo_tools.store.views.maintain import bring
-
     found = log.schema[field]
     wanted = default_bucket(log, field) if bucket is None else bucket
     if found.type.is_list:
@@ -126,8 +124,6 @@ def add_index(log: Log, field: str, bucket: int | None = None, *, update_now: bo
         raise UsageError(
             f"there is an index of '{field}' with a bucket of {view.bucket}", where=log.path, hint="drop it first"
         )
-    if update_now:
-        bring(log, view)
     return view
 
 

@@ -10,17 +10,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from confluo_tools.core.bank import Bank
 from confluo_tools.core.block import Picks
 from confluo_tools.core.chunks import append
 from confluo_tools.core.postings import Builder
-from confluo_tools.errors import BusyError, ConfluoError, UsageError
+from confluo_tools.errors import BusyError, ConfluoError
 from confluo_tools.store.owner import give
 from confluo_tools.store.views import base
 from confluo_tools.store.views.base import complete, maintaining, trouble
-from confluo_tools.store.views.kinds import KINDS, views
+from confluo_tools.store.views.kinds import views
 from confluo_tools.store.views.state import StateView
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from confluo_tools.store.log import Log
     from confluo_tools.store.version import Version
 
+V = TypeVar("V", bound=base.View)
 Done = dict[tuple[int, int], int]  # (lane, base of a segment) -> blocks known to be in the files of a view
 HELD, MOST_HELD = 16, 1 << 20  # blocks, bytes of chunks that are written at once
 RACY = 100_000_000  # a folder changed so short ago (ns) may change again within the same tick of its clock
@@ -236,6 +237,12 @@ def bring(log: Log, view: base.View, *, anew: bool = False, wait: float = 5.0) -
         raise trouble(log, e) from None
 
 
+def built(log: Log, view: V, *, wait: float = 5.0) -> V:
+    """``view``, brought up to date: `built(log, add_filter(...))`.  DiskFullError, StoreError, BusyError."""
+    bring(log, view, wait=wait)
+    return view
+
+
 def rebuild(log: Log, view: base.View) -> None:
     """Make every file of ``view`` anew; readers go on with the old ones until then."""
     bring(log, view, anew=True)
@@ -352,25 +359,3 @@ def coverage(log: Log, view: base.View, version: Version) -> tuple[int, int, int
             continue
         covered += min(opened.blocks * part.segment.capacity, part.rows)
     return covered, rows, size
-
-
-def drop_view(log: Log, name: str, kind: str | None = None) -> bool:
-    """Remove the filter, aggregate (or other named view) ``name``; False when there was none.
-
-    Queries under way go on with it.  UsageError: a filter that an aggregate is made of.
-    """
-    from confluo_tools.store.views.aggregate import made_of
-
-    for one in KINDS if kind is None else (kind,):
-        label = os.path.basename(name)
-        if one == "index" and kind is None:
-            continue
-        if one == "filter" and f"filter-{label}" in base.names(log, "filter-"):
-            users = made_of(log, label)
-            if users:
-                what = f"aggregate '{users[0]}' is made of filter '{label}'"
-                hint = f"confluo-index LOG drop aggregate {users[0]} first"
-                raise UsageError(what, where=log.path, hint=hint)
-        if base.remove(log, f"{one}-{label}"):
-            return True
-    return False

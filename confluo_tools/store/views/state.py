@@ -354,7 +354,7 @@ def add_state(log: Log, name: str, define: str | None = None) -> StateView:
     check_name(log, "state", name)
     about = ["# States of a MultiLog: derived data, which may be deleted at any time.", "kind: state", f"name: {name}"]
     about += [f"params: {base.quoted(given)}", f"define: {base.quoted(found.text)}"]
-    make(log, "state", name, about)
+    make(log, "state", load, name, about)
     view = find_state(log, name)
     if view is None:
         raise StoreError(f"there is no state '{name}'", where=log.path)
