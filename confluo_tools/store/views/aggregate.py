@@ -11,7 +11,7 @@ part, are looked at themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from confluo_tools.errors import StoreError, UsageError
@@ -104,7 +104,7 @@ class AggregateView(base.View):
             self._question = Question(self._schema, self.aggs, keys)
         return self._question
 
-    @property
+    @cached_property
     def columns(self) -> tuple[int, ...]:  # type: ignore[override]
         from confluo_tools.expr import leaves
 
@@ -114,7 +114,7 @@ class AggregateView(base.View):
         read = {i for i, c in enumerate(self._schema.columns) if c.field.name in fields}
         return tuple(sorted(read | leaves.columns(self.tree)))
 
-    @property
+    @cached_property
     def digest(self) -> bytes:  # type: ignore[override]
         columns = [self._schema.layout.describe(i) for i in range(self._schema.layout.n)]
         texts = (self.agg, self.filter_text, self.where, self.by, str(self.bucket), repr(columns))

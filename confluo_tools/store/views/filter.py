@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from confluo_tools.core.chunks import pack
@@ -55,13 +55,13 @@ class FilterView(base.View):
     def tree(self):  # type: ignore[no-untyped-def,override]
         return self.expr.tree
 
-    @property
+    @cached_property
     def columns(self) -> tuple[int, ...]:  # type: ignore[override]
         from confluo_tools.expr import leaves
 
         return tuple(sorted(leaves.columns(self.tree)))
 
-    @property
+    @cached_property
     def digest(self) -> bytes:  # type: ignore[override]
         return digest("filter", self.text)
 
