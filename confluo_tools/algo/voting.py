@@ -14,7 +14,7 @@ model        idea                                                               
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import exp, log, log1p
 from typing import NamedTuple, TypeVar
@@ -230,7 +230,7 @@ class Score(NamedTuple):
         return 2 * self.precision * self.recall / both if both else 0.0
 
 
-def compare(blamed: Sequence[tuple[int, int]], failed: Sequence[tuple[int, int]]) -> Score:
+def compare(blamed: Sequence[tuple[int, int]], failed: Collection[tuple[int, int]]) -> Score:
     """What was blamed, (a, b) a link and (a, a) a switch, held against what had failed.
 
     A link is right when it failed, or when the switch at one end did; a switch when it failed or a link of it did.

@@ -267,13 +267,15 @@ class Source:
         return iter(reader)
 
     def _wait(self, reader: Reader, epochs: Epochs) -> None:
-        # Before a read that would block: until there are bytes, or an epoch is over.
+        # Before a read that would block: until there are bytes, or an epoch is over and nothing came for a while
+        # (what is old when it comes is not late: somebody plays back records).
         from select import select
 
         epochs.idle()
+        quiet = time.time_ns() + epochs.lateness
         fd = getattr(getattr(reader, "stream", None), "fd", None)
         while fd is not None and (due := epochs.due()) is not None:
-            left = (due - time.time_ns()) / SECOND
+            left = (max(due, quiet) - time.time_ns()) / SECOND
             if left > 0 and select([fd], [], [], min(left, 3600.0))[0]:
                 return
             epochs.until(time.time_ns())
@@ -283,6 +285,7 @@ class Source:
         from confluo_tools.store.monitor import Tail
 
         tails: list[Tail] = []
+        quiet = 0
         while True:
             rows = self.log.version().tails
             tails += [Tail(lane, 0) for lane in range(len(tails), len(rows))]
@@ -291,8 +294,11 @@ class Source:
                 for block, start, stop in tail.more(self.log, end):
                     grown = True
                     yield block.slice(start, stop - start)
-            if not grown:
-                epochs.until(time.time_ns())
+            if grown:
+                quiet = time.time_ns() + epochs.lateness
+            else:
+                if time.time_ns() >= quiet:
+                    epochs.until(time.time_ns())
                 epochs.idle()
                 time.sleep(0.1)
 
@@ -322,6 +328,7 @@ class Work:
         self.routes: Routes | None = None
         self.alias: dict[int, int] = {}
         self.strangers: set[int] = set()
+        self.failed: set[tuple[int, int]] = set()
         self.found = 0
         self.blind = False
         self.counts = dict.fromkeys((
@@ -381,6 +388,7 @@ class Work:
         from confluo_tools.commands.vote import answer, models
 
         self.epochs_seen += 1
+        self.failed |= set(tally.truth())  # what has failed stays failed
         for name in self.counts:
             self.counts[name] += getattr(tally, name)
         if self.topology is not None:
@@ -393,13 +401,13 @@ class Work:
             self.blind |= judgement.blind and tally.flows > 0
             if self.what == "links":
                 self.found += len(judgement.blamed)
-                blocks = answer.links(judgement, names, begin, self.length, self.top)
+                blocks = answer.links(judgement, names, self.failed, begin, self.length, self.top)
             elif self.what == "flows":
                 self.found += tally.kept_rows
                 blocks = answer.flows(judgement, names)
             else:
                 self.found += 1
-                blocks = answer.score(judgement, begin, self.length, took)
+                blocks = answer.score(judgement, self.failed, begin, self.length, took)
             for block in blocks:
                 out.write(block)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +68,17 @@ def flows_schema() -> Schema:
     ])  # fmt: skip
 
 
-def links(judgement: Judgement, names: Names, begin: int, length: int, top: int) -> Iterator[Block]:
+Failed = Collection[tuple[int, int]]  # links (a, b) and switches (a, a), the ground truth so far
+
+
+def links(
+    judgement: Judgement, names: Names, failed: Failed, begin: int, length: int, top: int
+) -> Iterator[Block]:
     """Rows of the schema `vote`: what is blamed, then at most so many of the others that ``top`` rows result."""
     from confluo_tools.formats.build import blocks_of
 
     tally, judge = judgement.judge.tally, judgement.judge
     names.addresses = tally.addresses()
-    failed = tally.truth()
     rows = [(number, score, BAD) for number, score in judgement.blamed]
     taken = {number for number, _ in judgement.blamed}
     if len(rows) < top:
@@ -138,12 +142,11 @@ def _told(judgement: Judgement, names: Names, number: int) -> tuple[int, bytes, 
     return LINK, names.of(a).encode()[:64].ljust(64, b"\0"), end.encode()[:64].ljust(64, b"\0"), confidence
 
 
-def score(judgement: Judgement, begin: int, length: int, took: int) -> Iterator[Block]:
+def score(judgement: Judgement, failed: Failed, begin: int, length: int, took: int) -> Iterator[Block]:
     """One row of the schema `score`."""
     from confluo_tools.formats.build import blocks_of
 
     tally = judgement.judge.tally
-    failed = tally.truth()
     got = voting.compare([tally.key(number) for number, _ in judgement.blamed], failed)
     flows, right, noise, noise_right = _judged(judgement, tally, set(failed))
     row = {
