@@ -19,6 +19,7 @@ cdef enum:
     POLLED = 2                  # why it is due: it was found by looking
     EARLIER = 4                 # it was there before we began, and we could not look
     LATE = 8                    # it was given time for its DSACKs
+    ENDING = 16                 # its end was heard and is told in this round
 
 cdef struct Flow:
     uint64_t key[5]

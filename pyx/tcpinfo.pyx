@@ -12,8 +12,8 @@ from posix.time cimport clock_gettime, timespec, CLOCK_MONOTONIC, CLOCK_REALTIME
 from posix.unistd cimport read
 from c_diag cimport (DIAG, DIAG_REQUEST, INET, INET6, NL_DONE, NL_ERROR, NL_HEADER, Sample, diag_parse, diag_request,
                      diag_u32)
-from c_flows cimport (EARLIER, LATE, POLLED, Q_DUE, Q_FOREIGN, Q_LATE, Q_NONE, TOLD, Flow, Flows, flows_add, flows_call,
-                      flows_called, flows_drop, flows_due, flows_find, flows_free, flows_init, flows_join,
+from c_flows cimport (EARLIER, ENDING, LATE, POLLED, Q_DUE, Q_FOREIGN, Q_LATE, Q_NONE, TOLD, Flow, Flows, flows_add,
+                      flows_call, flows_called, flows_drop, flows_due, flows_find, flows_free, flows_init, flows_join,
                       flows_leave, flows_newest)
 from c_netlink cimport BATCH, MESSAGE, MSG_DONTWAIT, Netlink, netlink_length, netlink_receive, recv, send
 from c_retx cimport (END, GONE, POLL, RETRANSMIT, Counts, Delta, flow_forward, flow_restart, retx_delta, retx_row,
@@ -227,6 +227,7 @@ cdef class Agent:
                     if f != NULL:
                         self._ours(f)
                         flows_leave(&self.flows, f)    # nobody could answer for it
+                        f.flags |= ENDING
                     self.sample[self.samples].kind = END
                     self.samples += 1
                     self.n.ended += 1
@@ -432,7 +433,7 @@ cdef class Agent:
             return
         for i in range(self.flows.used):
             f = &self.flows.flow[i]
-            if not f.cookie or f.round + 2 > self.round or f.queue != Q_NONE:
+            if not f.cookie or f.round + 2 > self.round or f.queue != Q_NONE or f.flags & ENDING:
                 continue
             if f.flags & TOLD and self.row + self.samples < ROWS:
                 memset(&nothing, 0, sizeof(Delta))

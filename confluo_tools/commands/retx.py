@@ -129,7 +129,7 @@ def retx(
     if to_log:
         out = LogOutput(
             str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
-            views=follow, sync=config.text("sync", sync), lanes=256,
+            views=follow, sync=config.text("sync", sync), lanes=256, small=True,
         )  # fmt: skip
         if out.schema.kind != schema.kind:
             raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")

@@ -31,7 +31,7 @@ TICK = 0.1  # s between two rounds: what waits meanwhile is told together
 SETTLE = 100_000_000  # ns that a retransmission is left alone, so that a DSACK may come
 POLL = 1.0  # s between two looks at all sockets
 POLL_TRACED = 10.0  # the same, when retransmissions are traced
-BURST = 0.1  # s of work that may be done at once before the limit counts
+BURST = 2.0  # s over which the limit holds
 RECEIVE = 4 << 20  # bytes of ends that wait in the kernel
 _SOCK_DIAG, _ADD_MEMBERSHIP, _SOL_NETLINK, _RCVBUFFORCE, _MEMINFO = 4, 1, 270, 33, 55
 _TCP_DESTROY, _TCP6_DESTROY = 1, 3
@@ -124,7 +124,8 @@ class Watch:
         end = now + self._seconds if self._seconds is not None else None
         next_poll, next_report = now + self._interval, now + 1.0
         worked = self._work = time.process_time()
-        credit, before = BURST, now
+        most = credit = BURST * self._cpu
+        before = now
         waiting = select.poll()
         waiting.register(self._wake, select.POLLIN)
         while not self._stop and (end is None or now < end):
@@ -139,7 +140,7 @@ class Watch:
                 next_report = now + 1.0
                 self._report()
             work = time.process_time()
-            credit = min(credit + (now - before) * self._cpu, BURST) - (work - worked)
+            credit = min(credit + (now - before) * self._cpu, most) - (work - worked)
             worked, before = work, now
             pause = 0.0 if agent.more else TICK
             if credit < 0:
