@@ -71,15 +71,20 @@ def run(Block block not None, uint32_t start, int64_t epoch):
     ``epoch`` in ns; 0: all rows share one.
     """
     cdef const int64_t* ts = <const int64_t*>_column(block, "ts", 8)
-    cdef int64_t number = 0, low, latest = INT64_MIN, earliest = INT64_MAX
+    cdef int64_t number = 0, first, latest = INT64_MIN, earliest = INT64_MAX
+    cdef uint64_t past = 0, left        # of the epoch before the first row, and from it on: no time overflows
     cdef uint32_t i = start
     if start >= block.rows or epoch < 0:
         raise ValueError(f"row {start} of {block.rows}, epoch {epoch}")
+    first = ts[i]
     if epoch:
-        number = ts[i] // epoch - (ts[i] % epoch < 0)
-    low = number * epoch
+        number = first // epoch - (first % epoch < 0)
+        past = first % epoch + (epoch if first % epoch < 0 else 0)
+    left = <uint64_t>epoch - past
     with nogil:
-        while i < block.rows and (epoch == 0 or <uint64_t>ts[i] - <uint64_t>low < <uint64_t>epoch):
+        while i < block.rows and (epoch == 0 or (
+                <uint64_t>ts[i] - <uint64_t>first < left if ts[i] >= first
+                else <uint64_t>first - <uint64_t>ts[i] <= past)):
             latest, earliest = max(latest, ts[i]), min(earliest, ts[i])
             i += 1
     return number, i, earliest, latest
@@ -221,7 +226,7 @@ cdef class Tally:
                 self.placeless += 1
                 return -1
             if not self.switches:  # a host has one way to its ToR
-                key[0], key[1] = <uint64_t>c.src[i] << 32 | src, dst << 32 | c.dst[i]
+                key[0], key[1] = self._node(c.src[i]) << 32 | src, dst << 32 | self._node(c.dst[i])
                 for k in range(2):
                     self.good[table_find1(&self.table, hash1(&self.table, key[k]), key[k])] += sent
             at = table_find2(&self.pairs, hash2(&self.pairs, src << 32 | dst, sent), src << 32 | dst, sent)
@@ -282,13 +287,15 @@ cdef class Tally:
             length, partial = HOPS, True
             self.cut += 1
         self.partial += 1 if partial else 0
-        node[0] = c.src[i]
+        node[0] = self._node(c.src[i])
         for k in range(length):
             node[k + 1] = self._node(path[k])
-        node[length + 1] = 0 if partial else c.dst[i]
+        node[length + 1] = 0 if partial else self._node(c.dst[i])
         if lossy and c.version[i] == 6:
-            self._name(node[0], c.src6 + <size_t>i * 16)
-            self._name(node[length + 1], c.dst6 + <size_t>i * 16)
+            if node[0] == c.src[i]:
+                self._name(node[0], c.src6 + <size_t>i * 16)
+            if node[length + 1] == c.dst[i]:
+                self._name(node[length + 1], c.dst6 + <size_t>i * 16)
             for k in range(length):
                 if node[k + 1] == path[k]:
                     self._name(path[k], c.path6 + (<size_t>i * HOPS + k) * 16)

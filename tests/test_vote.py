@@ -15,6 +15,8 @@ import pytest
 from vote_rows import PATH, blocks, failed, flow
 
 from confluo_tools import store
+from confluo_tools.commands.vote.epochs import Epochs
+from confluo_tools.core.votes import Tally
 from tests.running import BIN, environment, run
 
 HEAD = "#fields\tts\tkind\tsrc_ip\tdst_ip\tlost\tsent\thops\tpath\n"
@@ -151,9 +153,10 @@ def test_flows_without_paths_cannot_vote() -> None:
 def test_switches_that_the_topology_lacks_are_told_and_judged(tmp_path: Path) -> None:
     edges = tmp_path / "net"
     edges.write_text("10 30\n30 40\n11 30\n12 30\n13 30\n")  # asymmetric, without hosts, most links missing
-    status, rows, said = vote(HEAD + shared(), "--topology", str(edges), "--top", "0", "-f", "link_a,link_b")
+    text = HEAD + shared() + line(0, 9, "99,40,54", 9) + line(0, 8, "10,99,40", 8)
+    status, rows, said = vote(text, "--topology", str(edges), "--top", "0", "-f", "link_a,link_b")
     assert (status, rows) == (0, [["30", "40"]])
-    assert "nodes of paths are not in the topology" in said
+    assert "6 switches of paths are not in the topology: 50, 51, 52, ..." in said
     assert said.count("\n") == 1
 
 
@@ -179,6 +182,21 @@ def test_epochs_in_any_order_and_before_1970() -> None:
         ("1969-12-31T23:59:30", "30000000000", "30", "4"), ("1970-01-01T00:00:00", "30000000000", "30", "8"),
         ("1970-01-01T00:01:00", "30000000000", "30", "8"),
     ]  # fmt: skip
+
+
+def test_many_epochs_are_not_all_kept_open() -> None:
+    """In order, more epochs than may be open; then one that is long over; then times at both ends of time."""
+    text = HEAD + "".join(shared(30 * i) for i in range(1100)) + shared(0)
+    status, rows, said = vote(text, "--epoch", "30s", "--top", "0", "-f", "flows")
+    assert (status, rows) == (0, [["4"]] * 1100)
+    assert said == "confluo-vote: 4 records came after their epoch was printed; --lateness waits for them\n"
+    seen: list[tuple[int, int]] = []
+    epochs = Epochs(7_000_000_000, 0, False, Tally, lambda begin, tally: seen.append((begin, tally.flows)))
+    for block in blocks([flow(1, [2, 3], 4, lost=1, ts=ts) for ts in (-(1 << 63), (1 << 63) - 1, -1)]):
+        epochs.add(block)
+    epochs.finish()
+    last = ((1 << 63) - 1) // 7_000_000_000 * 7_000_000_000
+    assert seen == [(-(1 << 63), 1), (-7_000_000_000, 1), (last, 1)]
 
 
 class Live:

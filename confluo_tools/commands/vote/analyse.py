@@ -412,11 +412,15 @@ class Work:
                 out.write(block)
 
     def _look_for_strangers(self, tally: Tally) -> None:
+        # Switches of paths that the topology lacks.  Hosts may be missing: they have one link.
         assert self.topology is not None
         here, hosts = self.topology.neighbours, self.topology.tor_of
-        for number in range(tally.components):
-            for node in tally.key(number):
-                if node not in here and node not in hosts and node not in self.strangers:
+        near: dict[int, int] = {}
+        for a, b in map(tally.key, range(tally.components)):
+            for node, other in ((a, b), (b, a)):
+                if node not in here and node not in hosts and node not in self.strangers and (
+                    self.switches or near.setdefault(node, other) != other
+                ):
                     self.strangers.add(node)
 
     def tell(self, stats: bool, verbose: bool) -> None:
@@ -429,7 +433,7 @@ class Work:
             names = Names(self.topology, self.called)
             some = ", ".join([names.of(n) for n in sorted(self.strangers)[:3]])
             more = ", ..." if len(self.strangers) > 3 else ""
-            cli.note(f"{len(self.strangers)} nodes of paths are not in the topology: {some}{more}")
+            cli.note(f"{len(self.strangers)} switches of paths are not in the topology: {some}{more}")
         if self.counts["flows"] and self.counts["pathless"] >= self.counts["flows"]:
             cli.note("none of the flows with loss has a path", hint="confluo-trace finds paths")
         if self.blind and not (self.settings.p_bad and self.settings.p_good):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block import Block
     from confluo_tools.core.votes import Tally
 
+MOST = 1024  # epochs that are open at a time
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
 
 
@@ -16,8 +17,8 @@ class Epochs:
     """Tallies of open epochs, by number.  ``length`` and ``lateness`` in ns; length 0: one epoch for all.
 
     ``live``: an epoch is handed to ``done`` (its beginning, its tally) when a record beyond its end and the lateness
-    comes, or the clock says so; rows that come later still are counted in ``late``.  Else epochs stay open until
-    `finish`, so that rows may come in any order.
+    comes, or the clock says so.  Else epochs stay open until `finish`, so that rows may come in any order, unless more
+    than `MOST` are.  Rows of epochs that were handed over are counted in ``late``.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Epochs:
         start = 0
         while start < block.rows:
             number, end, earliest, latest = run(block, start, self.length)
-            if self.live and number <= self._closed:
+            if number <= self._closed:
                 self.late += end - start
             else:
                 tally = self.open.get(number)
                 if tally is None:
+                    if len(self.open) >= MOST:
+                        self._hand_over(min(self.open))
                     tally = self.open[number] = self._make()
                 tally.add(block, start, end)
                 self._begin = min(self._begin, earliest)
@@ -73,4 +76,4 @@ class Epochs:
     def _hand_over(self, number: int) -> None:
         tally = self.open.pop(number)
         self._closed = max(self._closed, number)
-        self._done(number * self.length if self.length else self._begin, tally)
+        self._done(max(number * self.length, FIRST) if self.length else self._begin, tally)
