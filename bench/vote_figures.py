@@ -4,9 +4,9 @@ Prints TSV, a line a point, and with `--svg FOLDER` draws each figure.  Every po
 20 and more points) with the half-width of its 95 % confidence interval (Student's t).  `accuracy`: of the flows that
 lost packets on a failed link, the share whose verdict is that link; `precision`, `recall` of the links that are blamed.
 Models: `vote` (ours: explained flows removed, floor 0.67), `paper` (1 % of all votes, ECMP adjustment, no floor),
-`cover` (Algorithm 2), `binary` (program 3, the best that is found in 5 s).  With --models also `mle`, `integer` (program
-4, takes minutes), and other readings of Algorithm 1 without a floor: `remove` (explained flows), `initial` (1 % of the
-first total), `raw` (no adjustment).
+`cover` (Algorithm 2), `binary` (program 3, the best that is found in 5 s).  With --models also `mle`, `integer`
+(program 4, takes minutes), and other readings of Algorithm 1 without a floor: `remove` (explained flows), `initial`
+(1 % of the first total), `raw` (no adjustment).
 
 Bars: those of the reference's section 3, +- 0.05: vote has P = R = 1 for 1 to 30 failed links of 0.05 % to 1 %,
 accuracy >= 0.99 up to 10; hard case P 1, R .90 at 5 failures (60 seeds: .87); hot ToR with 70 % and 10 failures P .91,
