@@ -293,6 +293,39 @@ def test_all_tells_of_healthy_flows_with_what_they_sent(net: tuple[Space, Space]
     assert sum(r["event"] == 2 for r in rows) >= 20
 
 
+def test_handshakes_that_are_repeated_or_come_to_nothing(net: tuple[Space, Space], tmp_path: Path) -> None:
+    """SYNs while they are sent again and again, SYN-ACKs of a socket of IPv6 for IPv4; what the own host drops."""
+    a, b = net
+    lab.rules(a, "table netdev t { chain c { type filter hook ingress device v0 priority 0; tcp sport 5001 "
+                 "tcp flags & (syn|ack) == (syn|ack) numgen inc mod 2 == 0 drop; }; }")  # fmt: skip
+    lab.rules(a, "table inet o { chain c { type filter hook output priority 0; tcp dport 5003 numgen inc mod 6 == 5 "
+                 "counter drop; }; }")  # fmt: skip
+    lab.drop(b, "", "tcp dport 5009")
+    agents = [lab.retx(space, "-w", tmp_path / f"{name}.ml") for name, space in (("a", a), ("b", b))]
+    with lab.Server(b), lab.Server(b, 5003):
+        port, truth = lab.transfer(a, "10.77.0.2", 3000)
+        local, of_local = lab.transfer(a, "10.77.0.2", 60_000, port=5003)
+        with a.inside():
+            s = socket.socket()
+        s.settimeout(2.5)
+        with pytest.raises(TimeoutError):
+            s.connect(("10.77.0.2", 5009))
+        syns, lonely = lab.tcp_info(s), s.getsockname()[1]
+        s.close()
+        time.sleep(0.5)
+    for one in agents:
+        assert b"not told" not in one.end()[2]
+    at_a, at_b = lab.read(tmp_path / "a.ml"), lab.read(tmp_path / "b.ml")
+    sums = lab.totals(at_a)
+    assert sums[port]["retrans"] == sums[port]["events"] == truth.retrans >= 1
+    assert sums[lonely]["retrans"] == sums[lonely]["events"] == sums[lonely]["sent"] == syns.retrans >= 1
+    assert {r["state"] for r in at_a if r["src_port"] == lonely and r["event"] == 1} == {2}
+    assert sums.get(local, {"retrans": 0})["retrans"] == of_local.retrans
+    (child,) = [s for p, s in lab.totals(at_b, "dst_port").items() if p == port]
+    assert child["events"] == child["retrans"] >= 1
+    assert {(r["ip_version"], r["notes"]) for r in at_b} == {(4, 1)}
+
+
 @pytest.mark.parametrize(("words", "complaint"), [
     (["--follow", "--cpu", "0"], b"--cpu: '0' is no share of a core; write 3%"),
     (["--follow", "--trace", "maybe"], b"--trace: 'maybe' is not possible; write auto, always, never"),

@@ -234,6 +234,34 @@ def test_a_queue_that_overflows_is_said_by_the_command(net: tuple[Space, Space],
     assert note["retransmissions"] == note["traced"]
 
 
+def test_a_log_that_is_written_for_long_takes_no_more_memory(tmp_path: Any) -> None:
+    """300,000 records of an agent: 39 MB of files, few of them in its memory."""
+    from confluo_tools.cli.log_output import LogOutput
+    from confluo_tools.core.block import Block
+
+    schema = builtin("retx")
+
+    def mapped() -> int:
+        with open("/proc/self/status") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("RssFile")) * 1024
+
+    with LogOutput(str(tmp_path / "x.ml"), schema, append=False, asked=(), index=None, sync="none", lanes=4, views=True,
+                   small=True) as out:  # fmt: skip
+        block = Block.wrap(schema.layout, 1000, [os.urandom(1000 * c.size * c.count) for c in schema.columns])
+        before, most = mapped(), 0
+        for _ in range(300):
+            out.write(block, None)
+            most = max(most, mapped())
+    assert most - before < 12 << 20
+    from confluo_tools import store
+
+    with store.open(tmp_path / "x.ml", readonly=True) as log:
+        assert log.version().rows == 300_000
+        for block_ in log.blocks():
+            assert bytes(block_.buffer(0)[:8000]) == bytes(block.buffer(0))
+            break
+
+
 def test_late_dsacks_come_off_the_next_losses() -> None:
     with Fed() as fed:
         fed.ends.send(end_message(1, 5, dsack=2))

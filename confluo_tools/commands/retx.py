@@ -202,6 +202,7 @@ class Run:
     def __init__(self, watch: Watch, program: Program | None, limit: int | None) -> None:
         self.watch, self.program, self.limit = watch, program, limit
         self.rows = self.stopped = 0
+        self.over = False
         self._start = time.monotonic()
 
     def stop(self, number: int) -> None:
@@ -243,6 +244,7 @@ class Run:
                     self.note(record)
                 if self.limit is not None and self.rows >= self.limit:
                     break
+            self.over = follow and (self.limit is None or self.rows < self.limit)
             ended = "signal" if self.stopped else "done"
         finally:
             if record is not None:
@@ -260,9 +262,11 @@ class Run:
         figures = {"kept": self.rows, "retransmissions": seen["retrans"], "lost": seen["lost"],
                    "traced": seen["traced"], "sockets ended": seen["ended"], "looks": seen["looked"],
                    "ends not heard": seen["lost_ends"], "not traced": seen["untraced"]}  # fmt: skip
-        more = {"of flows not followed": seen["excess"], "sockets not followed": seen["unfollowed"],
-                "DSACKs too late": seen["late_dsack"], "malformed": seen["malformed"]}  # fmt: skip
-        return figures | {name: n for name, n in more.items() if n}
+        untold = seen["kernel_retrans"] - seen["retrans"] if self.over else 0  # till then, some are still to be told
+        more = {"retransmissions not told": untold, "of flows not followed": seen["excess"],
+                "sockets not followed": seen["unfollowed"], "DSACKs too late": seen["late_dsack"],
+                "malformed": seen["malformed"]}  # fmt: skip
+        return figures | {name: n for name, n in more.items() if n > 0}
 
     def counts(self) -> str:
         """What happened so far, on one line."""
