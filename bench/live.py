@@ -7,6 +7,7 @@ A rate of 0 is all that one sender can do, -N all that N can.
 Each tool captures what bench/blast.py sends (frames of examples/data/campus.pcap.gz, 97 bytes on average, and a mix of
 64, 576 and 1514 bytes), into files on the disk of $TMPDIR, with rings of the same size.  "+ views" is ours with two
 indexes, 16 filters and 100 triggers at work.  Ours runs with --sync none, as neither of the others waits for the disk.
+$TMPDIR: where nobody has just removed many files, or ext4 takes 20 times as long to make one.
 
 Prints TSV: load, frames/s asked and sent, tool, packets sent, kept and dropped, nanoseconds of CPU (user and system,
 all threads) for each packet kept.  The bar: we keep at least as many as the better of tcpdump and dumpcap, at no more
