@@ -512,12 +512,15 @@ cdef class Prober:
         self._timers(0)
 
     def run(self, int milliseconds):
-        """Send, receive and wait for that long at most; less when `wake` can be read, or flows are finished or hold."""
+        """Send, receive and wait for that long at most; less when `wake` can be read, or flows are finished or
+        begin to hold.
+        """
         cdef int fd[3]
         cdef short events[3]
         cdef int n = 0, i, which_wake = -1
         cdef int64_t now, end, soonest
         cdef unsigned ready = 0
+        cdef uint32_t held = self.n_holding     # these may have to wait for long
         for one in (self.icmp4, self.icmp6):
             if one >= 0:
                 fd[n], events[n] = one, POLLIN
@@ -534,7 +537,9 @@ cdef class Prober:
                 self._send()
                 now = prober_now()
                 soonest = self._timers(now)
-                if self.n_finished or self.n_holding or now >= end or (which_wake >= 0 and ready >> which_wake & 1):
+                if self.n_finished or self.n_holding > held or now >= end:
+                    break
+                if which_wake >= 0 and ready >> which_wake & 1:
                     break
                 i = <int>((min(soonest, end) - now + 999999) // 1000000)
                 ready = wait_for(fd, events, n, i)

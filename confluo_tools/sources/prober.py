@@ -141,7 +141,7 @@ class Allowed:
         return "" if ours else "foreign"
 
     def _about(self, version: int, dst: bytes) -> str:
-        kind = kind_of(version, dst)
+        kind = kind_of(version, dst) or ("loopback" if is_local(version, dst) else "")
         if kind and kind not in self.also:
             return kind
         if self._limited:
@@ -175,7 +175,9 @@ def is_local(version: int, address: bytes) -> bool:
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
-            probe.bind((socket.inet_ntop(family, address), 0))
+            text = socket.inet_ntop(family, address)
+            probe.bind((text, 0))
+            probe.connect((text, 9))  # sends nothing; refuses the broadcast addresses of subnets, to which one may bind
     except OSError as e:
         return e.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCES)
     return True

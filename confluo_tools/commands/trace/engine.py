@@ -169,7 +169,7 @@ class Engine:
     def _pause(self, now: int) -> int:
         """ms that we may sleep when nothing comes in."""
         until = now + SECOND // 5
-        if self._waiting() or self.prober.holding:
+        if (self._waiting() and self.prober.room) or self.prober.holding:
             until = min(until, now + self._bucket.wait(now))
         if self._lookup is not None and self._lookup.waiting:
             until = min(until, now + 2_000_000)
