@@ -65,6 +65,30 @@ cdef int _columns(Block block, Rows* c) except -1:
     return 0
 
 
+cdef int _fill(Table* t, uint64_t** values, uint64_t* room, dict pairs) except -1:
+    cdef uint64_t key
+    if pairs and (table_room(t, len(pairs)) < 0 or _grow(<void**>values, room, len(pairs), 8) < 0):
+        raise MemoryError
+    for key, value in pairs.items():
+        values[0][table_find1(t, hash1(t, key), key)] = value
+    return 0
+
+
+cdef uint64_t _look(const Table* t, const uint64_t* values, uint64_t key, uint64_t otherwise) noexcept nogil:
+    cdef uint64_t at, slot, h
+    if t.count == 0:
+        return otherwise
+    h = hash1(t, key)
+    at = h >> t.shift
+    while True:
+        slot = t.slots[at]
+        if slot == 0:
+            return otherwise
+        if slot >> 32 == h >> 32 and t.keys[<uint32_t>slot - 1] == key:
+            return values[<uint32_t>slot - 1]
+        at = (at + 1) & t.mask
+
+
 def run(Block block not None, uint32_t start, int64_t epoch):
     """(number of the epoch, end, earliest and latest time) of the rows from ``start`` on that share their epoch.
 
@@ -97,30 +121,25 @@ cdef class Tally:
     ``switches``: components are the switches of a path, not its directed links.  ``healthy``: what is made of flows
     without loss: 0 nothing, 1 their paths count (by shares where the path is not known), 2 shares always.
     ``keep``: their records are kept for flows with loss.  ``alias``: {address: node}.
+    ``tor_of``: {host: its ToR}, for healthy flows that do not say theirs.
     """
 
-    def __cinit__(self, *, bint switches=False, int healthy=1, bint keep=False, alias=None):
+    def __cinit__(self, *, bint switches=False, int healthy=1, bint keep=False, alias=None, tor_of=None):
         cdef Table* t
         cdef bytes seed
-        cdef uint32_t at
-        cdef Table* tables[5]
+        cdef Table* tables[6]
         tables[0], tables[1], tables[2] = &self.table, &self.known, &self.pairs
-        tables[3], tables[4] = &self.named, &self.alias
+        tables[3], tables[4], tables[5] = &self.named, &self.alias, &self.home
         self.switches, self.healthy, self.keep = switches, healthy, keep
         self.kept = []
         seed = os.urandom(16)
-        for i in range(5):
+        for i in range(6):
             t = tables[i]
             t.words = 2 if i in (1, 2) else 1
             memcpy(t.seed, <const char*>seed, 16)
             t.seed[1] |= 1
-        if alias:
-            if table_room(&self.alias, len(alias)) < 0 or _grow(
-                    <void**>&self.alias_to, &self.alias_room, len(alias), 8) < 0:
-                raise MemoryError
-            for address, node in alias.items():
-                at = table_find1(&self.alias, hash1(&self.alias, address), address)
-                self.alias_to[at] = node
+        _fill(&self.alias, &self.alias_to, &self.alias_room, alias or {})
+        _fill(&self.home, &self.home_to, &self.home_room, tor_of or {})
 
     def __dealloc__(self):
         table_free(&self.table)
@@ -135,6 +154,8 @@ cdef class Tally:
         free(self.times)
         free(self.names)
         free(self.alias_to)
+        table_free(&self.home)
+        free(self.home_to)
         free(self.failed)
         free(self.kept_flow)
 
@@ -217,7 +238,7 @@ cdef class Tally:
                 for k in range(n):
                     self.good[table_find1(&self.table, hash1(&self.table, key[k]), key[k])] += sent
                 return -1
-            src, dst = self._node(c.src_tor[i]), self._node(c.dst_tor[i])
+            src, dst = self._tor(c.src_tor[i], c.src[i]), self._tor(c.dst_tor[i], c.dst[i])
             if c.hops[i] and src == 0:
                 src = self._node(c.path[<size_t>i * HOPS])
             if 0 < c.hops[i] <= HOPS and dst == 0 and not c.notes[i] & PARTIAL:
@@ -329,18 +350,10 @@ cdef class Tally:
         return j
 
     cdef uint64_t _node(self, uint64_t number) noexcept nogil:
-        cdef uint64_t at, slot, h
-        if self.alias.count == 0 or number == 0:
-            return number
-        h = hash1(&self.alias, number)
-        at = h >> self.alias.shift
-        while True:
-            slot = self.alias.slots[at]
-            if slot == 0:
-                return number
-            if slot >> 32 == h >> 32 and self.alias.keys[<uint32_t>slot - 1] == number:
-                return self.alias_to[<uint32_t>slot - 1]
-            at = (at + 1) & self.alias.mask
+        return _look(&self.alias, self.alias_to, number, number) if number else 0
+
+    cdef uint64_t _tor(self, uint64_t told, uint64_t host) noexcept nogil:
+        return self._node(told) if told else _look(&self.home, self.home_to, host, 0)
 
     cdef void _name(self, uint64_t number, const uint8_t* address) noexcept nogil:
         cdef uint32_t at, before = self.named.count

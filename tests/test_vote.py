@@ -17,6 +17,7 @@ from vote_rows import PATH, blocks, failed, flow
 from confluo_tools import store
 from confluo_tools.commands.vote.epochs import Epochs
 from confluo_tools.core.votes import Tally
+from confluo_tools.schema import fold6
 from tests.running import BIN, environment, run
 
 HEAD = "#fields\tts\tkind\tsrc_ip\tdst_ip\tlost\tsent\thops\tpath\n"
@@ -170,6 +171,27 @@ def test_names_and_aliases(tmp_path: Path) -> None:
     status, rows, _ = vote(text, "--aliases", str(tmp_path / "alias"), "--top", "0", "-f", "link_a,link_b,flows")
     assert (status, rows) == (0, [["spine", "leaf", "5"]])
     assert vote(text, "--top", "1", "-f", "link_b")[1] == [["10.0.0.40"]]
+
+
+def test_ipv6_switches_print_as_addresses(tmp_path: Path) -> None:
+    def six(n: int) -> bytes:
+        return bytes.fromhex("20010db8") + n.to_bytes(12)
+
+    def row(i: int) -> dict[str, Any]:
+        nodes = [six(0x100 + i), six(7), six(8), six(0x200 + i)]
+        return flow(fold6(six(0x1000 + i)), [fold6(n) for n in nodes], fold6(six(0x2000 + i)), lost=1, ip_version=6,
+                    src_ip6=six(0x1000 + i), dst_ip6=six(0x2000 + i), path6=b"".join(nodes).ljust(256, b"\0"),
+                    src_port=i, dst_port=443, proto=6)  # fmt: skip
+
+    log = store.create(str(tmp_path / "six.ml"), PATH)
+    with log.writer() as writer:
+        for block in blocks(map(row, range(1, 6))):
+            writer.append(block)
+    log.close()
+    done = run("confluo-vote", tmp_path / "six.ml", "-T", "--no-header", "--top", "0", "-f", "link_a,link_b,flows")
+    assert (done.returncode, done.stdout) == (0, b"2001:db8::7\t2001:db8::8\t5\n")
+    done = run("confluo-vote", tmp_path / "six.ml", "--flows", "-T", "--no-header", "-f", "src_ip,blame_a,blame_b")
+    assert done.stdout.splitlines()[0] == b"2001:db8::1001\t2001:db8::7\t2001:db8::8"
 
 
 # ---------------------------------------------------------------- epochs

@@ -79,6 +79,17 @@ def test_likelihood_is_that_of_the_definition(
             abs(v) < 1e-6 for _, v in got)  # fmt: skip
 
 
+@given(FLOWS, st.sampled_from([-15.0, -5.0, -1.0]), st.sampled_from([1.0, 2.0]))
+def test_fitted_likelihood_is_that_of_the_definition(rows: list[tuple[Any, ...]], prior: float, ratio: float) -> None:
+    t = filled(rows, False)
+    judge = Judge(t)
+    blamed, p_g = voting.fit(seen(rows, False), prior, ratio, order=lambda c: c)
+    got = judge.fit(prior, ratio)
+    if len({round(b.score, 6) for b in blamed}) == len(blamed) and all(abs(v) > 1e-6 for _, v in got):
+        assert [(b.component, b.score) for b in blamed] == named(t, got)
+        assert judge.p_g == pytest.approx(p_g)
+
+
 @given(FLOWS)
 def test_verdicts_of_votes_are_those_of_the_definition(rows: list[tuple[Any, ...]]) -> None:
     flows, t = [f for f in seen(rows, False) if f.lost], filled(rows, False)
@@ -108,6 +119,13 @@ def test_shares_of_healthy_flows_count_as_the_definition_has_it() -> None:
     want = voting.mle(flows, p_b=0.01, p_g=0.0001, prior=-3.0, shares=shares, order=lambda c: c)
     assert named(t, got) == [(b.component, b.score) for b in want]
     assert [c for c, _ in named(t, got)] == [(1, 3)]
+
+
+def test_hosts_have_the_tors_of_the_topology() -> None:
+    rows = [flow(100, [], 101, sent=7), flow(100, [], 102, sent=9), flow(100, [], 101, sent=5, src_tor=8, dst_tor=9)]
+    t = tally(rows, tor_of={100: 1, 101: 2})
+    assert sorted(t.healthy_pairs()) == [(1, 2, 7, 1), (8, 9, 5, 1)]
+    assert t.placeless == 1
 
 
 def test_fitted_rates_are_those_that_made_the_losses() -> None:

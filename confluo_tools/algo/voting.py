@@ -181,6 +181,58 @@ def mle(
     return blamed
 
 
+def fit(
+    flows: Sequence[Flow], prior: float, ratio: float, *, order: Callable[[Hashable], object] = repr
+) -> tuple[list[Blame], float]:
+    """`mle` whose drop rates are fitted, of flows whose paths are known: (blamed, drop rate of good paths).
+
+    A component's own rate is what it lost of what crossed it, of flows that nothing explains yet; that of good paths
+    begins as that of all flows and follows what is left, then stays what it has come to, and all is done again until
+    nothing changes.  Bad is more than ``ratio`` times worse than good paths.
+    """
+    p_g = (sum(f.lost for f in flows) + 0.5) / (sum(f.sent for f in flows) + 1)
+    blamed, p_g = _fitted(flows, prior, 1.0, min(p_g, 0.5), True, order)
+    last: list[Hashable] | None = None
+    for _ in range(5):
+        used = p_g
+        blamed, p_g = _fitted(flows, prior, ratio, used, False, order)
+        found = [b.component for b in blamed]
+        if found == last:
+            break
+        last = found
+    return blamed, used
+
+
+def _fitted(
+    flows: Sequence[Flow], prior: float, ratio: float, p_g: float, moving: bool, order: Callable[[Hashable], object]
+) -> tuple[list[Blame], float]:
+    left = list(flows)
+    lost, sent = sum(f.lost for f in flows), sum(f.sent for f in flows)
+    blamed: list[Blame] = []
+    rest = p_g
+    while True:
+        counts: dict[Hashable, tuple[int, int]] = {}
+        for flow in left:
+            for component in set(flow.path):
+                b, n = counts.get(component, (0, 0))
+                counts[component] = b + flow.lost, n + flow.sent
+        score: dict[Hashable, float] = {}
+        for component, (b, n) in counts.items():
+            p = min(b / n, 0.999999) if n else 0.0
+            if b and p > ratio * p_g and component not in {a.component for a in blamed}:
+                score[component] = prior + b * log(p / p_g) + (n - b) * (log1p(-p) - log1p(-p_g))
+        best = strongest(score, order) if score else None
+        if best is not None and score[best] > 0:
+            blamed.append(Blame(best, score[best]))
+            lost -= counts[best][0]
+            sent = max(sent - counts[best][1], lost)
+            left = [f for f in left if not f.lost or best not in f.path]
+        rest = min((lost + 0.5) / (sent + 1), 0.5)
+        if best is None or score[best] <= 0:
+            return blamed, rest
+        p_g = rest if moving else p_g
+
+
 def verdict(flow: Flow, votes: Mapping[Hashable, Fraction]) -> tuple[Hashable | None, Fraction]:
     """The component of the flow's path with most votes, and these; None, *noise*, when only the flow itself voted."""
     if not flow.path:

@@ -72,6 +72,9 @@ cdef class Tally:
     cdef Table alias                    # address -> node
     cdef uint64_t* alias_to
     cdef uint64_t alias_room
+    cdef Table home                     # host -> its ToR
+    cdef uint64_t* home_to
+    cdef uint64_t home_room
     cdef uint64_t* failed               # (a << 32 | b), the ground truth
     cdef readonly uint64_t failures
     cdef uint64_t failed_room
@@ -85,6 +88,7 @@ cdef class Tally:
     cdef int _path(self, const Rows* c, uint32_t i, uint64_t* out, int* hops, bint lossy) noexcept nogil
     cdef uint32_t _known(self, const Rows* c, uint32_t i, bint* new) noexcept nogil
     cdef uint64_t _node(self, uint64_t number) noexcept nogil
+    cdef uint64_t _tor(self, uint64_t told, uint64_t host) noexcept nogil
     cdef void _name(self, uint64_t number, const uint8_t* address) noexcept nogil
     cdef int _room(self, uint32_t n) noexcept nogil
     cdef uint32_t _find(self, uint64_t key) noexcept nogil

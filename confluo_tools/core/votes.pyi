@@ -24,7 +24,8 @@ class Tally:
     pathless: int
     placeless: int
     def __init__(
-        self, *, switches: bool = False, healthy: int = 1, keep: bool = False, alias: Mapping[int, int] | None = None
+        self, *, switches: bool = False, healthy: int = 1, keep: bool = False, alias: Mapping[int, int] | None = None,
+        tor_of: Mapping[int, int] | None = None,
     ) -> None: ...
     @property
     def components(self) -> int: ...

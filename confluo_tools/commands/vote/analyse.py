@@ -368,8 +368,9 @@ class Work:
 
         def make() -> Tally:
             return Tally(
-                switches=self.switches, healthy=self.healthy, keep=self.what == "flows", alias=self.alias or None
-            )
+                switches=self.switches, healthy=self.healthy, keep=self.what == "flows", alias=self.alias or None,
+                tor_of=self.topology.tor_of if self.topology is not None else None,
+            )  # fmt: skip
 
         def done(begin: int, tally: Tally) -> None:
             self.judge(begin, tally, names, out)
