@@ -24,6 +24,9 @@ FAT_TREE = Path(os.environ.get("CONFLUO_TEST_DATA", ROOT.parent / "shared")) / "
 PAPER = Clos(2, 20, 8, 10, 40)
 
 
+BOMB = "x0: &x0 [a, b]\n" + "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 10))
+
+
 def write(folder: Path, text: str) -> str:
     path = folder / "topology"
     path.write_text(text)
@@ -172,6 +175,14 @@ aliases: {10.1.0.9: leaf2}
     ("links: [[a, b]\n", "is no YAML"),
     ("links: !!python/object:os.system [x]\n", "is no YAML"),
     ("[" * 3000, "is no"),
+    ("links: [[a, [b]]]\n", "has a list, a mapping or nothing where a name belongs"),
+    ("links: [{a: b}]\n", "one of the links is no link; write [a, b]"),
+    ("links: [[a, b]]\nhosts: {c: }\n", "has a list, a mapping or nothing"),
+    ("links: [[a, b]]\naliases: {10.0.0.1: [a]}\n", "has a list, a mapping or nothing"),
+    ("switches: {a: {addresses: [{b: c}]}}\nlinks: [[a, b]]\n", "has a list, a mapping or nothing"),
+    (BOMB + "links: [[a, *x9]]\n", "is no topology"),
+    ("links: [&x0 [a, b], " + ", ".join(f"&x{i} [*x{i - 1}, *x{i - 1}]" for i in range(1, 99)) + "]\n", "has a list"),
+    ("links: &l [[a, b], *l]\n", "has a list"),
 ])  # fmt: skip
 def test_bad_files_are_named(tmp_path: Path, text: str, complaint: str) -> None:
     path = write(tmp_path, text)

@@ -135,24 +135,25 @@ def _yaml(path: str, text: str) -> Topology:
         about = about or {}
         number = numbers.add(name, about.get("number"))
         if "level" in about:
-            its = LEVELS.get(str(about["level"]).lower(), about["level"])
+            its = LEVELS.get(_word(path, about["level"]).lower(), about["level"])
             if its not in (TOR, T1, T2) or isinstance(its, bool):
                 raise FormatError(f"switch '{name}' has no level", where=path, hint="write tor, t1 or t2")
             level[number] = its
         addresses = about.get("addresses", [])
         for word in addresses if isinstance(addresses, list) else [addresses]:
-            alias[numbers.address(str(word))] = number
+            alias[numbers.address(_word(path, word))] = number
     links = []
     for pair in _list(path, "links", data.get("links")):
         if not isinstance(pair, list) or len(pair) != 2:
-            raise FormatError(f"'{str(pair)[:60]}' is no link", where=path, hint="write [a, b]")
-        a, b = (numbers.add(str(word)) for word in pair)
+            what = f"'{_word(path, pair)}'" if not isinstance(pair, list | dict) else "one of the links"
+            raise FormatError(f"{what} is no link", where=path, hint="write [a, b]")
+        a, b = (numbers.add(_word(path, word)) for word in pair)
         if a == b:
             raise FormatError(f"links '{pair[0]}' with itself", where=path)
         links.append((a, b))
     tor_of = {}
     for name, tor in _mapping(path, "hosts", data.get("hosts")):
-        tor_of[numbers.add(name)] = numbers.add(str(tor))
+        tor_of[numbers.add(name)] = numbers.add(_word(path, tor))
     alias |= _aliases(path, data.get("aliases"), numbers)
     return _checked(path, links, tor_of, numbers.names, level, alias)
 
@@ -191,13 +192,12 @@ class _Numbers:
         self.names = {number: name for name, number in known.items()}
         self._next = 1
 
-    def add(self, name: Any, wanted: Any = None) -> int:
-        name = str(name)
+    def add(self, name: str, wanted: Any = None) -> int:
         if name in self.known:
             return self.known[name]
-        number = read_number(str(wanted)) if wanted is not None else read_number(name)
+        number = read_number(name if wanted is None else _word(self.path, wanted))
         if wanted is not None and number is None:
-            raise FormatError(f"'{name}' has number '{str(wanted)[:60]}', which is none", where=self.path)
+            raise FormatError(f"'{name}' has number '{_word(self.path, wanted)}', which is none", where=self.path)
         if number is None:
             while self._next in self.names:
                 self._next += 1
@@ -220,20 +220,28 @@ class _Numbers:
 def _aliases(path: str, data: Any, numbers: _Numbers) -> dict[int, int]:
     found = {}
     for word, name in _mapping(path, "aliases", data):
-        if str(name) not in numbers.known and read_number(str(name)) is None:
-            raise FormatError(f"the alias {word} is of '{str(name)[:60]}', which is not there", where=path)
+        name = _word(path, name)
+        if name not in numbers.known and read_number(name) is None:
+            raise FormatError(f"the alias {word} is of '{name}', which is not there", where=path)
         found[numbers.address(word)] = numbers.add(name)
     return found
+
+
+def _word(path: str, value: Any) -> str:
+    """A name, a number or an address as text.  Never a whole tree: YAML can make a small file one without end."""
+    if isinstance(value, list | dict | set) or value is None:
+        raise FormatError("has a list, a mapping or nothing where a name belongs", where=path)
+    return str(value)[:256]
 
 
 def _mapping(path: str, key: str, data: Any) -> list[tuple[str, Any]]:
     if data is None:
         return []
     if isinstance(data, list) and key == "switches":
-        data = dict.fromkeys(map(str, data))
+        data = dict.fromkeys([_word(path, name) for name in data])
     if not isinstance(data, dict) or len(data) > MAX_NODES:
         raise FormatError(f"'{key}' is no mapping", where=path)
-    return [(str(name), value) for name, value in data.items()]
+    return [(_word(path, name), value) for name, value in data.items()]
 
 
 def _list(path: str, key: str, data: Any) -> list[Any]:
