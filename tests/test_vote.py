@@ -84,6 +84,14 @@ def test_every_model_finds_the_one_link(model: str) -> None:
     assert (status, rows, said) == (0, [["30", "40"]], "")
 
 
+def test_rates_are_not_fitted_to_flows_whose_way_nobody_knows(tmp_path: Path) -> None:
+    healthy = "".join(line(0, i, "-", i, lost=0) for i in range(1, 60))
+    status, rows, said = vote(HEAD + shared(n=2) + healthy, "--model", "mle", "-f", "verdict,link_a")
+    assert (status, {row[0] for row in rows}) == (1, {"good"})
+    assert said == ("confluo-vote: where flows without loss went is not known: mle cannot fit drop rates, "
+                    "0.7 % and 0.03 % are taken; --topology may tell\n")  # fmt: skip
+
+
 def test_without_scipy_one_line_says_so(tmp_path: Path) -> None:
     (tmp_path / "scipy.py").write_text("raise ImportError('no scipy here')")
     env = environment(PYTHONPATH=str(tmp_path))
@@ -168,7 +176,7 @@ def test_names_and_aliases(tmp_path: Path) -> None:
 
     paths = [(f"10.9.9.{i}", f"10.0.{i % 2}.30", "10.0.0.40") for i in range(1, 6)]
     text = HEAD + "".join(line(0, i, ",".join(map(number, path)), i) for i, path in enumerate(paths, 1))
-    status, rows, _ = vote(text, "--aliases", str(tmp_path / "alias"), "--top", "0", "-f", "link_a,link_b,flows")
+    status, rows, _ = vote(text, "--alias", str(tmp_path / "alias"), "--top", "0", "-f", "link_a,link_b,flows")
     assert (status, rows) == (0, [["spine", "leaf", "5"]])
     assert vote(text, "--top", "1", "-f", "link_b")[1] == [["10.0.0.40"]]
 

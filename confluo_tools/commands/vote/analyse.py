@@ -73,7 +73,7 @@ def vote(
         str | None, _option("--topology", metavar="FILE", help="The network: names, aliases, where ECMP sends flows.")
     ] = None,
     aliases: Annotated[
-        str | None, _option("--aliases", metavar="FILE", help="Which switch an address belongs to: lines ADDRESS NAME.")
+        str | None, _option("--alias", metavar="FILE", help="Which switch an address belongs to: lines ADDRESS NAME.")
     ] = None,
     adjust: Annotated[
         str, _option("--adjust", metavar="HOW", help="vote: what the blamed explains: flows, ecmp or none (flows).")
@@ -438,7 +438,9 @@ class Work:
         if self.counts["flows"] and self.counts["pathless"] >= self.counts["flows"]:
             cli.note("none of the flows with loss has a path", hint="confluo-trace finds paths")
         if self.blind and not (self.settings.p_bad and self.settings.p_good):
-            cli.note("no flows without loss: mle cannot fit drop rates, 0.7 % and 0.03 % are taken")
+            hint = "--topology may tell" if self.counts["healthy_flows"] and self.topology is None else ""
+            what = "where flows without loss went is not known: mle cannot fit drop rates, 0.7 % and 0.03 % are taken"
+            cli.note(what, hint=hint)
         if stats or verbose:
             c = self.counts
             cli.note(

@@ -17,7 +17,7 @@ MODELS = ("vote", "mle", "cover", "milp-binary", "milp-integer")
 ADJUST = ("flows", "ecmp", "none")
 HEALTHY = ("none", "path", "ecmp")  # in the order of the core's numbers
 CHANCE = 0.001  # of a good link that is blamed in an epoch: the prior, unless one is given
-BLIND = (0.007, 0.0003, -35.0)  # p_b, p_g, prior when nothing is known of flows without loss
+BLIND = (0.007, 0.0003, -35.0)  # p_b, p_g, prior when it is not known where flows without loss went
 
 
 class Settings(NamedTuple):
@@ -132,7 +132,7 @@ def _likely(out: Judgement, tally: Tally) -> None:
     s, at = out.settings, out.judge
     if s.p_bad is not None and s.p_good is not None:
         p_bad, p_good, prior = s.p_bad, s.p_good, -15.0 if s.prior is None else s.prior
-    elif tally.healthy_flows == 0 or tally.healthy == 0:
+    elif tally.healthy == 0 or 2 * (tally.healthy_flows - tally.placeless - at.unrouted) <= tally.healthy_flows:
         p_bad, p_good, prior = BLIND[0], BLIND[1], BLIND[2] if s.prior is None else s.prior
         out.blind = True
     else:
