@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HELD = 16384  # rows after which a small output lets go of its pages
 UPKEEP = 1.0  # s between two looks at what is to be done beside
+NICE = 5  # of the thread that does it: where cores are short, packets come first
 
 
 class LogOutput:
@@ -188,6 +189,7 @@ class Upkeep:
         self._thread.start()
 
     def _work(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while True:
             done = self._do(lambda: self._maintainer.step(self._stop))
             if self._keeper is not None:
