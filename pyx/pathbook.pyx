@@ -306,9 +306,10 @@ cdef class PathBook:
         f.notes |= <uint8_t>notes
 
     def emit(self, Staging out not None, uint32_t start, uint32_t capped, NumberMap tors=None):
-        """Write records of kind flow from entry ``start`` on; the entry to go on with.
+        """Write records of kind flow from entry ``start`` on, each once; the entry to go on with.
 
-        Flows that nobody has taken get the notes ``capped``.  ``out`` has a layout with the fields of schema `path`.
+        Flows that nobody has taken get the notes ``capped``, those that somebody has are left for later.  ``out`` has
+        a layout with the fields of schema `path`.
         """
         cdef int at[OUTS]
         cdef int i, k
@@ -324,10 +325,13 @@ cdef class PathBook:
         with nogil:
             while number < self.flows.count and row < out.capacity:
                 f = <Flow*>keyed_value(&self.flows, keyed_entry(&self.flows, number))
+                number += 1
+                if f.written or f.state == ASKED:
+                    continue
                 if f.state == WAITING:
                     f.notes |= <uint8_t>capped
-                _write(self, number, out.out, at, row, tors)
-                number += 1
+                f.written = 1
+                _write(self, number - 1, out.out, at, row, tors)
                 row += 1
             out.set_rows(row)
         return number

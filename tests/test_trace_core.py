@@ -286,6 +286,19 @@ def test_book_keeps_paths_and_uses_those_of_before() -> None:
     assert [(r["hops"], r["notes"]) for r in (first, third)] == [(0, NOTES["capped"])] * 2
 
 
+def test_book_writes_each_flow_once_and_those_under_way_later() -> None:
+    book = PathBook(SCHEMA.layout)
+    book.take(block([flow_row(port) for port in (1, 2, 3)]))
+    first, second = book.pop(), book.pop()
+    assert first is not None
+    assert second is not None
+    book.store(second[0], b"\x0a\x00\x00\x02", 443, 0, [5], b"", 1)
+    assert [(r["src_port"], r["hops"]) for r in written(book)] == [(2, 1), (3, 0)]
+    assert written(book) == []
+    book.store(first[0], b"\x0a\x00\x00\x02", 443, 0, [5, 6], b"", 2)
+    assert [(r["src_port"], r["hops"]) for r in written(book)] == [(1, 2)]
+
+
 def test_book_needs_flows() -> None:
     for name in ("packet", "retx", "path"):
         PathBook(builtin(name).layout)

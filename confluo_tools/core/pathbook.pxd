@@ -21,6 +21,7 @@ cdef struct Flow:
     uint32_t path               # number of its path + 1
     uint8_t state
     uint8_t notes
+    uint8_t written
 
 cdef struct Path:
     uint8_t dst[16]             # where it was traced to

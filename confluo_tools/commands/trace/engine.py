@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluo_tools.sources.prober import Allowed
 
 SECOND = 1_000_000_000
-LATE = SECOND  # how long after the end of an epoch its records may still come in, when they are of now
+LATE = SECOND // 4  # how long after the end of an epoch its records may still come in, when they are of now
 ROWS = 4096  # of a block that is written
 POPS = 4096  # flows looked at in one turn
 ASKED = 256  # flows whose real destination is asked for ahead of their turn
@@ -53,7 +53,8 @@ class Epoch:
         self.due = now + max(0, self.end + LATE - wall) if self.live else NEVER  # when it ends, by the monotonic clock
         self.until = now + length  # as long its flows may be traced when the records are over early
         self.closing = self.over = False  # no more records come, no more flows are traced
-        self.under_way = 0  # flows that are looked up or traced
+        self.under_way = self.capped = 0  # flows that are looked up or traced; that were looked up in vain
+        self.shown = False  # its records are written, but for flows that are under way
         self.silent: list[tuple[int, bytes, int]] = []  # number, destination, hops of paths that ended in silence
 
 
@@ -373,10 +374,18 @@ class Engine:
                     self.prober.give_up()
                     for done in self.prober.finished():
                         self._finished(*done)
-            if epoch.under_way or (epoch.book.waiting and not late):
+            if epoch.book.waiting and not late:
                 return
-            self._write_epoch(epoch)
-            del self._epochs[0]
+            if not epoch.under_way:
+                self._write_epoch(epoch)
+                self._end_epoch(epoch)
+                del self._epochs[0]
+            elif epoch.live and not epoch.shown:  # whoever reads on should not wait for the last answer
+                epoch.shown = True
+                self._write_epoch(epoch)
+                return
+            else:
+                return
 
     def _drop_ready(self, epoch: Epoch) -> None:
         # Looked up, but not in time.
@@ -384,27 +393,33 @@ class Engine:
         for one in self._ready:
             if one[0] is epoch:
                 self._refuse(epoch, one[1][0], "capped", CAPPED)
-                self.capped += 1
+                epoch.capped += 1
             else:
                 kept.append(one)
         self._ready = kept
 
     def _write_epoch(self, epoch: Epoch) -> None:
+        """The records of all flows that nobody is tracing, and that were not written before."""
         book = epoch.book
         for number, dst, hops in epoch.silent:
             if hops < self.prober.reach(dst):  # others came farther on the way to it
                 book.add_notes(number, PARTIAL)
+        epoch.silent.clear()
         if self._staging is None:
             self._staging = Staging(self._out.layout, ROWS)
-        capped = book.waiting
         at = 0
         while at < len(book):
             at = book.emit(self._staging, at, CAPPED, self._tors)
-            self._write(self._staging)
-            self.written += self._staging.rows
+            if self._staging.rows:
+                self._write(self._staging)
+                self.written += self._staging.rows
+
+    def _end_epoch(self, epoch: Epoch) -> None:
+        book = epoch.book
         self.records += book.records
         self.skipped += book.skipped
         self.overflow += book.overflow
+        capped = book.waiting + epoch.capped
         self.capped += capped
         if capped or book.overflow:
             lost = f", and {book.overflow} records of flows beyond {self._most} were left out" if book.overflow else ""
