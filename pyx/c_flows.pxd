@@ -8,11 +8,12 @@ from c_keyed cimport keyed_mum
 
 cdef enum:
     FIRST = 1024                # entries there is room for at first
-    QUEUES = 4
+    QUEUES = 5
     Q_NONE = 0
     Q_DUE = 1                   # to be asked about, oldest first
-    Q_FOREIGN = 2               # of other namespaces, or over
+    Q_FOREIGN = 2               # of other namespaces
     Q_LATE = 3                  # to be asked about once more
+    Q_AWAY = 4                  # no dump has it any more: it may be closed, and not yet ended
 
 cdef enum:
     TOLD = 1                    # a record of it was written
@@ -230,9 +231,10 @@ cdef inline Flow* flows_add(Flows* t, const uint64_t* key, uint64_t cookie) noex
     elif t.used < t.room:
         t.used += 1
         number = t.used
-    elif t.head[Q_FOREIGN]:
-        flows_drop(t, &t.flow[t.head[Q_FOREIGN] - 1])
-        return flows_add(t, key, cookie)
+    elif t.head[Q_FOREIGN] or t.head[Q_AWAY]:
+        number = t.head[Q_FOREIGN] if t.head[Q_FOREIGN] else t.head[Q_AWAY]
+        flows_drop(t, &t.flow[number - 1])
+        t.spare = t.flow[number - 1].chain
     else:
         return NULL
     f = &t.flow[number - 1]

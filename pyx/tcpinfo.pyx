@@ -12,9 +12,9 @@ from posix.time cimport clock_gettime, timespec, CLOCK_MONOTONIC, CLOCK_REALTIME
 from posix.unistd cimport read
 from c_diag cimport (DIAG, DIAG_REQUEST, INET, INET6, NL_DONE, NL_ERROR, NL_HEADER, Sample, diag_parse, diag_request,
                      diag_u32)
-from c_flows cimport (EARLIER, ENDING, LATE, POLLED, Q_DUE, Q_FOREIGN, Q_LATE, Q_NONE, TOLD, Flow, Flows, flows_add,
-                      flows_call, flows_called, flows_drop, flows_due, flows_find, flows_free, flows_init, flows_join,
-                      flows_leave, flows_newest)
+from c_flows cimport (EARLIER, ENDING, LATE, POLLED, Q_AWAY, Q_DUE, Q_FOREIGN, Q_LATE, Q_NONE, TOLD, Flow, Flows,
+                      flows_add, flows_call, flows_called, flows_drop, flows_due, flows_find, flows_free, flows_init,
+                      flows_join, flows_leave, flows_newest)
 from c_netlink cimport BATCH, MESSAGE, MSG_DONTWAIT, Netlink, netlink_length, netlink_receive, recv, send
 from c_retx cimport (END, GONE, POLL, RETRANSMIT, Counts, Delta, flow_forward, flow_restart, retx_delta, retx_row,
                      sample_lost)
@@ -72,8 +72,8 @@ cdef class Agent:
     cdef bint all
     cdef int64_t settle
     cdef int64_t foreign
-    cdef int64_t now
-    cdef int64_t offset                 # realtime - monotonic
+    cdef int64_t now                    # realtime
+    cdef int64_t mono                   # monotonic
     cdef Sample* sample
     cdef uint32_t samples
     cdef uint32_t row
@@ -86,6 +86,7 @@ cdef class Agent:
     cdef uint32_t seq
     cdef uint32_t round
     cdef bint drained                   # no end waits to be read
+    cdef int doubt                      # dumps until ends that were lost are made good
     cdef bint full_at_begin
     cdef readonly bint more             # there is more to do at once
 
@@ -101,7 +102,7 @@ cdef class Agent:
             raise ValueError("sizes")
         self.layout, self.ends, self.ask, self.dump, self.all = layout, ends, ask, dump, all
         self.header, self.page, self.settle, self.foreign = header, page, settle, foreign
-        self.traces, self.formats = len(traces), len(formats)
+        self.traces, self.formats, self.drained = len(traces), len(formats), True
         memcpy(seed, &secret[0], 16)
         self.trace = <int*>calloc(max(self.traces, 1), sizeof(int))
         self.sample = <Sample*>calloc(SAMPLES, sizeof(Sample))
@@ -149,7 +150,6 @@ cdef class Agent:
 
     def step(self):
         """One round; its rows as a block, valid until the next one, or None.  ``more``: there is more to do now."""
-        cdef uint32_t rows
         with nogil:
             self._clock()
             self.row = self.samples = 0
@@ -160,21 +160,14 @@ cdef class Agent:
             self._dumped()
             self._traced()
             self._tell_samples()
-            rows = self.row
-            if rows:
-                self.block.set_rows(rows)
-            self.n.rows += rows
-        return self.block if rows else None
+            self.block.set_rows(self.row)
+            self.n.rows += self.row
+        return self.block if self.row else None
 
     @property
     def busy(self):
         """A dump is not over yet."""
         return self.dumping != 0
-
-    @property
-    def due(self):
-        """Whether flows wait to be asked about."""
-        return self.flows.head[Q_DUE] != 0 or self.flows.head[Q_LATE] != 0
 
     @property
     def following(self):
@@ -192,7 +185,7 @@ cdef class Agent:
         clock_gettime(CLOCK_MONOTONIC, &mono)
         clock_gettime(CLOCK_REALTIME, &wall)
         self.now = <int64_t>wall.tv_sec * 1000000000 + wall.tv_nsec
-        self.offset = self.now - (<int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec)
+        self.mono = <int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec
 
     # -- who has ended
 
@@ -207,6 +200,7 @@ cdef class Agent:
             got = netlink_receive(self.messages, self.buffer, self.ends)
             if got == -ENOBUFS:
                 self.n.overflows += 1
+                self.doubt = 3
                 continue
             if got == -EINTR:
                 continue
@@ -246,9 +240,9 @@ cdef class Agent:
             n = 0
             first = self.seq + 1
             while n < ASK:
-                i = flows_due(&self.flows, Q_LATE, self.now - self.settle)
+                i = flows_due(&self.flows, Q_LATE, self.mono - self.settle)
                 if not i:
-                    i = flows_due(&self.flows, Q_DUE, self.now - self.settle)
+                    i = flows_due(&self.flows, Q_DUE, self.mono - self.settle)
                 if not i:
                     break
                 f = &self.flows.flow[i - 1]
@@ -304,14 +298,14 @@ cdef class Agent:
                 n -= 1
 
     cdef void _again(self, Flow* f) noexcept nogil:
-        f.first = self.now
+        f.first = self.mono
         flows_join(&self.flows, f, Q_DUE)
 
     cdef void _absent(self, Flow* f) noexcept nogil:
         """Nobody here has such a socket: it is of another namespace, or has ended."""
         if f.cookie:
             return                      # its end is on its way
-        f.first = self.now
+        f.first = self.mono
         self.n.foreign += f.events
         flows_join(&self.flows, f, Q_FOREIGN)
 
@@ -395,8 +389,9 @@ cdef class Agent:
             f.told_events, f.round = s.retrans, self.round
             return
         if f != NULL:
-            f.round = self.round
-            f.uid = s.uid
+            f.round, f.uid = self.round, s.uid
+            if f.queue == Q_AWAY:
+                flows_leave(&self.flows, f)
             if s.retrans < f.retrans:
                 flow_restart(f)
         if self.look == L_ALL:
@@ -424,22 +419,26 @@ cdef class Agent:
             self._tell(s, f, s.key)
 
     cdef void _dump_over(self) noexcept nogil:
-        """Who was there before the dump and is not in it has ended, and nobody told us, or nobody was to."""
+        """Who was there and is not in two dumps is closed; if its end may have been lost, that is all we hear of it."""
         cdef uint32_t i
         cdef Flow* f
         cdef Delta nothing
         self.dumping = 0
         if self.look == L_BEGIN or not self.drained:
             return
+        memset(&nothing, 0, sizeof(Delta))
         for i in range(self.flows.used):
             f = &self.flows.flow[i]
             if not f.cookie or f.round + 2 > self.round or f.queue != Q_NONE or f.flags & ENDING:
                 continue
-            if f.flags & TOLD and self.row + self.samples < ROWS:
-                memset(&nothing, 0, sizeof(Delta))
+            if f.flags & TOLD and (self.doubt or self.ends < 0):
+                if self.row + self.samples >= ROWS:
+                    return              # the next dump tells the others
                 self._write(GONE, f, NULL, &nothing)
                 self.n.gone += 1
-            flows_drop(&self.flows, f)
+            flows_join(&self.flows, f, Q_AWAY)
+        if self.doubt:
+            self.doubt -= 1
 
     # -- what was traced
 
@@ -461,7 +460,7 @@ cdef class Agent:
                         break
                     if (self.formats and trace_event(&self.format[0], event, size, key)
                             or self.formats > 1 and trace_event(&self.format[1], event, size, key)):
-                        self._event(key, <int64_t>page.time + self.offset)
+                        self._event(key, <int64_t>page.time + self.now - self.mono)
             else:
                 self.more = True
 
@@ -476,7 +475,7 @@ cdef class Agent:
         f.events += 1
         f.last = time
         if f.queue == Q_FOREIGN:
-            if self.now - f.first < self.foreign:
+            if self.mono - f.first < self.foreign:
                 self.n.foreign += 1
                 return
             self.n.foreign -= f.events - 1
@@ -520,10 +519,11 @@ cdef class Agent:
                         continue
                 if not f.cookie:
                     self._adopt(f, s)
+                f.round = self.round
                 # A DSACK takes a round trip: one more wait, when that is longer than ours was.
                 if not f.flags & LATE and 2000 * <int64_t>s.rtt > self.settle:
                     f.flags |= LATE
-                    f.first = self.now + min(2000 * <int64_t>s.rtt, <int64_t>2000000000) - self.settle
+                    f.first = self.mono + min(2000 * <int64_t>s.rtt, <int64_t>2000000000) - self.settle
                     flows_join(&self.flows, f, Q_LATE)
                     continue
             self._tell(s, f, s.key)

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -198,6 +199,80 @@ def test_sockets_of_one_address_one_after_the_other(net: tuple[Space, Space], tm
     assert len(truths) == 4
     assert {c: (s["retrans"], s["events"]) for c, s in sums.items()} == {
         c: (t.retrans, t.retrans) for c, t in truths.items() if t.retrans}  # fmt: skip
+
+
+def test_a_socket_that_is_closed_and_not_yet_ended(net: tuple[Space, Space], tmp_path: Path) -> None:
+    """Reset by the other end, held open by its program: no dump has it any more, and its end comes late."""
+    a, b = net
+    lab.drop(b, "numgen inc mod 10 == 9")
+    with b.inside():
+        server = socket.create_server(("10.77.0.2", 5001))
+    agent = lab.retx(a, "-w", tmp_path / "retx.ml", "--interval", "100ms")
+    with server, lab.connect(a, "10.77.0.2") as s:
+        peer = server.accept()[0]
+        s.sendall(bytes(50_000))
+        lab.wait(tmp_path / "retx.ml", bool)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.close()
+        time.sleep(1)
+        truth, port = lab.tcp_info(s), s.getsockname()[1]
+        assert lab.state(s) == 7
+    rows = lab.wait(tmp_path / "retx.ml", lambda rows: rows[-1]["event"] == 3)
+    agent.end()
+    assert {r["event"] for r in rows} == {1, 3}
+    sums = lab.totals(rows)[port]
+    assert (sums["retrans"], sums["sent"]) == (truth.retrans, truth.data)
+
+
+def test_without_privileges_it_does_without_tracing_and_says_so(net: tuple[Space, Space], tmp_path: Path) -> None:
+    a, b = net
+    lab.drop(b, "numgen inc mod 10 == 9")
+    words = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    agent = nic_lab.Live(a, lab.RETX, "--follow", "-w", tmp_path / "retx.ml", "--interval", "100ms", prefix=words,
+                         ready=b"following ends of sockets, a look at all sockets every 0.1 s")  # fmt: skip
+    assert b"retransmissions are not traced one by one" in agent.said
+    with lab.Server(b):
+        port, truth = lab.transfer(a, "10.77.0.2", pieces=4, pause=0.3)
+    lab.wait(tmp_path / "retx.ml", lambda rows: any(r["event"] == 3 for r in rows))
+    agent.end()
+    rows = lab.read(tmp_path / "retx.ml")
+    assert {r["event"] for r in rows} == {2, 3}
+    sums = lab.totals(rows)[port]
+    assert (sums["retrans"], sums["sent"], sums["events"]) == (truth.retrans, truth.data, 0)
+    always = a.run(*words, lab.RETX, "--follow", "--trace", "always", check=False, env=environment())
+    assert always.returncode == 2
+    assert b"tracefs" in always.stderr
+
+
+def test_without_word_of_ends_looking_is_enough(
+    net: tuple[Space, Space], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from confluo_tools.sources import sockdiag
+
+    monkeypatch.setattr(sockdiag, "_listener", lambda *args: None)
+    a, b = net
+    lab.drop(b, "numgen inc mod 10 == 9")
+    rows = []
+    with sockdiag.open_watch(follow=True, trace="never", netns=a.name, interval=0.1, seconds=4) as watch:
+        watch.begin()
+        found: dict[int, lab.Truth] = {}
+
+        def one() -> None:
+            with lab.Server(b), lab.connect(a, "10.77.0.2") as s:
+                s.sendall(bytes(100_000))
+                time.sleep(1.5)
+                found[s.getsockname()[1]] = lab.tcp_info(s)
+
+        thread = threading.Thread(target=one)
+        thread.start()
+        for block in watch:
+            rows += [{n: block.get(i, r) for i, n in enumerate(block.layout.names)} for r in range(block.rows)]
+        thread.join()
+    ((port, truth),) = found.items()
+    sums = lab.totals(rows)[port]
+    assert (sums["retrans"], sums["sent"]) == (truth.retrans, truth.data)
+    assert [r["event"] for r in rows][-1] == 4
+    assert {r["event"] for r in rows} == {2, 4}
 
 
 def test_agents_side_by_side_tell_of_their_own_namespace(net: tuple[Space, Space], tmp_path: Path) -> None:

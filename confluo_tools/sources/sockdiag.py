@@ -219,7 +219,7 @@ def open_watch(
         except ConfluoError as e:
             if trace == "always":
                 raise
-            say(f"{e}; losses are found by looking and when sockets end")
+            say(f"{e}; retransmissions are not traced one by one")
     sockets: list[socket.socket | None] = []
     try:
         with inside(netns):
@@ -277,8 +277,7 @@ def _listener(all: bool, say: Callable[[str], None]) -> socket.socket | None:
             one.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
     except OSError as e:
         one.close()
-        why = f"{e.strerror}; CAP_NET_ADMIN is needed, see PRIVILEGES in confluo-retx(1)"
-        say(f"ends of sockets cannot be heard: {why}")
+        say(f"ends of sockets cannot be heard: {e.strerror}; who has ended is found by looking")
         return None
     return one
 
