@@ -24,6 +24,7 @@ try:
     import drops
     import load
     import net
+    import proof
     import spaces
     from topology import Mistake
 finally:
@@ -31,7 +32,7 @@ finally:
         sys.path.remove(folder)
 
 SEED = "/proc/sys/net/ipv4/fib_multipath_hash_seed"  # since Linux 6.11
-__all__ = ["FIVE", "Fabric", "Mistake", "agents", "clos", "drops", "load", "net", "spaces", "up"]
+__all__ = ["FIVE", "Fabric", "Mistake", "agents", "clos", "drops", "load", "net", "proof", "spaces", "up"]
 
 # The five kinds of directed link on which the source's side can see a loss; the sixth, ToR to host, is no fabric's.
 FIVE = {"host-ToR": ("h1", "tor1"), "ToR-T1": ("tor1", "agg2"), "T1-T2": ("agg1", "core1"), "T2-T1": ("core1", "agg3"),

@@ -10,13 +10,20 @@ from sessions import ROOT, Shell, agrees, commands, disagreements, steps, update
 
 EXAMPLES = sorted((ROOT / "examples").glob("*_example.md"))
 PIPELINES = ROOT / "examples" / "pipelines.txt"
+SEED = Path("/proc/sys/net/ipv4/fib_multipath_hash_seed")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
-    if path.stem.startswith("diagnosis") and netns.missing():
+    if path.stem.startswith(("diagnosis", "vote_live")) and netns.missing():
         pytest.skip(netns.missing())
-    wrong = disagreements(path, tmp_path)
+    if path.stem == "vote_live_example" and not SEED.exists():
+        pytest.skip("multipath hashes without a seed: Linux 6.11 has one")
+    try:
+        wrong = disagreements(path, tmp_path)
+    finally:
+        if (tmp_path / "clos.yaml").exists():  # a session that was cut short leaves namespaces
+            Shell(tmp_path).run("python3 examples/clos down clos.yaml || true")
     if wrong:
         pytest.fail("\n\n".join(wrong), pytrace=False)
 

@@ -134,6 +134,7 @@ def do_load(args: argparse.Namespace) -> int:
             spaces.on_hosts(agents, state, plan, command)
         agents.wait()
         load.run(state, flows, args.parallel)
+        agents.settle()
     finally:
         status = agents.end()
     if args.write:

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fabric
@@ -72,7 +71,7 @@ def do_run(args: argparse.Namespace) -> int:
             commands.start(state.space(host.strip()), command.strip())
             commands.wait()
         flows = traffic.run(plan, state, args.seconds or plan.duration)
-        time.sleep(0.3)  # what is under way arrives
+        commands.settle()
     finally:
         status = commands.end()
         counts = net.down(state)

@@ -12,7 +12,8 @@ import net
 from topology import Mistake
 
 PATIENCE = 20.0  # s for a command to open its socket, and for one to end
-SETTLE = 0.3  # s from its open socket to the first packet that it takes
+SETTLE = 0.3  # s from its open socket to the first packet that it takes, at least: a busy machine takes longer
+UNDERWAY = 0.5  # s until the last packets have come, and the kernel has told of the last sockets
 LISTENERS = ("capture", "tcpdump", "dumpcap", "tshark", "retx")
 INET_DIAG = "4"
 
@@ -37,21 +38,25 @@ class Agents:
 
     def wait(self) -> None:
         """A capture has begun when its socket is open; of other commands nobody knows."""
-        until = time.monotonic() + PATIENCE
+        begun = time.monotonic()
         for child, space, command, sockets in self._due:
             while listening(space) < sockets:
                 if child.poll() is not None:
                     raise Mistake(f"'{command}' ended with status {child.returncode} before the traffic began")
-                if time.monotonic() > until:
+                if time.monotonic() > begun + PATIENCE:
                     raise Mistake(f"'{command}' does not begin to listen")
                 time.sleep(0.02)
         if self._due:
-            time.sleep(SETTLE)
+            time.sleep(max(SETTLE, time.monotonic() - begun))
         self._due.clear()
 
     def join(self) -> int:
         """Wait until all of them have ended by themselves; their worst exit status."""
         return max(abs(child.wait()) for child in self._running)
+
+    def settle(self) -> None:
+        """After the traffic: what is under way to them, or to anybody, arrives."""
+        time.sleep(UNDERWAY)
 
     def end(self) -> int:
         """SIGINT, the last first; 0 if all of them end well."""
