@@ -4,6 +4,8 @@ from libc.math cimport exp, log, log1p
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
+from c_hash cimport Table, hash1, table_find1
+from confluo_tools.core.groups cimport table_free, table_room
 from confluo_tools.core.votes cimport NONE, WHOLE, Seen, Tally
 cimport cython
 
@@ -16,6 +18,7 @@ cdef double LOWEST = -1e300
 
 cdef struct Share:                      # components that a flow between two ToRs crosses with the same chance
     double f
+    uint32_t level                      # which of all chances that is
     uint32_t start
     uint32_t n
 
@@ -26,13 +29,17 @@ cdef struct Pair:                       # two ToRs: their shares, and flows with
     uint64_t entries
 
 cdef struct Entry:
-    double sent
+    uint32_t amount                     # which of all numbers of packets
     double times
 
 
 @cython.final
 cdef class Judge:
-    """Judgements of one tally.  ``routes``: {(src_tor, dst_tor): {(a, b): share}}, for healthy flows without paths."""
+    """Judgements of one tally.
+
+    ``routes``: of healthy flows without paths, by their pair of ToRs, [(chance, the components that they cross with
+    it)]; a component is a << 32 | b, or a switch.
+    """
 
     cdef readonly Tally tally
     cdef uint32_t links                 # components
@@ -53,6 +60,11 @@ cdef class Judge:
     cdef Share* share
     cdef uint32_t* shared_part
     cdef Entry* entry
+    cdef double* amount                 # numbers of packets that healthy flows sent, each once
+    cdef uint32_t amounts
+    cdef double* level                  # chances, each once
+    cdef uint32_t levels
+    cdef double* told                   # what each amount and level says, in the model: level by level
     cdef readonly uint64_t unrouted     # healthy flows between ToRs that `routes` does not know
     cdef readonly double p_g, p_b, prior
 
@@ -112,6 +124,9 @@ cdef class Judge:
         free(self.share)
         free(self.shared_part)
         free(self.entry)
+        free(self.amount)
+        free(self.level)
+        free(self.told)
 
     cdef void _clear(self) noexcept nogil:
         memset(self.blamed, 0, self.links)
@@ -119,51 +134,104 @@ cdef class Judge:
 
     cdef _route(self, dict routes):
         # Groups the healthy flows by their ToRs, and the components of a pair by the chance to cross them.
+        cdef Table groups, amounts
+        cdef uint64_t n = self.tally.pairs.count
+        cdef uint32_t* group = <uint32_t*>malloc((n + 1) * 4)
+        cdef uint32_t i
+        memset(&groups, 0, sizeof(Table))
+        groups.words = 1
+        memcpy(groups.seed, self.tally.pairs.seed, 16)
+        amounts = groups
+        try:
+            if group == NULL or table_room(&groups, n) < 0 or table_room(&amounts, n) < 0:
+                raise MemoryError
+            self._group(&groups, &amounts, group, routes)
+            self.amounts = amounts.count
+            self.amount = <double*>malloc((<size_t>self.amounts + 1) * 8)
+            self.told = <double*>malloc((<size_t>self.amounts * self.levels + 1) * 8)
+            if self.amount == NULL or self.told == NULL:
+                raise MemoryError
+            for i in range(self.amounts):
+                self.amount[i] = <double>amounts.keys[i]
+        finally:
+            table_free(&groups)
+            table_free(&amounts)
+            free(group)
+        with nogil:
+            self._spread()
+
+    cdef _group(self, Table* groups, Table* amounts, uint32_t* group, dict routes):
         cdef Tally t = self.tally
-        cdef uint64_t i, n = t.pairs.count, key, at = 0, sent
-        cdef uint32_t c
-        cdef dict place = {}, groups
-        cdef list known = [], order = sorted(range(n), key=lambda k: t.pairs.keys[2 * k])
+        cdef uint64_t i, key, at = 0, n = t.pairs.count
+        cdef uint32_t c, g, room = 0, parts = 0
+        cdef list known = []
+        cdef dict levels = {}
+        cdef const uint64_t[::1] members
         cdef double f
-        shares, parts = [], []
+        cdef uint32_t* place
+        with nogil:
+            for i in range(n):
+                key = t.pairs.keys[2 * i]
+                group[i] = table_find1(groups, hash1(groups, key), key)
+        for g in range(groups.count):
+            key = groups.keys[g]
+            known.append(routes.get((key >> 32, key & 0xFFFFFFFFu)))
+            for f, keys in known[g] or []:
+                levels.setdefault(f, len(levels))
+                room += 1
+                parts += <uint32_t>len(keys)
         self.entry = <Entry*>malloc((n + 1) * sizeof(Entry))
-        if self.entry == NULL:
-            raise MemoryError
-        for number in order:
-            i = number
-            key, sent = t.pairs.keys[2 * i], t.pairs.keys[2 * i + 1]
-            if key not in place:
-                route = routes.get((key >> 32, key & 0xFFFFFFFFu))
-                place[key] = None if route is None else len(known)
-                if route is not None:
-                    groups = {}
-                    for (a, b), f in route.items():
-                        c = t._find(a if t.switches else <uint64_t>a << 32 | <uint64_t>b)
+        self.pair = <Pair*>calloc(groups.count + 1, sizeof(Pair))
+        self.share = <Share*>calloc(room + 1, sizeof(Share))
+        self.shared_part = <uint32_t*>malloc((<size_t>parts + 1) * 4)
+        place = <uint32_t*>malloc((<size_t>groups.count + 1) * 4)
+        self.levels = <uint32_t>len(levels)
+        self.level = <double*>malloc((<size_t>self.levels + 1) * 8)
+        try:
+            if (self.level == NULL or self.entry == NULL or self.pair == NULL or self.share == NULL
+                    or self.shared_part == NULL or place == NULL):
+                raise MemoryError
+            for f, i in levels.items():
+                self.level[i] = f
+            room = parts = 0
+            for g in range(groups.count):
+                place[g] = NONE
+                if known[g] is None:
+                    continue
+                place[g] = self.pairs
+                self.pair[self.pairs].share = room
+                for f, keys in known[g]:
+                    members = keys
+                    self.share[room].f, self.share[room].start, self.share[room].level = f, parts, levels[f]
+                    for i in range(<uint64_t>members.shape[0]):
+                        c = t._find(members[i])
                         if c != NONE:
-                            groups.setdefault(f, []).append(c)
-                    known.append((len(shares), len(groups), at))
-                    for f, members in sorted(groups.items()):
-                        shares.append((f, len(parts), len(members)))
-                        parts += members
-            if place[key] is None:
-                self.unrouted += t.times[i]
-                continue
-            self.entry[at].sent, self.entry[at].times = <double>sent, <double>t.times[i]
-            at += 1
-        self.pairs = len(known)
-        self.pair = <Pair*>calloc(len(known) + 1, sizeof(Pair))
-        self.share = <Share*>calloc(len(shares) + 1, sizeof(Share))
-        self.shared_part = <uint32_t*>malloc((len(parts) + 1) * 4)
-        if self.pair == NULL or self.share == NULL or self.shared_part == NULL:
-            raise MemoryError
-        for i in range(<uint64_t>len(known)):
-            self.pair[i].share, self.pair[i].shares, self.pair[i].entry = known[i]
-            self.pair[i].entries = (known[i + 1][2] if i + 1 < <uint64_t>len(known) else at) - self.pair[i].entry
-        for i in range(<uint64_t>len(shares)):
-            self.share[i].f, self.share[i].start, self.share[i].n = shares[i]
-        for i in range(<uint64_t>len(parts)):
-            self.shared_part[i] = parts[i]
-        self._spread()
+                            self.shared_part[parts] = c
+                            parts += 1
+                    self.share[room].n = parts - self.share[room].start
+                    room += 1
+                self.pair[self.pairs].shares = room - self.pair[self.pairs].share
+                self.pairs += 1
+            with nogil:
+                for i in range(n):
+                    if place[group[i]] == NONE:
+                        self.unrouted += t.times[i]
+                    else:
+                        self.pair[place[group[i]]].entries += 1
+                for g in range(self.pairs):
+                    self.pair[g].entry = at
+                    at += self.pair[g].entries
+                    self.pair[g].entries = 0
+                for i in range(n):
+                    g = place[group[i]]
+                    if g != NONE:
+                        at = self.pair[g].entry + self.pair[g].entries
+                        key = t.pairs.keys[2 * i + 1]
+                        self.entry[at].amount = table_find1(amounts, hash1(amounts, key), key)
+                        self.entry[at].times = <double>t.times[i]
+                        self.pair[g].entries += 1
+        finally:
+            free(place)
 
     cdef void _spread(self) noexcept nogil:
         cdef uint64_t e
@@ -172,7 +240,7 @@ cdef class Judge:
         for i in range(self.pairs):
             all = 0
             for e in range(self.pair[i].entry, self.pair[i].entry + self.pair[i].entries):
-                all += self.entry[e].sent * self.entry[e].times
+                all += self.amount[self.entry[e].amount] * self.entry[e].times
             for j in range(self.pair[i].share, self.pair[i].share + self.pair[i].shares):
                 for k in range(self.share[j].n):
                     self.shared[self.shared_part[self.share[j].start + k]] += self.share[j].f * all
@@ -180,14 +248,19 @@ cdef class Judge:
     cdef void _healthy(self, double p_b, double p_g, double* out, uint32_t step) noexcept nogil:
         # Adds, for each component, the log-likelihood ratio of the healthy flows whose path is not known.
         cdef double c = log1p(-p_b) - log1p(-p_g), f, total
+        cdef const double* told
         cdef uint64_t e
         cdef uint32_t i, j, k
+        for j in range(self.levels):
+            f = self.level[j]
+            for i in range(self.amounts):
+                self.told[<size_t>j * self.amounts + i] = (
+                    self.amount[i] * c if f >= 1 else log(1 - f + f * exp(self.amount[i] * c)))
         for i in range(self.pairs):
             for j in range(self.pair[i].share, self.pair[i].share + self.pair[i].shares):
-                f, total = self.share[j].f, 0
+                told, total = self.told + <size_t>self.share[j].level * self.amounts, 0
                 for e in range(self.pair[i].entry, self.pair[i].entry + self.pair[i].entries):
-                    total += self.entry[e].times * (
-                        self.entry[e].sent * c if f >= 1 else log(1 - f + f * exp(self.entry[e].sent * c)))
+                    total += self.entry[e].times * told[self.entry[e].amount]
                 for k in range(self.share[j].n):
                     out[<size_t>self.shared_part[self.share[j].start + k] * step] += total
 

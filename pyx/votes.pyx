@@ -419,6 +419,11 @@ cdef class Tally:
         parts = tuple(self.part[s.start + i] for i in range(s.n))
         return parts, s.lost, s.sent, s.hops, truth, bool(s.noise)
 
+    def tor_pairs(self):
+        """{(src_tor, dst_tor)} of flows without loss whose paths are not used."""
+        cdef uint64_t i
+        return {(key >> 32, key & 0xFFFFFFFFu) for key in {self.pairs.keys[2 * i] for i in range(self.pairs.count)}}
+
     def healthy_pairs(self):
         """[(src_tor, dst_tor, sent, flows)] of flows without loss whose paths are not used."""
         cdef uint64_t i

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 
 from confluo_tools.algo.topology import Link, Topology
@@ -13,6 +14,7 @@ class Routes:
     def __init__(self, topology: Topology, switches: bool = False) -> None:
         self.topology, self.switches = topology, switches
         self._shares: dict[Link, dict[Link, float]] = {}
+        self._grouped: dict[Link, list[tuple[float, array[int]]]] = {}
         self._given: dict[Link, dict[Link, float]] = {}
 
     def between(self, src_tor: int, dst_tor: int) -> dict[Link, float]:
@@ -27,10 +29,19 @@ class Routes:
             self._shares[pair] = found
         return found
 
-    def pairs(self, wanted: Iterable[Link]) -> dict[Link, dict[Link, float]]:
-        """`between` of each of these pairs that the topology knows."""
+    def pairs(self, wanted: Iterable[Link]) -> dict[Link, list[tuple[float, array[int]]]]:
+        """`between` of each of these pairs that the topology knows, as core.blame has it: equal chances together."""
         known = self.topology.neighbours
-        return {pair: self.between(*pair) for pair in wanted if pair[0] in known and pair[1] in known}
+        return {pair: self._grouped_between(pair) for pair in wanted if pair[0] in known and pair[1] in known}
+
+    def _grouped_between(self, pair: Link) -> list[tuple[float, array[int]]]:
+        found = self._grouped.get(pair)
+        if found is None:
+            groups: dict[float, array[int]] = {}
+            for (a, b), f in self.between(*pair).items():
+                groups.setdefault(f, array("Q")).append(a if self.switches else a << 32 | b)
+            found = self._grouped[pair] = sorted(groups.items())
+        return found
 
     def given(self, link: Link, hosts: Iterable[Link] = ()) -> Mapping[Link, float]:
         """P(k | link): the chance that a flow through ``link`` also crosses k, all pairs of ToRs alike.

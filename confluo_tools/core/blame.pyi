@@ -1,3 +1,4 @@
+from array import array
 from typing import final
 
 from confluo_tools.core.votes import Tally
@@ -10,7 +11,7 @@ class Judge:
     p_b: float
     prior: float
     def __init__(
-        self, tally: Tally, routes: dict[tuple[int, int], dict[tuple[int, int], float]] | None = None
+        self, tally: Tally, routes: dict[tuple[int, int], list[tuple[float, array[int]]]] | None = None
     ) -> None: ...
     def vote(
         self, threshold: float, floor: float, *, remove: bool = True, running: bool = True

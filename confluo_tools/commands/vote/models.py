@@ -108,7 +108,7 @@ def judge(tally: Tally, model: str, settings: Settings, routes: Routes | None) -
     """Judge the flows of an epoch.  ``routes``: of the topology, where there is one."""
     from confluo_tools.core.blame import Judge
 
-    known = {(a, b) for a, b, _, _ in tally.healthy_pairs()} if tally.healthy else set()
+    known = tally.tor_pairs() if routes is not None and tally.healthy else set()
     at = Judge(tally, routes.pairs(known) if routes is not None and known else None)
     out = Judgement(model, settings, at)
     if model == "vote" and settings.adjust == "ecmp":
