@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import lzma
 import itertools
 import os
 import threading
@@ -44,7 +45,7 @@ PLAIN = [(ts, 42 + k % 50, k % 60000 + 1) for k, (ts, _) in enumerate(PACKETS)]
 
 
 @pytest.mark.parametrize("name", ["plain", "gzip", "gzip of two members", "gzip with zeros behind", "zstd",
-                                  "zstd of three frames", "zstd without sizes"])
+                                  "zstd of three frames", "zstd without sizes", "xz", "xz of two streams"])
 @pytest.mark.parametrize("data", [CAPTURE, NG], ids=["pcap", "pcapng"])
 def test_compression_is_told_by_the_first_bytes(tmp_path: Path, name: str, data: bytes) -> None:
     third = len(data) // 3
@@ -55,6 +56,8 @@ def test_compression_is_told_by_the_first_bytes(tmp_path: Path, name: str, data:
         "gzip with zeros behind": lambda: gzip.compress(data) + bytes(1000),
         "zstd": lambda: zstandard.compress(data),
         "zstd of three frames": lambda: b"".join(zstandard.compress(d) for d in (data[:99], b"", data[99:])),
+        "xz": lambda: lzma.compress(data),
+        "xz of two streams": lambda: lzma.compress(data[:third]) + bytes(4) + lzma.compress(data[third:]),
         "zstd without sizes": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(data),
     }[name]()
     with open_captures([write(tmp_path, packed, "named like nothing")]) as captures:
@@ -63,7 +66,7 @@ def test_compression_is_told_by_the_first_bytes(tmp_path: Path, name: str, data:
         assert captures.bytes_read == captures.total_bytes == len(packed)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, lzma.compress])
 def test_cut_compressed_captures_give_what_is_there(tmp_path: Path, pack: object) -> None:
     packed = pack(os.urandom(0) + CAPTURE)  # type: ignore[operator]
     with open_captures([write(tmp_path, packed[: len(packed) * 2 // 3])]) as captures:

@@ -7,8 +7,8 @@ from typing import Any
 
 from confluo_tools.errors import FormatError
 
-GZIP, ZSTD, XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"
-LONGEST_MAGIC = len(XZ)
+GZIP, ZSTD, XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zX"
+LONGEST_MAGIC = len(ZSTD)
 SLICE = 4096  # bytes given to zstd and xz at a time, which may become 32,768 times as many
 WINDOW = 1 << 27  # bytes of memory that a zstd frame or an xz block may ask for
 
@@ -19,7 +19,7 @@ class Damage(Exception):
 
 def compression(head: bytes) -> str:
     """gzip, zstd, xz or '' (none of them), from the first `LONGEST_MAGIC` bytes."""
-    return "gzip" if head[:2] == GZIP else "zstd" if head[:4] == ZSTD else "xz" if head[:6] == XZ else ""
+    return "gzip" if head[:2] == GZIP else "zstd" if head[:4] == ZSTD else "xz" if head[:4] == XZ else ""
 
 
 def plain(kind: str, pieces: Iterable[bytes], size: int, name: str = "") -> Iterator[bytes]:
