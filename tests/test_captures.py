@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import lzma
 import itertools
+import lzma
 import os
 import threading
 import time
