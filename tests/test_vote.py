@@ -300,6 +300,15 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
     assert (child.returncode, out, err) == (130, b"", b"")
 
 
+def test_only_one_log_can_be_followed(tmp_path: Path) -> None:
+    for name in ("a.ml", "b.ml"):
+        store.create(str(tmp_path / name), PATH).close()
+    done = run("confluo-vote", "--follow", tmp_path / "a.ml", tmp_path / "b.ml")
+    assert done.returncode == 2
+    assert b"--follow watches one MultiLog of this host, or a pipe; " in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     pipe = '"$0" simulate --epochs 40 -o stream | "$0" - --epoch 30s -T --top 1000 | head -1'
     words = ["bash", "-c", pipe, BIN / "confluo-vote"]

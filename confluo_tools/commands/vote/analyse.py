@@ -228,7 +228,11 @@ class Source:
 
         self.reader: Reader | None = None
         self.log: Any = None
-        if follow and len(inputs) == 1 and cli.remote(inputs[0]) is None and detect.is_multilog(inputs[0]):
+        logs = [name for name in inputs if cli.remote(name) is not None or detect.is_multilog(name)]
+        if follow and logs and (len(inputs) > 1 or cli.remote(logs[0]) is not None):
+            hint = "confluo-vote without --follow reads any number of logs, on any hosts"
+            raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
+        if follow and logs:
             from confluo_tools import store
 
             self.log = store.open(inputs[0], readonly=True)
