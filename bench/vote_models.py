@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from confluo_tools.algo import voting  # noqa: E402
-from confluo_tools.algo.topology import Clos  # noqa: E402
+from confluo_tools.algo.routes import Routes  # noqa: E402
+from confluo_tools.algo.topology import Clos, make_clos  # noqa: E402
 from confluo_tools.cli.records import open_one  # noqa: E402
 from confluo_tools.commands.vote import models  # noqa: E402
 from confluo_tools.commands.vote.models import Judgement, Settings  # noqa: E402
@@ -40,6 +41,7 @@ MODELS = {
     "vote": ("vote", Settings()),
     "vote tuned": ("vote", Settings(threshold=0.003, floor=0.0)),
     "vote 1%": ("vote", Settings(floor=0.0)),
+    "vote ecmp": ("vote", Settings(floor=0.0, adjust="ecmp")),
     "vote initial": ("vote", Settings(floor=0.0, running=False)),
     "vote none": ("vote", Settings(floor=0.0, adjust="none")),
     "mle": ("mle", Settings()),
@@ -65,6 +67,7 @@ def flows_right(judgement: Judgement) -> tuple[int, int]:
 
 def simulated(runs: int, seed: int) -> None:
     print("#fields\tcase\tmodel\truns\tprecision\trecall\tflows_right")
+    routes = Routes(make_clos(PAPER))
     for case, made in CASES.items():
         found: dict[str, list[voting.Score]] = {name: [] for name in MODELS}
         right: dict[str, list[int]] = {name: [0, 0] for name in MODELS}
@@ -74,7 +77,7 @@ def simulated(runs: int, seed: int) -> None:
             for block in Simulation(PAPER, settings).blocks():
                 tally.add(block, 0, block.rows)
             for name, (model, how) in MODELS.items():
-                judgement = models.judge(tally, model, how, None)
+                judgement = models.judge(tally, model, how, routes if how.adjust == "ecmp" else None)
                 found[name].append(score(judgement))
                 for i, n in enumerate(flows_right(judgement)):
                     right[name][i] += n
@@ -92,6 +95,8 @@ def traced(paths: list[str]) -> None:
         for block in open_one(path):
             tally.add(block, 0, block.rows)
         for name, (model, how) in MODELS.items():
+            if how.adjust == "ecmp":  # needs the topology
+                continue
             got = score(models.judge(tally, model, how, None))
             found.setdefault((Path(path).name.split("_")[0], name), []).append(got)
             print(f"{Path(path).name}\t{name}\t{got.failed}\t{got.blamed}\t{got.precision:.3f}\t{got.recall:.3f}\t"

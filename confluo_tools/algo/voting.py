@@ -106,13 +106,14 @@ def vote_by_shares(
 
     Each flow with loss through the blamed is taken to have lost there; the share ``given(blamed)[k]`` of these flows
     also crosses k (by ECMP) and gave it as many votes as the blamed: k loses that share of the votes of the blamed.
+    The ``running`` total is over all components, those that were blamed with the votes they had then.
     """
     left = dict(votes)
     first = sum(left.values())
     blamed: list[tuple[C, float]] = []
     while left:
         best = strongest(left, order)
-        total = sum([v for v in left.values() if v > 0]) if running else first
+        total = sum([v for v in left.values() if v > 0]) + sum([v for _, v in blamed]) if running else first
         if left[best] <= floor or left[best] < threshold * total:
             break
         top = left.pop(best)
