@@ -63,10 +63,10 @@ class Fabric:
 
 
 @contextlib.contextmanager
-def up(folder: Path, **sizes: int) -> Iterator[Fabric]:
+def up(folder: Path, icmp: int = 0, **sizes: int) -> Iterator[Fabric]:
     file = folder / "clos.yaml"
     plan = clos.Clos(**sizes)
-    state = spaces.up(plan, str(file), f"t{os.getpid()}{folder.name[-8:]}")
+    state = spaces.up(plan, str(file), f"t{os.getpid()}{folder.name[-8:]}", icmp=icmp)
     try:
         file.write_text(clos.describe(plan))
         yield Fabric(plan, state, file)

@@ -119,3 +119,26 @@ def test_the_link_that_drops_is_first_from_captures_too(fabric: Fabric, chain: p
     assert of_sockets.keys() <= of_captures.keys() <= of_sockets.keys() | needless
     same = [key for key, way in of_sockets.items() if of_captures[key] == way]
     assert len(same) >= len(of_sockets) - 2  # some probes may be dropped as well
+
+
+@pytest.mark.slow
+def test_at_the_rate_of_theorem_1_switches_answer_all_probes(tmp_path: Path) -> None:
+    """Switches that send 100 messages a second: they stand what the bound allows, and not much more.
+
+    The kernel counts a message as none, one or two, by chance; so a switch is asked for half of what it sends.
+    """
+    with up(tmp_path, icmp=100) as fabric:
+        flows = fabric.load(240, 2_000)
+        way = ways(fabric, flows)
+        whole = {}
+        for name, words in (("bound", "--bound full --t-max 50"), ("storm", "--rate 10000 --burst 1000")):
+            (tmp_path / name).mkdir()
+            chain = proof.Proof(fabric.state, fabric.plan, tmp_path / name, Shell(tmp_path).env)
+            for host in fabric.plan.host_nodes():
+                five_tuples(chain.folder / f"{host.name}.tsv", [flow for flow in flows if flow.source == host.name])
+            chain.on_hosts(f"confluo-trace -q --from $HOST.tsv --topology {fabric.file} {words} --tries 1 "
+                           "-w $HOST.paths.ml")  # fmt: skip
+            found = chain.paths()
+            whole[name] = sum(found.get(flow.key) == way[flow.key] for flow in flows)
+        assert whole["bound"] >= 230
+        assert whole["storm"] <= 120

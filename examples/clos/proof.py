@@ -23,8 +23,8 @@ from topology import Mistake
 
 TUPLE = "src_ip,src_port,dst_ip,dst_port"
 RETX = "confluo-retx -q --follow --all -w $HOST.retx.ml"
-TRACE = ("confluo-trace -q --from $HOST.{source} --healthy --topology {file} --rate {rate} --timeout 1s --tries 8 "
-         "-w $HOST.paths.ml")  # fmt: skip
+TRACE = ("confluo-trace -q --from $HOST.{source} --healthy --topology {file} --rate {rate} --epoch 1h --timeout 1s "
+         "--tries 8 -w $HOST.paths.ml")  # fmt: skip
 MODELS = ("vote", "mle")
 
 
