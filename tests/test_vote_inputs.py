@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from confluo_tools import store
 from confluo_tools.algo.routes import Routes
 from confluo_tools.algo.topology import ZERO, Clos, Topology, make_clos, make_topology
 from confluo_tools.cli.records import open_one
@@ -237,3 +238,24 @@ def test_open_one_knows_a_trace_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(lzma.compress(b"FP 1 2\n" + TRACE))
     with open_one(str(tmp_path / "x")) as reader:
         assert (reader.format, reader.schema.kind) == ("flock", "path")
+
+
+def test_a_snapshot_of_several_logs_is_judged_as_it_was(tmp_path: Path) -> None:
+    parts = []
+    for seed in ("1", "2"):
+        parts.append(tmp_path / f"{seed}.ml")
+        done = run("confluo-vote", "simulate", "--tors", "4", "--hosts", "4", "--t1s", "2", "--t2s", "2", "--failures",
+                   "1", "--rate", "1%", "--seed", seed, "-w", parts[-1])  # fmt: skip
+        assert done.returncode == 0
+    before = run("confluo-vote", *parts, "-T")
+    assert run("confluo-snapshot", *parts, "-w", tmp_path / "then.yaml").returncode == 0
+    with store.open(parts[0]) as log, log.writer() as writer:
+        for block in open_one(str(parts[1])):
+            writer.append(block)
+    assert run("confluo-vote", *parts, "-T").stdout != before.stdout
+    then = run("confluo-vote", "--at", tmp_path / "then.yaml", "-T")
+    assert (then.returncode, then.stdout, then.stderr) == (0, before.stdout, b"")
+    for words, hint in (([parts[0]], "leave the other inputs out"), (["--follow"], "leave --follow out")):
+        done = run("confluo-vote", "--at", tmp_path / "then.yaml", *words)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert hint in done.stderr.decode()

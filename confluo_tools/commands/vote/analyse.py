@@ -117,6 +117,8 @@ def vote(
     top: Annotated[
         int, _option("--top", metavar="N", min=0, help="N links an epoch, and all that are blamed (10).")
     ] = 10,
+    at: cli.At = None,
+    partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
     fields: cli.Fields = None,
     format: cli.Format = None,
@@ -170,7 +172,10 @@ def vote(
         raise UsageError("is not possible", where=f"--epoch {epoch}", hint="more than 0")
     if patience < 0:
         raise UsageError("is not possible", where=f"--lateness {lateness}", hint="0 or more")
-    if cli.no_input(inputs or []):
+    if at is not None and (inputs or follow):
+        hint = "it is one instant: leave --follow out" if follow else "leave the other inputs out"
+        raise UsageError("the snapshot names the logs", where="--at", hint=hint)
+    if at is None and cli.no_input(inputs or []):
         return cli.usage(app)
     work = Work(
         names, settings, switches=_one_of("--by", by, ("link", "switch"))[0] == "switch",
@@ -182,7 +187,7 @@ def vote(
     shown = cli.choose_fields(fields, schema)
     if shown is None and fmt == "table" and not wide:
         shown = [name for name in SHOWN[work.what] if name != "ts" or length]
-    with Source(inputs or [], input_format, follow) as source, cli.output(
+    with Source(inputs or [], input_format, follow, at, partial=partial) as source, cli.output(
         schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
         header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
     ) as out:  # fmt: skip
@@ -222,7 +227,9 @@ def _rate(option: str, text: str | None) -> float | None:
 class Source:
     """The records: of any input, or of a log as it grows."""
 
-    def __init__(self, inputs: Sequence[str], input_format: str | None, follow: bool) -> None:
+    def __init__(
+        self, inputs: Sequence[str], input_format: str | None, follow: bool, at: str | None, *, partial: bool
+    ) -> None:
         from confluo_tools.formats import detect
         from confluo_tools.schema import builtin
 
@@ -239,7 +246,9 @@ class Source:
             schema, name, self.metadata = self.log.schema, inputs[0], {}
         else:
             schema_of_text = builtin("path")
-            self.reader = cli.open_records(inputs, input_format=input_format, schema=schema_of_text)
+            self.reader = cli.open_records(
+                inputs, input_format=input_format, schema=schema_of_text, at=at, partial=partial
+            )
             schema, name, self.metadata = self.reader.schema, self.reader.name, self.reader.metadata
         try:
             self._check(schema, name)
