@@ -25,6 +25,7 @@ cdef enum:
 cdef struct Flow:
     uint64_t key[5]
     uint64_t cookie             # 0: not known yet
+    uint64_t sk                 # where the kernel has it, 0: not known
     uint64_t bytes              # this and the next: what the records so far have told
     uint32_t sent
     uint32_t retrans
@@ -94,11 +95,11 @@ cdef inline bint _flows_same(const Flow* f, const uint64_t* key) noexcept nogil:
     return f.key[4] == key[4] and memcmp(f.key, key, 32) == 0
 
 
-cdef inline Flow* flows_newest(const Flows* t, const uint64_t* key) noexcept nogil:
-    """The flow of these addresses and ports that was added last."""
+cdef inline Flow* flows_traced(const Flows* t, const uint64_t* key, uint64_t sk) noexcept nogil:
+    """The flow of these addresses and ports that the kernel has there, or of which that is not known."""
     cdef uint32_t i = t.bucket[_flows_place(t, key)]
     while i:
-        if _flows_same(&t.flow[i - 1], key):
+        if _flows_same(&t.flow[i - 1], key) and (t.flow[i - 1].sk == sk or not t.flow[i - 1].sk or not sk):
             return &t.flow[i - 1]
         i = t.flow[i - 1].chain
     return NULL

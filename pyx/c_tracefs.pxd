@@ -16,6 +16,7 @@ cdef struct TraceFormat:        # where an event has what: of events/tcp/NAME/fo
     uint32_t saddr6
     uint32_t daddr6
     uint32_t err                # 0: there is none
+    uint32_t sk                 # where the kernel has the socket; 0: not told
 
 cdef struct TracePage:
     const uint8_t* data
@@ -84,8 +85,9 @@ cdef inline const uint8_t* page_next(TracePage* page, size_t* size) noexcept nog
     return NULL
 
 
-cdef inline bint trace_event(const TraceFormat* f, const uint8_t* event, size_t size, uint64_t* key) noexcept nogil:
-    """Whether it is a packet that was sent again; its flow.
+cdef inline bint trace_event(const TraceFormat* f, const uint8_t* event, size_t size, uint64_t* key,
+                             uint64_t* sk) noexcept nogil:
+    """Whether it is a packet that was sent again; its flow, and what tells its socket from others while it lasts.
 
     What failed before TCP counted it is none: its own queue still had the packet, or there was no memory.
     """
@@ -100,6 +102,7 @@ cdef inline bint trace_event(const TraceFormat* f, const uint8_t* event, size_t 
         memcpy(&err, event + f.err, 4)
         if err == -EBUSY or err == -EAGAIN or err == -EINVAL or err == -ENOMEM:
             return False
+    sk[0] = diag_u64(event + f.sk) if f.sk else 0
     memcpy(&sport, event + f.sport, 2)
     memcpy(&dport, event + f.dport, 2)
     memcpy(&family, event + f.family, 2)

@@ -14,7 +14,7 @@ from c_diag cimport (DIAG, DIAG_REQUEST, INET, INET6, NL_DONE, NL_ERROR, NL_HEAD
                      diag_u32)
 from c_flows cimport (EARLIER, ENDING, LATE, POLLED, Q_AWAY, Q_DUE, Q_FOREIGN, Q_LATE, Q_NONE, TOLD, Flow, Flows,
                       flows_add, flows_call, flows_called, flows_drop, flows_due, flows_find, flows_free, flows_init,
-                      flows_join, flows_leave, flows_newest)
+                      flows_join, flows_leave, flows_traced)
 from c_netlink cimport BATCH, MESSAGE, MSG_DONTWAIT, Netlink, netlink_length, netlink_receive, recv, send
 from c_retx cimport (END, GONE, POLL, RETRANSMIT, Counts, Delta, flow_forward, flow_restart, retx_delta, retx_row,
                      sample_lost)
@@ -51,7 +51,7 @@ cdef class Agent:
 
     ``layout``: that of the schema.  ``ends``: a socket that hears of TCP sockets that end, or -1; ``ask``, ``dump``:
     two to ask.  ``traces``: descriptors of trace_pipe_raw, their clock is mono; ``header``: bytes before a page's
-    data, ``page``: bytes of a page; ``formats``: offsets of events, ten numbers each, the second of SYN-ACKs.
+    data, ``page``: bytes of a page; ``formats``: offsets of events, eleven numbers each, the second of SYN-ACKs.
     ``all``: tell also of sockets that lost nothing.  ``flows``: how many are remembered.
     ``settle``: ns that a retransmission is left alone, so that a DSACK may come.
     ``foreign``: ns for which a flow that is not ours is believed to stay so.
@@ -449,6 +449,7 @@ cdef class Agent:
         cdef const uint8_t* event
         cdef size_t size
         cdef uint64_t key[5]
+        cdef uint64_t sk
         for i in range(self.traces):
             for _page in range(PAGES):
                 got = read(self.trace[i], self.buffer, self.page)
@@ -458,14 +459,14 @@ cdef class Agent:
                     event = page_next(&page, &size)
                     if event == NULL:
                         break
-                    if (self.formats and trace_event(&self.format[0], event, size, key)
-                            or self.formats > 1 and trace_event(&self.format[1], event, size, key)):
-                        self._event(key, <int64_t>page.time + self.now - self.mono)
+                    if (self.formats and trace_event(&self.format[0], event, size, key, &sk)
+                            or self.formats > 1 and trace_event(&self.format[1], event, size, key, &sk)):
+                        self._event(key, sk, <int64_t>page.time + self.now - self.mono)
             else:
                 self.more = True
 
-    cdef void _event(self, const uint64_t* key, int64_t time) noexcept nogil:
-        cdef Flow* f = flows_newest(&self.flows, key)
+    cdef void _event(self, const uint64_t* key, uint64_t sk, int64_t time) noexcept nogil:
+        cdef Flow* f = flows_traced(&self.flows, key, sk)
         self.n.events += 1
         if f == NULL:
             f = flows_add(&self.flows, key, 0)
@@ -473,7 +474,7 @@ cdef class Agent:
                 self.n.excess += 1
                 return
         f.events += 1
-        f.last = time
+        f.last, f.sk = time, sk if sk else f.sk
         if f.queue == Q_FOREIGN:
             if self.mono - f.first < self.foreign:
                 self.n.foreign += 1
@@ -513,7 +514,7 @@ cdef class Agent:
                 continue
             if s.kind != END:
                 if f == NULL:           # another socket has taken its place
-                    f = self._replaced(s)
+                    f = flows_add(&self.flows, s.key, s.cookie)
                     if f == NULL:
                         self.n.unfollowed += 1
                         continue
@@ -527,17 +528,6 @@ cdef class Agent:
                     flows_join(&self.flows, f, Q_LATE)
                     continue
             self._tell(s, f, s.key)
-
-    cdef Flow* _replaced(self, const Sample* s) noexcept nogil:
-        """The flow of a socket that has the addresses and ports of one that must have ended; what was traced is its."""
-        cdef Flow* f = &self.flows.flow[s.flow - 1]
-        cdef uint32_t events = f.events
-        cdef int64_t last = f.last
-        f.events = 0
-        f = flows_add(&self.flows, s.key, s.cookie)
-        if f != NULL:
-            f.events, f.last, f.uid = events, last, s.uid
-        return f
 
     cdef void _aborted(self, Sample* s, Flow* f) noexcept nogil:
         """It ended without its counters: what was traced and not told is what is known."""
@@ -592,9 +582,9 @@ cdef class Agent:
 
 
 cdef int _format(TraceFormat* f, numbers) except -1:
-    f.id, f.sport, f.dport, f.family, f.saddr, f.daddr, f.saddr6, f.daddr6, f.err, f.size = numbers
+    f.id, f.sport, f.dport, f.family, f.saddr, f.daddr, f.saddr6, f.daddr6, f.err, f.size, f.sk = numbers
     if (f.size > 4096 or f.sport + 2 > f.size or f.dport + 2 > f.size or f.family + 2 > f.size
             or f.saddr + 4 > f.size or f.daddr + 4 > f.size or f.saddr6 + 16 > f.size or f.daddr6 + 16 > f.size
-            or f.err and f.err + 4 > f.size):
+            or f.err and f.err + 4 > f.size or f.sk and f.sk + 8 > f.size):
         raise ValueError("the format of the event")
     return 0

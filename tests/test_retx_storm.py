@@ -24,8 +24,8 @@ from confluo_tools.schema import builtin
 from confluo_tools.sources import sockdiag, tracefs
 
 LAYOUT = builtin("retx").layout
-# id, sport, dport, family, saddr, daddr, saddr_v6, daddr_v6, err, bytes: those of Linux 6.18
-FORMAT = (77, 28, 30, 32, 34, 38, 42, 58, 76, 80)
+# id, sport, dport, family, saddr, daddr, saddr_v6, daddr_v6, err, bytes, skaddr: Linux 6.18
+FORMAT = (77, 28, 30, 32, 34, 38, 42, 58, 76, 80, 16)
 EVENT = 80
 
 
@@ -65,10 +65,11 @@ class Fed:
                 return found
 
 
-def event(source: int, sport: int, err: int = 0, number: int = 77, family: int = 2) -> bytes:
+def event(source: int, sport: int, err: int = 0, number: int = 77, family: int = 2, sk: int = 0) -> bytes:
     body = bytearray(EVENT)
     struct.pack_into("H", body, 0, number)
     struct.pack_into("=HHH4s4s", body, 28, sport, 5001, family, source.to_bytes(4, "big"), b"\x0a\x63\x00\x02")
+    struct.pack_into("Q", body, 16, sk)
     struct.pack_into("i", body, 76, err)
     return bytes(body)
 
@@ -284,6 +285,22 @@ def test_traced_events_go_to_the_socket_that_ended() -> None:
         assert (row["events"], row["retrans"], fed.agent.counts["events"]) == (4, 4, 4)
 
 
+def test_events_of_a_socket_whose_predecessor_has_not_ended_yet() -> None:
+    """The same addresses and ports: what the kernel has elsewhere is another socket."""
+    with Fed(settle=10**15) as fed:  # nobody is asked
+        fed.trace.send(page([entry(event(0x0A630001, 9, sk=100)) for _ in range(3)]))
+        fed.ends.send(end_message(9, 2, cookie=1))
+        first = fed.rows()
+        fed.trace.send(page([entry(event(0x0A630001, 9, sk=200)) for _ in range(4)]))
+        fed.trace.send(page([entry(event(0x0A630001, 9, sk=300)) for _ in range(5)]))
+        assert fed.rows() == []
+        fed.ends.send(end_message(9, 4, cookie=2))
+        fed.ends.send(end_message(9, 5, cookie=3))
+        told = {r["cookie"]: (r["retrans"], r["events"]) for r in fed.rows()}
+        assert [(r["retrans"], r["events"]) for r in first] == [(2, 2)]
+        assert told == {3: (5, 5), 2: (4, 4)}
+
+
 PIECES = st.one_of(
     st.tuples(st.just("event"), st.integers(0, 3)),
     st.tuples(st.just("long"), st.integers(0, 3)),  # length in a word of its own
@@ -348,14 +365,14 @@ def test_formats_that_are_not_understood_are_refused() -> None:
         f"\tfield:{kind};\toffset:{at};\tsize:{size};\tsigned:0;\n" for kind, at, size in (
             ("__u16 sport", 8, 2), ("__u16 dport", 10, 2), ("__u16 family", 12, 2), ("__u8 saddr[4]", 14, 4),
             ("__u8 daddr[4]", 18, 4), ("__u8 saddr_v6[16]", 22, 16), ("__u8 daddr_v6[16]", 38, 16)))  # fmt: skip
-    assert tracefs.event_format(good) == (9, 8, 10, 12, 14, 18, 22, 38, 0, 54)
+    assert tracefs.event_format(good) == (9, 8, 10, 12, 14, 18, 22, 38, 0, 54, 0)
     for bad in (good.replace("saddr_v6", "other"), good.replace("ID: 9", ""), good.replace("size:16", "size:15")):
         with pytest.raises((ValueError, KeyError)):
             tracefs.event_format(bad)
     with pytest.raises((ValueError, KeyError)):
         tracefs.page_header("field: u64 timestamp;\toffset:0;\tsize:4;")
     with pytest.raises(ValueError, match="format"):
-        Agent(LAYOUT, ends=-1, ask=0, dump=0, formats=[(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)])
+        Agent(LAYOUT, ends=-1, ask=0, dump=0, formats=[(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0)])
     with pytest.raises(ValueError, match="layout"):
         Agent(builtin("path").layout, ends=-1, ask=0, dump=0)
 

@@ -196,7 +196,7 @@ def page_header(text: str) -> tuple[int, int]:
 
 
 def event_format(text: str) -> tuple[int, ...]:
-    """What the core wants to know of an event, out of its format file: id, offsets, bytes that must be there."""
+    """What the core wants to know of an event, out of its format file: id, offsets, bytes, socket."""
     fields = _fields(text)
     number = re.search(r"^ID: (\d+)$", text, re.M)
     sizes = {"sport": 2, "dport": 2, "family": 2, "saddr": 4, "daddr": 4, "saddr_v6": 16, "daddr_v6": 16}
@@ -204,5 +204,7 @@ def event_format(text: str) -> tuple[int, ...]:
         raise ValueError(text)
     places = [fields[name][0] for name in sizes]
     err = fields["err"][0] if fields.get("err", (0, 0))[1] == 4 else 0
-    need = max([fields[name][0] + size for name, size in sizes.items()] + [err + 4 if err else 0])
-    return int(number.group(1)), *places, err, need
+    # Of a SYN-ACK, the socket is the listener.
+    sk = fields["skaddr"][0] if fields.get("skaddr", (0, 0))[1] == 8 and "req" not in fields else 0
+    need = max([fields[name][0] + size for name, size in sizes.items()] + [err + 4 if err else 0, sk + 8 if sk else 0])
+    return int(number.group(1)), *places, err, need, sk
