@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 COMMANDS = (
     ("capture", "records", "packets, live or from captures, into records, or into a MultiLog"),
     ("convert", "records", "any input to any output: Parquet, Arrow, TSV, NDJSON, a MultiLog"),
-    ("trace", "records", "paths of flows that lose packets, by traceroutes with their own five-tuple"),
     ("retx", "records", "what TCP sent and lost, socket by socket, as the kernel tells it"),
+    ("trace", "records", "paths of flows that lose packets, by traceroutes with their own five-tuple"),
     ("query", "questions", "select, aggregate and print records"),
     ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
     ("vote", "questions", "which links dropped packets, from the paths of flows and what they lost"),
