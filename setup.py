@@ -12,6 +12,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 DEBUG = bool(os.environ.get("CONFLUO_DEBUG_BUILD"))
+CPUS = os.cpu_count() or 1
 ONLY = set(filter(None, os.environ.get("CONFLUO_EXT", "").split(",")))
 
 # Never -march=native: kernels choose AVX2/AVX-512 when they run (target_clones, cpu_supports).
@@ -50,6 +51,7 @@ setup(
             "cdivision": True,
             "freethreading_compatible": True,
         },
-        nthreads=0,
-    )
+        nthreads=CPUS if CPUS > 1 and len(extensions) > 1 else 0,
+    ),
+    options={"build_ext": {"parallel": CPUS}},
 )
