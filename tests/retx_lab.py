@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import subprocess
@@ -114,11 +115,15 @@ class Server:
             thread.join(20)
 
 
+_ports = itertools.count(20_000)
+
+
 def connect(space: Space, address: str, port: int = 5001, mapped: bool = False) -> socket.socket:
     six = ":" in address or mapped
     with space.inside():
         s = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
     s.settimeout(60)
+    s.bind(("::" if six else "", next(_ports)))  # the kernel may give one port to a flow of IPv4 and one of IPv6
     s.connect((f"::ffff:{address}" if mapped else address, port))
     return s
 
