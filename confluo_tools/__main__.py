@@ -21,6 +21,7 @@ COMMANDS = (
     ("query", "questions", "select, aggregate and print records"),
     ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
     ("vote", "questions", "which links dropped packets, from the paths of flows and what they lost"),
+    ("pingmesh", "questions", "is it the network? latency and loss between all servers"),
     ("monitor", "questions", "conditions over sliding windows, judged every millisecond; alerts are records"),
     ("index", "questions", "indexes, filters, aggregates and states of a MultiLog: add, drop, keep up to date"),
     ("info", "housekeeping", "what is in a MultiLog or a stream; --verify checks it"),

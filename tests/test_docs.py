@@ -17,9 +17,11 @@ import pytest
 from sessions import FENCE, ROOT, Shell, agrees, blocks, commands
 
 from confluo_tools.__main__ import COMMANDS, GROUPS
+from confluo_tools.commands.pingmesh import VERBS as PINGMESH
 
 NAMES = [name for name, _, _ in COMMANDS]
-VERBS = ["vote-simulate", "vote-bound"]  # words that make another command of one: confluo-vote simulate
+# words that make another command of one: confluo-vote simulate
+VERBS = ["vote-simulate", "vote-bound", *(f"pingmesh-{verb}" for verb, _ in PINGMESH)]
 PAGES = sorted((ROOT / "man").glob("man*/*.[1-8]"))
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"),

@@ -1,0 +1,47 @@
+"""confluo-pingmesh: is it the network?  Manual: confluo-pingmesh(1)."""
+
+from __future__ import annotations
+
+import sys
+
+# name, one line; each is a module of this package with its own manual, confluo-pingmesh-NAME(1)
+VERBS: tuple[tuple[str, str], ...] = ()
+
+
+def _usage(words: list[str]) -> int:
+    """Without a verb: what there is."""
+    wanted = words[:1] in (["-h"], ["--help"], ["help"])
+    lines = ["Usage: confluo-pingmesh VERB [ARGS...]", ""]
+    lines += ["Is it the network?  Latency and loss between all servers.", ""]
+    lines += [f"  {name:<10} {line}" for name, line in VERBS]
+    lines += [
+        "",
+        "  --help     This list; after a verb, its options.",
+        "",
+        "Examples:",
+        "  confluo-pingmesh plan topology.yaml -w pinglists/",
+        "  confluo-pingmesh probe 10.0.0.7:8080 -c 100",
+        "  confluo-pingmesh sla probes.ml --by podset --window 10m",
+        "",
+        "'confluo help pingmesh-VERB' opens the manual of one.",
+    ]
+    if words and not wanted:
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], [name for name, _ in VERBS], n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "confluo-pingmesh --help lists them"
+        word = words[0][:60].encode("ascii", "backslashreplace").decode()
+        print(f"confluo-pingmesh: no verb '{word}'; {hint}", file=sys.stderr)
+        return 2
+    print("\n".join(lines), file=sys.stdout if wanted else sys.stderr)
+    return 0 if wanted else 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] and any(words[0] == name for name, _ in VERBS):
+        from importlib import import_module
+
+        status: int = import_module(f"confluo_tools.commands.pingmesh.{words[0]}").main(words[1:])
+        return status
+    return _usage(words)
