@@ -1,0 +1,168 @@
+"""Fail closed: against the paper's rules in words, and a twin that only remembers what was heard."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from confluo_tools.algo.authority import PACES, Answer, Authority, Pressure, Throttle
+
+ONE = Answer("list", "", 7, 10)
+
+
+def asked(*answers: Answer, every: float = 10.0) -> tuple[Authority, list[str]]:
+    """An agent that heard these, and what it did and told."""
+    agent, did = Authority(every, 1.0), []
+    for i, answer in enumerate(answers):
+        step = agent.heard(answer, i * every)
+        did.append(f"{step.act} {step.event} {step.reason}".rstrip())
+    return agent, did
+
+
+def lost(why: str = "refused") -> Answer:
+    return Answer("lost", why)
+
+
+def test_nothing_is_probed_before_there_is_a_list() -> None:
+    agent = Authority(10, 1)
+    assert not agent.probing
+    assert agent.passed(1e9).act == "keep"  # and nothing to end
+
+
+def test_the_third_question_in_vain_ends_it_and_says_why() -> None:
+    agent, did = asked(ONE, lost(), lost(), lost("timed out"), lost(), ONE)
+    assert did == ["take list", "keep", "keep", "clear stopped controller_lost", "clear  controller_lost",
+                   "take resumed"]  # fmt: skip
+    assert agent.probing
+    assert not asked(ONE, lost(), lost("a"), lost("timed out"))[0].probing
+    again = Authority(10, 1)
+    for answer in (ONE, lost(), lost()):
+        again.heard(answer, 0)
+    assert again.heard(lost("timed out"), 0).detail == "3 times without an answer: timed out"
+
+
+def test_an_answer_between_begins_the_count_anew() -> None:
+    agent, did = asked(ONE, lost(), lost(), Answer("same"), lost(), lost())
+    assert agent.probing
+    assert did[1:] == ["keep"] * 5
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("missing", "no_list"), ("empty", "empty_list"), ("bad", "bad_list")])
+def test_a_controller_that_has_no_list_for_us_ends_it_at_once(kind: str, reason: str) -> None:
+    """An operator stops the fleet by taking the files away."""
+    agent, did = asked(ONE, Answer(kind, "why"), Answer(kind, "why"))
+    assert did == ["take list", f"clear stopped {reason}", f"clear  {reason}"]
+    assert not agent.probing
+    assert agent.reason == reason
+
+
+def test_a_list_without_peers_is_empty() -> None:
+    assert asked(ONE, Answer("list", "", 8, 0))[1][1] == "clear stopped empty_list"
+
+
+def test_who_has_no_list_is_not_told_that_it_is_the_same() -> None:
+    """Else a controller that always says 304 would let a fleet believe it has been confirmed."""
+    did = asked(Answer("same"), Answer("same"), Answer("same"))[1]
+    assert did == ["keep", "keep", "clear stopped controller_lost"]
+    did = asked(ONE, Answer("missing"), Answer("same"), ONE)[1]
+    assert did == ["take list", "clear stopped no_list", "keep", "take resumed"]
+
+
+def test_another_reason_is_told_too() -> None:
+    assert asked(ONE, Answer("missing"), lost(), lost(), lost(), Answer("bad"))[1][1:] == [
+        "clear stopped no_list", "keep", "keep", "clear stopped controller_lost", "clear stopped bad_list",
+    ]  # fmt: skip
+
+
+def test_the_same_list_again_is_taken_silently() -> None:
+    assert asked(ONE, ONE, ONE._replace(version=8))[1] == ["take list", "take", "take list"]
+
+
+def test_a_list_that_nobody_confirms_is_over() -> None:
+    """The one who asks has died, or the host slept through it all."""
+    agent = Authority(10, 1)
+    agent.heard(ONE, 100)
+    assert agent.passed(100 + 5 * 10 + 3).act == "keep"
+    step = agent.passed(100 + 5 * 10 + 3.1)
+    assert (step.act, step.event, step.reason) == ("clear", "stopped", "controller_lost")
+    assert not agent.probing
+    assert agent.passed(1e9).act == "keep"  # told once
+
+
+KINDS = st.sampled_from(["list", "same", "missing", "empty", "bad", "lost"])
+
+
+@given(st.lists(st.tuples(KINDS, st.floats(0.1, 40)), max_size=60), st.integers(0, 3))
+def test_it_probes_only_with_a_confirmed_list(heard: list[tuple[str, float]], version: int) -> None:
+    """Twin: the last answer that was not silence, the silences since, and the time since a list was confirmed."""
+    agent, now, holds, silences, confirmed = Authority(10, 1), 0.0, False, 0, 0.0
+    events: list[tuple[str, str]] = []
+    for kind, wait in heard:
+        now += wait
+        if holds and now > confirmed + 53:
+            holds = False
+        steps = [agent.passed(now)]
+        assert agent.probing == holds
+        if kind == "same" and not holds:
+            kind = "lost"
+        silences = silences + 1 if kind == "lost" else 0
+        if kind in ("missing", "empty", "bad") or silences >= 3:
+            holds = False
+        elif kind in ("list", "same"):
+            holds, confirmed = True, now
+        sent = Answer(kind, "", version, 3 if kind == "list" else 0)
+        steps.append(agent.heard(sent, now))
+        assert agent.probing == holds
+        assert (steps[1].act == "clear") <= (not holds)
+        events += [(s.event, s.reason) for s in steps if s.event]
+        assert bool(agent.reason) == (not holds and any(e == "stopped" for e, _ in events))
+        if events and not holds and agent.reason:
+            assert events[-1] == ("stopped", agent.reason)  # the last record says why
+    told = [e for e, _ in events]
+    assert all(a != b or a in ("list", "stopped") for a, b in pairwise(told))
+
+
+def test_a_fleet_does_not_ask_in_step_and_each_agent_asks_often_enough() -> None:
+    pauses = [[Authority(100, 1, seed).pause() for _ in range(3)] for seed in range(50)]
+    assert all(90 <= p <= 110 for row in pauses for p in row)
+    assert len({round(row[0], 3) for row in pauses}) > 40
+    assert pauses[0] == [Authority(100, 1, 0).pause(), *pauses[0][1:]]  # seeded
+    assert all(0 <= Authority(100, 1, seed).pause(first=True) <= 10 for seed in range(50))
+
+
+def test_an_agent_without_patience_is_refused() -> None:
+    for bad in ((0, 1), (1, 0), (-1, 1)):
+        with pytest.raises(ValueError, match="above 0"):
+            Authority(*bad)
+
+
+def test_it_slows_down_step_by_step_and_recovers_slowly() -> None:
+    throttle = Throttle()
+    assert throttle.pace == 1
+    assert [(throttle.look(Pressure(cpu=0.95)), throttle.pace) for _ in range(5)] == [
+        (True, 2), (True, 4), (True, 10), (False, 10), (False, 10),
+    ]  # fmt: skip
+    assert throttle.slowest
+    assert [throttle.look(Pressure(cpu=0.8)) for _ in range(10)] == [False] * 10  # between: stays
+    assert [throttle.look(Pressure(cpu=0.1)) for _ in range(9)] == [False, False, True] * 3
+    assert throttle.pace == 1
+
+
+@given(st.lists(st.floats(0, 3), max_size=80))
+def test_it_never_stops_and_never_jumps(looks: list[float]) -> None:
+    throttle, before = Throttle(), 0
+    for share in looks:
+        changed = throttle.look(Pressure(late=share))
+        assert throttle.pace in PACES
+        assert abs(throttle.step - before) <= 1
+        assert changed == (throttle.step != before)
+        assert not (share > 0.9 and throttle.step < before)
+        assert not (share >= 0.75 and throttle.step < before)
+        before = throttle.step
+
+
+def test_the_worst_is_named() -> None:
+    assert Pressure(cpu=0.2, memory=0.5, late=0.95).worst() == (0.95, "late")
