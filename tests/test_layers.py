@@ -42,7 +42,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     "typer": ("commands/", "cli/"),
     "rich": ("formats/table.py", "cli/"),
     "dpkt": ("sources/", "formats/"),
-    "yaml": ("schema/", "store/", "config.py", "formats/topology.py"),
+    "yaml": ("schema/", "store/", "config.py", "formats/topology.py", "formats/fleet.py", "formats/pinglist.py"),
     "pyarrow": ("formats/",),
     "zstandard": ("sources/", "formats/"),
     "scipy": ("algo/",),
