@@ -1,0 +1,579 @@
+"""The answering side of probes: connections are accepted, bytes and datagrams go back, a few HTTP requests are
+answered, without the interpreter.  What it holds is bounded: when it is full, the least active connection makes room.
+"""
+
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from c_atomic cimport load_relaxed, store_relaxed
+from c_connection cimport ANSWERING, ASKING, ECHO, ENDING, FREE, FRESH, Connection, link, unlink
+from c_datagram cimport IS_PROBE, TOKENS, judge_datagram, stamp_datagram
+from c_request cimport (
+    ASKS_COUNTERS, ASKS_PING, MAYBE_REQUEST, NO_REQUEST, Request, read_request, request_begins, request_ends,
+    write_head)
+cimport cython
+
+cdef extern from "responder.h" nogil:
+    enum: DATAGRAMS
+    enum: DATAGRAM
+    enum: EVENTS
+    enum: EPOLLIN
+    enum: EPOLLOUT
+    enum: EPOLL_CTL_ADD
+    enum: EPOLL_CTL_DEL
+    enum: EPOLL_CTL_MOD
+    enum: EPOLL_CLOEXEC
+    enum: EFD_CLOEXEC
+    enum: EFD_NONBLOCK
+    ctypedef struct Mailbag:
+        uint8_t* own
+        uint8_t* bytes
+        unsigned n_out
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_wait(int fd, epoll_event* events, int n, int milliseconds)
+    int eventfd(unsigned start, int flags)
+    ssize_t read(int fd, void* into, size_t n)
+    ssize_t write(int fd, const void* data, size_t n)
+    int close(int fd)
+    int usleep(unsigned microseconds)
+    int errno
+    int64_t clock_ns(int which)
+    int mailbag_receive(Mailbag* b, int fd)
+    void mailbag_read(Mailbag* b, int i)
+    uint32_t mailbag_length(const Mailbag* b, int i)
+    void mailbag_answer(Mailbag* b, int i)
+    uint8_t* mailbag_out(const Mailbag* b, unsigned i)
+    uint64_t mailbag_stamp(const Mailbag* b, unsigned i)
+    unsigned mailbag_send(Mailbag* b, int fd)
+    int watch_fd(int poll, int how, int fd, uint32_t events, uint64_t tag)
+    int next_connection(int fd)
+    int64_t receive_some(int fd, void* into, size_t n)
+    int64_t send_some(int fd, const void* data, size_t n)
+    void close_hard(int fd)
+    void end_sending(int fd)
+
+cdef enum:
+    PAYLOAD = 65536             # bytes that a connection gets back at most
+    CHUNK = 16384               # read at once
+    HEAD = 4096                 # of a request
+    MEMORY = 16 << 20           # for what could not be sent yet and requests that are not all there
+    DOCUMENT = 4096
+    LISTENERS = 64
+    ACCEPTS = 64                # connections, and batches of datagrams, before others have their turn
+    BATCHES = 4
+    SWEEP = 100                 # ms between two looks for the idle
+    PAUSE = 20                  # ms without new connections when the host has no descriptors left
+
+cdef int64_t MS = 1_000_000
+
+cdef enum:                      # tags of epoll
+    T_WAKE
+    T_TCP
+    T_UDP
+    T_CONNECTION
+
+COUNTS = ("connections", "echoed", "echo_bytes", "requests", "datagrams", "short", "magic", "token", "looped",
+          "foreign", "unsent", "evicted", "idle", "overlong", "no_room", "open")
+cdef enum:
+    C_CONNECTIONS
+    C_ECHOED
+    C_ECHO_BYTES
+    C_REQUESTS
+    C_DATAGRAMS
+    C_SHORT
+    C_MAGIC
+    C_TOKEN
+    C_LOOPED
+    C_FOREIGN
+    C_UNSENT
+    C_EVICTED
+    C_IDLE
+    C_OVERLONG
+    C_NO_ROOM
+    C_OPEN
+    N_COUNTS
+
+
+@cython.final
+cdef class Answerer:
+    """Answers on sockets that listen, which stay their owner's.  ``capacity``: connections at once; ``idle`` ns without
+    a byte and ``life`` ns in all end one; ``rate``: connections and datagrams a second that are looked at (0: all);
+    ``document()`` makes the body of /counters, at most 4,096 bytes, for no more than 100 questions a second.
+
+    `run` is for one thread; `wake`, `counts` and `tokens` for any.
+    """
+
+    cdef int poll, waker
+    cdef uint32_t capacity, oldest, newest, n_free, n_listeners
+    cdef int64_t memory         # bytes held for connections
+    cdef int64_t idle, life, rate, budget, budget_at, swept, paused, document_at
+    cdef Connection* connection
+    cdef uint32_t* free_slot
+    cdef int listener[LISTENERS]
+    cdef uint8_t udp[LISTENERS]
+    cdef uint64_t token[TOKENS]
+    cdef uint64_t count[N_COUNTS]
+    cdef Mailbag* mail
+    cdef epoll_event* events
+    cdef uint8_t* scratch
+    cdef uint8_t* zero
+    cdef uint8_t document[DOCUMENT]
+    cdef uint32_t document_size
+    cdef object _document
+
+    def __cinit__(self, *, uint32_t capacity=4096, int64_t idle=5_000_000_000, int64_t life=20_000_000_000,
+                  int64_t rate=0, document=None):
+        cdef uint32_t i
+        self.poll = self.waker = -1
+        if not 1 <= capacity <= 1 << 20 or idle < MS or life < MS or rate < 0:
+            raise ValueError("out of range")
+        self.capacity, self.idle, self.life, self.rate = capacity, idle, life, rate
+        self._document = document
+        self.connection = <Connection*>calloc(capacity, sizeof(Connection))
+        self.free_slot = <uint32_t*>calloc(capacity, 4)
+        self.mail = <Mailbag*>calloc(1, sizeof(Mailbag))
+        self.events = <epoll_event*>calloc(EVENTS, sizeof(epoll_event))
+        self.scratch = <uint8_t*>malloc(CHUNK)
+        self.zero = <uint8_t*>calloc(1, CHUNK)
+        if (self.connection == NULL or self.free_slot == NULL or self.mail == NULL or self.events == NULL
+                or self.scratch == NULL or self.zero == NULL):
+            raise MemoryError
+        self.mail.bytes = <uint8_t*>calloc(DATAGRAMS, DATAGRAM)
+        if self.mail.bytes == NULL:
+            raise MemoryError
+        for i in range(capacity):
+            self.connection[i].fd = -1
+            self.free_slot[i] = capacity - 1 - i
+        self.n_free = capacity
+        self.poll = epoll_create1(EPOLL_CLOEXEC)
+        self.waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.poll < 0 or self.waker < 0:
+            raise OSError(errno, "no descriptors left")
+        if watch_fd(self.poll, EPOLL_CTL_ADD, self.waker, EPOLLIN, <uint64_t>T_WAKE << 56):
+            raise OSError("cannot be watched")
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.connection != NULL:
+            for i in range(self.capacity):
+                if self.connection[i].kind != FREE:
+                    close(self.connection[i].fd)
+                free(self.connection[i].held)
+        if self.poll >= 0:
+            close(self.poll)
+        if self.waker >= 0:
+            close(self.waker)
+        if self.mail != NULL:
+            free(self.mail.bytes)
+        free(self.connection)
+        free(self.free_slot)
+        free(self.mail)
+        free(self.events)
+        free(self.scratch)
+        free(self.zero)
+
+    def add(self, int fd, bint udp):
+        """Answer on this socket, too.  Raises OSError, ValueError."""
+        cdef int trouble
+        if self.n_listeners == LISTENERS:
+            raise ValueError("too many sockets")
+        trouble = watch_fd(self.poll, EPOLL_CTL_ADD, fd, EPOLLIN,
+                           <uint64_t>(T_UDP if udp else T_TCP) << 56 | self.n_listeners)
+        if trouble:
+            raise OSError(-trouble, "cannot be watched")
+        self.listener[self.n_listeners] = fd
+        self.udp[self.n_listeners] = udp
+        self.n_listeners += 1
+
+    @property
+    def tokens(self):
+        """Datagrams with one of these are answered: up to eight numbers that are not 0."""
+        return [t for t in (load_relaxed(&self.token[i]) for i in range(TOKENS)) if t]
+
+    @tokens.setter
+    def tokens(self, tokens):
+        cdef uint64_t wanted[TOKENS]
+        cdef int i
+        memset(wanted, 0, sizeof(wanted))
+        tokens = list(tokens)
+        if len(tokens) > TOKENS or 0 in tokens:
+            raise ValueError("up to eight tokens, none of them 0")
+        for i in range(<int>len(tokens)):
+            wanted[i] = tokens[i]
+        for i in range(TOKENS):
+            store_relaxed(&self.token[i], wanted[i])
+
+    @property
+    def counts(self):
+        """What happened so far, by name; open: connections there are now."""
+        return {name: load_relaxed(&self.count[i]) for i, name in enumerate(COUNTS)}
+
+    def wake(self):
+        """`run` returns soon; if there is none, the next one at once."""
+        cdef uint64_t one = 1
+        write(self.waker, &one, 8)
+
+    def run(self, int milliseconds=-1):
+        """Answer for that long (-1: until `wake`)."""
+        cdef int64_t until = -1
+        if milliseconds >= 0:
+            until = clock_ns(0) + milliseconds * MS
+        with nogil:
+            self._run(until)
+
+    cdef void _run(self, int64_t until) noexcept nogil:
+        cdef int n, i, wait
+        cdef int64_t now = clock_ns(0)
+        cdef uint64_t tag, word
+        cdef bint over = False
+        while not over:
+            wait = -1
+            if until >= 0:
+                wait = <int>((until - now + MS - 1) / MS) if until > now else 0
+            if (self.n_free < self.capacity or self.paused) and (wait < 0 or wait > SWEEP):
+                wait = PAUSE if self.paused else SWEEP
+            n = epoll_wait(self.poll, self.events, EVENTS, wait)
+            now = clock_ns(0)
+            for i in range(n if n > 0 else 0):
+                tag = self.events[i].data.u64
+                if tag >> 56 == T_WAKE:
+                    read(self.waker, &word, 8)
+                    over = True
+                elif tag >> 56 == T_TCP:
+                    self._accept(self.listener[tag & 0xff], now)
+                elif tag >> 56 == T_UDP:
+                    self._datagrams(self.listener[tag & 0xff])
+                elif self._is(tag):
+                    self._go_on(<uint32_t>tag, now)
+            if now - self.swept >= SWEEP * MS:
+                self.swept = now
+                self._sweep(now)
+            if self.paused and now >= self.paused:
+                self._listen(True)
+            if until >= 0 and now >= until:
+                return
+
+    # -- new connections
+
+    cdef void _listen(self, bint wanted) noexcept nogil:
+        cdef uint32_t i
+        for i in range(self.n_listeners):
+            if not self.udp[i]:
+                watch_fd(self.poll, EPOLL_CTL_MOD, self.listener[i], EPOLLIN if wanted else 0,
+                         <uint64_t>T_TCP << 56 | i)
+        if wanted:
+            self.paused = 0
+
+    cdef bint _allowed(self, int64_t now) noexcept nogil:
+        # A token bucket with a tenth of a second in it.
+        if not self.rate:
+            return True
+        cdef int64_t gone = now - self.budget_at
+        if gone > MS:
+            self.budget += (gone if gone < 100 * MS else 100 * MS) * self.rate / 1_000_000_000
+            if self.budget > self.rate / 10 + 1:
+                self.budget = self.rate / 10 + 1
+            self.budget_at = now
+        if self.budget <= 0:
+            return False
+        self.budget -= 1
+        return True
+
+    cdef void _accept(self, int listener, int64_t now) noexcept nogil:
+        cdef int _turn, fd
+        cdef uint32_t slot
+        cdef Connection* c
+        for _turn in range(ACCEPTS):
+            if not self._allowed(now):
+                usleep(1000)        # the kernel's queues fill, and cost little
+                return
+            fd = next_connection(listener)
+            if fd < 0:
+                if fd == -EMFILE or fd == -ENFILE or fd == -ENOBUFS or fd == -ENOMEM:
+                    self.count[C_NO_ROOM] += 1
+                    if self.oldest:
+                        self._end(self.oldest - 1, True)
+                        self.count[C_EVICTED] += 1
+                    else:
+                        self.paused = now + PAUSE * MS
+                        self._listen(False)
+                        return
+                elif fd != -EINTR and fd != -ECONNABORTED:
+                    return
+                continue
+            if not self.n_free:
+                self._end(self.oldest - 1, True)
+                self.count[C_EVICTED] += 1
+            self.n_free -= 1
+            slot = self.free_slot[self.n_free]
+            c = &self.connection[slot]
+            c.fd, c.kind, c.watched, c.writing = fd, FRESH, False, False
+            c.turn = (c.turn + 1) & 0xFFFFFF
+            c.total = c.have = c.at = c.zeros = 0
+            c.born = c.active = now
+            link(self.connection, &self.oldest, &self.newest, slot)
+            self.count[C_CONNECTIONS] += 1
+            self.count[C_OPEN] += 1
+            self._read(slot, now)   # most are probes that are over already
+            if c.kind != FREE and not c.watched:
+                self._watch(slot, c.writing)
+
+    cdef bint _is(self, uint64_t tag) noexcept nogil:
+        cdef uint32_t slot = <uint32_t>tag
+        return (slot < self.capacity and self.connection[slot].kind != FREE
+                and self.connection[slot].turn == (tag >> 32 & 0xFFFFFF))
+
+    cdef void _watch(self, uint32_t slot, bint writing) noexcept nogil:
+        cdef Connection* c = &self.connection[slot]
+        cdef uint64_t tag = <uint64_t>T_CONNECTION << 56 | <uint64_t>c.turn << 32 | slot
+        if c.watched and c.writing == writing:
+            return
+        c.writing = writing
+        if watch_fd(self.poll, EPOLL_CTL_MOD if c.watched else EPOLL_CTL_ADD, c.fd,
+                    EPOLLOUT if writing else EPOLLIN, tag):
+            self._end(slot, True)
+            self.count[C_NO_ROOM] += 1
+        else:
+            c.watched = True
+
+    cdef void _end(self, uint32_t slot, bint hard) noexcept nogil:
+        cdef Connection* c = &self.connection[slot]
+        if hard:
+            close_hard(c.fd)
+        else:
+            close(c.fd)
+        if c.kind == ECHO:
+            self.count[C_ECHOED] += 1
+            self.count[C_ECHO_BYTES] += c.total
+        self._let_go(c)
+        unlink(self.connection, &self.oldest, &self.newest, slot)
+        c.kind = FREE
+        c.fd = -1
+        self.free_slot[self.n_free] = slot
+        self.n_free += 1
+        self.count[C_OPEN] -= 1
+
+    cdef void _let_go(self, Connection* c) noexcept nogil:
+        if c.held != NULL:
+            free(c.held)
+            c.held = NULL
+            self.memory -= c.room
+        c.room = c.have = c.at = 0
+
+    cdef bint _hold(self, Connection* c, const uint8_t* data, uint32_t n) noexcept nogil:
+        # Keep these bytes behind those that are held.  False: there is no room.
+        cdef uint32_t room = HEAD if c.kind == ASKING else CHUNK
+        if c.held == NULL:
+            if n > room or self.memory + room > MEMORY:
+                return False
+            c.held = <uint8_t*>malloc(room)
+            if c.held == NULL:
+                return False
+            c.room = room
+            self.memory += room
+        if n > c.room - c.have:
+            return False
+        memcpy(c.held + c.have, data, n)
+        c.have += n
+        return True
+
+    cdef void _sweep(self, int64_t now) noexcept nogil:
+        while self.oldest and now - self.connection[self.oldest - 1].active >= self.idle:
+            self._end(self.oldest - 1, True)
+            self.count[C_IDLE] += 1
+
+    # -- what connections say
+
+    cdef void _go_on(self, uint32_t slot, int64_t now) noexcept nogil:
+        cdef Connection* c = &self.connection[slot]
+        if now - c.born >= self.life:
+            self._end(slot, True)
+            self.count[C_IDLE] += 1
+            return
+        if c.active != now:
+            c.active = now
+            unlink(self.connection, &self.oldest, &self.newest, slot)
+            link(self.connection, &self.oldest, &self.newest, slot)
+        if c.writing:
+            self._write(slot)
+        else:
+            self._read(slot, now)
+
+    cdef void _read(self, uint32_t slot, int64_t now) noexcept nogil:
+        cdef Connection* c = &self.connection[slot]
+        cdef int64_t got
+        cdef int _turn
+        for _turn in range(4):
+            # no more than could be held if nothing of it can be sent back now
+            got = receive_some(c.fd, self.scratch, CHUNK)
+            if got == -EAGAIN or got == -EINTR:
+                return
+            if got <= 0:
+                self._end(slot, got < 0)
+                return
+            c.total += <uint32_t>got
+            if c.total > PAYLOAD:
+                self._end(slot, True)
+                self.count[C_OVERLONG] += 1
+                return
+            if c.kind == FRESH or c.kind == ASKING:
+                self._ask(slot, <uint32_t>got, now)
+            elif c.kind == ECHO:
+                self._send_back(slot, self.scratch, <uint32_t>got)
+            if c.kind == FREE or c.writing:
+                return
+
+    cdef void _ask(self, uint32_t slot, uint32_t n, int64_t now) noexcept nogil:
+        # The first bytes: a request, or payload.
+        cdef Connection* c = &self.connection[slot]
+        cdef const uint8_t* data = self.scratch
+        cdef uint32_t seen = 0
+        cdef int begins
+        cdef Request r
+        if c.kind == ASKING:
+            seen = c.have
+            if not self._hold(c, self.scratch, n):
+                self._end(slot, True)
+                self.count[C_OVERLONG] += 1
+                return
+            data = c.held
+            n = c.have
+        begins = request_begins(data, n)
+        if begins == NO_REQUEST:
+            c.kind = ECHO
+            if data == c.held:
+                memcpy(self.scratch, c.held, n)
+                self._let_go(c)
+            self._send_back(slot, self.scratch, n)
+        elif begins == MAYBE_REQUEST or not request_ends(data, n, seen):
+            c.kind = ASKING
+            if data != c.held and not self._hold(c, self.scratch, n):
+                self._end(slot, True)
+                self.count[C_NO_ROOM] += 1
+        else:
+            self.count[C_REQUESTS] += 1
+            read_request(data, n, PAYLOAD, &r)
+            self._let_go(c)
+            self._answer(slot, &r, now)
+
+    cdef void _send_back(self, uint32_t slot, const uint8_t* data, uint32_t n) noexcept nogil:
+        # These bytes, now or later; until they are gone no others are read.
+        cdef Connection* c = &self.connection[slot]
+        cdef int64_t sent = send_some(c.fd, data, n)
+        if sent < 0 and sent != -EAGAIN and sent != -EINTR:
+            self._end(slot, True)
+            return
+        if sent < 0:
+            sent = 0
+        if sent < n:
+            if not self._hold(c, data + sent, n - <uint32_t>sent):
+                self._end(slot, True)
+                self.count[C_NO_ROOM] += 1
+                return
+            self._watch(slot, True)
+
+    cdef void _answer(self, uint32_t slot, const Request* r, int64_t now) noexcept nogil:
+        cdef Connection* c = &self.connection[slot]
+        cdef uint32_t body = 0, n
+        if r.asks == ASKS_COUNTERS:
+            if now - self.document_at >= 10 * MS or not self.document_size:
+                self._ask_document()
+                self.document_at = now
+            body = self.document_size
+        elif r.asks == ASKS_PING:
+            body = r.size
+        n = write_head(<char*>self.scratch, 1024, r, body)
+        c.kind = ANSWERING
+        if not r.head and r.asks == ASKS_COUNTERS:
+            memcpy(self.scratch + n, self.document, body)
+            n += body
+        elif not r.head and r.asks == ASKS_PING:
+            c.zeros = body
+        self._send_back(slot, self.scratch, n)
+        if c.kind == ANSWERING and not c.have:
+            self._write(slot)
+
+    cdef void _ask_document(self) noexcept nogil:
+        with gil:
+            self._make_document()
+
+    cdef void _make_document(self) noexcept:
+        self.document_size = 0
+        try:
+            data = bytes(self._document()) if self._document is not None else b"{}\n"
+            if len(data) <= DOCUMENT - 1024:
+                memcpy(self.document, <const uint8_t*><const char*>data, len(data))
+                self.document_size = <uint32_t>len(data)
+        except Exception:
+            pass                # 503 says so
+
+    cdef void _write(self, uint32_t slot) noexcept nogil:
+        # What is held, then zeros; then more can be read, or the answer is over.
+        cdef Connection* c = &self.connection[slot]
+        cdef int64_t sent
+        while c.have or c.zeros:
+            if c.have:
+                sent = send_some(c.fd, c.held + c.at, c.have - c.at)
+            else:
+                sent = send_some(c.fd, self.zero, c.zeros if c.zeros < CHUNK else CHUNK)
+            if sent == -EAGAIN or sent == -EINTR:
+                self._watch(slot, True)
+                return
+            if sent < 0:
+                self._end(slot, True)
+                return
+            if not c.have:
+                c.zeros -= <uint32_t>sent
+            else:
+                c.at += <uint32_t>sent
+                if c.at == c.have:
+                    self._let_go(c)
+        if c.kind == ANSWERING:
+            c.kind = ENDING
+            end_sending(c.fd)
+        self._watch(slot, False)
+
+    # -- datagrams
+
+    cdef void _datagrams(self, int fd) noexcept nogil:
+        cdef int _turn, i, n, verdict
+        cdef unsigned k, size
+        cdef uint64_t now
+        cdef uint8_t* p
+        for _turn in range(BATCHES):
+            if not self._allowed(clock_ns(0)):
+                usleep(1000)
+                return
+            n = mailbag_receive(self.mail, fd)
+            if n <= 0:
+                return
+            if self.rate:
+                self.budget -= n - 1
+            for i in range(n):
+                p = self.mail.bytes + <size_t>i * DATAGRAM
+                verdict = judge_datagram(p, mailbag_length(self.mail, i), self.token)
+                if verdict != IS_PROBE:
+                    self.count[C_SHORT + verdict - 1] += 1
+                    continue
+                mailbag_read(self.mail, i)
+                if self.mail.own[i]:
+                    mailbag_answer(self.mail, i)
+                else:
+                    self.count[C_FOREIGN] += 1
+            if not self.mail.n_out:
+                continue
+            now = <uint64_t>clock_ns(1)
+            for k in range(self.mail.n_out):
+                stamp_datagram(mailbag_out(self.mail, k), mailbag_stamp(self.mail, k), now)
+            size = self.mail.n_out
+            k = mailbag_send(self.mail, fd)
+            self.count[C_DATAGRAMS] += k
+            self.count[C_UNSENT] += size - k
+            if n < DATAGRAMS:
+                return
