@@ -46,8 +46,12 @@ THIRD: dict[str, tuple[str, ...]] = {
     "pyarrow": ("formats/",),
     "zstandard": ("sources/", "formats/"),
     "scipy": ("algo/",),
+    "cryptography": ("remote/lists.py", "commands/pingmesh/plan.py"),
+    "starlette": ("remote/controller.py",),
+    "uvicorn": ("remote/controller.py",),
+    "prometheus_client": ("remote/controller.py", "sinks/metrics.py"),
 }
-HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy"}
+HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn", "prometheus_client"}
 # What pure mathematics has no business with.
 IMPURE = {"os", "io", "sys", "socket", "ssl", "select", "subprocess", "pathlib", "tempfile", "shutil", "mmap", "time",
           "datetime", "threading", "multiprocessing", "asyncio", "urllib", "http", "secrets", "uuid"}

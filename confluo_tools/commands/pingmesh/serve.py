@@ -1,0 +1,181 @@
+"""confluo-pingmesh serve: the controller that agents pull their lists from.  Manual: confluo-pingmesh-serve(1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.cli import capture_options as options
+from confluo_tools.errors import ConfluoError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.cli.log_output import LogOutput
+    from confluo_tools.core.block import Block
+
+app = cli.command_app(
+    """
+# lists that plan has made, to whoever asks over HTTPS
+confluo-pingmesh serve pinglists/ --listen :8443 --cert controller.pem --key controller.key
+
+# only to agents with a certificate, to each its own list; their records come back into a log of the last two days
+confluo-pingmesh serve pinglists/ --listen :8443 --cert controller.pem --key controller.key \\
+    --client-ca agents.pem --records probes.ml --keep 2d
+
+# on one machine, to try it
+confluo-pingmesh serve pinglists/ --listen 127.0.0.1:8443
+"""
+)
+
+LISTEN = "127.0.0.1:8443"
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def serve(
+    lists: Annotated[str, typer.Argument(metavar="LISTS", help="Folder of lists, as plan -w makes it.")],
+    listen: Annotated[
+        list[str] | None, _option("--listen", metavar="ADDRESS:PORT", help="Where (repeatable; 127.0.0.1:8443).")
+    ] = None,
+    cert: Annotated[str | None, _option("--cert", metavar="FILE", help="Certificate of this controller (PEM).")] = None,
+    key: Annotated[str | None, _option("--key", metavar="FILE", help="Its key, unless it stands there, too.")] = None,
+    client_ca: Annotated[
+        str | None, _option("--client-ca", metavar="FILE", help="Answer only who has a certificate of this CA (PEM).")
+    ] = None,
+    any_name: Annotated[
+        bool, _option("--any-name", help="A certificate is good for all lists, not only for that of its name.")
+    ] = False,
+    plain: Annotated[bool, _option("--plain", help="HTTP where others can reach it: a proxy does TLS.")] = False,
+    records: Annotated[
+        str | None, _option("--records", metavar="LOG", help="MultiLog for the records that agents send.")
+    ] = None,
+    append: Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")] = False,
+    index: options.Index = None,
+    keep: options.Keep = None,
+    user: options.User = None,
+    sync: options.Sync = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Give agents their pinglists, and take their records, until a signal."""
+    if file is not None:
+        config.use_file(file)
+    for name, given, other in (("--key", key, cert), ("--client-ca", client_ca, cert), ("--any-name", any_name or None,
+                               client_ca)):  # fmt: skip
+        if given is not None and other is None:
+            raise UsageError(f"{name} needs {'--client-ca' if name == '--any-name' else '--cert'}")
+    for name, wish in {"--append": append or None, "--index": index, "--keep": keep}.items():
+        if wish is not None and records is None:
+            raise UsageError(f"{name} is for a log", hint="write one with --records LOG")
+    if not os.path.isdir(lists):
+        raise UsageError("is not a folder", where=lists, hint="confluo-pingmesh plan TOPOLOGY -w LISTS makes one")
+    from confluo_tools.remote import endpoint
+
+    places = [endpoint.parse(text, "--listen") for text in listen or [LISTEN]]
+    for text, (host, _) in zip(listen or [LISTEN], places, strict=True):
+        if cert is None and not plain and not endpoint.loopback(host):
+            hint = "give --cert, or --plain if a proxy before it does TLS"
+            raise UsageError(f"'{text}' can be reached by others, without TLS", where="--listen", hint=hint)
+    try:
+        from confluo_tools.remote import controller
+        from confluo_tools.remote.controller import Intake, Lists, Service, make_app
+
+        tls = controller.tls_context(cert, key, client_ca) if cert is not None else None
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(endpoint.listen(*place)) for place in places]
+            out = log_of(records, append=append, index=index, keep=keep, sync=sync)
+            give_away(out, user)
+            take: Callable[[list[Block]], None] | None = None
+            if out is not None:
+                take = into(stack.enter_context(out))
+            intake = Intake(take) if take is not None else None
+            service = Service(
+                make_app(Lists(lists), intake, own=client_ca is not None and not any_name), sockets, tls
+            )  # fmt: skip
+            stopped = 0
+
+            def stop(number: int) -> None:
+                nonlocal stopped
+                stopped = number
+                service.stop()
+
+            def counts() -> str:
+                return f"{out.rows if out is not None else 0} records taken"
+
+            with cli.signals(stop, counts=counts):
+                if not quiet:
+                    where = ", ".join(endpoint.show(*s.getsockname()[:2]) for s in sockets)
+                    cli.note(f"{'https' if tls else 'http'} at {where}; pid {os.getpid()}")
+                service.run()
+            if stats or stopped:
+                cli.note(counts())
+    except ModuleNotFoundError as e:
+        raise missing(e) from None
+    return 128 + stopped if stopped else cli.OK
+
+
+def log_of(
+    path: str | None, *, append: bool, index: str | None, keep: str | None, sync: str | None
+) -> LogOutput | None:  # fmt: skip
+    """The log for records, not opened yet."""
+    if path is None:
+        return None
+    from confluo_tools.cli.log_output import LogOutput
+    from confluo_tools.schema import builtin
+
+    schema = builtin("probe")
+    out = LogOutput(
+        path, schema, append=append, asked=[f.name for f in schema.fields], index=index, keep=keep, views=True,
+        sync=config.text("sync", sync), lanes=256,
+    )  # fmt: skip
+    if out.schema.kind != schema.kind:
+        raise UsageError(f"is a log of '{out.schema.kind}'", where=path, hint="choose another name")
+    return out
+
+
+def into(out: LogOutput) -> Callable[[list[Block]], None]:
+    def take(blocks: list[Block]) -> None:
+        for block in blocks:
+            out.write(block, None)
+
+    return take
+
+
+def give_away(out: LogOutput | None, user: str | None) -> None:
+    """Be who was asked for: the sockets listen already."""
+    from confluo_tools.cli.privileges import account, become, give_folder, give_up
+
+    if user is None:
+        if os.geteuid():
+            give_up()
+        return
+    owner = account(user)
+    if out is not None:
+        out.rehearse()
+        if not out.exists:
+            give_folder(out.path, owner)
+    become(owner)
+    if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
+        hint = "give it to that user, and the way to it"
+        raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
+
+
+def missing(e: ModuleNotFoundError) -> ConfluoError:
+    """A package of the extra is not installed."""
+    name = (e.name or "").split(".")[0]
+    if name.startswith("confluo"):
+        raise e
+    return ConfluoError(f"needs the package {name}", hint="pip install 'confluo-tools[pingmesh]'")
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-pingmesh serve", argv, owns_state=True)

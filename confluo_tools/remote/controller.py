@@ -1,0 +1,389 @@
+"""The controller of Pingmesh: pinglists from a folder over HTTPS, and the agents' records back into a MultiLog.
+
+It has no state and no key: a list is a file that `plan` has written and signed, so any number of controllers over
+copies of one folder answer alike (the paper has several behind one virtual address).
+
+    GET  /v1/pinglist/NAME       the list, its ETag, and its signature in X-Confluo-Signature (base64); 304, 404
+    GET  /v1/pinglist/NAME.sig   the signature alone
+    POST /v1/records             an Arrow stream of probe records; 204, 400, 403, 413, 429, 507
+    GET  /healthz                200 while the folder can be read
+    GET  /metrics                for Prometheus
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluo_tools.errors import ConfluoError, DiskFullError, FormatError, StoreError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from confluo_tools.core.block import Block
+
+MOST_LIST = 16 << 20  # bytes of a list
+MOST_UPLOAD = 32 << 20  # bytes of records at once
+UPLOAD_TIME = 60.0  # s that sending them may take
+UPLOADS = 8  # at the same time; others are asked to come again
+REMEMBERED = 4096  # uploads of which one that comes again is known
+CACHED = 1 << 16  # lists whose ETag is known without reading them
+HEADER_TIME = 10.0  # s that a connection may take to say what it wants
+CONNECTIONS = 4096
+SUFFIXES = {".yaml": "application/yaml", ".arrow": "application/vnd.apache.arrow.file"}
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}\Z", re.ASCII)
+SIGNATURE = 64  # bytes of Ed25519
+
+Take = Callable[[list["Block"]], None]
+
+
+class Served(NamedTuple):
+    body: bytes
+    etag: str
+    media: str
+    signature: bytes
+
+
+class Lists:
+    """The folder.  A list that is replaced while it is read is read again: list and signature belong together."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._etags: OrderedDict[str, tuple[tuple[int, ...], str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def names(self) -> int:
+        """How many lists there are.  Raises OSError."""
+        with os.scandir(self.folder) as entries:
+            return sum(1 for e in entries if os.path.splitext(e.name)[1] in SUFFIXES)
+
+    def get(self, name: str) -> Served | None:
+        """The list of that agent; None when there is none.  Raises OSError, and StoreError when it is too large."""
+        if not NAME.match(name):
+            return None
+        for suffix, media in SUFFIXES.items():
+            path = os.path.join(self.folder, name + suffix)
+            for _ in range(5):
+                try:
+                    body, identity = _read(path, MOST_LIST)
+                except FileNotFoundError:
+                    break
+                signature = self._signature(name, suffix)
+                try:
+                    again = os.stat(path)
+                except FileNotFoundError:
+                    break
+                if _identity(again) == identity:
+                    return Served(body, self._etag(path, identity, body), media, signature)
+        return None
+
+    def unchanged(self, name: str, etag: str) -> bool:
+        """Whether the list still has this ETag, without reading it if that is known already."""
+        if not NAME.match(name):
+            return False
+        for suffix in SUFFIXES:
+            path = os.path.join(self.folder, name + suffix)
+            try:
+                identity = _identity(os.stat(path))
+            except OSError:
+                continue
+            with self._lock:
+                known = self._etags.get(path)
+            if known is not None and known[0] == identity:
+                return known[1] == etag
+            found = self.get(name)
+            return found is not None and found.etag == etag
+        return False
+
+    def _signature(self, name: str, suffix: str) -> bytes:
+        try:
+            signature, _ = _read(os.path.join(self.folder, f"{name}.sig"), SIGNATURE)
+        except FileNotFoundError:
+            return b""
+        return signature
+
+    def _etag(self, path: str, identity: tuple[int, ...], body: bytes) -> str:
+        from hashlib import sha256
+
+        etag = f'"{sha256(body).hexdigest()[:40]}"'
+        with self._lock:
+            self._etags[path] = identity, etag
+            self._etags.move_to_end(path)
+            while len(self._etags) > CACHED:
+                self._etags.popitem(last=False)
+        return etag
+
+
+def _identity(info: os.stat_result) -> tuple[int, ...]:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _read(path: str, most: int) -> tuple[bytes, tuple[int, ...]]:
+    with open(path, "rb") as file:
+        identity = _identity(os.fstat(file.fileno()))
+        body = file.read(most + 1)
+    if len(body) > most:
+        raise StoreError(f"has more than {most} bytes", where=path)
+    return body, identity
+
+
+class Intake:
+    """Records that agents send, all of an upload or none: into `take`, one upload after the other."""
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def accept(self, fd: int, upload: str, src: Sequence[str] | None) -> int:
+        """The Arrow stream in the file ``fd``; says how many rows are new.
+
+        ``upload`` names it, so that one that is sent again (its answer was lost) is not kept twice.
+        ``src``: names that the records may be of, any by default.  Raises ConfluoError; FormatError when it is not
+        what it should be, PermissionError when it is of others.
+        """
+        from confluo_tools.formats.arrow import StreamReader
+        from confluo_tools.formats.stream import ByteStream
+        from confluo_tools.schema import builtin
+
+        wanted = builtin("probe")
+        with StreamReader(ByteStream(fd, "upload"), warn=_refuse) as reader:
+            if reader.schema.kind != wanted.kind:
+                raise FormatError(f"are records of '{reader.schema.kind[:40]}'", hint="send those of 'probe'")
+            for field in reader.schema.fields:
+                if field.name not in wanted or wanted[field.name].type.text != field.type.text:
+                    raise FormatError(f"field '{field.name[:40]}' is not one of a probe")
+            blocks = [block.project(wanted.layout) for block in _copied(reader)]
+        if src is not None and blocks:
+            self._of(blocks, src)
+        with self._lock:
+            if upload and upload in self._seen:
+                return 0
+            self._take(blocks)
+            if upload:
+                self._seen[upload] = None
+                while len(self._seen) > REMEMBERED:
+                    self._seen.popitem(last=False)
+        return sum(block.rows for block in blocks)
+
+    def _of(self, blocks: Iterable[Block], names: Sequence[str]) -> None:
+        from confluo_tools.expr import compile
+        from confluo_tools.schema import builtin
+
+        text = " or ".join(f'src == "{name}"' for name in names if NAME.match(name))
+        program = compile(text, builtin("probe")).program if text else None
+        for block in blocks:
+            if program is None or len(program.select(block)) != block.rows:
+                raise PermissionError
+
+
+def _refuse(what: str) -> None:
+    raise FormatError(what)
+
+
+def _copied(reader: Any) -> Iterable[Block]:
+    # A reader's blocks last until the next one.
+    from confluo_tools.core.block import Block
+
+    for block in reader.blocks():
+        columns = [bytes(block.buffer(i)) for i in range(block.layout.n)]
+        yield Block.wrap(block.layout, block.rows, columns)
+
+
+def certified(scope: Any) -> list[str]:
+    """The names in the client's certificate: its common name, and those of DNS."""
+    cert = scope.get("confluo.peercert") or {}
+    names = [value for pair in cert.get("subject", ()) for key, value in pair if key == "commonName"]
+    return names + [value for key, value in cert.get("subjectAltName", ()) if key == "DNS"]
+
+
+def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starlette:
+    """The ASGI application.  ``own``: an agent gets, and sends, only what is its own by its certificate."""
+    import asyncio
+    from base64 import b64encode
+
+    import prometheus_client as prometheus
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.routing import Route
+
+    registry = prometheus.CollectorRegistry()
+    asked = prometheus.Counter(
+        "pingmesh_controller_requests_total", "Answers, by what was asked and the status", ["what", "status"],
+        registry=registry,
+    )  # fmt: skip
+    rows = prometheus.Counter("pingmesh_controller_records_total", "Records taken from agents", registry=registry)
+    body = prometheus.Counter("pingmesh_controller_upload_bytes_total", "Bytes of those", registry=registry)
+    there = prometheus.Gauge("pingmesh_controller_lists", "Pinglists in the folder; -1: unreadable", registry=registry)
+    room = asyncio.Semaphore(UPLOADS)
+
+    def said(what: str, status: int, text: str = "", **more: Any) -> Response:
+        asked.labels(what, str(status)).inc()
+        return PlainTextResponse(f"{text}\n" if text else "", status, **more)
+
+    async def pinglist(request: Request) -> Response:
+        name = request.path_params["name"]
+        alone = name.endswith(".sig")
+        name = name.removesuffix(".sig")
+        if own and name not in certified(request.scope):
+            return said("pinglist", 403, "the certificate is not that agent's")
+        wish = request.headers.get("if-none-match", "")
+        try:
+            if wish and not alone and await run_in_threadpool(lists.unchanged, name, wish):
+                asked.labels("pinglist", "304").inc()
+                return Response(status_code=304, headers={"etag": wish})
+            found = await run_in_threadpool(lists.get, name)
+        except (OSError, ConfluoError):
+            return said("pinglist", 500, "the list cannot be read")
+        if found is None or (alone and not found.signature):
+            return said("pinglist", 404, "there is no such list")
+        asked.labels("pinglist", "200").inc()
+        if alone:
+            return Response(found.signature, media_type="application/octet-stream")
+        headers = {"etag": found.etag, "cache-control": "no-cache"}
+        if found.signature:
+            headers["x-confluo-signature"] = b64encode(found.signature).decode()
+        return Response(found.body, headers=headers, media_type=found.media)
+
+    async def records(request: Request) -> Response:
+        if intake is None:
+            return said("records", 404, "this controller keeps no records")
+        if room.locked():
+            return said("records", 429, "too many at once", headers={"retry-after": "5"})
+        fd = os.memfd_create("upload", os.MFD_CLOEXEC)
+        try:
+            async with room:
+                size = 0
+                try:
+                    async with asyncio.timeout(UPLOAD_TIME):
+                        async for chunk in request.stream():
+                            size += len(chunk)
+                            if size > MOST_UPLOAD:
+                                return said("records", 413, f"more than {MOST_UPLOAD} bytes at once",
+                                            headers={"connection": "close"})  # fmt: skip
+                            os.write(fd, chunk)
+                except (TimeoutError, ClientDisconnect):
+                    return said("records", 408, headers={"connection": "close"})
+                os.lseek(fd, 0, os.SEEK_SET)
+                names = certified(request.scope) if own else None
+                upload = request.headers.get("x-confluo-upload", "")[:64]
+                try:
+                    rows.inc(await run_in_threadpool(intake.accept, os.dup(fd), upload, names))
+                except FormatError as e:
+                    return said("records", 400, str(e))
+                except PermissionError:
+                    return said("records", 403, "the records are not of the agent that the certificate names")
+                except DiskFullError:
+                    return said("records", 507, "no room")
+                except (OSError, ConfluoError):
+                    return said("records", 500, "cannot be kept")
+                body.inc(size)
+        finally:
+            os.close(fd)
+        asked.labels("records", "204").inc()
+        return Response(status_code=204)
+
+    def count() -> int:
+        try:
+            return lists.names()
+        except OSError:
+            return -1
+
+    async def healthz(request: Request) -> Response:
+        n = await run_in_threadpool(count)
+        return JSONResponse({"lists": n} if n >= 0 else {"error": "the folder of lists cannot be read"},
+                            200 if n >= 0 else 503)  # fmt: skip
+
+    async def metrics(request: Request) -> Response:
+        there.set(await run_in_threadpool(count))
+        return Response(prometheus.generate_latest(registry), media_type=prometheus.CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[
+        Route("/v1/pinglist/{name}", pinglist, methods=["GET"]),
+        Route("/v1/records", records, methods=["POST", "PUT"]),
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ])  # fmt: skip
+
+
+class Service:
+    """uvicorn around ``app`` on sockets that listen already; ends when `stop` was called."""
+
+    def __init__(self, app: Any, sockets: list[socket.socket], tls: SSLContext | None) -> None:
+        from contextlib import nullcontext
+
+        import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        class Protocol(H11Protocol):
+            """Puts the client's certificate where the application sees it, and does not wait for ever to be asked."""
+
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                cert, inner = transport.get_extra_info("peercert"), self.app
+
+                async def app(scope: Any, receive: Any, send: Any) -> None:
+                    await inner({**scope, "confluo.peercert": cert}, receive, send)
+
+                self.app = app
+                self._hurry = self.loop.call_later(HEADER_TIME, self._late)
+
+            def _late(self) -> None:
+                if getattr(self, "scope", None) is None:
+                    self.transport.abort()
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                self._hurry.cancel()
+                super().connection_lost(exc)
+
+        class Server(uvicorn.Server):
+            def capture_signals(self) -> Any:  # they are the command's
+                return nullcontext()
+
+        config = uvicorn.Config(
+            app, http=Protocol, ws="none", lifespan="off", log_config=None, log_level="critical", access_log=False,
+            server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS, timeout_keep_alive=15,
+            timeout_graceful_shutdown=5, h11_max_incomplete_event_size=16384, loop="asyncio",
+            ssl_context_factory=(lambda *_: tls) if tls is not None else None,
+        )  # fmt: skip
+        self._server, self._sockets = Server(config), sockets
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+    def run(self) -> None:
+        self._server.run(sockets=self._sockets)
+
+
+def tls_context(cert: str, key: str | None, client_ca: str | None) -> SSLContext:
+    """What a controller shows and asks for.  Raises ConfluoError naming the file."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as e:
+        raise ConfluoError(f"is no certificate with its key: {_why(e)}", where=cert, hint="PEM is read") from None
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ssl.SSLError) as e:
+            raise ConfluoError(f"is no certificate: {_why(e)}", where=client_ca, hint="PEM is read") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _why(e: OSError) -> str:
+    return str(getattr(e, "reason", None) or e.strerror or e)
