@@ -51,7 +51,8 @@ THIRD: dict[str, tuple[str, ...]] = {
     "uvicorn": ("remote/controller.py",),
     "prometheus_client": ("remote/controller.py", "sinks/metrics.py"),
 }
-HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn", "prometheus_client"}
+HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn",
+         "prometheus_client"}  # fmt: skip
 # What pure mathematics has no business with.
 IMPURE = {"os", "io", "sys", "socket", "ssl", "select", "subprocess", "pathlib", "tempfile", "shutil", "mmap", "time",
           "datetime", "threading", "multiprocessing", "asyncio", "urllib", "http", "secrets", "uuid"}
