@@ -163,6 +163,8 @@ def _check(name: str, what: str) -> None:
     most = NAME_BYTES if what in ("server", "service", "vip") else PLACE_BYTES
     if not WORD.fullmatch(name) or len(name) > most:
         raise ValueError(f"'{name[:60]}' is no name of a {what}: up to {most} letters, digits, '.', '_' and '-'")
+    if name.endswith(".sig"):  # the controller keeps signatures under such names
+        raise ValueError(f"'{name}' is no name of a {what}: it ends with .sig")
 
 
 def make_grid(dcs: int, podsets: int, pods: int, servers: int, port: int = PORT) -> Fleet:

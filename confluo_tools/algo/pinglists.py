@@ -81,7 +81,7 @@ class Rules:
 
 @dataclass
 class Plan:
-    """The lists of a fleet, made when asked for."""
+    """The lists of a fleet, made when asked for.  What is kept grows with the servers, not with the pairs."""
 
     fleet: Fleet
     rules: Rules = field(default_factory=Rules)
@@ -103,6 +103,7 @@ class Plan:
             its.sort(key=lambda s: rank(s.name))
             self._chosen.setdefault(fleet.dc_of[podset], []).extend(its[:wanted])
         self._speaks = {s.name for its in self._chosen.values() for s in its}
+        self._counts: dict[Part, int] = {}  # of a part, its reader left out
         self._circle: list[Server] = []
         self._place: dict[str, int] = {}
         if self.rules.graph == "ring":
@@ -127,6 +128,10 @@ class Plan:
         if server.name in self._speaks and self.fleet.vips:
             found.append(("vip",))
         return tuple(found)
+
+    def position(self, server: Server) -> int:
+        """Its place in its pod, from 0."""
+        return self._position[server.name]
 
     def targets(self, part: Part) -> Iterator[tuple[Server, str]]:
         """(server, level) of a part, those that are not active left out.  VIPs are servers without a pod."""
@@ -156,16 +161,45 @@ class Plan:
                 s = self._circle[(at + step) % n]
                 yield s, _level(me, s)
 
-    def peers(self, server: Server) -> tuple[Peer, ...]:
-        """The targets of a server."""
-        found = [t for part in self.parts(server) for t in self.targets(part) if t[0].name != server.name]
+    def rows(self, part: Part, interval: int) -> list[Peer]:
+        """The targets of a part as peers: as often as there are kinds of probes."""
         r = self.rules
-        interval = self.interval(len(found) * len(r.probes))
-        return tuple(
+        found = list(self.targets(part))
+        return [
             Peer(s.name, s.address, p.port or s.port, p.kind, level, interval, r.timeout, p.payload, p.dscp, s.pod,
                  s.podset, s.dc)
             for p in r.probes for s, level in found
-        )  # fmt: skip
+        ]  # fmt: skip
+
+    def peers(self, server: Server) -> tuple[Peer, ...]:
+        """The targets of a server."""
+        interval = self.interval(self.count(server))
+        return tuple(p for part in self.parts(server) for p in self.rows(part, interval) if p.name != server.name)
+
+    def count(self, server: Server) -> int:
+        """How many peers a server has."""
+        found = 0
+        for part in self.parts(server):
+            if part not in self._counts:
+                self._counts[part] = sum(1 for _ in self.targets(part)) - (part[0] in ("pod", "dc", "full"))
+            found += self._counts[part]
+        return found * len(self.rules.probes)
+
+    def check(self) -> int:
+        """How many pairs there are in all.  Raises ValueError, in words for a user, when a cap is exceeded."""
+        total, most, busiest = 0, -1, ""
+        for s in self.fleet.servers:
+            n = self.count(s)
+            total += n
+            if n > most:
+                most, busiest = n, s.name
+        cap = self.rules.most_peers
+        if most > cap:
+            raise ValueError(f"server '{busiest}' would have {most} peers, more than {cap}")
+        speakers = len(self._speaks) * len(self.rules.probes) if self.fleet.vips else 0
+        if speakers > cap:
+            raise ValueError(f"each vip would be probed by {speakers}, more than {cap}")
+        return total
 
     def interval(self, probes: int) -> int:
         """Between two probes of a pair when a server has so many: longer than asked for above ``most_rate`` (ns)."""

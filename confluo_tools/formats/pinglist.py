@@ -9,14 +9,15 @@ from confluo_tools.algo.fleet import NAME_BYTES, PLACE_BYTES, WORD
 from confluo_tools.algo.pinglists import KINDS, LEAST_INTERVAL, LEVELS, MOST_PAYLOAD, Peer, Pinglist, version_of
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.fleet import canonical
+from confluo_tools.formats.pingparts import FORMAT, from_arrow, to_arrow, yaml_head, yaml_line
+from confluo_tools.formats.unzip import compression
 
 MAX_BYTES = 16 << 20  # of a list as it is pulled
 MAX_PEERS = 100_000
-FORMAT = 1
 _HEAD = {"pinglist", "server", "version", "token", "peers"}
 _PEER = ("name", "address", "port", "kind", "level", "interval", "timeout", "payload", "dscp", "pod", "podset", "dc")
 
-__all__ = ["MAX_BYTES", "Peer", "Pinglist", "read_pinglist", "to_yaml"]
+__all__ = ["MAX_BYTES", "Peer", "Pinglist", "read_pinglist", "to_arrow", "to_yaml"]
 
 
 def read_pinglist(source: str | bytes, *, lab: bool = False, where: str = "pinglist") -> Pinglist:
@@ -34,7 +35,9 @@ def read_pinglist(source: str | bytes, *, lab: bool = False, where: str = "pingl
             raise FormatError(e.strerror or str(e), where=where) from None
     if len(source) > MAX_BYTES:
         raise FormatError(f"is larger than {MAX_BYTES >> 20} MiB: no pinglist", where=where)
-    found = _from_yaml(source, where)
+    is_arrow = source[:4] == b"\xff\xff\xff\xff" or compression(source[:4])
+    found = from_arrow(source, where) if is_arrow else _from_yaml(source, where)
+    _name(found.server, where)
     its = tuple(p for p in found.peers if p.name != found.server)
     for p in its:
         _check(p, lab, where)
@@ -44,15 +47,9 @@ def read_pinglist(source: str | bytes, *, lab: bool = False, where: str = "pingl
 
 
 def to_yaml(found: Pinglist) -> bytes:
-    """A list as YAML, a peer a line."""
-    lines = [f"pinglist: {FORMAT}", f"server: {found.server}", f"version: {found.version:016x}",
-             f"token: {found.token:016x}", "peers:" if found.peers else "peers: []"]  # fmt: skip
-    for p in found.peers:
-        span = f"interval: {units.format_duration(p.interval)}, timeout: {units.format_duration(p.timeout)}"
-        more = "".join(f", {key}: {value}" for key in _PEER[7:] if (value := getattr(p, key)))
-        lines.append(f"- {{name: {p.name}, address: '{p.address}', port: {p.port}, kind: {p.kind}, level: {p.level}, "
-                     f"{span}{more}}}")  # fmt: skip
-    return ("\n".join(lines) + "\n").encode()
+    """One list as YAML, a peer a line."""
+    lines = yaml_head(found.server, found.version, found.token, len(found.peers))
+    return ("\n".join([*lines, *map(yaml_line, found.peers)]) + "\n").encode()
 
 
 def _from_yaml(data: bytes, where: str) -> Pinglist:
