@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 
 # name, one line; each is a module of this package with its own manual, confluo-pingmesh-NAME(1)
-VERBS: tuple[tuple[str, str], ...] = ()
+VERBS: tuple[tuple[str, str], ...] = (
+    ("plan", "who is to probe whom: pinglists from a topology"),
+    ("simulate", "probes of a fleet whose network has faults, and the truth about them"),
+)
 
 
 def _usage(words: list[str]) -> int:

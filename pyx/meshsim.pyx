@@ -1,0 +1,689 @@
+"""Probes between the servers of a fleet whose network has faults: what agents of Pingmesh would have recorded."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+from c_random cimport ONE63, Stream, below, draw, mul63, seed_stream
+from confluo_tools.core.block cimport Staging
+cimport cython
+
+cdef enum:
+    NAME = 32                       # bytes of a server's name
+    PLACE = 16                      # of a pod's, podset's or data centre's
+    OCTAVES = 26                    # of a latency table: its value where the tail is 2 ** -i
+    TABLES = 6
+    MAX_SERVERS = 1 << 20
+    MAX_PEERS = 1 << 28
+    PARTS = 4                       # of a list
+    MAX_DEVICES = 1 << 20
+    MAX_HOLES = 1 << 16
+    AT_ONCE = 1 << 20               # turns of a call: a signal waits no longer
+    MOST_TRIES = 6
+
+cdef enum:                          # latency tables
+    T_POD
+    T_DC
+    T_WAN
+    T_HOST                          # what a host's scheduler adds
+    T_FACTOR                        # a fault's delay, of 65536
+    T_BUSY                          # what a slow host adds, of 65536
+
+cdef enum:                          # levels, outcomes, hints, notes, kinds of schema/probe.yaml
+    L_POD = 1
+    L_DC = 2
+    L_WAN = 3
+    OK = 1
+    TIMEOUT = 2
+    FORWARD = 1
+    REVERSE = 2
+    RELABEL = 2
+    TCP = 1
+    ECHO = 2
+    HOST = 16
+    ETIMEDOUT = 110
+
+cdef enum:                          # streams of random numbers of a seed
+    ORDER = 1
+    PROBES = 2
+
+cdef enum:
+    MILLISECOND = 1000000
+    FIRST_PORT = 32768
+    PORTS = 28232                   # Linux's default range
+    RSS = 31 << 20
+
+cdef enum:                          # columns that a probe fills
+    C_TS
+    C_KIND
+    C_LEVEL
+    C_OUTCOME
+    C_NOTES
+    C_IP_VERSION
+    C_PROTO
+    C_SRC_IP
+    C_DST_IP
+    C_SRC_IP6
+    C_DST_IP6
+    C_SRC_PORT
+    C_DST_PORT
+    C_PAYLOAD
+    C_RETRIES
+    C_HINT
+    C_RTT
+    C_ELAPSED
+    C_ECHO
+    C_ERRNO
+    C_LIST
+    C_SRC
+    C_DST
+    C_SRC_POD
+    C_DST_POD
+    C_SRC_PODSET
+    C_DST_PODSET
+    C_SRC_DC
+    C_DST_DC
+    C_PEERS
+    C_PROBES
+    C_OVERFLOWS
+    C_LISTEN_DROPS
+    C_SYN_RETRANS
+    C_RSS
+    C_CPU
+    COLS
+
+_COLUMNS = (("ts", 8), ("kind", 1), ("level", 1), ("outcome", 1), ("notes", 2), ("ip_version", 1), ("proto", 1),
+            ("src_ip", 4), ("dst_ip", 4), ("src_ip6", 16), ("dst_ip6", 16), ("src_port", 2), ("dst_port", 2),
+            ("payload", 4), ("retries", 1), ("hint", 1), ("rtt", 8), ("elapsed", 8), ("echo", 8), ("errno", 2),
+            ("list", 8), ("src", 32), ("dst", 32), ("src_pod", 16), ("dst_pod", 16), ("src_podset", 16),
+            ("dst_podset", 16), ("src_dc", 16), ("dst_dc", 16), ("peers", 4), ("probes", 4), ("overflows", 4),
+            ("listen_drops", 4), ("syn_retrans", 4), ("rss", 8), ("cpu", 4))
+
+cdef struct Server:
+    uint32_t pod, ip
+    uint32_t first[PARTS]           # of its list, in `peer`
+    uint32_t size[PARTS]
+    uint32_t entries, peers, turn, owed
+    uint16_t port
+    uint8_t down, holed, v6
+    uint64_t busy                   # chance that its listening socket has no room
+    uint64_t slow                   # ns, median, that its programs wait
+    uint32_t probes, syn_retrans, overflows
+    char name[NAME]
+    uint8_t ip6[16]
+
+cdef struct Place:                  # a pod
+    uint32_t podset, dc
+    char pod_name[PLACE]
+    char podset_name[PLACE]
+    char dc_name[PLACE]
+
+cdef struct Device:                 # a switch, or all there is of a podset or between two data centres
+    uint64_t drop, hole1, hole2, delay
+    uint8_t bad
+
+cdef struct Hole:                   # packets from one server to another; of these, which ports
+    uint32_t src, dst
+    uint64_t share
+
+cdef struct Way:                    # one packet's
+    uint64_t delay
+
+cdef struct Probe:
+    uint64_t rtt, elapsed, echo
+    uint32_t dst
+    uint16_t sport
+    uint8_t level, outcome, retries, hint, notes
+
+
+cdef int put_name(char* at, bytes name, Py_ssize_t room) except -1:
+    if len(name) > room:
+        raise ValueError(f"a name of more than {room} bytes: {name!r}")
+    memcpy(at, <const char*>name, len(name))
+    return 0
+
+cdef int columns(Staging block, void** col) except -1:
+    cdef int i
+    for i in range(COLS):
+        name, width = _COLUMNS[i]
+        k = block.layout.get(name)
+        if k < 0 or block.layout.column[<int>k].width != width:
+            raise ValueError(f"no column {name} of {width} bytes")
+        col[i] = block.out[<int>k]
+    return 0
+
+cdef inline uint32_t chosen(uint64_t h, int shift, uint32_t n) noexcept nogil:
+    return <uint32_t>((h >> shift & 0xFFFF) * n >> 16)
+
+cdef inline uint64_t mix(uint64_t a, uint64_t b) noexcept nogil:
+    cdef uint64_t z = a * 0x9E3779B97F4A7C15u + b
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu
+    return z ^ z >> 31
+
+cdef extern from *:
+    """
+    static inline int cfl_leading(unsigned long long x) { return __builtin_clzll(x | 1); }
+    """
+    int leading "cfl_leading"(uint64_t x) noexcept nogil
+
+
+@cython.final
+cdef class Meshsim:
+    """`pods`: (podset, dc) of each pod, as numbers; `counts`: podsets, data centres; `names`: of pods, podsets and
+    data centres, 16 bytes each; `servers`: (pod, address, 16 bytes or b"", port, name) of each.
+
+    Devices are numbered: pods' ToRs, then `leaves` of each podset, then `spines` of each data centre, then podsets
+    (faults of all that is in one), then pairs of data centres.  Probabilities are of 2**63, times in ns.
+    """
+
+    cdef readonly uint32_t n, pods, podsets, dcs, leaves, spines, devices
+    cdef readonly uint64_t pairs, probes, lost, failed
+    cdef uint32_t first_leaf, first_spine, first_podset, first_wan, most
+    cdef Server* server
+    cdef Place* place
+    cdef Device* device
+    cdef Hole* hole
+    cdef uint32_t holes
+    cdef uint32_t* peer
+    cdef uint64_t table[TABLES][OCTAVES]
+    cdef uint64_t* distance             # of a pair of data centres
+    cdef uint64_t noise[4]              # by level
+    cdef bint faulty
+    cdef uint64_t seed, version
+    cdef uint32_t payload
+    cdef int tries
+    cdef uint64_t wait[MOST_TRIES]
+    cdef int64_t start
+    cdef uint64_t step
+    cdef uint32_t round, at
+    cdef uint32_t host_at
+    cdef Stream r
+
+    def __cinit__(self, pods, counts, names, servers, uint32_t leaves, uint32_t spines, uint64_t seed):
+        cdef uint32_t i
+        self.n, self.pods, (self.podsets, self.dcs) = len(servers), len(pods), counts
+        if not (0 < self.n <= MAX_SERVERS and self.pods and self.podsets and self.dcs):
+            raise ValueError(f"{self.n} servers in {self.pods} pods, {self.podsets} podsets, {self.dcs} DCs")
+        if not (0 < leaves <= 1024 and 0 < spines <= 4096):
+            raise ValueError(f"{leaves} leaf switches of a podset, {spines} spine switches")
+        self.leaves, self.spines, self.seed = leaves, spines, seed
+        devices = (self.pods + self.podsets * leaves + self.dcs * spines + self.podsets + self.dcs * self.dcs)
+        if devices > MAX_DEVICES:
+            raise ValueError(f"more than {MAX_DEVICES} switches")
+        self.devices = devices
+        self.first_leaf = self.pods
+        self.first_spine = self.first_leaf + self.podsets * leaves
+        self.first_podset = self.first_spine + self.dcs * spines
+        self.first_wan = self.first_podset + self.podsets
+        self.server = <Server*>calloc(self.n, sizeof(Server))
+        self.place = <Place*>calloc(self.pods, sizeof(Place))
+        self.device = <Device*>calloc(self.devices, sizeof(Device))
+        self.hole = <Hole*>calloc(MAX_HOLES, sizeof(Hole))
+        self.distance = <uint64_t*>calloc(self.dcs * self.dcs, 8)
+        if not (self.server and self.place and self.device and self.hole and self.distance):
+            raise MemoryError
+        for i in range(self.pods):
+            podset, dc = pods[i]
+            if not (0 <= podset < self.podsets and 0 <= dc < self.dcs):
+                raise ValueError(f"pod {i}: podset {podset}, data centre {dc}")
+            self.place[i].podset, self.place[i].dc = podset, dc
+            put_name(self.place[i].pod_name, names[0][i], PLACE)
+            put_name(self.place[i].podset_name, names[1][podset], PLACE)
+            put_name(self.place[i].dc_name, names[2][dc], PLACE)
+        for i in range(self.n):
+            pod, ip, ip6, port, name = servers[i]
+            if not 0 <= pod < self.pods:
+                raise ValueError(f"server {i}: pod {pod}")
+            self.server[i].pod, self.server[i].ip, self.server[i].port = pod, ip, port
+            put_name(self.server[i].name, name, NAME)
+            if ip6:
+                if len(ip6) != 16:
+                    raise ValueError(f"an address of {len(ip6)} bytes")
+                put_name(<char*>self.server[i].ip6, ip6, 16)
+                self.server[i].v6 = 1
+        self.version = seed
+        self.set_kernel(True, 0, 1)
+
+    def __dealloc__(self):
+        free(self.server)
+        free(self.place)
+        free(self.device)
+        free(self.hole)
+        free(self.distance)
+        free(self.peer)
+
+    # -- settings -----------------------------------------------------------------------------------------------
+
+    def set_tables(self, tables):
+        """Of latencies, ns (of factors: 65536 is 1): for each kind the least, the median, then where the tail is
+        1/4, 1/8, ... 2**-25.
+        """
+        for i in range(TABLES):
+            for k in range(OCTAVES):
+                if not 0 <= tables[i][k] < 1 << 40:
+                    raise ValueError("a latency table")
+                self.table[i][k] = tables[i][k]
+
+    def set_noise(self, uint64_t pod, uint64_t dc, uint64_t wan):
+        """The chance that one of the two packets of a handshake is lost, by level."""
+        if max(pod, dc, wan) > ONE63:
+            raise ValueError("a probability above 1")
+        self.noise[L_POD], self.noise[L_DC], self.noise[L_WAN] = pod, dc, wan
+
+    def set_distance(self, uint32_t a, uint32_t b, uint64_t ns):
+        """What the way between two data centres and back takes."""
+        if a >= self.dcs or b >= self.dcs or ns >= 1 << 40:
+            raise ValueError("a distance")
+        self.distance[a * self.dcs + b] = self.distance[b * self.dcs + a] = ns
+
+    def set_kernel(self, bint linear, uint32_t payload, uint64_t version):
+        """``linear``: tcp_syn_linear_timeouts=4 instead of 0, both with TCP_SYNCNT=2; ``payload``: echo so much."""
+        cdef int i
+        self.tries = 6 if linear else 3
+        for i in range(self.tries):
+            self.wait[i] = 1000 * MILLISECOND if linear else (1000 * MILLISECOND) << i
+        if linear:
+            self.wait[5] = 2000 * MILLISECOND
+        self.payload, self.version = payload, version
+
+    def set_lists(self, parts, lists):
+        """Who probes whom: ``parts``, bytes of numbers of servers (uint32); ``lists``: for each server the parts
+        (numbers of them, up to 4) that make up its list.  A part may hold the server itself: it leaves that out.
+        """
+        cdef uint32_t i, j, k
+        cdef uint64_t total = 0
+        cdef bytes part
+        if len(lists) != self.n:
+            raise ValueError(f"{len(lists)} lists of peers for {self.n} servers")
+        sizes = [len(part) // 4 for part in parts]
+        if sum(sizes) > MAX_PEERS:
+            raise ValueError(f"more than {MAX_PEERS} peers")
+        free(self.peer)
+        self.peer = <uint32_t*>calloc(max(sum(sizes), 1), 4)
+        if not self.peer:
+            raise MemoryError
+        starts = []
+        for number, part in enumerate(parts):
+            memcpy(self.peer + total, <const char*>part, <size_t>sizes[number] * 4)
+            starts.append(total)
+            total += <uint64_t>sizes[number]
+        for i in range(total):
+            if self.peer[i] >= self.n:
+                raise ValueError(f"no server {self.peer[i]}")
+        self.most, self.pairs = 0, 0
+        for i in range(self.n):
+            if len(lists[i]) > PARTS:
+                raise ValueError(f"a list of more than {PARTS} parts")
+            memset(self.server[i].size, 0, sizeof(self.server[i].size))
+            self.server[i].entries = 0
+            for j, number in enumerate(lists[i]):
+                self.server[i].first[j], self.server[i].size[j] = starts[number], sizes[number]
+                self.server[i].entries += self.server[i].size[j]
+            self.most = max(self.most, self.server[i].entries)
+        with nogil:
+            for i in range(self.n):
+                self.server[i].peers = 0
+                for k in range(self.server[i].entries):
+                    self.server[i].peers += self._peer(i, k) != i
+                self.pairs += self.server[i].peers
+            self._shuffle()
+
+    cdef inline uint32_t _peer(self, uint32_t i, uint32_t k) noexcept nogil:
+        # The k-th entry of a server's list.
+        cdef Server* s = &self.server[i]
+        cdef int j = 0
+        while k >= s.size[j] and j < PARTS - 1:
+            k -= s.size[j]
+            j += 1
+        return self.peer[s.first[j] + k]
+
+    cdef void _shuffle(self) noexcept nogil:
+        # Each server begins its list somewhere else: all at once would meet at the same target.
+        cdef uint32_t i
+        seed_stream(&self.r, self.seed, ORDER)
+        for i in range(self.n):
+            self.server[i].turn = <uint32_t>below(&self.r, max(self.server[i].entries, 1))
+            self.server[i].owed = <uint32_t>below(&self.r, max(self.most, 1))
+        seed_stream(&self.r, self.seed, PROBES)
+
+    def peers_of(self, uint32_t i):
+        """Numbers of the servers that server ``i`` probes."""
+        if i >= self.n:
+            raise IndexError(i)
+        return [k for k in [self._peer(i, k) for k in range(self.server[i].entries)] if k != i]
+
+    # -- what is broken -----------------------------------------------------------------------------------------
+
+    def heal(self):
+        """Nothing is broken."""
+        cdef uint32_t i
+        memset(self.device, 0, self.devices * sizeof(Device))
+        for i in range(self.n):
+            self.server[i].down = self.server[i].holed = 0
+            self.server[i].busy = self.server[i].slow = 0
+        self.holes, self.faulty = 0, False
+
+    def break_device(self, uint32_t i, uint64_t drop, uint64_t hole1, uint64_t hole2, uint64_t delay):
+        """A device drops with the chance ``drop``, these shares of the pairs of addresses and of the five-tuples
+        always, and delays by ``delay`` (median).  What it already does is added to.
+        """
+        cdef Device* d
+        if i >= self.devices:
+            raise IndexError(i)
+        if max(drop, hole1, hole2) > ONE63 or delay >= 1 << 40:
+            raise ValueError("a probability above 1, or a delay of more than 18 minutes")
+        d = &self.device[i]
+        d.drop += mul63(ONE63 - d.drop, drop)
+        d.hole1, d.hole2 = max(d.hole1, hole1), max(d.hole2, hole2)
+        d.delay += delay
+        d.bad, self.faulty = 1, True
+
+    def break_server(self, uint32_t i, bint down, uint64_t busy, uint64_t slow):
+        """A server is off, or has no room for connections with the chance ``busy`` and its programs wait ``slow``."""
+        if i >= self.n:
+            raise IndexError(i)
+        if busy > ONE63 or slow >= 1 << 40:
+            raise ValueError("a probability above 1, or a delay of more than 18 minutes")
+        self.server[i].down |= down
+        self.server[i].busy = max(self.server[i].busy, busy)
+        self.server[i].slow = max(self.server[i].slow, slow)
+        self.faulty = True
+
+    def break_pair(self, uint32_t src, uint32_t dst, uint64_t share):
+        """Packets from one server to another: this share of the five-tuples is always dropped."""
+        if max(src, dst) >= self.n:
+            raise IndexError(max(src, dst))
+        if share > ONE63:
+            raise ValueError("a probability above 1")
+        if self.holes == MAX_HOLES:
+            raise ValueError(f"more than {MAX_HOLES} pairs")
+        self.hole[self.holes] = Hole(src, dst, share)
+        self.server[src].holed = self.server[dst].holed = 1
+        self.holes += 1
+        self.faulty = True
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def begin(self, int64_t start, int64_t length):
+        """Make ready for a round: each server probes each of its peers once, evenly spread."""
+        cdef uint64_t slots = <uint64_t>self.most * self.n
+        if not 0 < length < <int64_t>1 << 42:
+            raise ValueError("the length of a round")
+        self.start, self.round, self.at = start, 0, 0
+        self.step = (<uint64_t>length << 20) // slots if slots else 0
+
+    @property
+    def more(self):
+        """Whether the round has probes left."""
+        return self.round < self.most
+
+    @property
+    def now(self):
+        """When the next probe is begun, ns."""
+        return self._now()
+
+    cdef int64_t _now(self) noexcept nogil:
+        return self.start + ((<uint64_t>self.round * self.n + self.at) * self.step >> 20)
+
+    def fill(self, Staging block not None, int64_t until):
+        """Records of probes begun before ``until`` into the block, from its beginning: how many; there may be more
+        even if it is not full.  ValueError when the block lacks a column.
+        """
+        cdef void* col[COLS]
+        cdef uint32_t rows
+        columns(block, col)
+        with nogil:
+            rows = self._fill(col, block.capacity, until)
+            block.set_rows(rows)
+        return rows
+
+    def hosts(self, Staging block not None, int64_t ts, int64_t span):
+        """Records of the servers' counters since the last time, ``span`` ns: as `fill`, 0 rows when all are told."""
+        cdef void* col[COLS]
+        cdef uint32_t rows = 0
+        columns(block, col)
+        with nogil:
+            while rows < block.capacity and self.host_at < self.n:
+                if not self.server[self.host_at].down:
+                    self._host(col, rows, self.host_at, ts, span)
+                    rows += 1
+                self.host_at += 1
+            if rows == 0:
+                self.host_at = 0
+            block.set_rows(rows)
+        return rows
+
+    cdef uint32_t _fill(self, void** col, uint32_t room, int64_t until) noexcept nogil:
+        cdef uint32_t rows = 0, left = AT_ONCE, src
+        cdef int64_t ts
+        cdef Server* s
+        cdef Probe p
+        while left and rows < room and self.round < self.most:
+            left -= 1
+            ts = self._now()
+            if ts >= until:
+                break
+            src = self.at
+            s = &self.server[src]
+            self.at += 1
+            if self.at == self.n:
+                self.at, self.round = 0, self.round + 1
+            s.owed += s.entries
+            if s.owed < self.most:
+                continue
+            s.owed -= self.most
+            p.dst = self._peer(src, s.turn)
+            s.turn += 1
+            if s.turn >= s.entries:
+                s.turn = 0
+            if s.down or p.dst == src:
+                continue
+            self._probe(&p, src)
+            self._emit(col, rows, &p, src, ts + <int64_t>below(&self.r, (self.step >> 20) + 1))
+            rows += 1
+        return rows
+
+    cdef inline uint64_t _sample(self, int table) noexcept nogil:
+        # Straight lines between the values where the tail is 2 ** -i.
+        cdef uint64_t u = draw(&self.r), t
+        cdef int i = leading(u)
+        cdef uint64_t* v
+        if i > OCTAVES - 2:
+            i = OCTAVES - 2
+        t = u << i << 1 >> 48
+        v = &self.table[table][i]
+        return v[0] + ((v[1] - v[0]) * (65536 - t) >> 16)
+
+    cdef inline uint64_t _some(self, uint64_t delay, int table) noexcept nogil:
+        return delay * (self._sample(table) >> 4) >> 12 if delay else 0
+
+    cdef bint _past(self, Way* w, uint32_t device, uint64_t pair, uint64_t tuple) noexcept nogil:
+        # Whether a packet comes past a device.
+        cdef Device* d = &self.device[device]
+        cdef uint64_t salt
+        if not d.bad:
+            return True
+        salt = mix(self.seed, device)
+        if d.hole1 and mix(pair, salt) >> 1 < d.hole1:
+            return False
+        if d.hole2 and mix(tuple, salt) >> 1 < d.hole2:
+            return False
+        if d.drop and draw(&self.r) >> 1 < d.drop:
+            return False
+        w.delay += self._some(d.delay, T_FACTOR)
+        return True
+
+    cdef bint _send(self, Way* w, uint32_t src, uint32_t dst, uint32_t ports, uint32_t label) noexcept nogil:
+        # Whether a packet arrives; `label`: another one of IPv6 may go another way.
+        cdef uint64_t pair, tuple, h
+        cdef uint32_t a = self.server[src].pod, b = self.server[dst].pod, i
+        cdef Place* pa = &self.place[a]
+        cdef Place* pb = &self.place[b]
+        pair = mix(<uint64_t>src << 32 | dst, self.seed)
+        tuple = mix(pair, ports)
+        h = mix(tuple, label)               # what ECMP makes of it: 16 bits a switch
+        if self.server[src].holed and self.server[dst].holed:
+            for i in range(self.holes):
+                if (self.hole[i].src == src and self.hole[i].dst == dst
+                        and mix(tuple, self.seed) >> 1 < self.hole[i].share):
+                    return False
+        if not self._past(w, self.first_podset + pa.podset, pair, tuple):
+            return False
+        if not self._past(w, a, pair, tuple):
+            return False
+        if a == b:
+            return True
+        if not self._past(w, self.first_leaf + pa.podset * self.leaves + chosen(h, 0, self.leaves), pair, tuple):
+            return False
+        if pa.podset != pb.podset:
+            if not self._past(w, self.first_spine + pa.dc * self.spines + chosen(h, 16, self.spines), pair, tuple):
+                return False
+            if pa.dc != pb.dc:
+                if not self._past(w, self.first_wan + pa.dc * self.dcs + pb.dc, pair, tuple):
+                    return False
+                if not self._past(w, self.first_spine + pb.dc * self.spines + chosen(h, 48, self.spines), pair, tuple):
+                    return False
+            if not self._past(w, self.first_leaf + pb.podset * self.leaves + chosen(h, 32, self.leaves), pair, tuple):
+                return False
+            if not self._past(w, self.first_podset + pb.podset, pair, tuple):
+                return False
+        return self._past(w, b, pair, tuple)
+
+    cdef void _probe(self, Probe* p, uint32_t src) noexcept nogil:
+        cdef Server* s = &self.server[src]
+        cdef Server* d = &self.server[p.dst]
+        cdef Place* pa = &self.place[s.pod]
+        cdef Place* pb = &self.place[d.pod]
+        cdef uint64_t half, rtt
+        cdef uint32_t label
+        cdef int i
+        cdef Way w
+        p.level = L_POD if s.pod == d.pod else L_DC if pa.dc == pb.dc else L_WAN
+        p.sport = <uint16_t>(FIRST_PORT + below(&self.r, PORTS))
+        p.rtt = p.echo = p.elapsed = 0
+        p.outcome, p.retries, p.hint, p.notes = OK, 0, 0, 0
+        half = self.noise[p.level] >> 1
+        s.probes += 1
+        self.probes += 1
+        for i in range(self.tries):
+            w.delay = 0
+            label = i if s.v6 else 0
+            if not self._there(&w, src, p.dst, p.sport, half, label):
+                p.hint = FORWARD if p.hint == 0 else p.hint
+            elif not self._back(&w, src, p.dst, p.sport, half, label):
+                p.hint = REVERSE if p.hint == 0 else p.hint
+            else:
+                break
+            p.elapsed += self.wait[i] + self._late(self.wait[i])
+            if i + 1 < self.tries:
+                p.retries += 1
+        else:
+            p.outcome = TIMEOUT
+        s.syn_retrans += p.retries
+        if p.retries:
+            self.lost += 1
+            p.notes = RELABEL if s.v6 else 0
+        if p.retries != 1 or p.outcome != OK:
+            p.hint = 0
+        if p.outcome != OK:
+            self.failed += 1
+            return
+        rtt = w.delay + self._sample(p.level - 1) + self.distance[pa.dc * self.dcs + pb.dc]
+        p.rtt = 0 if p.retries else rtt
+        p.elapsed += rtt + self._sample(T_HOST) + self._some(s.slow, T_BUSY)
+        if self.payload:
+            self._echo(p, src, half)
+
+    cdef void _echo(self, Probe* p, uint32_t src, uint64_t half) noexcept nogil:
+        # The payload and its echo; what is lost comes again after 200 ms, 400 ms, ...
+        cdef Server* s = &self.server[src]
+        cdef Server* d = &self.server[p.dst]
+        cdef uint64_t wait = 200 * MILLISECOND, all = 0
+        cdef Way w
+        for _ in range(5):
+            w.delay = 0
+            if self._there(&w, src, p.dst, p.sport, half, 0) and self._back(&w, src, p.dst, p.sport, half, 0):
+                break
+            all += wait
+            wait *= 2
+        all += (w.delay + self._sample(p.level - 1) + self._sample(T_HOST) + self._some(d.slow, T_BUSY)
+                + self.distance[self.place[s.pod].dc * self.dcs + self.place[d.pod].dc] + <uint64_t>40 * self.payload)
+        p.echo = all
+        p.elapsed += all
+
+    cdef inline bint _there(self, Way* w, uint32_t src, uint32_t dst, uint32_t sport, uint64_t half,
+                            uint32_t label) noexcept nogil:
+        if draw(&self.r) >> 1 < half:
+            return False
+        if not self.faulty:
+            return True
+        if not self._send(w, src, dst, sport << 16 | self.server[dst].port, label) or self.server[dst].down:
+            return False
+        if self.server[dst].busy and draw(&self.r) >> 1 < self.server[dst].busy:
+            self.server[dst].overflows += 1
+            return False
+        return True
+
+    cdef inline bint _back(self, Way* w, uint32_t src, uint32_t dst, uint32_t sport, uint64_t half,
+                           uint32_t label) noexcept nogil:
+        if draw(&self.r) >> 1 < half:
+            return False
+        return not self.faulty or self._send(w, dst, src, <uint32_t>self.server[dst].port << 16 | sport, label)
+
+    cdef uint64_t _late(self, uint64_t wait) noexcept nogil:
+        # Timers fire late, never early: by 2 to 32 ms, those of 4 s by up to 250 (measured).
+        return (2 * MILLISECOND
+                + below(&self.r, (30 if wait <= <uint64_t>2000 * MILLISECOND else 220) * MILLISECOND))
+
+    cdef void _who(self, void** col, uint32_t row, uint32_t i) noexcept nogil:
+        cdef Server* s = &self.server[i]
+        cdef Place* p = &self.place[s.pod]
+        (<uint8_t*>col[C_IP_VERSION])[row] = 6 if s.v6 else 4
+        (<uint32_t*>col[C_SRC_IP])[row] = s.ip
+        memcpy(<char*>col[C_SRC_IP6] + <size_t>row * 16, s.ip6, 16)
+        memcpy(<char*>col[C_SRC] + <size_t>row * NAME, s.name, NAME)
+        memcpy(<char*>col[C_SRC_POD] + <size_t>row * PLACE, p.pod_name, PLACE)
+        memcpy(<char*>col[C_SRC_PODSET] + <size_t>row * PLACE, p.podset_name, PLACE)
+        memcpy(<char*>col[C_SRC_DC] + <size_t>row * PLACE, p.dc_name, PLACE)
+        (<uint64_t*>col[C_LIST])[row] = self.version
+
+    cdef void _emit(self, void** col, uint32_t row, Probe* f, uint32_t src, int64_t ts) noexcept nogil:
+        cdef Server* d = &self.server[f.dst]
+        cdef Place* p = &self.place[d.pod]
+        self._who(col, row, src)
+        (<int64_t*>col[C_TS])[row] = ts
+        (<uint8_t*>col[C_KIND])[row] = ECHO if self.payload else TCP
+        (<uint8_t*>col[C_LEVEL])[row] = f.level
+        (<uint8_t*>col[C_OUTCOME])[row] = f.outcome
+        (<uint16_t*>col[C_NOTES])[row] = f.notes
+        (<uint8_t*>col[C_PROTO])[row] = 6
+        (<uint32_t*>col[C_DST_IP])[row] = d.ip
+        memcpy(<char*>col[C_DST_IP6] + <size_t>row * 16, d.ip6, 16)
+        (<uint16_t*>col[C_SRC_PORT])[row] = f.sport
+        (<uint16_t*>col[C_DST_PORT])[row] = d.port
+        (<uint32_t*>col[C_PAYLOAD])[row] = self.payload
+        (<uint8_t*>col[C_RETRIES])[row] = f.retries
+        (<uint8_t*>col[C_HINT])[row] = f.hint
+        (<uint64_t*>col[C_RTT])[row] = f.rtt
+        (<uint64_t*>col[C_ELAPSED])[row] = f.elapsed
+        (<uint64_t*>col[C_ECHO])[row] = f.echo
+        (<uint16_t*>col[C_ERRNO])[row] = ETIMEDOUT if f.outcome == TIMEOUT else 0
+        memcpy(<char*>col[C_DST] + <size_t>row * NAME, d.name, NAME)
+        memcpy(<char*>col[C_DST_POD] + <size_t>row * PLACE, p.pod_name, PLACE)
+        memcpy(<char*>col[C_DST_PODSET] + <size_t>row * PLACE, p.podset_name, PLACE)
+        memcpy(<char*>col[C_DST_DC] + <size_t>row * PLACE, p.dc_name, PLACE)
+
+    cdef void _host(self, void** col, uint32_t row, uint32_t i, int64_t ts, int64_t span) noexcept nogil:
+        cdef Server* s = &self.server[i]
+        self._who(col, row, i)
+        (<int64_t*>col[C_TS])[row] = ts
+        (<uint8_t*>col[C_KIND])[row] = HOST
+        (<uint64_t*>col[C_ELAPSED])[row] = span
+        (<uint32_t*>col[C_PEERS])[row] = s.peers
+        (<uint32_t*>col[C_PROBES])[row] = s.probes
+        (<uint32_t*>col[C_OVERFLOWS])[row] = s.overflows
+        (<uint32_t*>col[C_LISTEN_DROPS])[row] = s.overflows
+        (<uint32_t*>col[C_SYN_RETRANS])[row] = s.syn_retrans
+        (<uint64_t*>col[C_RSS])[row] = RSS
+        (<float*>col[C_CPU])[row] = <float>s.probes * 32768 / <float>span      # 33 us a probe
+        s.probes = s.overflows = s.syn_retrans = 0
