@@ -48,6 +48,7 @@ from confluo_tools.cli.output import (
     command_line,
     is_log_output,
     list_fields,
+    only_for_logs,
     output,
 )
 from confluo_tools.cli.progress import Progress, humane
@@ -65,6 +66,7 @@ from confluo_tools.cli.state import (
     printable,
     say,
     state,
+    tell,
     warn,
 )
 
@@ -123,6 +125,7 @@ __all__ = [
     "list_fields",
     "no_input",
     "note",
+    "only_for_logs",
     "open_logs",
     "open_one",
     "open_records",
@@ -136,6 +139,7 @@ __all__ = [
     "shell",
     "signals",
     "state",
+    "tell",
     "usage",
     "version",
     "warn",

@@ -28,11 +28,12 @@ class LogOutput:
     ``keep``: how old rows may become and how large the log, see `store.retain.parse_keep`.
     ``views``: keep all its views up to date, not only those indexes.
     ``small``: little memory rather than speed: nothing is prepared ahead, and what was written is let go of.
+    ``any_kind``: a log of other records will do, too, if it has fields that can be filled.
     """
 
     def __init__(
         self, path: str, schema: Schema, *, append: bool, asked: Sequence[str], index: str | None, sync: str,
-        lanes: int, keep: str | None = None, views: bool = False, small: bool = False,
+        lanes: int, keep: str | None = None, views: bool = False, small: bool = False, any_kind: bool = False,
     ) -> None:  # fmt: skip
         from confluo_tools import store
 
@@ -45,6 +46,8 @@ class LogOutput:
                 hint = "--append adds to it" if store.is_log(path) else "choose another name"
                 raise UsageError("exists", where=path, hint=hint)
             with store.open(path, readonly=True) as log:
+                if log.schema.kind != schema.kind and not any_kind:
+                    raise UsageError(f"is a log of '{log.schema.kind}'", where=path, hint="choose another name")
                 self._new = [schema[n] for n in asked if n in schema and n not in log.schema]
                 self.schema = log.schema.plus(self._new)
         self.index = [name.strip() for name in index.split(",") if name.strip()] if index else []

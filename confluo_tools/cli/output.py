@@ -61,6 +61,13 @@ def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: 
     return os.path.splitext(str(output))[1].lower() not in SUFFIXES
 
 
+def only_for_logs(to_log: bool, options: Mapping[str, object]) -> None:
+    """Raises UsageError for the first of ``options`` {name: what was given} that has no meaning without a MultiLog."""
+    for option, given in options.items():
+        if given and not to_log:
+            raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
+
+
 def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
     """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names; None for all."""
     from confluo_tools.schema import choose

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.errors import ConfluoError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.cli.log_output import LogOutput
 
 _NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 38, 47, 4  # prctl(2)
 _CAPSET, _VERSION_3 = 126, 0x20080522
@@ -46,6 +49,28 @@ def give_folder(path: str, to: Account) -> None:
             os.close(fd)
     except OSError as e:
         raise ConfluoError(f"cannot be made for {to.name}: {e.strerror}", where=path) from None
+
+
+def hand_over(out: LogOutput | None, to: Account | None, keep: int | None = None) -> None:
+    """Give up what only opening the sockets needed, and be ``to`` (None: who we are) from now on.
+
+    A log that is still to be made becomes that user's; all modules that writing it needs are loaded.
+    ``keep``: capabilities that root without -Z keeps; None: all.  Raises ConfluoError when ``to`` may not write there.
+    """
+    if to is None:
+        if os.geteuid():
+            give_up()
+        elif keep is not None:
+            give_up(keep)
+        return
+    if out is not None:
+        out.rehearse()
+        if not out.exists:
+            give_folder(out.path, to)
+    become(to)
+    if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
+        hint = "give it to that user, and the way to it"
+        raise ConfluoError(f"{to.name} may not write there", where=out.path, hint=hint)
 
 
 def become(to: Account) -> None:

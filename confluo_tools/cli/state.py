@@ -56,6 +56,12 @@ def note(what: str, *, where: object = "", hint: str = "") -> None:
     say(printable(f"{line}; {hint}" if hint else line))
 
 
+def tell(what: str) -> None:
+    """`note`, unless --quiet."""
+    if not state.quiet:
+        note(what)
+
+
 def printable(text: str) -> str:
     """Text safe for a terminal: names may hold any bytes, an escape sequence among them."""
     return "".join(c if c.isprintable() or c == "\n" or c == "\t" else _escape(c) for c in text)

@@ -10,7 +10,7 @@ from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.chosen import Chosen
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.cli.privileges import Account
@@ -113,7 +113,7 @@ def capture(
         out = LogOutput(
             str(output), wanted.project(names) if names else wanted, append=append,
             asked=[name for name, on in optional.items() if on], index=index, keep=keep, views=live,
-            sync=sync_when(sync, again=of_files and not follow), lanes=256 if live else lanes or 256,
+            sync=sync_when(sync, again=of_files and not follow), lanes=256 if live else lanes or 256, any_kind=True,
         )  # fmt: skip
         wanted = with_fields(wanted, out, without="file_offset" if offset is False else "")
     chosen = Chosen(
@@ -178,21 +178,11 @@ def from_nic(
 ) -> int:  # fmt: skip
     """Capture until a signal, the limit, the end of the time, or the end of the interfaces."""
     from confluo_tools.cli.live import Lanes, announce, vanished
-    from confluo_tools.cli.privileges import become, give_folder, give_up
+    from confluo_tools.cli.privileges import hand_over
     from confluo_tools.store.captures import Record
 
     with nic, chosen.signals(nic):
-        if owner is not None:
-            if out is not None:
-                out.rehearse()
-                if not out.exists:
-                    give_folder(out.path, owner)
-            become(owner)
-            if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
-                hint = "give it to that user, and the way to it"
-                raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
-        elif os.geteuid():
-            give_up()
+        hand_over(out, owner)
         into: LogOutput | cli.RecordOutput = out if out is not None else records()
         record = None
         try:

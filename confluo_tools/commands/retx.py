@@ -12,7 +12,7 @@ import typer
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
@@ -108,9 +108,7 @@ def retx(
         if given is not None and not follow:
             raise UsageError(f"{option} is for --follow", hint="without it, what there is now is told once")
     to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    for option, wish in {"--index": index, "--append": append or None, "--keep": keep}.items():
-        if wish is not None and not to_log:
-            raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
+    cli.only_for_logs(to_log, {"--index": index, "--append": append, "--keep": keep})
     schema = builtin("retx")
     if fields == "help":
         print(cli.list_fields(schema))
@@ -131,19 +129,14 @@ def retx(
             str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
             views=follow, sync=config.text("sync", sync), lanes=256, small=True,
         )  # fmt: skip
-        if out.schema.kind != schema.kind:
-            raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")
+    from confluo_tools.cli.privileges import account, hand_over
     from confluo_tools.sources.sockdiag import CPU, FLOWS, open_watch
 
-    owner = None
-    if user is not None:
-        from confluo_tools.cli.privileges import account
-
-        owner = account(user)
+    owner = account(user) if user is not None else None
     watch = open_watch(
         follow=follow, all=all, trace=one_of("--trace", trace, ("auto", "always", "never")), netns=netns,
         flows=flows or FLOWS, cpu=CPU if cpu is None else share_of("--cpu", cpu),
-        interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=tell,
+        interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=cli.tell,
     )  # fmt: skip
 
     def records() -> cli.RecordOutput:
@@ -157,7 +150,7 @@ def retx(
     with watch, cli.signals(run.stop, counts=run.counts):
         # What goes to stdout is made before: later, modules may not be ours to read.
         into: LogOutput | cli.RecordOutput | None = out if out is not None or output not in (None, "-") else records()
-        give_away(out, owner)
+        hand_over(out, owner)
         into = into if into is not None else records()
         try:
             with into:
@@ -172,28 +165,6 @@ def retx(
     if run.stopped:
         return 128 + run.stopped
     return cli.OK if run.rows or follow else cli.NOTHING
-
-
-def tell(line: str) -> None:
-    if not cli.state.quiet:
-        cli.note(line)
-
-
-def give_away(out: LogOutput | None, owner: Any) -> None:
-    """Give up what only opening the sockets needed."""
-    from confluo_tools.cli.privileges import become, give_folder, give_up
-
-    if owner is not None:
-        if out is not None:
-            out.rehearse()
-            if not out.exists:
-                give_folder(out.path, owner)
-        become(owner)
-        if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
-            hint = "give it to that user, and the way to it"
-            raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
-    elif os.geteuid():
-        give_up()
 
 
 class Run:

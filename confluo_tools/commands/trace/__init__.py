@@ -13,7 +13,7 @@ import typer
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.topology import Topology
@@ -166,9 +166,7 @@ def trace(
     if vip and not (map or map_command):
         raise UsageError("virtual addresses need a lookup", where="--vip", hint="--map FILE or --map-command CMD")
     to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    for option, wish in {"--index": index, "--append": append or None, "--keep": keep}.items():
-        if wish is not None and not to_log:
-            raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
+    cli.only_for_logs(to_log, {"--index": index, "--append": append, "--keep": keep})
     names = cli.choose_fields(fields, schema)
     length = at_least("--epoch", epoch, EPOCH, 10_000_000)
     first = at_least("--timeout", timeout, 300_000_000, 1_000_000)
@@ -181,6 +179,7 @@ def trace(
     pace = pace_of(rate, network[0], topology, bound, t_max)
 
     from confluo_tools.algo.bucket import Bucket
+    from confluo_tools.cli.privileges import FILES, account, hand_over
     from confluo_tools.commands.trace import engine, feed
     from confluo_tools.core.pathbook import NumberMap
     from confluo_tools.sources.prober import Allowed, open_sockets
@@ -196,14 +195,8 @@ def trace(
             str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
             views=follow, sync=config.text("sync", sync), lanes=256,
         )  # fmt: skip
-        if out.schema.kind != schema.kind:
-            raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")
     chosen = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
-    owner = None
-    if user is not None:
-        from confluo_tools.cli.privileges import account
-
-        owner = account(user)
+    owner = account(user) if user is not None else None
     with ExitStack() as stack:
         sockets = stack.enter_context(open_sockets())
         log: Log | None = feed.open_log(inputs[0]) if follow else None
@@ -216,7 +209,7 @@ def trace(
             kind, layout = reader.name, reader.schema.layout
         if owner is not None:
             rehearse(schema, chosen, names)
-        give_away(out, owner)
+        hand_over(out, owner, keep=FILES)
         lookup = stack.enter_context(_closing(lookup_of(map, map_command, vip or ())))
         into: LogOutput | cli.RecordOutput = out if out is not None else cli.output(
             schema, chosen, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
@@ -228,7 +221,7 @@ def trace(
             into.flush()
 
         run = engine.Engine(
-            bucket, allowed, lookup, schema, write, tell, epoch=length, healthy=healthy, most=flows or 1 << 18,
+            bucket, allowed, lookup, schema, write, cli.tell, epoch=length, healthy=healthy, most=flows or 1 << 18,
             tors=NumberMap(network[2]), tors_known=bool(network[3]), since=begin,
         )  # fmt: skip
         run.prober = sockets.prober(run.wake, NumberMap(network[1]), tries=tries, least=min(50_000_000, first),
@@ -382,28 +375,6 @@ def rehearse(schema: Schema, fmt: str, names: list[str] | None) -> None:
     with TemporaryDirectory() as scratch, cli.output(schema, fmt, path=os.path.join(scratch, "file"),
                                                      fields=names) as out:  # fmt: skip
         out.write(Block.wrap(schema.layout, 1, [bytes(c.size * c.count) for c in schema.columns]), None)
-
-
-def give_away(out: LogOutput | None, owner: Any) -> None:
-    """Give up what only opening the sockets needed; root without -Z keeps what it does with files."""
-    from confluo_tools.cli.privileges import FILES, become, give_folder, give_up
-
-    if owner is None:
-        give_up(0 if os.geteuid() else FILES)
-        return
-    if out is not None:
-        out.rehearse()
-        if not out.exists:
-            give_folder(out.path, owner)
-    become(owner)
-    if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
-        hint = "give it to that user, and the way to it"
-        raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
-
-
-def tell(line: str) -> None:
-    if not cli.state.quiet:
-        cli.note(line)
 
 
 def at_least(option: str, text: str | None, default: int, least: int) -> int:
