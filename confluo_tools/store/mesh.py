@@ -4,49 +4,63 @@ A *probe* is a record of schema `probe` with a kind below 16.  What is counted w
 window ten minutes or a day:
 
 * ``ok``: it was answered, however late; ``dropped`` of these: only after the kernel had sent a SYN again.
-* ``overflow``: so had those, but it was the target's host that dropped them (note `overflow`); no part of ``dropped``.
+* ``overflow``: so had those, but it was the target's host that dropped them: as the probe's note says, or the
+  counters of that host (kind `host`) for that time.  No part of ``dropped``.
 * ``failed``: timeout, refused, unreachable, reset or garbled; no part of ``ok``, and never of the drop rate.
 * ``local``: this host could not send it; nobody's, in no rate.
 * Round-trip times are those of answered probes that were not sent again: only these have one.
+
+`tally` is the whole of it; `Mesh` is for those who feed blocks themselves, follow a log, or join groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
 Key = tuple[Any, ...]
-QUANTILES = (0.5, 0.99, 0.999)
-NEEDS = ("ts", "kind", "outcome", "notes", "retries", "hint", "rtt", "elapsed")
+Signature = Sequence[tuple[int, int, int]]
+QUANTILES = (500_000, 990_000, 999_000)  # millionths
+LIMITS = 4
+NEEDS = ("ts", "kind", "outcome")
+READS = (*NEEDS, "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst", "src_ip", "dst_ip")
+_NUMBERS = "BHIQbhiqfd"  # codes of array, by physical type
 
 
 class Cell:
     """One group of probes of one window.
 
     Counts: ``ok``, ``dropped``, ``overflow`` (see the module), ``timeout``, ``refused``, ``unreachable``, ``reset``,
-    ``garbled``, ``local``; ``forward`` and ``reverse`` of those dropped have a hint which way.
-    ``samples`` round-trip times, of which ``p50``, ``p99``, ``p999`` (ns, nan without any); ``elapsed50`` and
-    ``elapsed99``: the same probes as the program saw them, its host's delays included.
-    A quantile q of n is the value of rank ceil(q n).
+    ``garbled``, ``local``; ``forward`` and ``reverse`` of those dropped have a hint which way; ``slow`` of those
+    that were classed by time alone took long, but not as long as a drop makes it.
+    ``samples`` round-trip times, of which ``p50``, ``p99``, ``p999`` (ns, nan without any) and how many are above each
+    of the limits that were asked for (``above``, a tuple).  Of up to 512 samples quantiles are exact (the value of
+    rank ceil(q n)), of more within 1/256 of that.
+    ``seen50`` and ``seen99``: datagrams and plain connects as the program saw them, its host's delays included;
+    ``network_ns`` and ``seen_ns`` are the sums of both over the probes that have both.
     """
 
     __slots__ = (
         "ok", "dropped", "overflow", "timeout", "refused", "unreachable", "reset", "garbled", "local",
-        "forward", "reverse", "samples", "p50", "p99", "p999", "elapsed50", "elapsed99",
+        "forward", "reverse", "slow", "network_ns", "seen_ns", "above", "samples", "p50", "p99", "p999",
+        "seen50", "seen99",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.ok = self.dropped = self.overflow = self.timeout = self.refused = self.unreachable = 0
-        self.reset = self.garbled = self.local = self.forward = self.reverse = self.samples = 0
-        self.p50 = self.p99 = self.p999 = self.elapsed50 = self.elapsed99 = nan
+        self.reset = self.garbled = self.local = self.forward = self.reverse = self.slow = 0
+        self.network_ns = self.seen_ns = self.samples = 0
+        self.above: tuple[int, ...] = (0,) * LIMITS
+        self.p50 = self.p99 = self.p999 = self.seen50 = self.seen99 = nan
 
     @property
     def failed(self) -> int:
@@ -65,25 +79,244 @@ class Cell:
 
     @property
     def failed_rate(self) -> float:
+        """``failed`` by ``probes``; nan without any."""
         return self.failed / self.probes if self.probes else nan
+
+    @property
+    def host_share(self) -> float:
+        """Of the time that probes took, the share that went by in the prober's host; nan when it is not known."""
+        return 1 - self.network_ns / self.seen_ns if self.seen_ns else nan
+
+
+class Tallied:
+    """All groups of one window: ``start``, ``keys``, and a column of numbers, one for each group, by name.
+
+    `column` takes the names of `Cell`'s counts and quantiles (`above`, `above2` ... for the limits).
+    """
+
+    def __init__(self, start: int, keys: list[Key], counts: bytes, quantiles: bytes) -> None:
+        from confluo_tools.core.meshtally import COUNTERS
+
+        self.start, self.keys = start, keys
+        self._counts, self._quantiles = memoryview(counts).cast("Q"), memoryview(quantiles).cast("d")
+        names = [*COUNTERS, "samples", "seen"]
+        self._width = len(names)
+        self._count = {name: i for i, name in enumerate(names)}
+        self._quantile = {"p50": 0, "p99": 1, "p999": 2, "seen50": 3, "seen99": 4}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def column(self, name: str) -> memoryview[Any]:
+        """u64 counts, or f64 quantiles in ns."""
+        at = self._count.get(name)
+        if at is not None:
+            return self._counts[at :: self._width]
+        return self._quantiles[self._quantile[name] :: 6]
+
+    def __iter__(self) -> Iterator[tuple[Key, Cell]]:
+        names = Cell.__slots__[:14]
+        first, samples = self._count["above"], self._count["samples"]
+        for i, key in enumerate(self.keys):
+            cell = Cell.__new__(Cell)
+            counts = self._counts[i * self._width : (i + 1) * self._width].tolist()
+            for name, value in zip(names, counts, strict=False):
+                setattr(cell, name, value)
+            cell.above, cell.samples = tuple(counts[first : first + LIMITS]), counts[samples]
+            cell.p50, cell.p99, cell.p999, cell.seen50, cell.seen99, _ = self._quantiles[6 * i : 6 * i + 6].tolist()
+            yield key, cell
+
+
+class Mesh:
+    """Probes of ``schema`` by window and group, as they are fed; see `tally` for the arguments.
+
+    ``limits``: up to four round-trip times (ns), above each of which samples are counted.
+    ``signature``: (from, to, drops) of connection times in ns, for records that do not say how often they were sent.
+    MemoryError when there are more windows (a million) or groups than there is room for.
+    """
+
+    def __init__(
+        self, schema: Schema, by: Sequence[str], *, window: int = 0, limits: Sequence[int] = (),
+        signature: Signature = (), where: str = "",
+    ) -> None:  # fmt: skip
+        from confluo_tools.core.meshtally import MeshTally
+
+        check(schema, by, where)
+        if window < 0:
+            raise UsageError("a window of less than nothing")
+        self.schema, self.by, self.window = schema, tuple(by), window
+        columns = [[schema.index(c.name) for c in schema[name].columns] for name in by]
+        try:
+            self._tally = MeshTally(schema.layout, columns, window, limits=limits, signature=signature)
+        except ValueError as e:
+            raise UsageError(str(e), where=", ".join(by)) from None
+        self._budget: dict[tuple[int, int, int, int], int] = {}
+        self._settled: set[int] = set()
+
+    @property
+    def probes(self) -> int:
+        """Probes so far."""
+        return self._tally.probes
+
+    @property
+    def unknown(self) -> int:
+        """Records that are no probes, hosts, events or faults: they say no kind, or no outcome."""
+        return self._tally.unknown
+
+    @property
+    def crowded(self) -> int:
+        """Drops beyond a million in a window: these were not held against the counters of hosts."""
+        return self._tally.crowded
+
+    @property
+    def newest(self) -> int:
+        """Time of the newest probe."""
+        return self._tally.newest
+
+    def update(self, block: Block, picks: Picks | None = None) -> None:
+        """Count the (picked) rows of a block."""
+        if block.layout is not self.schema.layout:
+            if picks is not None:
+                block, picks = block.take(picks), None
+            block = block.project(self.schema.layout)
+        self._tally.update(block, picks)
+
+    def windows(self) -> list[int]:
+        """Starts of the windows there are, ascending; of one for all, 0."""
+        return self._tally.windows()
+
+    def start(self, window: int) -> int:
+        """When the window begins: its first probe, if it is one for all."""
+        return window if self.window else self._tally.oldest
+
+    def keys(self, window: int) -> list[Key]:
+        """The key of each group of a window, in the order in which they came."""
+        parts = iter(self._tally.keys(window))
+        columns = [_values(self.schema, name, parts) for name in self.by]
+        return list(zip(*columns, strict=True)) if columns else [()] * self._tally.groups(window)
+
+    def tallied(self, window: int, unions: Iterable[tuple[Key, Iterable[int]]] | None = None) -> Tallied:
+        """The groups of a window; or joined ones: (key, which groups, by their numbers in `keys`)."""
+        self._settle(window)
+        if unions is None:
+            return Tallied(self.start(window), self.keys(window), *self._tally.counts(window, QUANTILES))
+        pairs = [(key, list(numbers)) for key, numbers in unions]
+        counts = self._tally.counts(window, QUANTILES, [numbers for _, numbers in pairs])
+        return Tallied(self.start(window), [key for key, _ in pairs], *counts)
+
+    def pop(self, window: int) -> None:
+        """Forget a window, and what hosts told of times before it."""
+        self._tally.pop(window)
+        self._settled.discard(window)
+        if self.window and not [w for w in self.windows() if w < window]:
+            self._tally.forget_spans(window)
+            self._budget = {span: n for span, n in self._budget.items() if span[1] > window}
+
+    def _settle(self, window: int) -> None:
+        # Hold the drops of the window against what the hosts of their targets told, once.
+        if window in self._settled:
+            return
+        self._settled.add(window)
+        spans = self._tally.spans()
+        if not spans:
+            return
+        drops = self._tally.pending(window, {t for *_, targets in spans for t in targets})
+        found = overflowed(drops, spans, self._budget)
+        self._tally.excuse(window, found)
+
+
+def overflowed(
+    drops: Iterable[tuple[int, int, int, int, int]], spans: Iterable[tuple[int, int, int, Sequence[int]]],
+    used: dict[tuple[int, int, int, int], int],
+) -> list[int]:  # fmt: skip
+    """Numbers of the drops that overflows at their target explain.
+
+    ``drops``: (from, to, retries, target, number).  ``spans``: (from, to, overflows, targets, all of one host).
+    A drop is explained by a span of its target that it overlaps and that has overflows left; it takes as many as it
+    had retries.  Drops and spans go in the order of their times.  ``used``: overflows of spans that are taken.
+    """
+    of: dict[int, list[tuple[tuple[int, int, int, int], int]]] = {}
+    for begin, end, overflows, targets in spans:
+        for target in targets:
+            of.setdefault(target, []).append(((begin, end, overflows, min(targets)), overflows))
+    for list_ in of.values():
+        list_.sort()
+    found = []
+    first: dict[int, int] = {}
+    for begin, end, retries, target, number in sorted(drops):
+        known = of.get(target, [])
+        at = first.get(target, 0)
+        while at < len(known) and (known[at][0][1] < begin or used.get(known[at][0], 0) >= known[at][1]):
+            at += 1  # later drops do not need it either
+        first[target] = at
+        for span, overflows in known[at:]:
+            if span[0] > end:
+                break
+            if span[1] >= begin and used.get(span, 0) < overflows:
+                used[span] = used.get(span, 0) + retries
+                found.append(number)
+                break
+    return found
 
 
 def tally(
-    reader: Reader, by: Sequence[str] = ("src_pod", "dst_pod"), *, window: int = 0, where: str | Expr = "",
-) -> Iterator[tuple[int, Key, Cell]]:  # fmt: skip
+    reader: Reader,
+    by: Sequence[str] = ("src_pod", "dst_pod"),
+    *,
+    window: int = 0,
+    where: str = "",
+    since: int | None = None,
+    until: int | None = None,
+    limits: Sequence[int] = (),
+    signature: Signature = (),
+    told: Callable[[Mesh], None] | None = None,
+) -> Iterator[tuple[int, Key, Cell]]:
     """(start of the window, key, cell) of all probes of ``reader`` for which ``where`` holds, sorted.
 
     ``by``: names of fields; a key has their values: text as str, addresses as text, numbers as int.
     ``window``: ns, windows begin at its multiples since 1970; 0: one for all, which begins with the first probe.
-    Memory grows with windows and groups.  Raises SchemaError for records that are no probes, UsageError.
+    ``since``, ``until``: ns, half open.  ``told`` gets the `Mesh` when all is read, for its counters.
+    Memory grows with windows and groups (about 200 bytes each, and at most 4 KiB of samples or, beyond 512 of
+    them, some 10 KiB of counts).  Raises SchemaError for records that are no probes, UsageError, ExprError.
     """
+    mesh = read(reader, by, window=window, where=where, since=since, until=until, limits=limits, signature=signature)
+    if told is not None:
+        told(mesh)
+    for start in mesh.windows():
+        found = mesh.tallied(start)
+        for key, cell in sorted(found, key=lambda pair: pair[0]):
+            yield found.start, key, cell
+
+
+def read(
+    reader: Reader, by: Sequence[str], *, window: int = 0, where: str = "", since: int | None = None,
+    until: int | None = None, limits: Sequence[int] = (), signature: Signature = (),
+) -> Mesh:  # fmt: skip
+    """All probes of a reader in a `Mesh`; see `tally`."""
+    mesh = Mesh(reader.schema, by, window=window, limits=limits, signature=signature, where=reader.name)
+    expr = chosen(reader, where).within(since, until)
+    try:
+        for block, picks in reader.select(expr, columns_of(reader.schema, by, expr), by_time=False):
+            mesh.update(block, picks)
+    except MemoryError:
+        raise ConfluoError("more windows and groups than there is memory for", hint="group by less") from None
+    return mesh
+
+
+def chosen(reader: Reader, where: str) -> Expr:
+    """The expression of `tally`: records of hosts are looked at in any case."""
     from confluo_tools.expr import compile
 
-    check(reader.schema, by, reader.name)
-    if window < 0:
-        raise UsageError("a window has some length")
-    expr = compile(where, reader.schema, filters=reader.filters) if isinstance(where, str) else where
-    yield from _slow(reader, by, window, expr)
+    expr = compile(where, reader.schema, filters=reader.filters)
+    if where.strip() and "overflows" in reader.schema:
+        return compile(f"({where}) or kind == host", reader.schema, filters=reader.filters)
+    return expr
+
+
+def columns_of(schema: Schema, by: Iterable[str], expr: Expr) -> list[int]:
+    """Numbers of the columns that a tally looks at."""
+    wanted = {*READS, *by, *expr.fields}
+    return [i for i, c in enumerate(schema.columns) if c.field.name in wanted]
 
 
 def check(schema: Schema, by: Iterable[str], where: str) -> None:
@@ -91,55 +324,31 @@ def check(schema: Schema, by: Iterable[str], where: str) -> None:
     if schema.kind != "probe":
         what = f"holds records of kind '{schema.kind}', not probes"
         raise SchemaError(what, where=where, hint="confluo-pingmesh probe, agent and simulate make probes")
+    for name in NEEDS:
+        if name not in schema:
+            raise SchemaError(f"has no field '{name}'", where=where, hint="schema probe has; do not leave it out")
     for name in by:
         if name not in schema:
             raise UsageError(f"no field '{name}' in schema '{schema.kind}'", hint=schema.suggest(name))
 
 
-def _slow(reader: Reader, by: Sequence[str], window: int, expr: Expr) -> Iterator[tuple[int, Key, Cell]]:
-    from confluo_tools.units import format_ip
+def _values(schema: Schema, name: str, parts: Iterator[bytes]) -> list[Any]:
+    # What the bytes of a key's column mean.
+    field = schema[name]
+    main, *six = field.columns
+    raw = next(parts)
+    width = main.size * main.count
+    if six:
+        from confluo_tools.units import format_ip
 
-    schema = reader.schema
-    at = {name: schema.index(name) for name in NEEDS}
-    cells: dict[tuple[int, Key], tuple[Cell, list[int], list[int]]] = {}
-    first = None
-    for block, picks in reader.select(expr, by_time=False):
-        for row in range(block.rows) if picks is None else picks.tolist():
-            ts, kind, outcome, notes, retries, hint, rtt, elapsed = [block.get(at[n], row) for n in NEEDS]
-            if not 0 < kind < 16 or not 1 <= outcome <= 7:
-                continue
-            key = []
-            for name in by:
-                value = block.get(schema.index(name), row)
-                if schema[name].type.kind == "ip":
-                    value = format_ip(value, block.get(schema.index(name) + 1, row)) or ""
-                elif isinstance(value, bytes):
-                    value = value.rstrip(b"\0").decode("utf-8", "replace")
-                key.append(value)
-            first = ts if first is None else min(first, ts)
-            cell, rtts, seen = cells.setdefault(
-                (ts // window * window if window else 0, tuple(key)), (Cell(), [], [])
-            )
-            if outcome == 1:
-                cell.ok += 1
-                if retries and notes & 4:
-                    cell.overflow += 1
-                elif retries:
-                    cell.dropped += 1
-                    cell.forward += hint == 1
-                    cell.reverse += hint == 2
-                elif rtt > 0:
-                    rtts.append(rtt)
-                    seen.append(elapsed)
-            else:
-                name = ("timeout", "refused", "unreachable", "reset", "local", "garbled")[outcome - 2]
-                setattr(cell, name, getattr(cell, name) + 1)
-    for (start, key_), (cell, rtts, seen) in sorted(cells.items(), key=lambda item: item[0]):
-        cell.samples = len(rtts)
-        cell.p50, cell.p99, cell.p999 = [_quantile(sorted(rtts), q) for q in (500, 990, 999)]
-        cell.elapsed50, cell.elapsed99 = [_quantile(sorted(seen), q) for q in (500, 990)]
-        yield start if window else first or 0, key_, cell
+        more = next(parts)
+        four = memoryview(raw).cast("I").tolist()
+        return [format_ip(v, more[16 * i : 16 * i + 16]) for i, v in enumerate(four)]
+    if main.code > len(_NUMBERS) or main.count > 1:
+        cut = [raw[i : i + width] for i in range(0, len(raw), width)]
+        if field.type.kind != "text":
+            return cut
+        return [v.rstrip(b"\0").decode("utf-8", "replace") for v in cut]
+    from array import array
 
-
-def _quantile(values: list[int], thousandths: int) -> float:
-    return float(values[max(-(-len(values) * thousandths // 1000), 1) - 1]) if values else nan
+    return array(_NUMBERS[main.code - 1], raw).tolist()

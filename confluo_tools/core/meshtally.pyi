@@ -1,0 +1,38 @@
+from collections.abc import Iterable, Sequence
+from typing import final
+
+from confluo_tools.core.block import Block, Layout, Picks
+
+COUNTERS: tuple[str, ...]
+
+@final
+class MeshTally:
+    layout: Layout
+    window: int
+    probes: int
+    unknown: int
+    crowded: int
+    newest: int
+    oldest: int
+    def __init__(
+        self,
+        layout: Layout,
+        by: Iterable[Iterable[int]],
+        window: int = 0,
+        *,
+        limits: Sequence[int] = (),
+        signature: Sequence[tuple[int, int, int]] = (),
+        most_drops: int = 1048576,
+    ) -> None: ...
+    def update(self, block: Block, picks: Picks | None = None) -> None: ...
+    def windows(self) -> list[int]: ...
+    def groups(self, start: int) -> int: ...
+    def keys(self, start: int) -> list[bytes]: ...
+    def counts(
+        self, start: int, quantiles: tuple[int, ...] = (), unions: Sequence[Iterable[int]] | None = None
+    ) -> tuple[bytes, bytes]: ...
+    def spans(self) -> list[tuple[int, int, int, list[int]]]: ...
+    def pending(self, start: int, targets: Iterable[int]) -> list[tuple[int, int, int, int, int]]: ...
+    def excuse(self, start: int, numbers: Iterable[int]) -> None: ...
+    def pop(self, start: int) -> None: ...
+    def forget_spans(self, before: int) -> None: ...

@@ -1,0 +1,557 @@
+"""Probes tallied by window and group in one pass: counts, and values for quantiles; the definitions are store.mesh's."""
+
+import os
+from libc.math cimport NAN
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
+from c_block cimport BLOCK_ROWS
+from c_mesh cimport (
+    BLAMED, CHUNK, HOST, LIMITS, LOCAL, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
+    N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE,
+    NAMED, OK, PROBES, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window,
+)
+from c_values cimport Values, values_add, values_free, values_merge, values_quantile
+from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
+from confluo_tools.core.groups cimport table_free, table_room
+cimport cython
+
+COUNTERS = ("ok", "dropped", "overflow", "timeout", "refused", "unreachable", "reset", "garbled", "local", "forward",
+            "reverse", "slow", "network_ns", "seen_ns", "above", "above2", "above3", "above4")
+
+cdef uint8_t[8] COUNTER_OF = [0, N_OK, N_TIMEOUT, N_REFUSED, N_UNREACHABLE, N_RESET, N_LOCAL, N_GARBLED]  # by outcome
+
+cdef uint32_t NONE = 0xFFFFFFFFu
+cdef tuple COLUMNS = ("ts", "kind", "outcome", "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst",
+                      "src_ip", "dst_ip", "src_ip6", "dst_ip6")
+cdef tuple WIDTHS = (8, 1, 1, 2, 1, 1, 8, 8, 4, 32, 32, 4, 4, 16, 16)
+
+
+cdef int _grow(void** p, uint64_t* room, uint64_t need, size_t size) noexcept nogil:
+    cdef uint64_t more
+    cdef void* fresh
+    if need <= room[0]:
+        return 0
+    more = max(need, room[0] + room[0] // 2, 64)
+    fresh = realloc(p[0], more * size)
+    if fresh == NULL:
+        return -1
+    memset(<uint8_t*>fresh + room[0] * size, 0, (more - room[0]) * size)
+    p[0], room[0] = fresh, more
+    return 0
+
+
+cdef const uint8_t* _column(Block block, str name, size_t width) except NULL:
+    cdef int i = block.layout.get(name)
+    if i < 0:
+        return zero_bytes(width * BLOCK_ROWS)
+    if block.layout.column[i].width != width:
+        raise ValueError(f"column {name} has another type")
+    return block.col[i]
+
+
+cdef inline int64_t _window_of(int64_t ts, int64_t length) noexcept nogil:
+    cdef int64_t rest = ts % length
+    if rest < 0:
+        rest += length
+    return ts - rest if ts >= INT64_MIN + rest else INT64_MIN
+
+
+cdef inline void _target(const uint8_t* name, uint32_t v4, const uint8_t* v6, uint64_t* key) noexcept nogil:
+    # The name, if there is one, else the address.
+    memset(key, 0, TARGET * 8)
+    memcpy(key, name, NAMED * 8)
+    if (key[0] | key[1] | key[2] | key[3]) == 0:
+        memcpy(key + NAMED, v6, 16)
+        if (key[4] | key[5]) == 0:
+            key[4] = v4
+
+
+@cython.final
+cdef class MeshTally:
+    """Probes by window and by group.
+
+    ``by``: for each part of a key the numbers of its columns (an address has two).  ``window``: ns; 0: one for all.
+    ``limits``: up to 4 round-trip times (ns); above each of them is counted.
+    ``signature``: (from, to, drops) of connection times in ns, for records whose retries nobody knows.
+    ``most_drops``: so many drops of a window are kept for `pending`; the others are counted in ``crowded``.
+    """
+    cdef readonly Layout layout
+    cdef readonly int64_t window
+    cdef readonly uint64_t probes       # rows that were counted
+    cdef readonly uint64_t unknown      # rows without a kind or an outcome
+    cdef readonly uint64_t crowded
+    cdef readonly int64_t newest        # of all probes
+    cdef readonly int64_t oldest
+    cdef uint64_t most_drops
+    cdef Part* part
+    cdef tuple by
+    cdef uint64_t parts
+    cdef uint32_t words
+    cdef uint64_t limit[LIMITS]
+    cdef int limits
+    cdef uint64_t low[SIGNATURE]
+    cdef uint64_t high[SIGNATURE]
+    cdef uint32_t lost[SIGNATURE]
+    cdef int signature
+    cdef Window* windows_
+    cdef uint64_t windows_n
+    cdef uint64_t windows_room
+    cdef uint64_t seed[2]
+    cdef Table targets
+    cdef Span* span
+    cdef uint64_t spans_n
+    cdef uint64_t span_room
+
+    def __cinit__(self):
+        self.part, self.windows_, self.span = NULL, NULL, NULL
+
+    def __init__(self, Layout layout not None, by, int64_t window=0, *, limits=(), signature=(), most_drops=1 << 20):
+        cdef uint64_t room = 0
+        cdef bytes seed = os.urandom(32)
+        if self.part != NULL or self.seed[1]:
+            raise ValueError("is made already")
+        memcpy(self.seed, <const char*>seed, 16)
+        self.seed[1] |= 1
+        memcpy(self.targets.seed, <const char*>seed + 16, 16)
+        self.targets.seed[1] |= 1
+        self.targets.words = TARGET
+        if window < 0 or len(limits) > LIMITS or len(signature) > SIGNATURE:
+            raise ValueError("a window below 0, or too many limits")
+        self.layout, self.window, self.most_drops = layout, window, most_drops
+        self.newest, self.oldest = INT64_MIN, INT64_MAX
+        self.by = tuple([tuple(columns) for columns in by])
+        for columns in self.by:
+            for col in columns:
+                if not 0 <= col < layout.n:
+                    raise ValueError(f"no column {col}")
+                if _grow(<void**>&self.part, &room, self.parts + 1, sizeof(Part)) < 0:
+                    raise MemoryError
+                width = layout.column[<int>col].width
+                self.part[self.parts].col, self.part[self.parts].width = col, width
+                self.part[self.parts].word, self.part[self.parts].words = self.words, (width + 7) // 8
+                self.words += self.part[self.parts].words
+                self.parts += 1
+                if self.words > MOST_WORDS:
+                    raise ValueError("too wide a key")
+        for i, limit in enumerate(limits):
+            self.limit[i] = limit
+        self.limits = len(limits)
+        for i, (low, high, lost) in enumerate(signature):
+            self.low[i], self.high[i], self.lost[i] = low, high, lost
+        self.signature = len(signature)
+
+    def __dealloc__(self):
+        cdef uint64_t i
+        for i in range(self.windows_n):
+            self._clear(&self.windows_[i])
+        free(self.windows_)
+        free(self.part)
+        free(self.span)
+        table_free(&self.targets)
+
+    cdef void _clear(self, Window* w) noexcept nogil:
+        cdef uint64_t i
+        for i in range(w.room):
+            values_free(&w.cell[i].rtt)
+            values_free(&w.cell[i].seen)
+        free(w.cell)
+        free(w.drop)
+        table_free(&w.table)
+        memset(w, 0, sizeof(Window))
+
+    # -- windows, in the order of their starts
+
+    cdef uint64_t _at(self, int64_t start) noexcept nogil:
+        cdef uint64_t low = 0, high = self.windows_n, mid
+        while low < high:
+            mid = (low + high) // 2
+            if self.windows_[mid].start < start:
+                low = mid + 1
+            else:
+                high = mid
+        return low
+
+    cdef Window* _open(self, int64_t ts) noexcept nogil:
+        # The window of a time; NULL without memory.
+        cdef int64_t start = _window_of(ts, self.window) if self.window else 0
+        cdef uint64_t at = self._at(start), i
+        cdef Window* w
+        if at < self.windows_n and self.windows_[at].start == start:
+            return &self.windows_[at]
+        if self.windows_n >= MOST_WINDOWS:
+            return NULL
+        if _grow(<void**>&self.windows_, &self.windows_room, self.windows_n + 1, sizeof(Window)) < 0:
+            return NULL
+        i = self.windows_n
+        while i > at:
+            self.windows_[i] = self.windows_[i - 1]
+            i -= 1
+        self.windows_n += 1
+        w = &self.windows_[at]
+        memset(w, 0, sizeof(Window))
+        w.start = start
+        w.table.seed[0], w.table.seed[1] = self.seed[0], self.seed[1]
+        w.table.words = max(self.words, <uint32_t>1)
+        return w
+
+    cdef Window* _find(self, int64_t start) except NULL:
+        cdef uint64_t at = self._at(start)
+        if at >= self.windows_n or self.windows_[at].start != start:
+            raise KeyError(start)
+        return &self.windows_[at]
+
+    # -- rows
+
+    def update(self, Block block not None, Picks picks=None):
+        """Count the picked rows of a block of ``layout``.  MemoryError: more windows or groups than there is room."""
+        cdef Rows c
+        cdef const uint8_t* p[15]
+        cdef const uint16_t* rows = NULL
+        cdef uint32_t n = block.rows
+        cdef int i, status
+        if block.layout is not self.layout:
+            raise ValueError("a block of another layout")
+        if picks is not None:
+            if picks.rows != block.rows:
+                raise ValueError("picks of another block")
+            rows, n = picks.as_list(), picks.n
+        for i in range(15):
+            p[i] = _column(block, COLUMNS[i], WIDTHS[i])
+        c.ts, c.kind, c.outcome, c.notes = <const int64_t*>p[0], p[1], p[2], <const uint16_t*>p[3]
+        c.retries, c.hint, c.rtt, c.elapsed = p[4], p[5], <const int64_t*>p[6], <const int64_t*>p[7]
+        c.overflows, c.src, c.dst = <const uint32_t*>p[8], p[9], p[10]
+        c.src_ip, c.dst_ip, c.src_ip6, c.dst_ip6 = <const uint32_t*>p[11], <const uint32_t*>p[12], p[13], p[14]
+        with nogil:
+            status = self._update(block.col, &c, rows, n)
+        if status < 0:
+            raise MemoryError
+
+    cdef int _update(self, const uint8_t** col, const Rows* c, const uint16_t* rows, uint32_t n) noexcept nogil:
+        cdef uint32_t row[CHUNK]
+        cdef uint32_t i, r, m, at = 0
+        cdef uint8_t kind
+        cdef int64_t ts, low = 0, newest = self.newest, oldest = self.oldest
+        cdef uint64_t span = 0
+        cdef Window* w = NULL
+        while at < n:
+            # Rows that are probes of one window, up to CHUNK of them.
+            m = 0
+            while at < n and m < CHUNK:
+                r = rows[at] if rows != NULL else at
+                kind = c.kind[r]
+                if kind >= PROBES:
+                    if kind == HOST and c.overflows[r] and self._host(c, r) < 0:
+                        return -1
+                    at += 1
+                    continue
+                if (kind == 0 or c.outcome[r] == 0 or c.outcome[r] > 7) and not (self.signature and c.outcome[r] <= 7):
+                    self.unknown += 1
+                    at += 1
+                    continue
+                ts = c.ts[r]
+                if self.window and <uint64_t>ts - <uint64_t>low >= span:
+                    if m:
+                        break                       # these first
+                    w = self._open(ts)
+                    if w == NULL:
+                        return -1
+                    low, span = w.start, <uint64_t>self.window if w.start > INT64_MIN else 1
+                newest, oldest = max(newest, ts), min(oldest, ts)
+                row[m] = r
+                m += 1
+                at += 1
+            if m == 0:
+                continue
+            if w == NULL:
+                w = self._open(0)
+                if w == NULL:
+                    return -1
+            if self._chunk(w, col, c, row, m) < 0:
+                return -1
+        self.newest, self.oldest = newest, oldest
+        return 0
+
+    cdef int _chunk(self, Window* w, const uint8_t** col, const Rows* c, const uint32_t* row, uint32_t n) noexcept nogil:
+        cdef uint64_t key[CHUNK][MOST_WORDS]
+        cdef uint64_t h[CHUNK]
+        cdef uint32_t cell[CHUNK]
+        cdef uint32_t i, j
+        cdef const Part* p
+        cdef Cell* s
+        cdef Values* v
+        cdef bint far
+        if table_room(&w.table, n) < 0 or _grow(<void**>&w.cell, &w.room, w.table.count + n, sizeof(Cell)) < 0:
+            return -1
+        self.probes += n
+        if self.words == 0:
+            for i in range(n):
+                key[i][0] = 0
+        for j in range(<uint32_t>self.parts):
+            p = &self.part[j]
+            if p.width == 16:                       # names of pods
+                for i in range(n):                  # 16 bytes at once: gcc 12 takes them for aligned
+                    memcpy(&key[i][p.word], col[p.col] + <size_t>row[i] * 16, 8)
+                    memcpy(&key[i][p.word + 1], col[p.col] + <size_t>row[i] * 16 + 8, 8)
+            else:
+                for i in range(n):
+                    key[i][p.word + p.words - 1] = 0
+                    memcpy(&key[i][p.word], col[p.col] + <size_t>row[i] * p.width, p.width)
+        far = w.table.mask >= PREFETCH_FROM
+        if far:
+            for i in range(n):
+                h[i] = hash_words(&w.table, key[i]) >> w.table.shift
+                prefetch(w.table.slots + h[i])
+            for i in range(n):
+                if w.table.slots[h[i]]:
+                    prefetch(w.table.keys + <size_t>(<uint32_t>w.table.slots[h[i]] - 1) * w.table.words)
+        for i in range(n):
+            cell[i] = table_find(&w.table, key[i])
+        if w.table.count * sizeof(Cell) > 1 << 18:
+            for i in range(n):
+                s = &w.cell[cell[i]]
+                prefetch(s)
+                prefetch(<uint8_t*>s + 64)
+                prefetch(<uint8_t*>s + 128)
+            for i in range(n):
+                v = &w.cell[cell[i]].rtt
+                if not v.counted:
+                    prefetch(v.data + v.n)
+                v = &w.cell[cell[i]].seen
+                if not v.counted:
+                    prefetch(v.data + v.n)
+        for i in range(n):
+            if self._row(w, cell[i], c, row[i]) < 0:
+                return -1
+        return 0
+
+    cdef inline int _row(self, Window* w, uint32_t number, const Rows* c, uint32_t r) noexcept nogil:
+        cdef Cell* s = &w.cell[number]
+        cdef uint8_t outcome = c.outcome[r]
+        cdef uint32_t retries = c.retries[r]
+        cdef int64_t rtt = c.rtt[r], elapsed = c.elapsed[r]
+        cdef int k
+        if self.signature:
+            if outcome == 0:
+                outcome = OK if elapsed > 0 or rtt > 0 else 2
+            if outcome == OK and retries == 0:
+                retries = self._guess(elapsed if elapsed > 0 else rtt, s)
+                if rtt <= 0:
+                    rtt = elapsed
+        s.count[COUNTER_OF[outcome]] += 1
+        if outcome != OK:
+            return 0
+        if retries:
+            if c.notes[r] & BLAMED:
+                s.count[N_OVERFLOW] += 1
+                return 0
+            s.count[N_DROPPED] += 1
+            s.count[N_FORWARD] += c.hint[r] == 1
+            s.count[N_REVERSE] += c.hint[r] == 2
+            return self._drop(w, number, c, r, retries)
+        if rtt <= 0:
+            return 0
+        for k in range(self.limits):
+            s.count[N_ABOVE + k] += <uint64_t>rtt > self.limit[k]
+        if values_add(&s.rtt, <uint64_t>rtt) < 0:
+            return -1
+        if elapsed > 0 and (c.kind[r] == 1 or c.kind[r] >= 5 or c.kind[r] == 0):   # payloads and pages take longer
+            s.count[N_NETWORK] += <uint64_t>min(rtt, elapsed)
+            s.count[N_SEEN] += <uint64_t>elapsed
+            return values_add(&s.seen, <uint64_t>elapsed)
+        return 0
+
+    cdef uint32_t _guess(self, int64_t took, Cell* s) noexcept nogil:
+        cdef int k
+        for k in range(self.signature):
+            if self.low[k] <= <uint64_t>took < self.high[k]:
+                if self.lost[k] == 0:
+                    s.count[N_SLOW] += 1
+                return self.lost[k]
+        return 0
+
+    cdef int _drop(self, Window* w, uint32_t cell, const Rows* c, uint32_t r, uint32_t retries) noexcept nogil:
+        cdef uint64_t key[TARGET]
+        cdef Drop* d
+        if w.drops >= self.most_drops:
+            self.crowded += 1
+            return 0
+        if table_room(&self.targets, 1) < 0:
+            return -1
+        if _grow(<void**>&w.drop, &w.drop_room, w.drops + 1, sizeof(Drop)) < 0:
+            return -1
+        _target(c.dst + <size_t>r * 32, c.dst_ip[r], c.dst_ip6 + <size_t>r * 16, key)
+        d = &w.drop[w.drops]
+        w.drops += 1
+        d.ts, d.end = c.ts[r], c.ts[r] + max(c.elapsed[r], <int64_t>0)
+        d.cell, d.retries, d.hint = cell, retries, c.hint[r]
+        d.target = table_find(&self.targets, key)
+        return 0
+
+    cdef int _host(self, const Rows* c, uint32_t r) noexcept nogil:
+        cdef uint64_t key[TARGET]
+        cdef uint8_t none[32]
+        cdef Span* s
+        if table_room(&self.targets, 2) < 0:
+            return -1
+        if _grow(<void**>&self.span, &self.span_room, self.spans_n + 1, sizeof(Span)) < 0:
+            return -1
+        s = &self.span[self.spans_n]
+        self.spans_n += 1
+        s.ts, s.end, s.overflows = c.ts[r], c.ts[r] + max(c.elapsed[r], <int64_t>0), c.overflows[r]
+        _target(c.src + <size_t>r * 32, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
+        s.name = table_find(&self.targets, key)
+        memset(none, 0, 32)
+        _target(none, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
+        s.address = table_find(&self.targets, key) if key[4] | key[5] else NONE
+        return 0
+
+    # -- what was counted
+
+    def windows(self):
+        """Starts of the windows, ascending."""
+        cdef uint64_t i
+        return [self.windows_[i].start for i in range(self.windows_n)]
+
+    def groups(self, int64_t start):
+        """How many groups a window has."""
+        return self._find(start).table.count
+
+    def keys(self, int64_t start):
+        """The key of each group of a window: for each column of ``by``, all its bytes joined in the order of groups."""
+        cdef Window* w = self._find(start)
+        cdef uint64_t j, i
+        cdef Part* p
+        cdef bytearray raw
+        cdef uint8_t* to
+        cdef list out = []
+        for j in range(self.parts):
+            p = &self.part[j]
+            raw = bytearray(w.table.count * p.width)
+            to = <uint8_t*>raw
+            for i in range(w.table.count):
+                memcpy(to + i * p.width, w.table.keys + i * w.table.words + p.word, p.width)
+            out.append(bytes(raw))
+        return out
+
+    def counts(self, int64_t start, quantiles=(), unions=None):
+        """(u64 counters in the order of `COUNTERS`, then the two numbers of values; f64 quantiles) of each group, flat.
+
+        Of round trips, then of what the program saw; nan without values.  ``quantiles`` in millionths.
+        ``unions``: lists of numbers of groups that are taken as one each.
+        """
+        cdef Window* w = self._find(start)
+        cdef Cell sum
+        cdef Cell* s
+        cdef uint64_t i, n = w.table.count, m = len(quantiles)
+        cdef uint64_t k
+        cdef int status = 0
+        cdef bytearray numbers, values
+        cdef uint64_t* to
+        cdef double* q
+        cdef list each
+        if unions is not None:
+            n = len(unions)
+        numbers, values = bytearray(n * (N_ALL + 2) * 8), bytearray(n * m * 16)
+        to, q = <uint64_t*><uint8_t*>numbers, <double*><uint8_t*>values
+        for i in range(n):
+            if unions is None:
+                s = &w.cell[i]
+                self._put(s, to + i * (N_ALL + 2), q + i * 2 * m, quantiles)
+                continue
+            memset(&sum, 0, sizeof(sum))
+            try:
+                for k in unions[i]:
+                    if k >= w.table.count:
+                        raise IndexError(k)
+                    status = self._join(&sum, &w.cell[k])
+                    if status < 0:
+                        raise MemoryError
+                self._put(&sum, to + i * (N_ALL + 2), q + i * 2 * m, quantiles)
+            finally:
+                values_free(&sum.rtt)
+                values_free(&sum.seen)
+        return bytes(numbers), bytes(values)
+
+    cdef int _join(self, Cell* to, const Cell* other) noexcept nogil:
+        cdef int k
+        for k in range(N_ALL):
+            to.count[k] += other.count[k]
+        return -1 if values_merge(&to.rtt, &other.rtt) < 0 or values_merge(&to.seen, &other.seen) < 0 else 0
+
+    cdef int _put(self, Cell* s, uint64_t* to, double* q, tuple quantiles) except -1:
+        cdef uint64_t j = 0, m = len(quantiles)
+        cdef uint32_t millionths
+        memcpy(to, s.count, sizeof(s.count))
+        to[N_ALL], to[N_ALL + 1] = s.rtt.n, s.seen.n
+        for millionths in quantiles:
+            q[j] = values_quantile(&s.rtt, millionths) if s.rtt.n else NAN
+            q[m + j] = values_quantile(&s.seen, millionths) if s.seen.n else NAN
+            j += 1
+        return 0
+
+    # -- drops that the host of the target owns up to
+
+    def spans(self):
+        """[(ts, end, overflows, targets)] that hosts told of."""
+        cdef uint64_t i
+        cdef Span* s
+        out = []
+        for i in range(self.spans_n):
+            s = &self.span[i]
+            out.append((s.ts, s.end, s.overflows, [s.name] if s.address == NONE else [s.name, s.address]))
+        return out
+
+    def pending(self, int64_t start, targets):
+        """[(ts, end, retries, target, number)] of the drops of a window to these targets."""
+        cdef Window* w = self._find(start)
+        cdef uint64_t i
+        cdef set wanted = set(targets)
+        cdef bytearray flag = bytearray(self.targets.count)
+        for t in wanted:
+            if 0 <= t < self.targets.count:
+                flag[t] = 1
+        out = []
+        for i in range(w.drops):
+            if w.drop[i].target < <uint64_t>len(flag) and flag[w.drop[i].target]:
+                out.append((w.drop[i].ts, w.drop[i].end, w.drop[i].retries, w.drop[i].target, i))
+        return out
+
+    def excuse(self, int64_t start, numbers):
+        """These drops of a window were overflows; each can be excused once."""
+        cdef Window* w = self._find(start)
+        cdef uint64_t i
+        cdef Drop* d
+        for i in numbers:
+            if i >= w.drops:
+                raise IndexError(i)
+            d = &w.drop[i]
+            if d.retries == 0:
+                raise ValueError(f"drop {i} is excused already")
+            d.retries = 0
+            w.cell[d.cell].count[N_DROPPED] -= 1
+            w.cell[d.cell].count[N_OVERFLOW] += 1
+            if d.hint == 1:
+                w.cell[d.cell].count[N_FORWARD] -= 1
+            elif d.hint == 2:
+                w.cell[d.cell].count[N_REVERSE] -= 1
+
+    def pop(self, int64_t start):
+        """Forget a window."""
+        cdef Window* w = self._find(start)
+        cdef uint64_t i = w - self.windows_
+        self._clear(w)
+        while i + 1 < self.windows_n:
+            self.windows_[i] = self.windows_[i + 1]
+            i += 1
+        self.windows_n -= 1
+
+    def forget_spans(self, int64_t before):
+        """Forget what hosts told of times up to ``before``."""
+        cdef uint64_t i, n = 0
+        for i in range(self.spans_n):
+            if self.span[i].end > before:
+                self.span[n] = self.span[i]
+                n += 1
+        self.spans_n = n
