@@ -19,6 +19,11 @@ cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
     memcpy(&v, p, 4)
     return bswap32(v)
 
+cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
+    cdef uint64_t v
+    memcpy(&v, p, 8)
+    return bswap64(v)
+
 cdef inline uint64_t be48(const uint8_t* p) noexcept nogil:
     return <uint64_t>be16(p) << 32 | be32(p + 2)
 

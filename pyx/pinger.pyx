@@ -1,0 +1,468 @@
+"""Probes to many targets: connections, datagrams, their time-outs and their records, without the interpreter."""
+
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+from cpython.exc cimport PyErr_CheckSignals
+from c_pinger cimport *
+from c_pinging cimport *
+from c_random cimport Stream, below, draw, seed_stream
+from confluo_tools.core.block cimport Layout, Staging
+cimport cython
+
+cdef extern from "<sys/epoll.h>" nogil:
+    int epoll_create1(int flags)
+    enum: EPOLL_CLOEXEC
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned start, int flags)
+    enum: EFD_CLOEXEC
+    enum: EFD_NONBLOCK
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t write(int fd, const void* data, size_t n)
+
+cdef enum:
+    MOST_PEERS = 65536
+    MOST_GROUPS = 16                    # of sockets: classes of service, IPv4 and IPv6
+
+MIN_INTERVAL = 10 * SECOND              # between two probes of a pair
+MAX_PAYLOAD = MOST_BYTES
+MAX_RATE = 2000                         # probes a second of all peers together
+MAX_TARGET_RATE = 2                     # and of one address
+MAX_TIMEOUT = 60 * SECOND
+TIMEOUTS = {TCP: 9 * SECOND, ECHO: 10 * SECOND, UDP: 3 * SECOND, ICMP: 3 * SECOND}
+KINDS = {"tcp": TCP, "echo": ECHO, "udp": UDP, "icmp": ICMP}
+COUNTS = ("probes", "ok", "timeout", "refused", "unreachable", "reset", "local", "garbled", "retried", "skipped",
+          "late", "duplicated", "stray")
+_COLUMNS = (("ts", 8), ("kind", 1), ("level", 1), ("outcome", 1), ("notes", 2), ("ip_version", 1), ("proto", 1),
+            ("src_ip", 4), ("src_ip6", 16), ("dst_ip", 4), ("dst_ip6", 16), ("src_port", 2), ("dst_port", 2),
+            ("dscp", 1), ("seq", 4), ("payload", 4), ("retries", 1), ("hint", 1), ("rtt", 8), ("elapsed", 8),
+            ("echo", 8), ("remote", 8), ("errno", 2), ("list", 8), ("src", 32), ("dst", 32), ("src_pod", 16),
+            ("dst_pod", 16), ("src_podset", 16), ("dst_podset", 16), ("src_dc", 16), ("dst_dc", 16))
+
+
+@cython.final
+cdef class Pinger:
+    """Probes peers, each with its own interval, and writes a record of each probe.  For one thread, in the network
+    namespace that the thread is in when it calls `add` and `run`.
+
+    ``layout``: of the schema probe.  ``src``, ``pod``, ``podset``, ``dc``: our own names.  ``source``: our address to
+    send from, for peers of its version.  ``inflight``: probes that may be out at once.  ``jitter``: share of the
+    interval by which a probe may come later, at random.  ``stamps``: let the kernel stamp datagrams when they go, too.
+    ``ports``: source ports of datagrams.  ``lab``: without the limits on intervals and rates; every record says so.
+    """
+
+    cdef readonly Layout layout
+    cdef Engine e
+    cdef double planned                 # probes a second
+    cdef int at[COLS]
+    cdef dict known, targets, groups, planned_at, before
+
+    def __cinit__(self, Layout layout not None, *, uint64_t seed=0, str src="", str pod="", str podset="", str dc="",
+                  source=None, uint32_t inflight=4096, double jitter=0.03, bint stamps=True, uint32_t ports=16,
+                  bint lab=False):
+        cdef uint32_t i
+        cdef Stream bytes_of
+        self.e.ep = self.e.wake_fd = -1
+        if not 1 <= inflight <= 1 << 20 or not 0 <= jitter <= 1 or not 1 <= ports <= 64:
+            raise ValueError("out of range")
+        self.layout, self.e.lab, self.e.stamps, self.e.ports, self.e.capacity = layout, lab, stamps, ports, inflight
+        self.e.jitter_share = <int64_t>(jitter * 65536)
+        self.e.slow_share = 65536
+        for i, (name, width) in enumerate(_COLUMNS):
+            self.at[i] = layout.index(name)
+            if layout.column[self.at[i]].width != width:
+                raise ValueError(f"column '{name}' has another width")
+        _name(self.e.us.name, 32, src)
+        _name(self.e.us.pod, 16, pod)
+        _name(self.e.us.podset, 16, podset)
+        _name(self.e.us.dc, 16, dc)
+        for one in (source if isinstance(source, tuple) else (source,)) if source else ():
+            if len(one) == 4:
+                address_set(&self.e.source4, 4, <const uint8_t*><const char*><bytes>one, 0, 0)
+            elif len(one) == 16:
+                address_set(&self.e.source6, 6, <const uint8_t*><const char*><bytes>one, 0, 0)
+            else:
+                raise ValueError("an address has 4 or 16 bytes")
+        self.e.port_low, self.e.port_span = _ports()
+        self.e.probe = <Probe*>calloc(inflight, sizeof(Probe))
+        self.e.free_slot = <uint32_t*>calloc(inflight, 4)
+        self.e.wheel = <Wheel*>calloc(1, sizeof(Wheel))
+        self.e.letters = <Letters*>calloc(1, sizeof(Letters))
+        self.e.pattern = <uint8_t*>malloc(MOST_BYTES)
+        self.e.scratch = <uint8_t*>malloc(MOST_BYTES)
+        self.e.events = <Event*>calloc(EVENTS, sizeof(Event))
+        self.e.wire = <Wire**>calloc(MOST_GROUPS * ports, sizeof(void*))
+        if (self.e.probe == NULL or self.e.free_slot == NULL or self.e.wheel == NULL or self.e.letters == NULL
+                or self.e.pattern == NULL or self.e.scratch == NULL or self.e.events == NULL or self.e.wire == NULL):
+            raise MemoryError
+        for i in range(inflight):
+            self.e.free_slot[i] = i
+            self.e.probe[i].fd = -1
+        self.e.free_n = inflight
+        seed_stream(&self.e.random, seed, 1)
+        seed_stream(&bytes_of, seed, 2)
+        for i in range(<uint32_t>(MOST_BYTES // 8)):
+            (<uint64_t*>self.e.pattern)[i] = draw(&bytes_of)
+        self.known, self.targets, self.groups, self.planned_at, self.before = {}, {}, {}, {}, {}
+        self.e.ep = epoll_create1(EPOLL_CLOEXEC)
+        self.e.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.e.ep < 0 or self.e.wake_fd < 0 or watch_fd(self.e.ep, EPOLL_CTL_ADD, self.e.wake_fd, EPOLLIN, WAKE):
+            raise OSError(errno, "no epoll")
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.e.peer != NULL:
+            self._forget()
+        if self.e.probe != NULL:
+            for i in range(self.e.capacity):
+                if self.e.probe[i].fd >= 0:
+                    close(self.e.probe[i].fd)
+                if self.e.probe[i].state != FREE:
+                    let_go(self.e.probe[i].peer)
+        for i in range(self.e.n_wires):
+            close(self.e.wire[i].fd)
+            free(self.e.wire[i])
+        for i in range(2):
+            if (self.e.ep, self.e.wake_fd)[i] >= 0:
+                close((self.e.ep, self.e.wake_fd)[i])
+        free(self.e.probe)
+        free(self.e.free_slot)
+        free(self.e.peer)
+        free(self.e.heap)
+        free(self.e.target)
+        free(self.e.wire)
+        free(self.e.letters)
+        free(self.e.pattern)
+        free(self.e.scratch)
+        free(self.e.wheel)
+        free(self.e.events)
+
+    # -- whom to probe
+
+    def add(self, bytes address not None, uint16_t port, int kind, *, int64_t interval=10_000_000_000,
+            int64_t timeout=0, uint32_t payload=0, int dscp=0, int level=5, uint64_t count=0, int64_t after=-1,
+            str name="", str pod="", str podset="", str dc="", uint32_t scope=0):
+        """Probe this peer every ``interval`` ns from now on, ``count`` times (0: until `clear`).
+
+        ``kind``: of `KINDS`.  ``timeout``: ns, 0: as `TIMEOUTS` says; it may be longer than the interval.
+        ``after``: ns until the first probe, -1: somewhere in the interval, spread evenly over all peers.  A pair that
+        was there before `clear` keeps its time and its numbers.  ``scope``: interface of a link-local address.
+
+        Raises ValueError when it is there already or a limit is exceeded, OSError when there are no sockets for it.
+        """
+        cdef Peer* p
+        cdef uint32_t i, most
+        cdef int version = 4 if len(address) == 4 else 6
+        cdef int64_t now = ping_now()
+        if len(address) not in (4, 16):
+            raise ValueError("an address has 4 or 16 bytes")
+        if kind not in TIMEOUTS:
+            raise ValueError(f"no kind of probe {kind}")
+        if kind == ICMP:
+            port = 0
+        elif port == 0:
+            raise ValueError("port 0")
+        if not 0 <= dscp < 64:
+            raise ValueError(f"DSCP {dscp} is not below 64")
+        if interval < 0 or interval > 1 << 60 or (interval < MIN_INTERVAL and not self.e.lab):
+            raise ValueError(f"an interval of {interval / 1e9:g} s: at least {MIN_INTERVAL // SECOND} s are between "
+                             f"two probes of a pair")
+        if timeout == 0:
+            timeout = TIMEOUTS[kind]
+        if not 0 < timeout <= MAX_TIMEOUT:
+            raise ValueError(f"a time-out of {timeout / 1e9:g} s: at most {MAX_TIMEOUT // SECOND} s")
+        most = MOST_BYTES if kind < UDP else 65507 if kind == UDP else 65499
+        if payload > most:
+            raise ValueError(f"a payload of {payload} bytes: at most {most}")
+        if kind == ECHO and payload == 0:
+            raise ValueError("an echo needs a payload")
+        if kind == TCP:
+            payload = 0
+        elif kind >= UDP:
+            payload = max(payload, <uint32_t>HEAD)
+        key = (address, port, kind, dscp, scope)
+        if key in self.known:
+            raise ValueError("the peer is there already")
+        if self.e.n_peers >= MOST_PEERS:
+            raise ValueError(f"more than {MOST_PEERS} peers")
+        rate = 1e9 / interval if interval else 0.0
+        there = self.planned_at.get(address, 0.0)
+        if not self.e.lab:
+            if self.planned + rate > MAX_RATE:
+                raise ValueError(f"more than {MAX_RATE} probes a second")
+            if there + rate > MAX_TARGET_RATE + 1e-9:
+                raise ValueError(f"more than {MAX_TARGET_RATE} probes a second to one address")
+        wire = self._group(version == 6, kind == ICMP, dscp) if kind >= UDP else 0
+        self._make_room()
+        p = <Peer*>calloc(1, sizeof(Peer))
+        if p == NULL:
+            raise MemoryError
+        try:
+            _name(p.where.name, 32, name)
+            _name(p.where.pod, 16, pod)
+            _name(p.where.podset, 16, podset)
+            _name(p.where.dc, 16, dc)
+        except ValueError:
+            free(p)
+            raise
+        address_set(&p.to, version, <const uint8_t*><const char*>address, port, scope)
+        if way_to(&p.to, &self.e.source4 if version == 4 else &self.e.source6, &p.self) < 0:
+            address_set(&p.self, version, ZEROS, 0, 0)
+        p.kind, p.level, p.dscp, p.wire = <uint8_t>kind, <uint8_t>level, <uint8_t>dscp, <uint16_t>wire
+        p.interval, p.timeout, p.payload, p.left, p.counted = interval, timeout, payload, count, count > 0
+        p.port_at = <uint32_t>below(&self.e.random, self.e.port_span)
+        p.port_step = _step(self.e.port_span, <uint32_t>below(&self.e.random, self.e.port_span))
+        p.target = self._target(address)
+        self.e.serial += 1
+        p.serial, p.index = self.e.serial, self.e.n_peers
+        earlier = self.before.pop(key, None)
+        if after < 0:
+            # The golden ratio's multiples are spread evenly, however many there will be.
+            share = <double>(self.e.serial * <uint64_t>0x9E3779B97F4A7C15u >> 11) / 2.0 ** 53
+            after = <int64_t>(<double>interval * share)
+        p.due = now + after
+        if earlier is not None:
+            sent_at, p.seq, p.port_at, p.port_step, span = earlier
+            if span != self.e.port_span:
+                p.port_at, p.port_step = 0, 1
+            if sent_at + interval > now:
+                p.due = sent_at + interval
+            p.sent_at = sent_at
+        self.e.peer[self.e.n_peers] = p
+        self.e.n_peers += 1
+        self.known[key] = p.index
+        self.planned_at[address] = there + rate
+        self.planned += rate
+        self._set_gap()
+        i = self.e.scheduled
+        self.e.heap[i] = p
+        self.e.scheduled += 1
+        heap_rise(self.e.heap, i)
+        return p.index
+
+    def clear(self):
+        """Forget all peers.  Probes that are out still end, and have their records."""
+        cdef Peer* p
+        cdef int64_t now = ping_now()
+        self.before = {key: what for key, what in self.before.items() if what[0] + MAX_TIMEOUT > now}
+        for key, index in self.known.items():
+            p = self.e.peer[<uint32_t>index]
+            if p.sent_at and len(self.before) < 2 * MOST_PEERS:
+                self.before[key] = p.sent_at, p.seq, p.port_at, p.port_step, self.e.port_span
+        self._forget()
+        self.known, self.targets, self.planned_at = {}, {}, {}
+        self.planned, self.e.n_targets, self.e.n_peers, self.e.scheduled = 0, 0, 0, 0
+        self._set_gap()
+
+    cdef void _forget(self) noexcept nogil:
+        cdef uint32_t i
+        for i in range(self.e.n_peers):
+            self.e.peer[i].gone = 1
+            if not self.e.peer[i].flying:
+                free(self.e.peer[i])
+        self.e.n_peers = 0
+
+    cdef void _set_gap(self):
+        # After a pause everybody is due at once: they go at twice the planned rate then, not all together.
+        self.e.gap = 0 if self.e.lab or self.planned == 0 else <int64_t>(5e8 / self.planned)
+
+    cdef int _make_room(self) except -1:
+        cdef uint32_t n = max(self.e.heap_room * 2, <uint32_t>64)
+        cdef Peer** more
+        cdef int i
+        if self.e.n_peers < self.e.heap_room:
+            return 0
+        for i in range(2):
+            more = <Peer**>calloc(n, sizeof(void*))
+            if more == NULL:
+                raise MemoryError
+            if self.e.heap_room:
+                memcpy(more, self.e.peer if i else self.e.heap, self.e.heap_room * sizeof(void*))
+            if i:
+                free(self.e.peer)
+                self.e.peer = more
+            else:
+                free(self.e.heap)
+                self.e.heap = more
+        self.e.heap_room = n
+        return 0
+
+    cdef uint32_t _target(self, bytes address) except? 0xFFFFFFFF:
+        cdef Target* more
+        cdef uint32_t n
+        index = self.targets.get(address)
+        if index is not None:
+            return index
+        if self.e.n_targets == self.e.targets_room:
+            n = max(self.e.targets_room * 2, <uint32_t>64)
+            more = <Target*>calloc(n, sizeof(Target))
+            if more == NULL:
+                raise MemoryError
+            if self.e.n_targets:
+                memcpy(more, self.e.target, self.e.n_targets * sizeof(Target))
+            free(self.e.target)
+            self.e.target, self.e.targets_room = more, n
+        self.targets[address] = self.e.n_targets
+        self.e.target[self.e.n_targets].next_at = 0
+        self.e.n_targets += 1
+        return self.e.n_targets - 1
+
+    cdef _group(self, bint six, bint icmp, int dscp):
+        """The first of the sockets for such datagrams."""
+        cdef uint32_t first = self.e.n_wires, i
+        cdef Wire* w
+        cdef int bad
+        key = (six, icmp, dscp)
+        if key in self.groups:
+            return self.groups[key]
+        if self.e.n_groups >= MOST_GROUPS:
+            raise ValueError(f"datagrams of more than {MOST_GROUPS} classes")
+        for i in range(1 if icmp else self.e.ports):
+            w = <Wire*>malloc(sizeof(Wire))
+            if w == NULL:
+                raise MemoryError
+            bad = wire_open(w, six, icmp, dscp, self.e.stamps, &self.e.source6 if six else &self.e.source4)
+            if bad == 0:
+                bad = watch_fd(self.e.ep, EPOLL_CTL_ADD, w.fd, EPOLLIN, WIRES | (first + i))
+                if bad:
+                    close(w.fd)
+            if bad:
+                free(w)
+                while self.e.n_wires > first:
+                    self.e.n_wires -= 1
+                    close(self.e.wire[self.e.n_wires].fd)
+                    free(self.e.wire[self.e.n_wires])
+                raise OSError(-bad, "no socket for datagrams")
+            self.e.wire[first + i] = w
+            self.e.n_wires += 1
+        self.e.n_groups += 1
+        self.groups[key] = first
+        return first
+
+    # -- how it is going
+
+    @property
+    def lab(self):
+        """Whether there are no limits."""
+        return bool(self.e.lab)
+
+    @property
+    def list(self):
+        """Version of the pinglist, for the records."""
+        return self.e.version
+
+    @list.setter
+    def list(self, uint64_t version):
+        self.e.version = version
+
+    @property
+    def token(self):
+        """What the targets' responders know us by."""
+        return self.e.token
+
+    @token.setter
+    def token(self, uint64_t token):
+        self.e.token = token
+
+    @property
+    def peers(self):
+        """How many there are."""
+        return self.e.n_peers
+
+    @property
+    def active(self):
+        """Whether a probe is out or will be sent."""
+        return self.e.scheduled > 0 or self.e.flying > 0
+
+    @property
+    def inflight(self):
+        """Probes that are out."""
+        return self.e.flying
+
+    @property
+    def rate(self):
+        """Probes a second, as planned."""
+        return self.planned
+
+    @property
+    def slow(self):
+        """How many times longer than planned the intervals are."""
+        return self.e.slow_share / 65536.0
+
+    @slow.setter
+    def slow(self, double times):
+        if not 1 <= times <= 1024:
+            raise ValueError("from 1 to 1024")
+        self.e.slow_share = <int64_t>(times * 65536)
+
+    @property
+    def counts(self):
+        """What happened so far, by the names of `COUNTS`."""
+        return {name: self.e.count[i] for i, name in enumerate(COUNTS)}
+
+    def stop(self):
+        """Let `run` return, or the next one.  May be called from any thread and from signal handlers."""
+        cdef uint64_t one = 1
+        write(self.e.wake_fd, &one, 8)
+
+    # -- probing
+
+    def run(self, Staging block not None, int64_t until, uint32_t least=0):
+        """Probe until ``until`` (ns of the monotonic clock), the block is full, ``least`` rows were added, nothing is
+        left to be done or `stop` was called.  Rows are added after those in the block, which must be as the last
+        `run` or `clear` has left it.  Returns how many.
+        """
+        cdef int i, state = AGAIN
+        cdef uint32_t start = block.rows
+        if block.layout is not self.layout:
+            raise ValueError("a block of another layout")
+        for i in range(<int>COLS):
+            self.e.col[i] = block.out[self.at[i]]
+        self.e.row, self.e.room = start, block.capacity
+        if least and least < self.e.room - start:
+            self.e.room = start + least
+        try:
+            while state == AGAIN:
+                with nogil:
+                    state = work(&self.e, until)
+                block.set_rows(self.e.row)
+                PyErr_CheckSignals()
+        finally:
+            block.set_rows(self.e.row)
+        return self.e.row - start
+
+
+cdef const uint8_t* ZEROS = <const uint8_t*>"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+
+
+cdef int _name(uint8_t* to, size_t room, str text) except -1:
+    cdef bytes data = text.encode("utf-8", "surrogateescape")
+    if <size_t>len(data) > room:
+        raise ValueError(f"the name '{text[:60]}' is longer than {room} bytes")
+    memcpy(to, <const char*>data, len(data))
+    return 0
+
+
+cdef _ports():
+    """The first of this network's source ports, and how many there are."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", "rb") as file:
+            low, high = map(int, file.read(64).split())
+    except (OSError, ValueError):
+        low, high = 32768, 60999
+    return (low, high - low + 1) if 0 < low <= high < 65536 else (32768, 28232)
+
+
+cdef uint32_t _step(uint32_t span, uint32_t n) noexcept:
+    # A step that visits all ports before it comes to one again, and is not the same for all peers.
+    cdef uint32_t a, b, t
+    n = max(n, <uint32_t>1)
+    while True:
+        a, b = span, n % span if span > 1 else 1
+        while b:
+            t = a % b
+            a, b = b, t
+        if a == 1:
+            return n
+        n += 1

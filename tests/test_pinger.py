@@ -1,0 +1,109 @@
+"""The probe loop against servers that are not ours, on loopback."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+from ping_lab import ECHO, MAGIC, MS, SCHEMA, SECOND, TCP, UDP, Targets, packed, pinger, probe
+
+from confluo_tools.core.block import Staging
+
+
+def test_a_connection_is_a_record() -> None:
+    with Targets() as target:
+        p = pinger(src="me", pod="p01", podset="ps1", dc="east")
+        p.list = 77
+        where = {"name": "you", "pod": "p02", "podset": "ps2", "dc": "west"}
+        p.add(target.address, target.port, TCP, interval=MS, count=20, after=0, level=2, **where)
+        before = time.time_ns()
+        found = probe(p)
+        after = time.time_ns()
+    assert len(found) == 20
+    for r in found:
+        assert (r["kind"], r["level"], r["outcome"], r["notes"]) == ("tcp", "dc", "ok", {"lab"})
+        assert (r["ip_version"], r["proto"]) == (4, "tcp")
+        assert (r["src_ip"], r["dst_ip"], r["dst_port"]) == (0x7F000001, 0x7F000001, target.port)
+        assert before <= r["ts"] <= after
+        assert 0 < r["rtt"] <= r["elapsed"] + 1000
+        assert (r["retries"], r["hint"], r["errno"], r["echo"], r["payload"], r["list"]) == (0, 0, 0, 0, 0, 77)
+        assert (r["src"], r["src_pod"], r["src_podset"], r["src_dc"]) == ("me", "p01", "ps1", "east")
+        assert (r["dst"], r["dst_pod"], r["dst_podset"], r["dst_dc"]) == ("you", "p02", "ps2", "west")
+    assert [r["seq"] for r in found] == list(range(1, 21))
+    assert len({r["src_port"] for r in found}) == 20
+    assert p.counts["probes"] == p.counts["ok"] == 20
+    assert not p.active
+
+
+@pytest.mark.parametrize("size", [1, 1000, 65536])
+def test_a_payload_comes_back(size: int) -> None:
+    with Targets() as target:
+        p = pinger()
+        p.add(target.address, target.port, ECHO, interval=MS, count=5, payload=size)
+        found = probe(p)
+    assert [(r["outcome"], r["payload"]) for r in found] == [("ok", size)] * 5
+    assert all(r["echo"] > 0 and r["rtt"] > 0 for r in found)
+
+
+@pytest.mark.parametrize("size", [0, 48, 1000, 65507])
+def test_a_datagram_comes_back(size: int) -> None:
+    with Targets() as target:
+        p = pinger()
+        p.token = 0xDEADBEEF01020304
+        p.add(target.address, target.port, UDP, interval=MS, count=40, payload=size)
+        found = probe(p)
+    size = max(size, 48)
+    assert [(r["outcome"], r["payload"], r["proto"]) for r in found] == [("ok", size, "udp")] * 40
+    assert sorted(r["seq"] for r in found) == list(range(1, 41))
+    assert len({r["src_port"] for r in found}) == 16
+    for number, (sender, data) in enumerate(target.seen, 1):
+        magic, flags, token, seq, _, t1, t2, t3 = struct.unpack(">4sIQIIQQQ", data[:48])
+        assert (magic, flags, token, seq, t2, t3, len(data)) == (MAGIC, 0, 0xDEADBEEF01020304, number, 0, 0, size)
+        mine = next(r for r in found if r["seq"] == seq)
+        assert (mine["src_port"], mine["ts"]) == (sender[1], t1)
+    assert all(0 < r["rtt"] <= r["elapsed"] + MS for r in found)
+
+
+def test_what_failed_has_no_rtt() -> None:
+    with Targets() as target:
+        port = target.port
+    p = pinger()
+    for kind in (TCP, UDP):
+        p.add(packed("127.0.0.1"), port, kind, interval=MS, count=3)
+    found = probe(p)
+    assert len(found) == 6
+    assert {(r["outcome"], r["rtt"], r["errno"]) for r in found} == {("refused", 0, 111)}
+
+
+def test_limits_are_refused() -> None:
+    p = pinger(lab=False)
+    here = packed("127.0.0.1")
+    with pytest.raises(ValueError, match="at least 10 s"):
+        p.add(here, 80, TCP, interval=10 * SECOND - 1)
+    with pytest.raises(ValueError, match="at most 65536"):
+        p.add(here, 80, ECHO, payload=65537)
+    p.add(here, 80, TCP)
+    with pytest.raises(ValueError, match="already"):
+        p.add(here, 80, TCP)
+    for port in range(81, 100):
+        p.add(here, port, TCP)
+    with pytest.raises(ValueError, match="one address"):
+        p.add(here, 100, TCP)
+    for i in range(19980):
+        p.add((10 << 24 | i).to_bytes(4, "big"), 80, TCP)
+    with pytest.raises(ValueError, match="2000 probes a second"):
+        p.add(packed("10.255.0.1"), 80, TCP)
+    assert p.peers == 20000
+    p.clear()
+    assert (p.peers, p.active, p.rate) == (0, False, 0.0)
+
+
+def test_run_returns_in_time_and_when_it_is_stopped() -> None:
+    p = pinger()
+    block = Staging(SCHEMA.layout, 16)
+    begun = time.monotonic_ns()
+    assert p.run(block, begun + 50 * MS) == 0
+    assert time.monotonic_ns() - begun >= 50 * MS
+    p.stop()
+    assert p.run(block, time.monotonic_ns() + 100 * SECOND) == 0  # it would take too long otherwise
