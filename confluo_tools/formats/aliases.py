@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from confluo_tools.algo.topology import PLAIN
 from confluo_tools.errors import FormatError
+from confluo_tools.formats.stream import read_whole
 from confluo_tools.formats.topology import read_number
 
 MAX_BYTES = 64 << 20
@@ -19,13 +20,7 @@ def read_aliases(path: str, known: Mapping[str, int] | None = None) -> tuple[dic
     The number of a switch is the one that ``known`` has for its name, a number below 2^24 that stands instead of a
     name, or that of its first address in the file.  Raises FormatError, with the line.
     """
-    try:
-        with open(path, "rb") as f:
-            data = f.read(MAX_BYTES + 1)
-    except OSError as e:
-        raise FormatError(e.strerror or str(e), where=path) from None
-    if len(data) > MAX_BYTES:
-        raise FormatError(f"is larger than {MAX_BYTES >> 20} MiB: no aliases", where=path)
+    data = read_whole(path, MAX_BYTES, "aliases")
     numbers = dict(known or {})
     alias: dict[int, int] = {}
     names: dict[int, str] = {}

@@ -8,6 +8,7 @@ from typing import Any
 from confluo_tools import units
 from confluo_tools.algo.fleet import MOST_SERVERS, PORT, Fleet, Server, make_fleet, make_grid
 from confluo_tools.errors import FormatError
+from confluo_tools.formats.stream import read_whole
 
 MAX_BYTES = 256 << 20
 _KEYS = {"port", "dcs", "grid", "services", "vips"}
@@ -19,14 +20,7 @@ __all__ = ["Fleet", "Server", "address_port", "canonical", "read_fleet"]
 
 def read_fleet(path: str) -> Fleet:
     """The fleet that a file describes.  Raises FormatError, with the line where that is known."""
-    try:
-        with open(path, "rb") as f:
-            data = f.read(MAX_BYTES + 1)
-    except OSError as e:
-        raise FormatError(e.strerror or str(e), where=path) from None
-    if len(data) > MAX_BYTES:
-        raise FormatError(f"is larger than {MAX_BYTES >> 20} MiB: no topology", where=path)
-    return parse_fleet(data, path)
+    return parse_fleet(read_whole(path, MAX_BYTES, "topology"), path)
 
 
 def parse_fleet(data: bytes, path: str) -> Fleet:

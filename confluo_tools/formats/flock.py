@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from confluo_tools.algo.topology import ZERO
-from confluo_tools.errors import FormatError
 from confluo_tools.formats.reader import Reader, Warn
 
 if TYPE_CHECKING:
@@ -44,19 +43,6 @@ class FlockReader(Reader):
         self.failed: set[tuple[int, int]] = set()
         self.bad_lines = 0
 
-    def _lines(self) -> Iterator[bytes]:
-        rest = b""
-        while piece := self.stream.some():
-            lines = (rest + piece if rest else piece).split(b"\n")
-            rest = lines.pop()
-            if len(rest) > LONGEST:
-                raise FormatError(f"has a line of more than {LONGEST >> 20} MiB", where=self.name)
-            yield from lines
-        if rest:
-            yield rest
-        if self.stream.damage:
-            self.warn(self.stream.damage)
-
     def blocks(self) -> Iterator[Block]:
         flows = _Flows()
         number = 0
@@ -64,7 +50,7 @@ class FlockReader(Reader):
         ends: list[int] | None = None
         start = 0
         snap: list[bytes] | None = None
-        for number, line in enumerate(self._lines(), 1):
+        for number, line in enumerate(self.stream.lines(LONGEST), 1):
             try:
                 if line.startswith(b"SS "):
                     if ends is None:
@@ -95,6 +81,8 @@ class FlockReader(Reader):
                 self._complain(number, line)
             if flows.rows >= ROWS:
                 yield flows.block()
+        if self.stream.damage:
+            self.warn(self.stream.damage)
         try:
             if ends is not None:
                 flows.add(ends, start, path, snap, self.failed)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from confluo_tools.errors import FormatError
 from confluo_tools.formats.unzip import LONGEST_MAGIC, Damage, compression, plain
 
 CHUNK = 1 << 18  # bytes asked of the system at a time
@@ -87,6 +88,18 @@ class ByteStream:
             self._ended = not data
         self.offset += len(data)
         return data
+
+    def lines(self, longest: int) -> Iterator[bytes]:
+        """The lines without their ends.  Raises FormatError for one of more than ``longest`` bytes (whole MiB)."""
+        rest = b""
+        while piece := self.some():
+            lines = (rest + piece if rest else piece).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > longest:
+                raise FormatError(f"has a line of more than {longest >> 20} MiB", where=self.name)
+            yield from lines
+        if rest:
+            yield rest
 
     def read(self, n: int) -> bytes:
         """``n`` bytes; fewer only at the end."""
@@ -174,6 +187,18 @@ def open_bytes(path: str) -> ByteStream:
     if path == "-":
         return ByteStream(0, "standard input", close=False)
     return ByteStream(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+
+def read_whole(path: str, most: int, what: str) -> bytes:
+    """A small file.  Raises FormatError; larger than ``most`` bytes, it is "no ``what``"."""
+    try:
+        with open(path, "rb") as f:
+            data = f.read(most + 1)
+    except OSError as e:
+        raise FormatError(e.strerror or str(e), where=path) from None
+    if len(data) > most:
+        raise FormatError(f"is larger than {most >> 20} MiB: no {what}", where=path)
+    return data
 
 
 def sniff(stream: ByteStream, n: int) -> bytes:

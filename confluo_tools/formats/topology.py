@@ -23,6 +23,7 @@ from confluo_tools.algo.topology import (
     make_topology,
 )  # fmt: skip
 from confluo_tools.errors import FormatError
+from confluo_tools.formats.stream import read_whole
 from confluo_tools.schema.types import fold6
 from confluo_tools.units import try_ip4, try_ip6
 
@@ -54,13 +55,7 @@ def read_number(word: str) -> int | None:
 
 def read_topology(path: str) -> Topology:
     """The network that a file describes.  Raises FormatError, with the line where that is known."""
-    try:
-        with open(path, "rb") as f:
-            data = f.read(MAX_BYTES + 1)
-    except OSError as e:
-        raise FormatError(e.strerror or str(e), where=path) from None
-    if len(data) > MAX_BYTES:
-        raise FormatError(f"is larger than {MAX_BYTES >> 20} MiB: no topology", where=path)
+    data = read_whole(path, MAX_BYTES, "topology")
     try:
         text = data.decode()
     except UnicodeDecodeError:

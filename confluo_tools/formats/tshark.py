@@ -44,22 +44,10 @@ class TsharkReader(Reader):
         self._hops: dict[Key, dict[int, int]] = {}
         self.bad_lines = 0
 
-    def _lines(self) -> Iterator[str]:
-        rest = b""
-        while piece := self.stream.some():
-            lines = (rest + piece if rest else piece).split(b"\n")
-            rest = lines.pop()
-            if len(rest) > LONGEST:
-                raise FormatError(f"has a line of more than {LONGEST >> 20} MiB", where=self.name)
-            for line in lines:
-                yield line.decode("ascii", "replace").rstrip("\r")
-        if rest:
-            yield rest.decode("ascii", "replace")
-
     def blocks(self) -> Iterator[Block]:
         from confluo_tools.formats.build import blocks_of
 
-        lines = self._lines()
+        lines = (line.decode("ascii", "replace").rstrip("\r") for line in self.stream.lines(LONGEST))
         place = {name: i for i, name in enumerate(next(lines, "").split("\t"))}
         missing = [name for name in NEEDED if name not in place]
         if missing:

@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.formats.stream import read_whole
 from confluo_tools.units import try_ip4, try_ip6
 
 MAX_BYTES = 64 << 20
@@ -71,13 +72,9 @@ class FileLookup:
         self._vips = vips
         self._to: dict[tuple[bytes, int, bytes, int], End | None] = {}
         self._answers: deque[tuple[object, End | None]] = deque()
-        try:
-            with open(path, "rb") as f:
-                data = f.read(MAX_BYTES + 1)
-        except OSError as e:
-            raise FormatError(e.strerror or str(e), where=path) from None
-        if len(data) > MAX_BYTES or data.count(b"\n") > MAX_LINES:
-            raise FormatError("is too large for a mapping", where=path)
+        data = read_whole(path, MAX_BYTES, "mapping")
+        if data.count(b"\n") > MAX_LINES:
+            raise FormatError(f"has more than {MAX_LINES:,} lines: no mapping", where=path)
         for number, raw in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             words = raw.split("#")[0].split()
             if words:
