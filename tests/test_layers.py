@@ -46,7 +46,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     "pyarrow": ("formats/",),
     "zstandard": ("sources/", "formats/"),
     "scipy": ("algo/",),
-    "cryptography": ("remote/lists.py", "commands/pingmesh/plan.py"),
+    "cryptography": ("remote/lists.py", "sinks/pinglists.py"),
     "starlette": ("remote/controller.py",),
     "uvicorn": ("remote/controller.py",),
     "prometheus_client": ("remote/controller.py", "sinks/metrics.py"),

@@ -1,0 +1,260 @@
+"""confluo-pingmesh plan: who is to probe whom.  Manual: confluo-pingmesh-plan(1)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.fleet import Fleet
+    from confluo_tools.algo.pinglists import Plan, Probe, Rules
+
+app = cli.command_app(
+    """
+# a list for each server, in a folder that confluo-pingmesh serve gives to agents
+confluo-pingmesh plan topology.yaml -w pinglists/
+
+# signed, so that agents need not trust those who serve them
+confluo-pingmesh plan topology.yaml --sign key.pem -w pinglists/
+
+# SYNs, and payloads in another class of service; at most 200 probes a second from a server
+confluo-pingmesh plan topology.yaml --probe tcp --probe echo,payload=1000,dscp=8,port=8766 --max-rate 200 -w pinglists/
+
+# who probes web1?
+confluo-pingmesh plan topology.yaml | confluo-query - 'dst == web1'
+"""
+)
+
+MOST_YAML = 1_000_000  # pairs in lists of YAML, unless asked for
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def plan(
+    topology: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="The servers: YAML.", show_default=False)],
+    algo: Annotated[
+        str, _option("--algo", metavar="GRAPH", help="mesh, ring:N (the next N of a ring) or full (mesh).")
+    ] = "mesh",
+    unequal: Annotated[
+        str, _option("--unequal", metavar="HOW", help="Pods of different sizes: wrap or skip (wrap).")
+    ] = "wrap",
+    per_podset: Annotated[
+        int, _option("--per-podset", metavar="N", min=0, help="Servers of a podset that probe other DCs and VIPs (2).")
+    ] = 2,
+    probe: Annotated[
+        list[str] | None,
+        _option("--probe", metavar="KIND[,KEY=N]", help="tcp, echo, ...; payload, dscp, port (tcp; repeatable)."),
+    ] = None,
+    interval: Annotated[str, _option("--interval", metavar="TIME", help="Between two probes of a pair (10s).")] = "10s",
+    timeout: Annotated[str, _option("--timeout", metavar="TIME", help="After which a probe has failed (9s).")] = "9s",
+    max_peers: Annotated[
+        int, _option("--max-peers", metavar="N", min=1, help="Refuse longer lists than this (5000).")
+    ] = 5000,
+    max_rate: Annotated[
+        float, _option("--max-rate", metavar="N", min=0, help="Probes/s of a server; its interval grows (no limit).")
+    ] = 0.0,
+    lab: Annotated[bool, _option("--lab", help="Allow intervals below 10s; agents need the same option.")] = False,
+    token: Annotated[
+        str | None, _option("--token", metavar="N", help="What UDP probes carry: hexadecimal, or 'random' (as before).")
+    ] = None,
+    sign: Annotated[str | None, _option("--sign", metavar="KEY", help="Sign lists: a PEM of Ed25519.")] = None,
+    server: Annotated[
+        list[str] | None, _option("--server", metavar="NAME", help="Only pairs of this prober (repeatable).")
+    ] = None,
+    fields: cli.Fields = None,
+    format: Annotated[
+        str | None,
+        _option("-o", "--format", metavar="FORMAT", help="Of lists: yaml or arrow; of pairs: table, tsv, stream, ..."),
+    ] = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    output: Annotated[
+        str | None, _option("-w", "--output", metavar="WHERE", help="Lists into a folder DIR/, or pairs to a file.")
+    ] = None,
+    force: Annotated[bool, _option("--force", help="Overwrite the file; write into a folder of other things.")] = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Make the pinglists of a fleet: all servers of a pod probe each other, server i of a pod server i of all other
+    pods of its data centre, chosen servers those of other data centres.
+    """
+    from confluo_tools.algo.pinglists import Plan
+    from confluo_tools.formats.fleet import read_fleet
+    from confluo_tools.schema import builtin
+
+    if file is not None:
+        config.use_file(file)
+    if fields == "help":
+        print(cli.list_fields(builtin("pinglist")))
+        return cli.OK
+    rules = rules_of(algo, unequal, per_podset, probe or ["tcp"], interval, timeout, max_peers, max_rate, lab)
+    fleet = read_fleet(topology)
+    its = Plan(fleet, rules)
+    try:
+        pairs = its.check()
+    except ValueError as e:
+        hint = "raise --max-peers, or --unequal skip" if rules.graph == "mesh" else "raise --max-peers, or --algo mesh"
+        raise UsageError(str(e), where=topology, hint=hint) from None
+    folder = output is not None and (output.endswith("/") or os.path.isdir(output) or format == "yaml")
+    if not folder:
+        if sign is not None:
+            raise UsageError("pairs are not signed", where="--sign", hint="lists are: -w DIR/")
+        its.token = token_of(token, {})
+        chosen = [named(fleet, name) for name in server or ()] or None
+        names = cli.choose_fields(fields, builtin("pinglist"))
+        fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
+        with cli.output(
+            builtin("pinglist"), fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric,
+            wide=wide, color=color,
+        ) as out:  # fmt: skip
+            from confluo_tools.formats.pingparts import Lists
+
+            lists = Lists(its, "rows")
+            for s in chosen or fleet.servers:
+                block = lists.block(s)
+                if block is not None:
+                    out.write(block)
+        if stats:
+            cli.note(summary(its, pairs))
+        return cli.OK if out.rows else cli.NOTHING
+    if output in (None, "-") or tsv or ndjson or fields is not None or server:
+        raise UsageError("lists are whole files in a folder", where="-w", hint="pairs go to a file or stdout")
+    if format not in (None, "yaml", "arrow"):
+        raise UsageError(f"no format '{format}' for lists", where="-o", hint="there are yaml, arrow")
+    form = format or ("yaml" if pairs <= MOST_YAML else "arrow")
+    return write_lists(its, str(output), form, pairs, token, sign, force, stats)
+
+
+def write_lists(
+    its: Plan, path: str, form: str, pairs: int, token: str | None, sign: str | None, force: bool, stats: bool
+) -> int:
+    """All lists into a folder."""
+    from hashlib import blake2b
+
+    from confluo_tools.formats.pingparts import Lists
+    from confluo_tools.sinks.pinglists import ListFolder, read_key
+
+    key = read_key(sign) if sign is not None else None
+    with ListFolder(path, form, key=key, force=force) as folder:
+        its.token = token_of(token, folder.before)
+        lists = Lists(its, form)
+        servers = [s for s in lists.servers() if s.active]
+        folder.begin([s.name for s in servers], {"token": f"{its.token:016x}"})
+        whole = blake2b(digest_size=8)
+        with cli.Progress("lists", len(servers)) as progress:
+            for done, s in enumerate(servers):
+                data, version = lists.document(s)
+                whole.update(f"{s.name} {version:016x}\n".encode())
+                folder.add(s.name, data)
+                progress.update(done)
+        folder.finish({
+            "version": whole.hexdigest(), "graph": its.rules.graph, "servers": len(servers), "pairs": pairs,
+            "token": f"{its.token:016x}", "signed": key is not None, "format": form,
+        })  # fmt: skip
+    if not pairs:
+        cli.note("nobody has anybody to probe: all lists are empty", where=path)
+    if stats:
+        cli.note(f"{folder.written} lists written, {folder.kept} as they were, {folder.removed} removed", where=path)
+        cli.note(summary(its, pairs))
+    return cli.OK if pairs else cli.NOTHING
+
+
+def summary(its: Plan, pairs: int) -> str:
+    """Sizes and rates of a plan."""
+    counts = [its.count(s) for s in its.fleet.servers if s.active] or [0]
+    rates = [n / (its.interval(n) / 1e9) for n in counts]
+    return (f"{len(counts)} servers, {len(its.fleet.pods)} pods, {pairs} pairs; peers of a server {min(counts)} to "
+            f"{max(counts)}, probes/s {min(rates):.1f} to {max(rates):.1f}, of all {sum(rates):.0f}")  # fmt: skip
+
+
+def rules_of(
+    algo: str, unequal: str, per_podset: int, probes: list[str], interval: str, timeout: str, max_peers: int,
+    max_rate: float, lab: bool,
+) -> Rules:  # fmt: skip
+    """What the options ask for."""
+    from confluo_tools import units
+    from confluo_tools.algo.pinglists import LEAST_INTERVAL, Rules
+
+    graph, _, n = algo.partition(":")
+    ring = n if graph == "ring" and n else "10"
+    if graph not in ("mesh", "ring", "full") or (n and graph != "ring") or not 1 <= decimal(ring) < 1 << 20:
+        raise UsageError(f"no graph '{algo[:60]}'", where="--algo", hint="there are mesh, ring:N, full")
+    if unequal not in ("wrap", "skip"):
+        raise UsageError(f"not '{unequal[:60]}'", where="--unequal", hint="there are wrap, skip")
+    every, late = units.duration(interval), units.duration(timeout)
+    if every < LEAST_INTERVAL and not lab:
+        raise UsageError(f"{interval} is below 10s, the least", where="--interval", hint="--lab lifts that in a lab")
+    if not 1_000_000 <= every <= 86400 * units.SECOND:
+        raise UsageError(f"'{interval}' is not between 1ms and 1d", where="--interval")
+    if not 1_000_000 <= late <= 600 * units.SECOND:
+        raise UsageError(f"'{timeout}' is not between 1ms and 10m", where="--timeout")
+    kinds = tuple(probe_of(text) for text in probes)
+    if len(set(kinds)) < len(kinds):
+        raise UsageError("the same probe twice", where="--probe", hint="give the second another dscp or port")
+    return Rules(graph, int(ring), per_podset, unequal, kinds, every, late, max_peers, max_rate)
+
+
+def decimal(text: str) -> int:
+    """A number of digits; -1 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
+
+
+def probe_of(text: str) -> Probe:
+    """``echo,payload=1000,dscp=8,port=8766``."""
+    from confluo_tools.algo.pinglists import KINDS, MOST_PAYLOAD, Probe
+
+    kind, *words = text.split(",")
+    if kind not in KINDS:
+        raise UsageError(f"no probe '{kind[:60]}'", where="--probe", hint=f"there are {', '.join(KINDS)}")
+    most = {"payload": MOST_PAYLOAD, "dscp": 63, "port": 65535}
+    values = {"payload": 1000 if kind == "echo" else 0}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in most or decimal(value) < 0:
+            raise UsageError(f"'{word[:60]}' is not understood", where="--probe", hint="write echo,payload=1000,dscp=8")
+        if int(value) > most[key]:
+            raise UsageError(f"{key} {value} is above {most[key]}", where="--probe")
+        values[key] = int(value)
+    if kind == "udp" and 0 < values["payload"] < 48:
+        raise UsageError("a udp probe has 48 bytes or more", where="--probe")
+    return Probe(kind, **values)
+
+
+def token_of(text: str | None, before: dict[str, Any]) -> int:
+    """The token that is asked for, else the one of the plan that was there."""
+    if text == "random":
+        from secrets import randbits
+
+        return randbits(64) or 1
+    word = text if text is not None else before.get("token", "0")
+    try:
+        if isinstance(word, str) and 0 <= (value := int(word, 16)) < 1 << 64:
+            return value
+    except ValueError:
+        pass
+    raise UsageError(f"'{str(word)[:60]}' is no number below 2^64", where="--token", hint="write 16 hexadecimal digits")
+
+
+def named(fleet: Fleet, name: str) -> Any:
+    """The server of that name."""
+    if name not in fleet:
+        raise UsageError(f"no server '{name[:60]}'", where="--server")
+    return fleet.server(name)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-pingmesh plan", argv)

@@ -1,0 +1,153 @@
+"""A folder of pinglists: a file for each server, its signature beside it, and plan.json, which says what is the plan's.
+
+A list appears complete or not at all, is left alone when it says the same as before, and goes when its server goes:
+an agent that finds no list stops probing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import BusyError, FormatError, UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+PLAN = "plan.json"
+MOST_PLAN = 256 << 20
+SUFFIXES = {"yaml": ".yaml", "arrow": ".arrow"}
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}\.(yaml|arrow|sig)")
+
+
+class ListFolder:
+    """A context.  ``key``: what lists are signed with.  ``force``: also into a folder of other things.
+
+    ``written``, ``kept``, ``removed`` count lists; ``before`` is what plan.json said.
+    Raises UsageError for a folder that is none of a plan, BusyError while another plan is written into it.
+    """
+
+    def __init__(self, path: str, form: str, *, key: Ed25519PrivateKey | None = None, force: bool = False) -> None:
+        self.path, self.suffix, self.key = path, SUFFIXES[form], key
+        self.written = self.kept = self.removed = 0
+        self._files: list[str] = []
+        os.makedirs(path, exist_ok=True)
+        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BusyError("another plan is being written there", where=path) from None
+            self.before = self._read()
+            if not self.before and os.listdir(path) and not force:
+                hint = "name an empty folder, or --force to write among them"
+                raise UsageError("holds other things than a plan", where=path, hint=hint)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._old = {f for f in self.before.get("files", ()) if isinstance(f, str) and _FILE.fullmatch(f)}
+
+    def _read(self) -> dict[str, Any]:
+        import json
+
+        path = os.path.join(self.path, PLAN)
+        try:
+            with open(path, "rb") as f:
+                data = f.read(MOST_PLAN + 1)
+        except FileNotFoundError:
+            return {}
+        try:
+            found = json.loads(data) if len(data) <= MOST_PLAN else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("files"), list):
+            raise FormatError("is no file of a plan", where=path, hint="remove it, and the lists with it")
+        return found
+
+    def begin(self, servers: Iterable[str], about: dict[str, Any]) -> None:
+        """Say which files will be there, so that none is left over when this is killed."""
+        self._files = []
+        for name in servers:
+            self._files.append(name + self.suffix)
+            if self.key is not None:
+                self._files.append(name + ".sig")
+        self._write({"complete": False, **about, "files": sorted(self._old.union(self._files))})
+
+    def add(self, name: str, data: bytes) -> None:
+        """A server's list."""
+        pieces = [(name + self.suffix, data)]
+        if self.key is not None:
+            pieces.insert(0, (name + ".sig", self.key.sign(data)))
+        new = [piece for piece in pieces if self._there(piece[0]) != piece[1]]
+        for file, content in new:  # all are ready before the first is put in place
+            with open(os.path.join(self.path, f".{file}.new"), "wb") as f:
+                f.write(content)
+        for file, _ in new:
+            os.replace(os.path.join(self.path, f".{file}.new"), os.path.join(self.path, file))
+        if new:
+            self.written += 1
+        else:
+            self.kept += 1
+
+    def _there(self, file: str) -> bytes | None:
+        try:
+            with open(os.path.join(self.path, file), "rb") as f:
+                return f.read()
+        except FileNotFoundError:
+            return None
+
+    def finish(self, about: dict[str, Any]) -> None:
+        """All lists are there: remove those of servers that are gone, and say what the plan is."""
+        for file in sorted(self._old.difference(self._files)):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, file))
+                self.removed += not file.endswith(".sig")
+        self._write({"complete": True, **about, "files": self._files})
+
+    def _write(self, what: dict[str, Any]) -> None:
+        import json
+
+        path = os.path.join(self.path, PLAN)
+        with open(f"{path}.new", "w", encoding="utf-8") as f:
+            json.dump(what, f, indent=1)
+            f.write("\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(f"{path}.new", path)
+
+    def __enter__(self) -> ListFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os.close(self._lock)
+
+
+def read_key(path: str) -> Ed25519PrivateKey:
+    """The private key of Ed25519 in a PEM file.  Raises FormatError, UsageError."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError:
+        hint = "pip install 'confluo-tools[pingmesh]'"
+        raise UsageError("needs the package cryptography", where="--sign", hint=hint) from None
+    try:
+        with open(path, "rb") as f:
+            data = f.read(1 << 16)
+    except OSError as e:
+        raise FormatError(e.strerror or str(e), where=path) from None
+    key: Any
+    try:
+        key = load_pem_private_key(data, None)
+    except (ValueError, TypeError):  # TypeError: it has a pass phrase
+        key = None
+    except Exception as e:  # its own exceptions derive from Exception alone
+        raise FormatError(f"is no private key: {str(e)[:60]}", where=path) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        hint = "make one with openssl genpkey -algorithm ed25519 -out KEY"
+        raise FormatError("is no private key of Ed25519 without a pass phrase", where=path, hint=hint)
+    return key
