@@ -1,9 +1,11 @@
 # Quantiles of one group of values: the values themselves while they are few, then counts by logarithmic bucket
 # (c_sketch.pxd: within 1/256), of the range of buckets that has any.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.math cimport NAN, ceil, sqrt
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
+from c_hash cimport prefetch
 from c_sketch cimport INT_BUCKETS, bucket_u, middle_u, quantile_rank
 
 cdef enum:
@@ -132,10 +134,25 @@ cdef inline uint64_t values_select(uint64_t* v, uint32_t n, uint32_t k) noexcept
             low = j + 1
     return v[k]
 
-cdef inline double values_quantile(Values* v, uint32_t millionths) noexcept nogil:
-    """The value of rank ceil(q n), not of none."""
-    cdef uint64_t rank = quantile_rank(millionths, v.n), seen = 0
+cdef inline double values_quantile(Values* v, uint32_t millionths, int32_t aside) noexcept nogil:
+    """The value of rank ceil(q n), or so many thousandths of a standard deviation of the rank aside; nan: there is none.
+
+    How many of n values are below a quantile is binomial: 1,960 up and down are its interval of 95 %, whatever the
+    values are distributed like.
+    """
+    cdef uint64_t rank, seen = 0
+    cdef double mean, wide
     cdef uint32_t i
+    if v.n == 0:
+        return NAN
+    if aside == 0:
+        rank = quantile_rank(millionths, v.n)
+    else:
+        mean = <double>v.n * millionths / 1e6
+        wide = ceil(mean + aside / 1e3 * sqrt(mean * (1e6 - millionths) / 1e6))
+        if not 1 <= wide <= <double>v.n:
+            return NAN
+        rank = <uint64_t>wide
     if not v.counted:
         return <double>values_select(v.data, <uint32_t>v.n, <uint32_t>rank - 1)
     for i in range(v.room):
@@ -143,3 +160,12 @@ cdef inline double values_quantile(Values* v, uint32_t millionths) noexcept nogi
         if seen >= rank:
             return middle_u(v.base + i)
     return middle_u(v.base + v.room - 1)
+
+cdef inline void values_prefetch(const Values* v, uint64_t value) noexcept nogil:
+    cdef uint32_t bucket
+    if not v.counted:
+        prefetch(v.data + v.n)
+        return
+    bucket = bucket_u(value) - v.base
+    if bucket < v.room:
+        prefetch(v.data + bucket)

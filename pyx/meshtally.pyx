@@ -1,18 +1,17 @@
-"""Probes tallied by window and group in one pass: counts, and values for quantiles; the definitions are store.mesh's."""
+"""Probes tallied by window and group in one pass: counts, values for quantiles; the definitions are store.mesh's."""
 
 import os
-from libc.math cimport NAN
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
 from c_block cimport BLOCK_ROWS
 from c_mesh cimport (
-    BLAMED, CHUNK, HOST, LIMITS, LOCAL, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
+    BLAMED, CHUNK, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
     N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE,
     NAMED, OK, PROBES, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window,
 )
-from c_values cimport Values, values_add, values_free, values_merge, values_quantile
+from c_values cimport values_add, values_free, values_merge, values_prefetch, values_quantile
 from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
 from confluo_tools.core.groups cimport table_free, table_room
 cimport cython
@@ -230,7 +229,7 @@ cdef class MeshTally:
 
     cdef int _update(self, const uint8_t** col, const Rows* c, const uint16_t* rows, uint32_t n) noexcept nogil:
         cdef uint32_t row[CHUNK]
-        cdef uint32_t i, r, m, at = 0
+        cdef uint32_t r, m, at = 0
         cdef uint8_t kind
         cdef int64_t ts, low = 0, newest = self.newest, oldest = self.oldest
         cdef uint64_t span = 0
@@ -273,14 +272,15 @@ cdef class MeshTally:
         self.newest, self.oldest = newest, oldest
         return 0
 
-    cdef int _chunk(self, Window* w, const uint8_t** col, const Rows* c, const uint32_t* row, uint32_t n) noexcept nogil:
+    cdef int _chunk(
+        self, Window* w, const uint8_t** col, const Rows* c, const uint32_t* row, uint32_t n
+    ) noexcept nogil:
         cdef uint64_t key[CHUNK][MOST_WORDS]
         cdef uint64_t h[CHUNK]
         cdef uint32_t cell[CHUNK]
         cdef uint32_t i, j
         cdef const Part* p
         cdef Cell* s
-        cdef Values* v
         cdef bint far
         if table_room(&w.table, n) < 0 or _grow(<void**>&w.cell, &w.room, w.table.count + n, sizeof(Cell)) < 0:
             return -1
@@ -315,12 +315,8 @@ cdef class MeshTally:
                 prefetch(<uint8_t*>s + 64)
                 prefetch(<uint8_t*>s + 128)
             for i in range(n):
-                v = &w.cell[cell[i]].rtt
-                if not v.counted:
-                    prefetch(v.data + v.n)
-                v = &w.cell[cell[i]].seen
-                if not v.counted:
-                    prefetch(v.data + v.n)
+                values_prefetch(&w.cell[cell[i]].rtt, <uint64_t>c.rtt[row[i]])
+                values_prefetch(&w.cell[cell[i]].seen, <uint64_t>c.elapsed[row[i]])
         for i in range(n):
             if self._row(w, cell[i], c, row[i]) < 0:
                 return -1
@@ -435,40 +431,35 @@ cdef class MeshTally:
             out.append(bytes(raw))
         return out
 
-    def counts(self, int64_t start, quantiles=(), unions=None):
+    def counts(self, int64_t start, tuple rtt=(), tuple seen=(), unions=None):
         """(u64 counters in the order of `COUNTERS`, then the two numbers of values; f64 quantiles) of each group, flat.
 
-        Of round trips, then of what the program saw; nan without values.  ``quantiles`` in millionths.
+        Quantiles: first those asked for of round trips, then of what the program saw: pairs of millionths and
+        thousandths of a standard deviation of the rank, to go up or down by; nan where there is no such value.
         ``unions``: lists of numbers of groups that are taken as one each.
         """
         cdef Window* w = self._find(start)
         cdef Cell sum
-        cdef Cell* s
-        cdef uint64_t i, n = w.table.count, m = len(quantiles)
-        cdef uint64_t k
-        cdef int status = 0
+        cdef uint64_t i, n = w.table.count, m = len(rtt) + len(seen), k
         cdef bytearray numbers, values
         cdef uint64_t* to
         cdef double* q
-        cdef list each
         if unions is not None:
             n = len(unions)
-        numbers, values = bytearray(n * (N_ALL + 2) * 8), bytearray(n * m * 16)
+        numbers, values = bytearray(n * (N_ALL + 2) * 8), bytearray(n * m * 8)
         to, q = <uint64_t*><uint8_t*>numbers, <double*><uint8_t*>values
         for i in range(n):
             if unions is None:
-                s = &w.cell[i]
-                self._put(s, to + i * (N_ALL + 2), q + i * 2 * m, quantiles)
+                self._put(&w.cell[i], to + i * (N_ALL + 2), q + i * m, rtt, seen)
                 continue
             memset(&sum, 0, sizeof(sum))
             try:
                 for k in unions[i]:
                     if k >= w.table.count:
                         raise IndexError(k)
-                    status = self._join(&sum, &w.cell[k])
-                    if status < 0:
+                    if self._join(&sum, &w.cell[k]) < 0:
                         raise MemoryError
-                self._put(&sum, to + i * (N_ALL + 2), q + i * 2 * m, quantiles)
+                self._put(&sum, to + i * (N_ALL + 2), q + i * m, rtt, seen)
             finally:
                 values_free(&sum.rtt)
                 values_free(&sum.seen)
@@ -480,15 +471,17 @@ cdef class MeshTally:
             to.count[k] += other.count[k]
         return -1 if values_merge(&to.rtt, &other.rtt) < 0 or values_merge(&to.seen, &other.seen) < 0 else 0
 
-    cdef int _put(self, Cell* s, uint64_t* to, double* q, tuple quantiles) except -1:
-        cdef uint64_t j = 0, m = len(quantiles)
+    cdef int _put(self, Cell* s, uint64_t* to, double* q, tuple rtt, tuple seen) except -1:
         cdef uint32_t millionths
+        cdef int32_t aside
         memcpy(to, s.count, sizeof(s.count))
         to[N_ALL], to[N_ALL + 1] = s.rtt.n, s.seen.n
-        for millionths in quantiles:
-            q[j] = values_quantile(&s.rtt, millionths) if s.rtt.n else NAN
-            q[m + j] = values_quantile(&s.seen, millionths) if s.seen.n else NAN
-            j += 1
+        for millionths, aside in rtt:
+            q[0] = values_quantile(&s.rtt, millionths, aside)
+            q += 1
+        for millionths, aside in seen:
+            q[0] = values_quantile(&s.seen, millionths, aside)
+            q += 1
         return 0
 
     # -- drops that the host of the target owns up to

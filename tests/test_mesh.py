@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import ceil, isnan, sqrt
 from typing import Any
 
 import pytest
@@ -99,6 +99,19 @@ def test_many_samples_are_counted_by_bucket(values: list[int], times: int) -> No
     same(cell, twin(rows, ("src_pod", "dst_pod"))[0, ("a", "b")], close=0.0 if len(rows) <= 512 else 1 / 256)
 
 
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=700))
+def test_intervals_of_quantiles_are_of_ranks(values: list[int]) -> None:
+    [(_, _, cell)] = mesh.tally(Rows([probe(rtt=v) for v in values]))
+    ordered, n = sorted(values), len(values)
+    for name, q, z in (("p50_low", 0.5, -1.96), ("p50_high", 0.5, 1.96), ("p99_low", 0.99, -1.96),
+                       ("p99_high", 0.99, 1.96)):  # fmt: skip
+        rank = ceil(round(n * q + z * sqrt(n * q * (1 - q)), 9))
+        if 1 <= rank <= n:
+            assert getattr(cell, name) == pytest.approx(ordered[rank - 1], rel=1 / 256 if n > 512 else 0)
+        else:
+            assert isnan(getattr(cell, name))
+
+
 def test_many_groups_and_picks() -> None:
     rows = [probe(ts=t, src_pod=f"p{t % 997}", dst_pod=f"p{t % 31}", rtt=t + 1) for t in range(60_000)]
     tally = Mesh(SCHEMA, ("src_pod", "dst_pod"), window=1000)
@@ -141,8 +154,8 @@ def test_columns_are_the_cells() -> None:
     tally.update(block(rows))
     found = tally.tallied(0)
     for i, (_, cell) in enumerate(found):
-        for name in (*COUNTS, "samples", "p50", "p99", "p999", "seen50", "seen99"):
-            assert found.column(name)[i] == getattr(cell, name)
+        for name in (*COUNTS, "samples", *mesh.RTT, *mesh.SEEN):
+            assert found.column(name)[i] == pytest.approx(getattr(cell, name), nan_ok=True)
         assert tuple(found.column(n)[i] for n in ("above", "above2", "above3", "above4")) == cell.above
 
 
@@ -241,4 +254,4 @@ def test_the_core_refuses() -> None:
     with pytest.raises(IndexError):
         tally.excuse(0, [1])
     with pytest.raises(IndexError):
-        tally.counts(0, (), [[1]])
+        tally.counts(0, (), (), [[1]])

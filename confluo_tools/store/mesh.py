@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, ...]
 Signature = Sequence[tuple[int, int, int]]
-QUANTILES = (500_000, 990_000, 999_000)  # millionths
+# Quantiles of a cell: of round trips, and of what the program saw.  Millionths, and thousandths of a standard deviation
+# of the rank aside: the intervals are those of 95 %.
+RTT = {
+    "p50": (500_000, 0), "p99": (990_000, 0), "p999": (999_000, 0), "p50_low": (500_000, -1960),
+    "p50_high": (500_000, 1960), "p99_low": (990_000, -1960), "p99_high": (990_000, 1960),
+}  # fmt: skip
+SEEN = {"seen50": (500_000, 0), "seen99": (990_000, 0)}
 LIMITS = 4
 NEEDS = ("ts", "kind", "outcome")
 READS = (*NEEDS, "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst", "src_ip", "dst_ip")
@@ -44,7 +50,8 @@ class Cell:
     that were classed by time alone took long, but not as long as a drop makes it.
     ``samples`` round-trip times, of which ``p50``, ``p99``, ``p999`` (ns, nan without any) and how many are above each
     of the limits that were asked for (``above``, a tuple).  Of up to 512 samples quantiles are exact (the value of
-    rank ceil(q n)), of more within 1/256 of that.
+    rank ceil(q n)), of more within 1/256 of that.  ``p50_low`` ... ``p99_high``: intervals of 95 % that hold whatever
+    the distribution; nan where there are too few samples for such a bound.
     ``seen50`` and ``seen99``: datagrams and plain connects as the program saw them, its host's delays included;
     ``network_ns`` and ``seen_ns`` are the sums of both over the probes that have both.
     """
@@ -52,7 +59,7 @@ class Cell:
     __slots__ = (
         "ok", "dropped", "overflow", "timeout", "refused", "unreachable", "reset", "garbled", "local",
         "forward", "reverse", "slow", "network_ns", "seen_ns", "above", "samples", "p50", "p99", "p999",
-        "seen50", "seen99",
+        "p50_low", "p50_high", "p99_low", "p99_high", "seen50", "seen99",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -61,6 +68,7 @@ class Cell:
         self.network_ns = self.seen_ns = self.samples = 0
         self.above: tuple[int, ...] = (0,) * LIMITS
         self.p50 = self.p99 = self.p999 = self.seen50 = self.seen99 = nan
+        self.p50_low = self.p50_high = self.p99_low = self.p99_high = nan
 
     @property
     def failed(self) -> int:
@@ -102,7 +110,7 @@ class Tallied:
         names = [*COUNTERS, "samples", "seen"]
         self._width = len(names)
         self._count = {name: i for i, name in enumerate(names)}
-        self._quantile = {"p50": 0, "p99": 1, "p999": 2, "seen50": 3, "seen99": 4}
+        self._quantile = {name: i for i, name in enumerate([*RTT, *SEEN])}
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -112,10 +120,10 @@ class Tallied:
         at = self._count.get(name)
         if at is not None:
             return self._counts[at :: self._width]
-        return self._quantiles[self._quantile[name] :: 6]
+        return self._quantiles[self._quantile[name] :: len(self._quantile)]
 
     def __iter__(self) -> Iterator[tuple[Key, Cell]]:
-        names = Cell.__slots__[:14]
+        names, values = Cell.__slots__[:14], list(self._quantile)
         first, samples = self._count["above"], self._count["samples"]
         for i, key in enumerate(self.keys):
             cell = Cell.__new__(Cell)
@@ -123,7 +131,8 @@ class Tallied:
             for name, value in zip(names, counts, strict=False):
                 setattr(cell, name, value)
             cell.above, cell.samples = tuple(counts[first : first + LIMITS]), counts[samples]
-            cell.p50, cell.p99, cell.p999, cell.seen50, cell.seen99, _ = self._quantiles[6 * i : 6 * i + 6].tolist()
+            for name, value in zip(values, self._quantiles[i * len(values) : (i + 1) * len(values)].tolist(), strict=True):
+                setattr(cell, name, value)
             yield key, cell
 
 
@@ -199,10 +208,13 @@ class Mesh:
         """The groups of a window; or joined ones: (key, which groups, by their numbers in `keys`)."""
         self._settle(window)
         if unions is None:
-            return Tallied(self.start(window), self.keys(window), *self._tally.counts(window, QUANTILES))
+            return Tallied(self.start(window), self.keys(window), *self._counted(window))
         pairs = [(key, list(numbers)) for key, numbers in unions]
-        counts = self._tally.counts(window, QUANTILES, [numbers for _, numbers in pairs])
+        counts = self._counted(window, [numbers for _, numbers in pairs])
         return Tallied(self.start(window), [key for key, _ in pairs], *counts)
+
+    def _counted(self, window: int, unions: list[list[int]] | None = None) -> tuple[bytes, bytes]:
+        return self._tally.counts(window, tuple(RTT.values()), tuple(SEEN.values()), unions)
 
     def pop(self, window: int) -> None:
         """Forget a window, and what hosts told of times before it."""
