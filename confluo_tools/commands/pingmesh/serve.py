@@ -75,11 +75,13 @@ def serve(
             raise UsageError(f"{name} needs {'--client-ca' if name == '--any-name' else '--cert'}")
     for name, wish in {"--append": append or None, "--index": index, "--keep": keep}.items():
         if wish is not None and records is None:
-            raise UsageError(f"{name} is for a log", hint="write one with --records LOG")
+            raise UsageError(f"{name} is for the records that agents send", hint="--records LOG keeps them")
     if not os.path.isdir(lists):
         raise UsageError("is not a folder", where=lists, hint="confluo-pingmesh plan TOPOLOGY -w LISTS makes one")
+    from confluo_tools.cli.privileges import account, hand_over
     from confluo_tools.remote import endpoint
 
+    owner = account(user) if user is not None else None
     places = [endpoint.parse(text, "--listen") for text in listen or [LISTEN]]
     for text, (host, _) in zip(listen or [LISTEN], places, strict=True):
         if cert is None and not plain and not endpoint.loopback(host):
@@ -93,7 +95,7 @@ def serve(
         with ExitStack() as stack:
             sockets = [stack.enter_context(endpoint.listen(*place)) for place in places]
             out = log_of(records, append=append, index=index, keep=keep, sync=sync)
-            give_away(out, user)
+            hand_over(out, owner)
             take: Callable[[list[Block]], None] | None = None
             if out is not None:
                 take = into(stack.enter_context(out))
@@ -133,13 +135,10 @@ def log_of(
     from confluo_tools.schema import builtin
 
     schema = builtin("probe")
-    out = LogOutput(
+    return LogOutput(
         path, schema, append=append, asked=[f.name for f in schema.fields], index=index, keep=keep, views=True,
         sync=config.text("sync", sync), lanes=256,
     )  # fmt: skip
-    if out.schema.kind != schema.kind:
-        raise UsageError(f"is a log of '{out.schema.kind}'", where=path, hint="choose another name")
-    return out
 
 
 def into(out: LogOutput) -> Callable[[list[Block]], None]:
@@ -148,25 +147,6 @@ def into(out: LogOutput) -> Callable[[list[Block]], None]:
             out.write(block, None)
 
     return take
-
-
-def give_away(out: LogOutput | None, user: str | None) -> None:
-    """Be who was asked for: the sockets listen already."""
-    from confluo_tools.cli.privileges import account, become, give_folder, give_up
-
-    if user is None:
-        if os.geteuid():
-            give_up()
-        return
-    owner = account(user)
-    if out is not None:
-        out.rehearse()
-        if not out.exists:
-            give_folder(out.path, owner)
-    become(owner)
-    if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
-        hint = "give it to that user, and the way to it"
-        raise ConfluoError(f"{owner.name} may not write there", where=out.path, hint=hint)
 
 
 def missing(e: ModuleNotFoundError) -> ConfluoError:
