@@ -41,6 +41,17 @@ cdef inline void put16(uint8_t* p, uint32_t v) noexcept nogil:
     memcpy(p, &w, 2)
 
 
+cdef inline void fill(Tuple* t, int version, const char* src, const char* dst, uint16_t sport, uint16_t dport
+                      ) noexcept nogil:
+    """The tuple of addresses of 4 (``version`` 4) or 16 bytes."""
+    memset(t, 0, sizeof(Tuple))
+    memcpy(t.src, src, 4 if version == 4 else 16)
+    memcpy(t.dst, dst, 4 if version == 4 else 16)
+    put16(<uint8_t*>&t.sport, sport)
+    put16(<uint8_t*>&t.dport, dport)
+    t.version = <uint8_t>version
+
+
 cdef inline void put32(uint8_t* p, uint32_t v) noexcept nogil:
     cdef uint32_t w = bswap32(v)
     memcpy(p, &w, 4)

@@ -1,9 +1,8 @@
 """Single probes and ICMP errors as `Prober` makes and reads them: for tests, and for those who want to look."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy, memset
 from c_probe cimport (
-    BAD, EXCEEDED, MAX_HOPS, NOT_OURS, Kind, Quote, Tuple, craft, put16, read_icmp4, read_icmp6)
+    BAD, EXCEEDED, MAX_HOPS, NOT_OURS, Kind, Quote, Tuple, craft, fill, read_icmp4, read_icmp6)
 
 
 def quoted(int version, bytes packet not None, bytes sender=b""):
@@ -39,11 +38,6 @@ def probe(int version, bytes src not None, bytes dst not None, uint16_t sport, u
     cdef uint32_t n, size = 4 if version == 4 else 16
     if version not in (4, 6) or len(src) != size or len(dst) != size or not 1 <= hop <= MAX_HOPS or secret >> 28:
         raise ValueError("no such probe")
-    memset(&t, 0, sizeof(Tuple))
-    memcpy(t.src, <const char*>src, size)
-    memcpy(t.dst, <const char*>dst, size)
-    put16(<uint8_t*>&t.sport, sport)
-    put16(<uint8_t*>&t.dport, dport)
-    t.version = <uint8_t>version
+    fill(&t, version, src, dst, sport, dport)
     n = craft(out, &t, secret << 4 | hop, hop)
     return out[:n]

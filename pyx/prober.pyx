@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy, memset
 from c_fold cimport fold6
 from c_keyed cimport keyed_mum
 from c_probe cimport (
-    BAD, EXCEEDED, MAX_HOPS, UNREACHABLE, Kind, Quote, Tuple, craft, put16, read_icmp4, read_icmp6)
+    BAD, EXCEEDED, MAX_HOPS, UNREACHABLE, Kind, Quote, Tuple, craft, fill, read_icmp4, read_icmp6)
 from c_trace cimport (
     REACHES, Guess, Reach, Trace, learn, reach_confirm, reach_forget, reach_note, reach_of, reach_sure, repeats)
 from c_wire cimport be32
@@ -212,12 +212,7 @@ cdef class Prober:
             raise ValueError("not two addresses of that version")
         if (self.fd4 if version == 4 else self.fd6) < 0:
             raise ValueError(f"no sockets for IPv{version}")
-        memset(&t, 0, sizeof(Tuple))
-        memcpy(t.src, <const char*>src, size)
-        memcpy(t.dst, <const char*>dst, size)
-        put16(<uint8_t*>&t.sport, sport)
-        put16(<uint8_t*>&t.dport, dport)
-        t.version = <uint8_t>version
+        fill(&t, version, src, dst, sport, dport)
         place = self._place(&t)
         if not self.free_count or self._find(&t, place):
             return False

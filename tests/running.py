@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -94,3 +95,10 @@ def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 def resize(disk: Path, size: str) -> None:
     """Give a small disk another size: 400k, 3m."""
     subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+
+
+def fill_disk(disk: Path) -> None:
+    """Leave no room at all on a small disk, by a file `ballast`."""
+    with open(disk / "ballast", "ab", buffering=0) as f, contextlib.suppress(OSError):
+        while True:
+            f.write(bytes(4096))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
@@ -29,7 +28,7 @@ from confluo_tools.store.archive_reader import ArchiveReader
 from confluo_tools.store.reader import LogReader, open_log
 from confluo_tools.store.verify import verify
 from tests.archive_lab import QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all
-from tests.running import ROOT, resize
+from tests.running import ROOT, fill_disk, resize
 from tests.test_retain import TIMED, fill
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------
@@ -303,9 +302,7 @@ def test_the_disk_of_the_log_is_full(tmp_path: Path, small_disk: Path) -> None:
     log = store.create(small_disk / "t.ml", TIMED)
     fill(log, (1000, 1000), (1000, 9000))
     expected = rows_of(LogReader(log.path))
-    with open(small_disk / "ballast", "wb", buffering=0) as f, contextlib.suppress(OSError):
-        while True:
-            f.write(bytes(4096))
+    fill_disk(small_disk)
     with pytest.raises(DiskFullError, match="the disk is full") as caught:
         run_all(log, tmp_path / "archive")
     assert str(small_disk / "t.ml") in str(caught.value)

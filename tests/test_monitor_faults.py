@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monitor_lab import END, MS, SECOND, START, Lab, Monitor, bursts, kept
 from monitor_writer import rows_of
-from running import BIN, environment, resize, run
+from running import BIN, environment, fill_disk, resize, run
 
 from confluo_tools import store
 from confluo_tools.errors import DiskFullError
@@ -269,12 +269,7 @@ def test_no_room_for_the_state_of_a_monitor(small_disk: Path, tmp_path: Path) ->
     m = Monitor(tmp_path / "x.ml", small_disk / "a.ml", texts=PLAIN)
     m.watch.advance(START + 700 * MS)
     m.alerts.save(m.engine.clock, m.engine)
-    with open(small_disk / "ballast", "ab", buffering=0) as f:
-        try:
-            while True:
-                f.write(bytes(4096))
-        except OSError:
-            pass
+    fill_disk(small_disk)
     m.watch.advance(START + 900 * MS)
     with pytest.raises(DiskFullError, match="disk is full"):
         m.alerts.save(m.engine.clock, m.engine)

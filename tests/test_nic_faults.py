@@ -192,6 +192,9 @@ def test_one_of_two_interfaces_vanishes(tmp_path: Path, lab: Lab) -> None:
     assert ours.end()[0] == 130
 
 
+DISK = "12m"  # of small_disk
+
+
 # -- full rings, full disks ----------------------------------------------------------------------------------------
 
 
@@ -240,18 +243,6 @@ def test_full_blocks_are_read_to_their_last_byte(tmp_path: Path, pair: tuple[Spa
 
 def record(log: Path) -> bytes:
     return b"".join(path.read_bytes() for path in (log / "captures").glob("*.yaml"))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no mount here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_full_disk_ends_it_and_keeps_the_rows_before(small_disk: Path, pair: tuple[Space, Space]) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from running import resize
+from running import fill_disk, resize
 from store_rows import ALL_TYPES, SIGNED, block_of, random_columns, read_columns, signed_block, signed_rows
 
 from confluo_tools import store
@@ -15,16 +15,6 @@ from confluo_tools.store.verify import verify
 
 pytestmark = pytest.mark.root
 DISK = "400k"  # of small_disk
-
-
-def full(disk: Path) -> None:
-    """Leave no room at all."""
-    with open(disk / "ballast", "ab", buffering=0) as f:
-        try:
-            while True:
-                f.write(bytes(4096))
-        except OSError:
-            pass
 
 
 @pytest.mark.parametrize("ahead", [-1, 1])
@@ -98,7 +88,7 @@ def test_closing_on_a_full_disk(small_disk: Path, rows: int) -> None:
     writer = log.writer(ahead=-1)
     for start in range(0, rows, 50_000):
         writer.append(signed_block(1, start, min(50_000, rows - start)))
-    full(small_disk)
+    fill_disk(small_disk)
     try:
         writer.close()
         closed = True
@@ -122,12 +112,12 @@ def test_closing_on_a_full_disk(small_disk: Path, rows: int) -> None:
 
 
 def test_making_a_log_on_a_full_disk(small_disk: Path) -> None:
-    full(small_disk)
+    fill_disk(small_disk)
     with pytest.raises(StoreError, match="No space left"):
         store.create(small_disk / "t.ml", SIGNED)
     os.unlink(small_disk / "ballast")
     log = store.create(small_disk / "t.ml", SIGNED)  # over what the first try left
-    full(small_disk)
+    fill_disk(small_disk)
     try:
         writer = log.writer()
     except DiskFullError:
@@ -149,7 +139,7 @@ def test_reading_and_checking_on_a_full_disk(small_disk: Path) -> None:
         columns = random_columns(ALL_TYPES, 65_000, 1, zero=0.8)
         for _ in range(2):
             writer.append(block_of(ALL_TYPES, columns))
-    full(small_disk)
+    fill_disk(small_disk)
     for reader in (log, store.open(small_disk / "t.ml")):
         (read,) = read_columns(reader)
         assert read == [c.tobytes() * 2 for c in columns]
