@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_verbs_are_modules_with_manuals_and_examples() -> None:
-    here = {p.stem for p in (ROOT / "confluo_tools" / "commands" / "pingmesh").glob("*.py")} - {"__init__"}
+    files = (ROOT / "confluo_tools" / "commands" / "pingmesh").glob("*.py")
+    here = {p.stem for p in files if "\ndef main(" in p.read_text()} - {"__init__"}  # others are parts of a verb
     assert here == {verb for verb, _ in VERBS}
     for verb, line in VERBS:
         assert callable(importlib.import_module(f"confluo_tools.commands.pingmesh.{verb}").main)

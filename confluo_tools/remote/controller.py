@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from confluo_tools.core.block import Block
+    from confluo_tools.formats.stream import ByteStream
 
 MOST_LIST = 16 << 20  # bytes of a list
 MOST_UPLOAD = 32 << 20  # bytes of records at once
+MOST_RECORDS = 128 << 20  # bytes of them when they are not compressed
 UPLOAD_TIME = 60.0  # s that sending them may take
 UPLOADS = 8  # at the same time; others are asked to come again
 REMEMBERED = 4096  # uploads of which one that comes again is known
@@ -152,10 +154,11 @@ class Intake:
         what it should be, PermissionError when it is of others.
         """
         from confluo_tools.formats.arrow import StreamReader
-        from confluo_tools.formats.stream import ByteStream
+        from confluo_tools.formats.stream import ByteStream, unzip
         from confluo_tools.schema import builtin
 
         wanted = builtin("probe")
+        fd = _plain(unzip(ByteStream(fd, "upload")))
         with StreamReader(ByteStream(fd, "upload"), warn=_refuse) as reader:
             if reader.schema.kind != wanted.kind:
                 raise FormatError(f"are records of '{reader.schema.kind[:40]}'", hint="send those of 'probe'")
@@ -184,6 +187,26 @@ class Intake:
         for block in blocks:
             if program is None or len(program.select(block)) != block.rows:
                 raise PermissionError
+
+
+def _plain(stream: ByteStream) -> int:
+    # What was compressed is looked at when all of it is known to be small.
+    out, size = os.memfd_create("plain", os.MFD_CLOEXEC), 0
+    try:
+        while piece := stream.some():
+            size += len(piece)
+            if size > MOST_RECORDS:
+                raise FormatError(f"more than {MOST_RECORDS >> 20} MiB of records at once")
+            os.write(out, piece)
+        if getattr(stream, "damage", ""):
+            raise FormatError(stream.damage)
+        os.lseek(out, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(out)
+        raise
+    finally:
+        stream.close()
+    return out
 
 
 def _refuse(what: str) -> None:

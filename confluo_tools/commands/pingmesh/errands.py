@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
+    from confluo_tools.formats.bundle import Bundle
     from confluo_tools.formats.pinglist import Peer
     from confluo_tools.remote.lists import Controller, Reply
 
@@ -76,35 +77,6 @@ class Asker:
             self._hurry.wait(self._pause(False))
 
 
-class Bundle:
-    """Records as one compressed Arrow stream."""
-
-    def __init__(self, schema: Any) -> None:
-        from zstandard import ZstdCompressor
-
-        from confluo_tools.formats.arrow import StreamWriter
-
-        self._zip = ZstdCompressor(level=1).compressobj()
-        self._pieces: list[bytes] = []
-        self.size = self.rows = 0
-        self._out = StreamWriter(schema, self)
-
-    def writev(self, pieces: Sequence[bytes | memoryview]) -> None:
-        data = self._zip.compress(b"".join(pieces))
-        self._pieces.append(data)
-        self.size += len(data)
-
-    def add(self, block: Block) -> None:
-        self._out.write(block)
-        self.rows += block.rows
-
-    def bytes(self) -> bytes:
-        """All of it, ended."""
-        self._out.close()
-        self._pieces.append(self._zip.flush())
-        return b"".join(self._pieces)
-
-
 class Sender:
     """Records to the controller, every so many seconds or when there are many.  What cannot be sent after a few tries,
     and what there is no room for, is discarded and counted.
@@ -130,6 +102,8 @@ class Sender:
 
     def add(self, block: Block) -> None:
         if self._bundle is None:
+            from confluo_tools.formats.bundle import Bundle
+
             self._bundle, self._due = Bundle(self._schema), now() + self._every
         self._bundle.add(block)
 
