@@ -451,6 +451,21 @@ def test_epochs_end_by_the_clock(line: Net) -> None:
     assert child.returncode == 0
 
 
+def test_a_hop_is_asked_again_after_the_end_of_its_epoch(line: Net) -> None:
+    """A record of now; the answer of one hop is lost, and the bucket is empty until its epoch is over."""
+    from confluo_tools.units import format_time
+
+    line.spaces["r3"].run("nft", "add table inet once; add chain inet once out { type filter hook output priority 0; };"
+                          " add rule inet once out meta l4proto icmp numgen inc mod 1000000 < 1 drop")  # fmt: skip
+    try:
+        data = records(flows_of(line, 1)).replace(moment(0).encode(), format_time(time.time_ns()).encode())
+        slowly = "--rate", "1", "--burst", "1", "--timeout", "100ms"
+        found, _ = trace(line.spaces["a"], data, "--epoch", "500ms", *slowly)
+    finally:
+        line.spaces["r3"].run("nft", "delete table inet once")
+    assert [names(line, r["path"]) for r in found] == [["r1", "r2", "r3", "r4"]]
+
+
 def test_gives_up_its_privileges(line: Net, tmp_path: Path) -> None:
     """What /proc says of the running command: no capability but, for root without -Z, those for files."""
     tmp_path.chmod(0o755)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 LATE = SECOND // 4  # how long after the end of an epoch its records may still come in, when they are of now
+GRACE = 2 * SECOND  # how long after that probes to silent switches of its flows may still be sent again
 ROWS = 4096  # of a block that is written
 POPS = 4096  # flows looked at in one turn
 ASKED = 256  # flows whose real destination is asked for ahead of their turn
@@ -178,7 +179,7 @@ class Engine:
             until = min(until, self._now.due)
         for epoch in self._epochs:
             if epoch.closing:
-                until = min(until, epoch.until)
+                until = min([until, *(at for at in (epoch.until, epoch.until + GRACE) if at > now)])
         if not self._input.empty() and not self._blocked():
             return 0
         return max(0, -(-(until - now) // 1_000_000))
@@ -370,7 +371,7 @@ class Engine:
             late = epoch.over = bool(self.stopped) or now >= epoch.until
             if epoch.under_way and late:
                 self._drop_ready(epoch)
-                if self.prober.holding:
+                if self.prober.holding and (self.stopped or now >= epoch.until + GRACE):
                     self.prober.give_up()
                     for done in self.prober.finished():
                         self._finished(*done)
