@@ -81,10 +81,9 @@ cdef inline void let_go(Peer* p) noexcept nogil:
     if p.gone and not p.flying:
         free(p)
 
-cdef inline int work(Engine* e, int64_t until) noexcept nogil:
+cdef inline int work(Engine* e, int64_t until, bint idle) noexcept nogil:
     cdef int64_t now = ping_now(), began = now, next, tick
     cdef int n
-    cdef bint idle = not (e.scheduled or e.flying)
     while True:
         expire(e, now)
         next = send_due(e, now)

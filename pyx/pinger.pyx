@@ -415,6 +415,7 @@ cdef class Pinger:
         """
         cdef int i, state = AGAIN
         cdef uint32_t start = block.rows
+        cdef bint idle = not (self.e.scheduled or self.e.flying)
         if block.layout is not self.layout:
             raise ValueError("a block of another layout")
         for i in range(<int>COLS):
@@ -425,7 +426,7 @@ cdef class Pinger:
         try:
             while state == AGAIN:
                 with nogil:
-                    state = work(&self.e, until)
+                    state = work(&self.e, until, idle)
                 block.set_rows(self.e.row)
                 PyErr_CheckSignals()
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from typing import Any
 
 import pytest
 from ping_lab import ECHO, MAGIC, MS, SCHEMA, SECOND, TCP, UDP, Targets, packed, pinger, probe
@@ -15,7 +16,7 @@ def test_a_connection_is_a_record() -> None:
     with Targets() as target:
         p = pinger(src="me", pod="p01", podset="ps1", dc="east")
         p.list = 77
-        where = {"name": "you", "pod": "p02", "podset": "ps2", "dc": "west"}
+        where: dict[str, Any] = {"name": "you", "pod": "p02", "podset": "ps2", "dc": "west"}
         p.add(target.address, target.port, TCP, interval=MS, count=20, after=0, level=2, **where)
         before = time.time_ns()
         found = probe(p)
