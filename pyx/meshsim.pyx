@@ -188,6 +188,7 @@ cdef class Meshsim:
     cdef uint64_t table[TABLES][OCTAVES]
     cdef uint64_t* distance             # of a pair of data centres
     cdef uint64_t noise[4]              # by level
+    cdef uint64_t noise_back[4]
     cdef bint faulty
     cdef uint64_t seed, version
     cdef uint32_t payload
@@ -264,11 +265,14 @@ cdef class Meshsim:
                     raise ValueError("a latency table")
                 self.table[i][k] = tables[i][k]
 
-    def set_noise(self, uint64_t pod, uint64_t dc, uint64_t wan):
+    def set_noise(self, pod, dc, wan):
         """The chance that one of the two packets of a handshake is lost, by level."""
-        if max(pod, dc, wan) > ONE63:
-            raise ValueError("a probability above 1")
-        self.noise[L_POD], self.noise[L_DC], self.noise[L_WAN] = pod, dc, wan
+        for level, chance in ((L_POD, pod), (L_DC, dc), (L_WAN, wan)):
+            if chance > ONE63:
+                raise ValueError("a probability above 1")
+            half = chance >> 1              # the first packet; and of the second, if that came
+            self.noise[level] = half
+            self.noise_back[level] = (half << 63) // (ONE63 - half)
 
     def set_distance(self, uint32_t a, uint32_t b, uint64_t ns):
         """What the way between two data centres and back takes."""
@@ -281,14 +285,15 @@ cdef class Meshsim:
         cdef int i
         self.tries = 6 if linear else 3
         for i in range(self.tries):
-            self.wait[i] = 1000 * MILLISECOND if linear else (1000 * MILLISECOND) << i
+            self.wait[i] = <uint64_t>1000 * MILLISECOND << (0 if linear else i)
         if linear:
-            self.wait[5] = 2000 * MILLISECOND
+            self.wait[5] *= 2
         self.payload, self.version = payload, version
 
     def set_lists(self, parts, lists):
         """Who probes whom: ``parts``, bytes of numbers of servers (uint32); ``lists``: for each server the parts
-        (numbers of them, up to 4) that make up its list.  A part may hold the server itself: it leaves that out.
+        (numbers of them, up to 4) that make up its list.  A part may hold the server itself, and servers of the other
+        version of IP: it leaves those out.
         """
         cdef uint32_t i, j, k
         cdef uint64_t total = 0
@@ -324,7 +329,8 @@ cdef class Meshsim:
             for i in range(self.n):
                 self.server[i].peers = 0
                 for k in range(self.server[i].entries):
-                    self.server[i].peers += self._peer(i, k) != i
+                    j = self._peer(i, k)
+                    self.server[i].peers += j != i and self.server[j].v6 == self.server[i].v6
                 self.pairs += self.server[i].peers
             self._shuffle()
 
@@ -350,7 +356,8 @@ cdef class Meshsim:
         """Numbers of the servers that server ``i`` probes."""
         if i >= self.n:
             raise IndexError(i)
-        return [k for k in [self._peer(i, k) for k in range(self.server[i].entries)] if k != i]
+        its = [self._peer(i, k) for k in range(self.server[i].entries)]
+        return [k for k in its if k != i and self.server[<uint32_t>k].v6 == self.server[i].v6]
 
     # -- what is broken -----------------------------------------------------------------------------------------
 
@@ -425,15 +432,14 @@ cdef class Meshsim:
     cdef int64_t _now(self) noexcept nogil:
         return self.start + ((<uint64_t>self.round * self.n + self.at) * self.step >> 20)
 
-    def fill(self, Staging block not None, int64_t until):
-        """Records of probes begun before ``until`` into the block, from its beginning: how many; there may be more
-        even if it is not full.  ValueError when the block lacks a column.
+    def fill(self, Staging block not None, int64_t until, uint32_t rows=0):
+        """Records of probes begun before ``until`` into the block, after its first ``rows``: how many it has then;
+        there may be more even if it is not full.  ValueError when the block lacks a column.
         """
         cdef void* col[COLS]
-        cdef uint32_t rows
         columns(block, col)
         with nogil:
-            rows = self._fill(col, block.capacity, until)
+            rows = self._fill(col, rows, block.capacity, until)
             block.set_rows(rows)
         return rows
 
@@ -453,8 +459,8 @@ cdef class Meshsim:
             block.set_rows(rows)
         return rows
 
-    cdef uint32_t _fill(self, void** col, uint32_t room, int64_t until) noexcept nogil:
-        cdef uint32_t rows = 0, left = AT_ONCE, src
+    cdef uint32_t _fill(self, void** col, uint32_t rows, uint32_t room, int64_t until) noexcept nogil:
+        cdef uint32_t left = AT_ONCE, src
         cdef int64_t ts
         cdef Server* s
         cdef Probe p
@@ -476,10 +482,11 @@ cdef class Meshsim:
             s.turn += 1
             if s.turn >= s.entries:
                 s.turn = 0
-            if s.down or p.dst == src:
+            if s.down or p.dst == src or self.server[p.dst].v6 != s.v6:
                 continue
             self._probe(&p, src)
-            self._emit(col, rows, &p, src, ts + <int64_t>below(&self.r, (self.step >> 20) + 1))
+            ts += <int64_t>below(&self.r, (self.step >> 20) + 1)
+            self._emit(col, rows, &p, src, min(ts, until - 1))
             rows += 1
         return rows
 
@@ -554,7 +561,7 @@ cdef class Meshsim:
         cdef Server* d = &self.server[p.dst]
         cdef Place* pa = &self.place[s.pod]
         cdef Place* pb = &self.place[d.pod]
-        cdef uint64_t half, rtt
+        cdef uint64_t rtt
         cdef uint32_t label
         cdef int i
         cdef Way w
@@ -562,15 +569,14 @@ cdef class Meshsim:
         p.sport = <uint16_t>(FIRST_PORT + below(&self.r, PORTS))
         p.rtt = p.echo = p.elapsed = 0
         p.outcome, p.retries, p.hint, p.notes = OK, 0, 0, 0
-        half = self.noise[p.level] >> 1
         s.probes += 1
         self.probes += 1
         for i in range(self.tries):
             w.delay = 0
             label = i if s.v6 else 0
-            if not self._there(&w, src, p.dst, p.sport, half, label):
+            if not self._there(&w, p, src, label):
                 p.hint = FORWARD if p.hint == 0 else p.hint
-            elif not self._back(&w, src, p.dst, p.sport, half, label):
+            elif not self._back(&w, p, src, label):
                 p.hint = REVERSE if p.hint == 0 else p.hint
             else:
                 break
@@ -592,9 +598,9 @@ cdef class Meshsim:
         p.rtt = 0 if p.retries else rtt
         p.elapsed += rtt + self._sample(T_HOST) + self._some(s.slow, T_BUSY)
         if self.payload:
-            self._echo(p, src, half)
+            self._echo(p, src)
 
-    cdef void _echo(self, Probe* p, uint32_t src, uint64_t half) noexcept nogil:
+    cdef void _echo(self, Probe* p, uint32_t src) noexcept nogil:
         # The payload and its echo; what is lost comes again after 200 ms, 400 ms, ...
         cdef Server* s = &self.server[src]
         cdef Server* d = &self.server[p.dst]
@@ -602,7 +608,7 @@ cdef class Meshsim:
         cdef Way w
         for _ in range(5):
             w.delay = 0
-            if self._there(&w, src, p.dst, p.sport, half, 0) and self._back(&w, src, p.dst, p.sport, half, 0):
+            if self._there(&w, p, src, 0) and self._back(&w, p, src, 0):
                 break
             all += wait
             wait *= 2
@@ -611,24 +617,23 @@ cdef class Meshsim:
         p.echo = all
         p.elapsed += all
 
-    cdef inline bint _there(self, Way* w, uint32_t src, uint32_t dst, uint32_t sport, uint64_t half,
-                            uint32_t label) noexcept nogil:
-        if draw(&self.r) >> 1 < half:
+    cdef inline bint _there(self, Way* w, Probe* p, uint32_t src, uint32_t label) noexcept nogil:
+        cdef Server* d = &self.server[p.dst]
+        if draw(&self.r) >> 1 < self.noise[p.level]:
             return False
         if not self.faulty:
             return True
-        if not self._send(w, src, dst, sport << 16 | self.server[dst].port, label) or self.server[dst].down:
+        if not self._send(w, src, p.dst, <uint32_t>p.sport << 16 | d.port, label) or d.down:
             return False
-        if self.server[dst].busy and draw(&self.r) >> 1 < self.server[dst].busy:
-            self.server[dst].overflows += 1
+        if d.busy and draw(&self.r) >> 1 < d.busy:
+            d.overflows += 1
             return False
         return True
 
-    cdef inline bint _back(self, Way* w, uint32_t src, uint32_t dst, uint32_t sport, uint64_t half,
-                           uint32_t label) noexcept nogil:
-        if draw(&self.r) >> 1 < half:
+    cdef inline bint _back(self, Way* w, Probe* p, uint32_t src, uint32_t label) noexcept nogil:
+        if draw(&self.r) >> 1 < self.noise_back[p.level]:
             return False
-        return not self.faulty or self._send(w, dst, src, <uint32_t>self.server[dst].port << 16 | sport, label)
+        return not self.faulty or self._send(w, p.dst, src, <uint32_t>self.server[p.dst].port << 16 | p.sport, label)
 
     cdef uint64_t _late(self, uint64_t wait) noexcept nogil:
         # Timers fire late, never early: by 2 to 32 ms, those of 4 s by up to 250 (measured).

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import merge
 from typing import TYPE_CHECKING
 
 from confluo_tools import units
@@ -329,22 +330,29 @@ class Simulation:
         if self.placed:
             yield self.truth()
         end = s.start + s.span
-        changes = {t for placed in self.placed for t in self._times(placed)}
-        counts = set(range(s.start + s.hosts, end + 1, s.hosts)) if s.hosts else set()
-        stops = sorted(t for t in changes | counts | {end} if s.start < t <= end)
+        changes = sorted({t for placed in self.placed for t in self._times(placed) if s.start < t < end})
+        counts = range(s.start + s.hosts, end + 1, s.hosts) if s.hosts else range(0)
         block = Staging(self.schema.layout, BLOCK_ROWS)
         self._break(s.start)
         core.begin(s.start, s.interval)
         began = s.start
-        for stop in stops:
+        last = s.start
+        for stop in merge(changes, counts, [end]):
+            if stop == last:
+                continue
+            last, rows = stop, 0
             while began < stop:
-                if core.fill(block, stop):
+                rows = core.fill(block, stop, rows)
+                if rows == block.capacity:
                     yield block
+                    rows = 0
                 if not core.more:
                     began += s.interval
                     core.begin(began, s.interval)
                 elif core.now >= stop:
                     break
+            if rows:
+                yield block
             if stop in counts:
                 yield from self._hosts(stop)
             if stop in changes:
