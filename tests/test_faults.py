@@ -38,14 +38,14 @@ def test_the_table_names_tests_that_there_are() -> None:
             assert re.search(rf"^def {name}\(", source, re.MULTILINE), f"{file}.{name}"
 
 
-@pytest.mark.parametrize("unit", ["confluo-capture", "confluo-monitor"])
+@pytest.mark.parametrize("unit", sorted(p.stem for p in (ROOT / "examples").glob("*.service")))
 def test_units_are_what_systemd_takes(tmp_path: Path, unit: str) -> None:
     """With the commands of this checkout; it says nothing at all when a unit is right."""
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("no systemd-analyze")
     text = (ROOT / "examples" / f"{unit}.service").read_text()
-    assert f"ExecStart={unit} " in text
+    assert f"ExecStart={unit.replace('-agent', ' agent').replace('-serve', ' serve')}" in text
     copy = tmp_path / f"{unit}.service"
     copy.write_text(text.replace("ExecStart=", f"ExecStart={BIN}/"))
     done = subprocess.run([verify, "verify", "--man=no", copy], capture_output=True, text=True, check=False, timeout=60)
