@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from confluo_tools.errors import ConfluoError
 
+HOST = 16  # kind of schema 'probe'
 WORD = 1 << 32
 ROOM = 1 << 16  # bytes of /proc/net/netstat: about 6 KiB today
 
@@ -101,6 +102,16 @@ def load() -> Load:
     with open("/proc/self/statm", "rb") as f:
         pages = int(f.read().split()[1])
     return Load(pages * os.sysconf("SC_PAGESIZE"), time.process_time_ns(), time.monotonic_ns())
+
+
+def host_row(gone: Counters, load: Load, before: Load) -> dict[str, int | float]:
+    """What a record of kind host tells of the time between two readings, by columns of schema 'probe'."""
+    most = (1 << 32) - 1
+    return {
+        "ts": time.time_ns(), "kind": HOST, "elapsed": gone.span, "overflows": min(gone.overflows, most),
+        "listen_drops": min(gone.listen_drops, most), "syn_retrans": min(gone.syn_retrans, most),
+        "rss": load.rss, "cpu": load.share(before),
+    }  # fmt: skip
 
 
 def parse(text: str) -> dict[tuple[str, str], int]:

@@ -74,13 +74,14 @@ class Responder:
         self._tcp: list[socket.socket] = []
         self._udp: list[socket.socket] = []
         self.bound: list[Listen] = []  # with the ports that we got
-        self._host = HostCounters()
+        self.host = HostCounters()
         try:
             self.tokens = tokens
             for place in listen:
                 self._open(place, backlog, udp, must=len(listen) == 1)
             if not self._tcp:
                 raise ConfluoError("no address to listen on")
+            self.document()  # all modules are loaded: later, they may not be ours to read
         except BaseException:
             self.close()
             raise
@@ -121,7 +122,7 @@ class Responder:
         """What GET /counters answers: JSON.  The host's counters are of our network namespace."""
         import json
 
-        host = self._host.read()
+        host = self.host.read()
         told = {"overflows": host.overflows, "listen_drops": host.listen_drops, "syn_retrans": host.syn_retrans,
                 "udp_drops": host.udp_drops, "own_drops": self.own_drops(), "own_udp_drops": self.udp_drops(),
                 "uptime": round(time.monotonic() - self._born, 3), "capacity": self.capacity}  # fmt: skip
@@ -160,7 +161,7 @@ class Responder:
         self.stop()
         for s in (*self._tcp, *self._udp):
             s.close()
-        self._host.close()
+        self.host.close()
 
     def __enter__(self) -> Responder:
         self.start()

@@ -7,7 +7,9 @@ import sys
 # name, one line; each is a module of this package with its own manual, confluo-pingmesh-NAME(1)
 VERBS: tuple[tuple[str, str], ...] = (
     ("plan", "who is to probe whom: pinglists from a topology"),
+    ("respond", "answer probes, and nothing else"),
     ("simulate", "probes of a fleet whose network has faults, and the truth about them"),
+    ("heatmap", "latency and drops between pods as a picture that has a name"),
 )
 
 

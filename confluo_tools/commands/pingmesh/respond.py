@@ -1,0 +1,268 @@
+"""confluo-pingmesh respond: answer probes, and nothing else.  Manual: confluo-pingmesh-respond(1)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.cli import capture_options as options
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.schema import Schema
+    from confluo_tools.sources.hostcounters import Counters, Load
+    from confluo_tools.sources.responder import Listen, Responder
+
+app = cli.command_app(
+    """
+# answer TCP probes and HTTP requests on all addresses, port 8765
+confluo-pingmesh respond
+
+# datagrams, too: those with this token
+confluo-pingmesh respond --token 7b16a5c1f0e29d43
+
+# a second port whose answers are of another class of service, as another user, for ever
+sudo confluo-pingmesh respond --listen 10.0.0.7 --qos 8766:cs1 -Z nobody
+
+# what this host dropped itself, every ten seconds, into a log
+confluo-pingmesh respond -w host.ml --keep 7d
+"""
+)
+
+CLASSES = {"be": 0, "le": 1, "ef": 46, **{f"cs{n}": 8 * n for n in range(8)},
+           **{f"af{n}{m}": 8 * n + 2 * m for n in range(1, 5) for m in range(1, 4)}}  # fmt: skip
+EVERY = "10s"
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def respond(
+    listen: Annotated[
+        list[str] | None,
+        _option("--listen", metavar="ADDR[:PORT]", help="Where (repeatable; all addresses, port 8765)."),
+    ] = None,
+    qos: Annotated[
+        list[str] | None,
+        _option("--qos", metavar="PORT:CLASS", help="Also there; answers are of this class: cs1, ef, 8 (repeatable)."),
+    ] = None,
+    token: Annotated[
+        list[str] | None,
+        _option("--token", metavar="HEX", help="Answer datagrams with this token (repeatable; without: none)."),
+    ] = None,
+    backlog: Annotated[
+        int | None, _option("--backlog", metavar="N", min=0, max=65535, help="Connections that may wait (1024).")
+    ] = None,
+    connections: Annotated[
+        int | None, _option("--connections", metavar="N", min=1, max=65000, help="At once (4096).")
+    ] = None,
+    idle: Annotated[str, _option("--idle", metavar="TIME", help="End connections that say nothing (5s).")] = "5s",
+    rate: Annotated[
+        int | None, _option("--rate", metavar="N", min=1, max=100_000_000, help="Look at N a second at most.")
+    ] = None,
+    name: Annotated[str | None, _option("--name", metavar="NAME", help="Of this host in the records.")] = None,
+    every: Annotated[str | None, _option("--every", metavar="TIME", help="Between two records (10s).")] = None,
+    output: options.Output = None,
+    append: Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")] = False,
+    keep: options.Keep = None,
+    sync: options.Sync = None,
+    duration: options.Duration = None,
+    user: options.User = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    force: cli.Force = False,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Answer probes: TCP, payload, HTTP and datagrams."""
+    from confluo_tools.cli.privileges import FILES, account, hand_over
+    from confluo_tools.schema import builtin
+    from confluo_tools.sources.responder import BACKLOG, CAPACITY, Responder
+
+    if file is not None:
+        config.use_file(file)
+    wanted = output is not None or format is not None or tsv or ndjson
+    if not wanted and (name is not None or every is not None):
+        option = "--name" if name is not None else "--every"
+        raise UsageError(f"{option} is for records", hint="write some with -w LOG")
+    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
+    cli.only_for_logs(to_log, {"--append": append, "--keep": keep, "--sync": sync})
+    schema = builtin("probe")
+    out: LogOutput | None = None
+    if to_log:
+        out = LogOutput(
+            str(output), schema, append=append, asked=(), index=None, keep=keep, views=True,
+            sync=config.text("sync", sync), lanes=256, small=True,
+        )  # fmt: skip
+    owner = account(user) if user is not None else None
+    seconds = span("--duration", duration) if duration is not None else None
+    between = span("--every", every or EVERY)
+    responder = Responder(
+        places(listen or [], qos or []), tokens=[number(text) for text in token or []], udp=bool(token),
+        backlog=BACKLOG if backlog is None else backlog, capacity=connections or CAPACITY,
+        idle=span("--idle", idle), rate=rate or 0,
+    )  # fmt: skip
+    run = Run(responder, (name or socket.gethostname())[:32], schema if wanted else None)
+    into: LogOutput | cli.RecordOutput | None = out
+
+    def records() -> cli.RecordOutput:
+        return cli.output(
+            schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
+            line_buffered=True,
+        )  # fmt: skip
+
+    try:
+        with cli.signals(run.stop, counts=run.counts):
+            if wanted and out is None and output in (None, "-"):
+                into = records()
+            hand_over(out, owner, keep=FILES if wanted else 0)
+            if wanted and into is None:
+                into = records()
+            responder.start()
+            cli.tell(f"answering on {', '.join(map(spell, responder.bound))}; pid {os.getpid()}")
+            if into is not None:
+                with into:
+                    run.record(into, seconds, between)
+            else:
+                run.wait(seconds)
+    except BrokenPipeError:
+        run.stopped = run.stopped or 13
+    finally:
+        if stats or run.stopped:
+            cli.tell(run.counts())
+        responder.close()
+    return 128 + run.stopped if run.stopped else cli.OK
+
+
+class Run:
+    """Waits while the responder answers, and writes records of the host."""
+
+    def __init__(self, responder: Responder, name: str, schema: Schema | None) -> None:
+        self.responder, self.name = responder, name
+        self.stopped = 0
+        self._over = threading.Event()
+        self._start = time.monotonic()
+        self._schema = schema
+        if schema is not None:
+            self._last = self._read()
+            self._row(self._last)  # what it needs is loaded before other people's files cannot be read any more
+
+    def stop(self, number: int) -> None:
+        self.stopped = number
+        self._over.set()
+
+    def counts(self) -> str:
+        """What happened so far, on one line."""
+        counts = self.responder.counts
+        parts = [f"{counts[what]} {what}" for what in ("connections", "echoed", "requests", "datagrams")]
+        bad = {"not answered": sum(counts[what] for what in ("short", "magic", "token", "looped", "foreign", "unsent")),
+               "ended by us": sum(counts[what] for what in ("evicted", "idle", "overlong", "no_room")),
+               "overflows": self.responder.own_drops(), "datagrams dropped": self.responder.udp_drops()}  # fmt: skip
+        parts += [f"{n} {what}" for what, n in bad.items() if n]
+        return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])
+
+    def wait(self, seconds: float | None) -> None:
+        """Until it is over."""
+        self._over.wait(seconds)
+
+    def record(self, into: LogOutput | cli.RecordOutput, seconds: float | None, between: float) -> None:
+        """The same; every so many seconds, and at the end, a record."""
+        end = None if seconds is None else time.monotonic() + seconds
+        over = False
+        while not over:
+            left = between if end is None else min(between, end - time.monotonic())
+            over = self._over.wait(max(0.0, left)) or (end is not None and time.monotonic() >= end)
+            now = self._read()
+            into.write(self._row(now), None)
+            into.flush()
+            self._last = now
+
+    def _read(self) -> tuple[Counters, Load]:
+        from confluo_tools.sources.hostcounters import load
+
+        return self.responder.host.read(), load()
+
+    def _row(self, now: tuple[Counters, Load]) -> Block:
+        from confluo_tools.sources.hostcounters import host_row
+        from confluo_tools.sources.webprobe import block
+
+        assert self._schema is not None
+        (counters, cost), (before, earlier) = now, self._last
+        return block(self._schema, [{**host_row(counters - before, cost, earlier), "src": self.name}])
+
+
+def places(listen: Sequence[str], qos: Sequence[str]) -> list[Listen]:
+    """``10.0.0.7``, ``10.0.0.7:9000``, ``[::1]:9000``, ``:9000`` and ``8766:cs1``, which is on the same addresses."""
+    from confluo_tools.sources.responder import PORT, Listen
+
+    found: list[Listen] = []
+    for text in listen or [f":{PORT}"]:
+        address, port = text, PORT
+        if text.startswith("["):
+            address, bracket, rest = text[1:].partition("]")
+            if not bracket or (rest and not rest.startswith(":")):
+                raise UsageError(f"'{text[:60]}' is not an address", where="--listen", hint="write e.g. [::1]:8765")
+            port = port_of("--listen", rest[1:]) if rest else PORT
+        elif text.count(":") == 1:
+            address, _, rest = text.partition(":")
+            port = port_of("--listen", rest)
+        for each in [address] if address else ["0.0.0.0", "::"]:
+            found.append(Listen(each, port))
+    for address in list(dict.fromkeys(place.address for place in found)):
+        for text in qos:
+            number_, colon, word = text.partition(":")
+            dscp = CLASSES.get(word.lower(), int(word) if word.isascii() and word.isdigit() and len(word) < 3 else 64)
+            if not colon or dscp > 63:
+                raise UsageError(f"'{text[:60]}' is no port and class", where="--qos", hint="write e.g. 8766:cs1")
+            found.append(Listen(address, port_of("--qos", number_), dscp))
+    return found
+
+
+def port_of(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 1 << 16):
+        raise UsageError(f"'{text[:60]}' is not a port", where=option, hint="0 to 65535; 0: one that is free")
+    return int(text)
+
+
+def number(text: str) -> int:
+    """A token: up to 16 hexadecimal digits."""
+    plain = text.lower().removeprefix("0x")
+    if not plain or len(plain) > 16 or set(plain) - set("0123456789abcdef") or not int(plain, 16):
+        raise UsageError("is no token", where="--token", hint="up to 16 hexadecimal digits, not all 0")
+    return int(plain, 16)
+
+
+def span(option: str, text: str) -> float:
+    from confluo_tools.units import duration
+
+    try:
+        seconds = duration(text) / 1e9
+    except UsageError as e:
+        e.where = option
+        raise
+    if not 0.01 <= seconds <= 10 * 365 * 86400:
+        raise UsageError(f"'{text[:60]}' is not possible", where=option, hint="10ms is the least")
+    return seconds
+
+
+def spell(place: Listen) -> str:
+    address = f"[{place.address}]" if ":" in place.address else place.address
+    return f"{address}:{place.port}" + (f" (class {place.dscp})" if place.dscp else "")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-pingmesh respond", argv, owns_state=True)
