@@ -1,95 +1,16 @@
 """Probes between the servers of a fleet whose network has faults: what agents of Pingmesh would have recorded."""
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
+from c_mesh cimport (
+    AT_ONCE, COLS, FIRST_PORT, FORWARD, L_DC, L_POD, L_WAN, MAX_DEVICES, MAX_HOLES, MAX_PEERS, MAX_SERVERS, MILLISECOND,
+    MOST_TRIES, NAME, OCTAVES, OK, ORDER, PARTS, PLACE, PORTS, PROBES, RELABEL, REVERSE, TABLES, TIMEOUT, T_BUSY,
+    T_FACTOR, T_HOST, Device, Hole, Place, Probe, Server, Way, chosen, leading, mix, write_host, write_probe, write_who,
+)
 from c_random cimport ONE63, Stream, below, draw, mul63, seed_stream
 from confluo_tools.core.block cimport Staging
 cimport cython
-
-cdef enum:
-    NAME = 32                       # bytes of a server's name
-    PLACE = 16                      # of a pod's, podset's or data centre's
-    OCTAVES = 26                    # of a latency table: its value where the tail is 2 ** -i
-    TABLES = 6
-    MAX_SERVERS = 1 << 20
-    MAX_PEERS = 1 << 28
-    PARTS = 4                       # of a list
-    MAX_DEVICES = 1 << 20
-    MAX_HOLES = 1 << 16
-    AT_ONCE = 1 << 20               # turns of a call: a signal waits no longer
-    MOST_TRIES = 6
-
-cdef enum:                          # latency tables
-    T_POD
-    T_DC
-    T_WAN
-    T_HOST                          # what a host's scheduler adds
-    T_FACTOR                        # a fault's delay, of 65536
-    T_BUSY                          # what a slow host adds, of 65536
-
-cdef enum:                          # levels, outcomes, hints, notes, kinds of schema/probe.yaml
-    L_POD = 1
-    L_DC = 2
-    L_WAN = 3
-    OK = 1
-    TIMEOUT = 2
-    FORWARD = 1
-    REVERSE = 2
-    RELABEL = 2
-    TCP = 1
-    ECHO = 2
-    HOST = 16
-    ETIMEDOUT = 110
-
-cdef enum:                          # streams of random numbers of a seed
-    ORDER = 1
-    PROBES = 2
-
-cdef enum:
-    MILLISECOND = 1000000
-    FIRST_PORT = 32768
-    PORTS = 28232                   # Linux's default range
-    RSS = 31 << 20
-
-cdef enum:                          # columns that a probe fills
-    C_TS
-    C_KIND
-    C_LEVEL
-    C_OUTCOME
-    C_NOTES
-    C_IP_VERSION
-    C_PROTO
-    C_SRC_IP
-    C_DST_IP
-    C_SRC_IP6
-    C_DST_IP6
-    C_SRC_PORT
-    C_DST_PORT
-    C_PAYLOAD
-    C_RETRIES
-    C_HINT
-    C_RTT
-    C_ELAPSED
-    C_ECHO
-    C_ERRNO
-    C_LIST
-    C_SRC
-    C_DST
-    C_SRC_POD
-    C_DST_POD
-    C_SRC_PODSET
-    C_DST_PODSET
-    C_SRC_DC
-    C_DST_DC
-    C_PEERS
-    C_PROBES
-    C_OVERFLOWS
-    C_LISTEN_DROPS
-    C_SYN_RETRANS
-    C_RSS
-    C_CPU
-    COLS
 
 _COLUMNS = (("ts", 8), ("kind", 1), ("level", 1), ("outcome", 1), ("notes", 2), ("ip_version", 1), ("proto", 1),
             ("src_ip", 4), ("dst_ip", 4), ("src_ip6", 16), ("dst_ip6", 16), ("src_port", 2), ("dst_port", 2),
@@ -97,42 +18,6 @@ _COLUMNS = (("ts", 8), ("kind", 1), ("level", 1), ("outcome", 1), ("notes", 2), 
             ("list", 8), ("src", 32), ("dst", 32), ("src_pod", 16), ("dst_pod", 16), ("src_podset", 16),
             ("dst_podset", 16), ("src_dc", 16), ("dst_dc", 16), ("peers", 4), ("probes", 4), ("overflows", 4),
             ("listen_drops", 4), ("syn_retrans", 4), ("rss", 8), ("cpu", 4))
-
-cdef struct Server:
-    uint32_t pod, ip
-    uint32_t first[PARTS]           # of its list, in `peer`
-    uint32_t size[PARTS]
-    uint32_t entries, peers, turn, owed
-    uint16_t port
-    uint8_t down, holed, v6
-    uint64_t busy                   # chance that its listening socket has no room
-    uint64_t slow                   # ns, median, that its programs wait
-    uint32_t probes, syn_retrans, overflows
-    char name[NAME]
-    uint8_t ip6[16]
-
-cdef struct Place:                  # a pod
-    uint32_t podset, dc
-    char pod_name[PLACE]
-    char podset_name[PLACE]
-    char dc_name[PLACE]
-
-cdef struct Device:                 # a switch, or all there is of a podset or between two data centres
-    uint64_t drop, hole1, hole2, delay
-    uint8_t bad
-
-cdef struct Hole:                   # packets from one server to another; of these, which ports
-    uint32_t src, dst
-    uint64_t share
-
-cdef struct Way:                    # one packet's
-    uint64_t delay
-
-cdef struct Probe:
-    uint64_t rtt, elapsed, echo
-    uint32_t dst
-    uint16_t sport
-    uint8_t level, outcome, retries, hint, notes
 
 
 cdef int put_name(char* at, bytes name, Py_ssize_t room) except -1:
@@ -150,21 +35,6 @@ cdef int columns(Staging block, void** col) except -1:
             raise ValueError(f"no column {name} of {width} bytes")
         col[i] = block.out[<int>k]
     return 0
-
-cdef inline uint32_t chosen(uint64_t h, int shift, uint32_t n) noexcept nogil:
-    return <uint32_t>((h >> shift & 0xFFFF) * n >> 16)
-
-cdef inline uint64_t mix(uint64_t a, uint64_t b) noexcept nogil:
-    cdef uint64_t z = a * 0x9E3779B97F4A7C15u + b
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu
-    return z ^ z >> 31
-
-cdef extern from *:
-    """
-    static inline int cfl_leading(unsigned long long x) { return __builtin_clzll(x | 1); }
-    """
-    int leading "cfl_leading"(uint64_t x) noexcept nogil
 
 
 @cython.final
@@ -447,11 +317,15 @@ cdef class Meshsim:
         """Records of the servers' counters since the last time, ``span`` ns: as `fill`, 0 rows when all are told."""
         cdef void* col[COLS]
         cdef uint32_t rows = 0
+        cdef Server* s
         columns(block, col)
         with nogil:
             while rows < block.capacity and self.host_at < self.n:
-                if not self.server[self.host_at].down:
-                    self._host(col, rows, self.host_at, ts, span)
+                s = &self.server[self.host_at]
+                if not s.down:
+                    write_who(col, rows, s, &self.place[s.pod], self.version)
+                    write_host(col, rows, s, ts, span)
+                    s.probes = s.overflows = s.syn_retrans = 0
                     rows += 1
                 self.host_at += 1
             if rows == 0:
@@ -463,6 +337,7 @@ cdef class Meshsim:
         cdef uint32_t left = AT_ONCE, src
         cdef int64_t ts
         cdef Server* s
+        cdef Server* d
         cdef Probe p
         while left and rows < room and self.round < self.most:
             left -= 1
@@ -486,7 +361,9 @@ cdef class Meshsim:
                 continue
             self._probe(&p, src)
             ts += <int64_t>below(&self.r, (self.step >> 20) + 1)
-            self._emit(col, rows, &p, src, min(ts, until - 1))
+            write_who(col, rows, s, &self.place[s.pod], self.version)
+            d = &self.server[p.dst]
+            write_probe(col, rows, &p, d, &self.place[d.pod], min(ts, until - 1), self.payload)
             rows += 1
         return rows
 
@@ -639,56 +516,3 @@ cdef class Meshsim:
         # Timers fire late, never early: by 2 to 32 ms, those of 4 s by up to 250 (measured).
         return (2 * MILLISECOND
                 + below(&self.r, (30 if wait <= <uint64_t>2000 * MILLISECOND else 220) * MILLISECOND))
-
-    cdef void _who(self, void** col, uint32_t row, uint32_t i) noexcept nogil:
-        cdef Server* s = &self.server[i]
-        cdef Place* p = &self.place[s.pod]
-        (<uint8_t*>col[C_IP_VERSION])[row] = 6 if s.v6 else 4
-        (<uint32_t*>col[C_SRC_IP])[row] = s.ip
-        memcpy(<char*>col[C_SRC_IP6] + <size_t>row * 16, s.ip6, 16)
-        memcpy(<char*>col[C_SRC] + <size_t>row * NAME, s.name, NAME)
-        memcpy(<char*>col[C_SRC_POD] + <size_t>row * PLACE, p.pod_name, PLACE)
-        memcpy(<char*>col[C_SRC_PODSET] + <size_t>row * PLACE, p.podset_name, PLACE)
-        memcpy(<char*>col[C_SRC_DC] + <size_t>row * PLACE, p.dc_name, PLACE)
-        (<uint64_t*>col[C_LIST])[row] = self.version
-
-    cdef void _emit(self, void** col, uint32_t row, Probe* f, uint32_t src, int64_t ts) noexcept nogil:
-        cdef Server* d = &self.server[f.dst]
-        cdef Place* p = &self.place[d.pod]
-        self._who(col, row, src)
-        (<int64_t*>col[C_TS])[row] = ts
-        (<uint8_t*>col[C_KIND])[row] = ECHO if self.payload else TCP
-        (<uint8_t*>col[C_LEVEL])[row] = f.level
-        (<uint8_t*>col[C_OUTCOME])[row] = f.outcome
-        (<uint16_t*>col[C_NOTES])[row] = f.notes
-        (<uint8_t*>col[C_PROTO])[row] = 6
-        (<uint32_t*>col[C_DST_IP])[row] = d.ip
-        memcpy(<char*>col[C_DST_IP6] + <size_t>row * 16, d.ip6, 16)
-        (<uint16_t*>col[C_SRC_PORT])[row] = f.sport
-        (<uint16_t*>col[C_DST_PORT])[row] = d.port
-        (<uint32_t*>col[C_PAYLOAD])[row] = self.payload
-        (<uint8_t*>col[C_RETRIES])[row] = f.retries
-        (<uint8_t*>col[C_HINT])[row] = f.hint
-        (<uint64_t*>col[C_RTT])[row] = f.rtt
-        (<uint64_t*>col[C_ELAPSED])[row] = f.elapsed
-        (<uint64_t*>col[C_ECHO])[row] = f.echo
-        (<uint16_t*>col[C_ERRNO])[row] = ETIMEDOUT if f.outcome == TIMEOUT else 0
-        memcpy(<char*>col[C_DST] + <size_t>row * NAME, d.name, NAME)
-        memcpy(<char*>col[C_DST_POD] + <size_t>row * PLACE, p.pod_name, PLACE)
-        memcpy(<char*>col[C_DST_PODSET] + <size_t>row * PLACE, p.podset_name, PLACE)
-        memcpy(<char*>col[C_DST_DC] + <size_t>row * PLACE, p.dc_name, PLACE)
-
-    cdef void _host(self, void** col, uint32_t row, uint32_t i, int64_t ts, int64_t span) noexcept nogil:
-        cdef Server* s = &self.server[i]
-        self._who(col, row, i)
-        (<int64_t*>col[C_TS])[row] = ts
-        (<uint8_t*>col[C_KIND])[row] = HOST
-        (<uint64_t*>col[C_ELAPSED])[row] = span
-        (<uint32_t*>col[C_PEERS])[row] = s.peers
-        (<uint32_t*>col[C_PROBES])[row] = s.probes
-        (<uint32_t*>col[C_OVERFLOWS])[row] = s.overflows
-        (<uint32_t*>col[C_LISTEN_DROPS])[row] = s.overflows
-        (<uint32_t*>col[C_SYN_RETRANS])[row] = s.syn_retrans
-        (<uint64_t*>col[C_RSS])[row] = RSS
-        (<float*>col[C_CPU])[row] = <float>s.probes * 32768 / <float>span      # 33 us a probe
-        s.probes = s.overflows = s.syn_retrans = 0
