@@ -71,3 +71,28 @@ def test_what_nohup_ignores_stays_ignored() -> None:
         assert made.poll() is None
         made.send_signal(signal.SIGINT)
         assert made.wait(30) == 0
+
+
+LATE = """
+import os, signal, sys
+from confluo_tools import cli
+from confluo_tools.cli import runner
+app = cli.command_app("")
+@app.command()
+def nothing() -> int:
+    restore = signal.signal
+    def late(number, handler):
+        os.kill(os.getpid(), signal.SIGINT)  # while the handlers of before are put back
+        return restore(number, handler)
+    runner.signal.signal = late
+    return 0
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+sys.exit(cli.run(app, "confluo-nothing", []))
+"""
+
+
+def test_a_signal_at_the_very_end_is_no_traceback() -> None:
+    """It ends the process as any program, once its handler is gone; or comes too late."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, timeout=30, check=False)
+    assert done.stderr == b""
+    assert done.returncode in (0, -signal.SIGINT)

@@ -136,6 +136,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
                 say(f"  {printable(line)}")
         return int(getattr(error, "exit_status", TROUBLE))
     finally:
+        state.over = True
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -191,6 +192,8 @@ def _set_signals(owns_state: bool) -> dict[int, Any]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         # timeout(1) signals its child and then the group of both: the second must not cut off our last words.
+        if state.over:
+            return
         now = monotonic()
         again = now - first.setdefault(number, now)
         if not again or again > SAME_SIGNAL:

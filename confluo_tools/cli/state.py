@@ -20,6 +20,7 @@ class State:
     verbose = False
     archives = True  # a log is read together with the archives that it remembers
     trouble = False  # something non-fatal was reported: the exit status becomes 2
+    over = False  # all is said and done: signals come too late
     progress = None  # the Progress on screen, erased before other lines are printed
 
 
@@ -28,7 +29,7 @@ state = State()
 
 def reset(prog: str, argv: tuple[str, ...]) -> None:
     state.prog, state.argv = prog, argv
-    state.quiet = state.verbose = state.trouble = False
+    state.quiet = state.verbose = state.trouble = state.over = False
     state.archives = True
     state.progress = None
 
