@@ -40,7 +40,8 @@ LAZY = {("cli", layer) for layer in ("formats", "config", "schema", "core", "sou
 # Other people's packages: where they may be imported at all, and which of them only inside functions.
 THIRD: dict[str, tuple[str, ...]] = {
     "typer": ("commands/", "cli/"),
-    "rich": ("formats/table.py", "cli/"),
+    "rich": ("formats/table.py", "formats/heatmap_text.py", "cli/"),
+    "resvg_py": ("formats/heatmap_svg.py",),
     "dpkt": ("sources/", "formats/"),
     "yaml": ("schema/", "store/", "config.py", "formats/topology.py", "formats/fleet.py", "formats/pinglist.py"),
     "pyarrow": ("formats/",),

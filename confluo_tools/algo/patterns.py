@@ -1,0 +1,215 @@
+"""What a pods x pods map shows, in a name: the four canonical pictures of Pingmesh (SIGCOMM 2015, visualisation).
+
+A map has a colour for each ordered pair of pods: `NONE` (white: no latency was measured), `GREEN`, `YELLOW`, `RED`, or
+`ABSENT` where nothing was to be measured (a pod of one server has no pairs of its own).  Pods of a podset stand side
+by side, so that each pair of podsets is a block.  A block has the colour of more than half of its cells, `MIXED` when
+no colour has that many; a few odd cells change nothing.  The picture is then read off the blocks:
+
+- all green: ``normal``;
+- a white row and column: ``podset down`` (no power, or cut off);
+- a red row and column: ``podset failure`` (its leaf switches, a broadcast storm within it);
+- red but for green blocks on the diagonal: ``spine failure``;
+- anything else: ``unclassified``, and whoever asks looks at the blocks.
+
+The paper has one broken podset; here several are named as long as one is left that is whole.  A cross whose own block
+on the diagonal is of another colour (cut off outside, alive inside) names its podset, too, where it cannot be another
+picture: with three podsets or more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp
+
+NONE, GREEN, YELLOW, RED, ABSENT = range(5)
+LETTERS = "WGYR."  # of the colours; '.': nothing to measure in the whole block
+MIXED = "?"
+NORMAL, DOWN, FAILURE, SPINE, UNCLASSIFIED = (
+    "normal", "podset down", "podset failure", "spine failure", "unclassified",
+)  # fmt: skip
+BACKGROUND = 1e-4  # drop rate of a network that is well
+CHANCE = 1e-4  # how seldom such a network may make a cell red
+_CROSS = {"W": DOWN, "R": FAILURE}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``name`` of the picture, ``podset`` that it is about ('' when it is about no single one)."""
+
+    name: str
+    podset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What a map shows: one finding, or one for each broken podset; ``blocks``: a row of letters for each podset."""
+
+    findings: tuple[Finding, ...]
+    podsets: tuple[str, ...]
+    blocks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The one name, or 'podset down, podset failure' when both are there."""
+        return ", ".join(dict.fromkeys(finding.name for finding in self.findings))
+
+    @property
+    def text(self) -> str:
+        """``podset down: ps02, ps05``"""
+        names = dict.fromkeys(finding.name for finding in self.findings)
+        parts = []
+        for name in names:
+            podsets = [f.podset for f in self.findings if f.name == name and f.podset]
+            parts.append(f"{name}: {', '.join(podsets)}" if podsets else name)
+        return "; ".join(parts)
+
+
+def colours(values: Iterable[int], green: int, red: int) -> bytes:
+    """The colour of each value: `NONE` for 0, `GREEN` below ``green``, `RED` above ``red``, else `YELLOW`."""
+    limits = [1, max(green, 1), max(red, green) + 1]
+    return bytes([bisect_right(limits, value) for value in values])
+
+
+def drop_colour(ok: int, dropped: int, green: float, red: float) -> int:
+    """The colour of ``dropped`` among ``ok`` probes that got through: by their rate, but red only beyond chance.
+
+    One drop in 60 probes is a rate of 1.7 % and says nothing: red needs so many that a healthy network (drop rate
+    `BACKGROUND`) has them less than once in 1 / `CHANCE` such cells.
+    """
+    if not ok:
+        return NONE
+    rate = dropped / ok
+    if rate < green or not dropped:
+        return GREEN
+    return RED if rate > red and at_least(dropped, ok * BACKGROUND) < CHANCE else YELLOW
+
+
+def drop_colours(ok: Sequence[int], dropped: Sequence[int], green: float, red: float) -> bytes:
+    """`drop_colour` of each cell."""
+    found = bytearray([GREEN if n else NONE for n in ok])
+    for i, n in enumerate(dropped):
+        if n:
+            found[i] = drop_colour(ok[i], n, green, red)
+    return bytes(found)
+
+
+def at_least(k: int, mean: float) -> float:
+    """Chance of ``k`` or more events where ``mean`` are expected (Poisson)."""
+    if k <= 0:
+        return 1.0
+    if mean > 700:  # far beyond what is asked here; exp() would be 0
+        return 1.0 if k <= mean else 0.0
+    term = total = exp(-mean)
+    if k <= mean + 1:
+        for i in range(1, k):
+            term *= mean / i
+            total += term
+        return max(0.0, 1.0 - total)
+    for i in range(1, k + 1):  # the upper tail itself: 1 - ... has no digits left there
+        term *= mean / i
+    tail, i = 0.0, k
+    while term > tail * 1e-16:
+        tail += term
+        i += 1
+        term *= mean / i
+    return min(1.0, tail)
+
+
+def majority(counts: Sequence[int]) -> str:
+    """The letter of the colour that more than half of the cells have; ``counts`` by colour, `ABSENT` left out."""
+    cells = sum(counts[:ABSENT])
+    if not cells:
+        return LETTERS[ABSENT]
+    most = max(range(ABSENT), key=counts.__getitem__)
+    return LETTERS[most] if 2 * counts[most] > cells else MIXED
+
+
+def blocks(rows: Sequence[bytes], groups: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    """The colours of the blocks: ``rows`` of a byte a cell, ``groups``: (first row, row after) of podsets.
+
+    Time grows with the cells, at far less than a nanosecond each.
+    """
+    found = []
+    for first, after in groups:
+        line = ""
+        for left, right in groups:
+            counts = [0] * (ABSENT + 1)
+            for row in rows[first:after]:
+                for colour in range(ABSENT + 1):
+                    counts[colour] += row.count(colour, left, right)
+            line += majority(counts)
+        found.append(line)
+    return tuple(found)
+
+
+def drop_blocks(
+    rows: Sequence[bytes], ok: Sequence[int], dropped: Sequence[int], groups: Sequence[tuple[int, int]],
+    green: float, red: float,
+) -> tuple[str, ...]:  # fmt: skip
+    """The colours of the blocks of a map of drops: of all their probes together, which tell more than each cell's few.
+
+    A block is red or yellow when its rate is, beyond chance; red only if most of its rows and of its columns are above
+    ``red``: one bad pod colours only a row or a column.  ``rows`` as in `blocks`; ``ok`` and ``dropped`` row by row.
+    """
+    n = len(rows)
+    found = []
+    for line, (first, after) in zip(blocks(rows, groups), groups, strict=True):
+        new = ""
+        for letter, (left, right) in zip(line, groups, strict=True):
+            if letter in ("W", LETTERS[ABSENT]):
+                new += letter
+                continue
+            across = [slice(i * n + left, i * n + right) for i in range(first, after)]
+            down = [slice(first * n + j, (after - 1) * n + j + 1, n) for j in range(left, right)]
+            its = [(sum(ok[part]), sum(dropped[part])) for part in across]
+            answered, lost = sum(a for a, _ in its), sum(d for _, d in its)
+            colour = drop_colour(answered, lost, green, red)
+            if colour == YELLOW and at_least(lost, answered * BACKGROUND) >= CHANCE:
+                colour = GREEN
+            if colour == RED:
+                theirs = [(sum(ok[part]), sum(dropped[part])) for part in down]
+                if not all(2 * sum(d > red * a for a, d in part) > sum(a > 0 for a, _ in part)
+                           for part in (its, theirs)):  # fmt: skip
+                    colour = GREEN
+            new += LETTERS[colour]
+        found.append(new)
+    return tuple(found)
+
+
+def classify(found: Sequence[str], podsets: Sequence[str]) -> Pattern:
+    """The picture that blocks of colours show; ``found``: a row of letters for each of ``podsets``."""
+    n = len(podsets)
+
+    def pattern(*findings: Finding) -> Pattern:
+        return Pattern(findings, tuple(podsets), tuple(found))
+
+    def all_are(colour: str, cells: Iterable[tuple[int, int]]) -> bool:
+        return all(found[i][j] in (colour, LETTERS[ABSENT]) for i, j in cells)
+
+    whole = [(i, j) for i in range(n) for j in range(n)]
+    diagonal = [(i, i) for i in range(n)]
+    apart = [(i, j) for i, j in whole if i != j]
+    if not n or not set("".join(found)) - {LETTERS[ABSENT]}:
+        return pattern(Finding(UNCLASSIFIED))
+    if all_are("G", whole):
+        return pattern(Finding(NORMAL))
+    if n > 1 and all_are("R", apart) and all_are("G", diagonal):
+        return pattern(Finding(SPINE))
+    broken = {i: found[i][i] for i in range(n) if found[i][i] in _CROSS}
+    if 0 < len(broken) < n and all(found[i][j] in (_of(broken, i, j), LETTERS[ABSENT]) for i, j in whole):
+        return pattern(*[Finding(_CROSS[colour], podsets[k]) for k, colour in broken.items()])
+    for k in range(n) if n > 2 else ():
+        cross = {found[i][j] for i, j in apart if k in (i, j)} - {LETTERS[ABSENT]}
+        if len(cross) == 1 and (colour := cross.pop()) in _CROSS and all_are(
+            "G", [(i, j) for i, j in whole if k not in (i, j)]
+        ):
+            return pattern(Finding(_CROSS[colour], podsets[k]))
+    return pattern(Finding(UNCLASSIFIED))
+
+
+def _of(broken: dict[int, str], i: int, j: int) -> str:
+    """The colour a block has when the podsets ``broken`` are the only trouble: nothing comes back from a dead one."""
+    ends = broken.get(i, "G") + broken.get(j, "G")
+    return "W" if "W" in ends else "R" if "R" in ends else "G"

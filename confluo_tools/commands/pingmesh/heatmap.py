@@ -1,0 +1,439 @@
+"""confluo-pingmesh heatmap: latency and drops between pods as a picture.  Manual: confluo-pingmesh-heatmap(1)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.heatmap import Limits, Map, Sheet
+    from confluo_tools.formats.heatmap_cells import Cells, Unit
+    from confluo_tools.formats.heatmap_html import Pairs
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.sinks.file import Sink
+
+app = cli.command_app(
+    """
+# on the terminal: P99 between pods in the last ten minutes
+confluo-pingmesh heatmap probes.ml
+
+# all windows of a day as one page to look around in
+confluo-pingmesh heatmap probes.ml --since 24h --window 30m -w mesh.html
+
+# a picture of drops for a report
+confluo-pingmesh heatmap probes.ml --metric drop -w drops.svg
+
+# only names of what is seen, window by window, for a script
+confluo-pingmesh heatmap probes.ml --patterns -J
+"""
+)
+
+PICTURES = ("svg", "html", "png", "table")
+BY = ("pod", "podset", "server")
+ALL_CELLS = 5_000  # cells of all windows up to which the servers behind each of them go into a page
+WORST_CELLS = 400  # else those behind so many
+MOST_PAIRS = 200_000
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def heatmap(
+    operands: cli.Operands = None,
+    input_format: cli.InputFormat = None,
+    metric: Annotated[str, _option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
+    by: Annotated[str, _option("--by", metavar="WHAT", help="What has a row: pod, podset or server (pod).")] = "pod",
+    dc: Annotated[str | None, _option("--dc", metavar="NAME", help="Only this data centre.")] = None,
+    window: Annotated[
+        str, _option("--window", metavar="TIME", help="Length of a window, or all: one of everything (10m).")
+    ] = "10m",
+    when: Annotated[
+        str | None, _option("--when", metavar="TIME", help="The window this is in.  Without: the last whole one.")
+    ] = None,
+    since: cli.Since = None,
+    until: cli.Until = None,
+    green: Annotated[
+        str | None, _option("--green", metavar="LIMIT", help="Green is below this (4ms; of drops 0.05%).")
+    ] = None,
+    red: Annotated[
+        str | None, _option("--red", metavar="LIMIT", help="Red is above this (5ms; of drops 0.1%).")
+    ] = None,
+    topology: Annotated[
+        str | None, _option("--topology", metavar="FILE", help="Names and order of pods, also of silent ones.")
+    ] = None,
+    patterns: Annotated[bool, _option("--patterns", help="Print what each window shows, as records.")] = False,
+    no_pairs: Annotated[bool, _option("--no-pairs", help="No servers behind the cells in a page.")] = False,
+    title: Annotated[str, _option("--title", metavar="TEXT", help="Of a page.")] = "",
+    palette: Annotated[
+        str, _option("--palette", metavar="NAME", help="paper: green to red; safe: blue to purple (paper).")
+    ] = "paper",
+    theme: Annotated[
+        str, _option("--theme", metavar="NAME", help="light, dark or auto: as the reader has it (auto).")
+    ] = "auto",
+    scale: Annotated[float, _option("--scale", metavar="N", min=0.25, max=8, help="Of a PNG (2).")] = 2.0,
+    fields: cli.Fields = None,
+    format: Annotated[
+        str | None,
+        _option("-o", "--format", metavar="FORMAT", help="svg, html, png, table (a map of text), or cells as tsv, csv, "
+                "ndjson, stream, arrow, parquet."),
+    ] = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    output: cli.Output = None,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:  # fmt: skip
+    """Draw latency or drops between pods as a heat map, and name what it shows."""
+    from confluo_tools.formats.heatmap_colours import NAMES, THEMES
+
+    if file is not None:
+        config.use_file(file)
+    for value, there, where in ((metric, ("p50", "p99", "drop"), "--metric"), (by, BY, "--by"),
+                                (palette, NAMES, "--palette"), (theme, (*THEMES, "auto"), "--theme")):  # fmt: skip
+        if value not in there:
+            raise UsageError(f"not '{value[:60]}'", where=where, hint=f"there are {', '.join(there)}")
+    if fields == "help":
+        from confluo_tools.formats.heatmap_cells import cell_schema, pattern_schema
+
+        print(cli.list_fields(pattern_schema() if patterns else cell_schema()))
+        return cli.OK
+    if cli.no_input(operands or []):
+        return cli.usage(app)
+    asked = Asked((operands or ["-"])[0], " ".join((operands or [])[1:]), since, until, input_format)
+    kind = choose(format, tsv, ndjson, output, patterns)
+    width = _width(window)
+    limits = _limits(metric, green, red)
+    known = of_fleet(topology, by) if topology is not None else []
+    with asked.open() as reader:
+        cells, width = gather(reader, asked, by, width)
+    charts = [c for c in cells.maps(by, width, limits, known) if c.sheets and (dc is None or c.dc == dc)]
+    say_what_is_missing(cells, by)
+    if not charts:
+        if dc is not None and len(cells):
+            raise UsageError(f"no probes within '{dc[:60]}'", where="--dc")
+        return cli.NOTHING
+    at = [_find(chart, when) for chart in charts]
+    if kind == "html":
+        write_page(charts, at, asked, output, force, metric=metric, title=title, palette=palette, theme=theme,
+                   pairs=not no_pairs and cells.probes)  # fmt: skip
+    elif kind in ("svg", "png"):
+        write_picture(kind, charts, at, output, force, metric=metric, palette=palette, scale=scale,
+                      theme="light" if theme == "auto" else theme)  # fmt: skip
+    elif kind == "table" and not patterns:
+        write_text(charts, at, output, force, metric=metric, palette=palette, wide=wide, color=color)
+    else:
+        from confluo_tools.formats import heatmap_cells as records
+
+        schema = records.pattern_schema() if patterns else records.cell_schema()
+        make = records.pattern_block if patterns else records.cell_blocks
+        with cli.output(schema, kind, path=output, force=force, fields=cli.choose_fields(fields, schema),
+                        header=not no_header, numeric=numeric, wide=wide, color=color) as out:  # fmt: skip
+            for chart, number in zip(charts, at, strict=True):
+                for block in make(chart, metric, chart.sheets if when is None else chart.sheets[number : number + 1]):
+                    out.write(block)
+    return cli.OK
+
+
+class Asked:
+    """The input and which of its records are meant: as often as they are read."""
+
+    def __init__(self, path: str, text: str, since: str | None, until: str | None, input_format: str | None) -> None:
+        from confluo_tools import units
+
+        self.path, self.text, self.input_format = path, text, input_format
+        self.first = units.time(since) if since is not None else None
+        self.after = units.until(until) if until is not None else None
+        if path != "-" and cli.remote(path) is None and not os.path.lexists(path):
+            hint = "the first operand is the input, - for standard input"
+            raise FormatError("No such file or directory", where=path, hint=hint)
+
+    @property
+    def again(self) -> bool:
+        """Whether it can be read a second time."""
+        return self.path != "-" and (cli.remote(self.path) is not None or os.path.isfile(self.path)
+                                     or os.path.isdir(self.path))  # fmt: skip
+
+    def open(self) -> Reader:
+        return cli.open_records([self.path], input_format=self.input_format)
+
+    def where(self, more: str = "") -> str:
+        """The condition: what was asked, and ``more``."""
+        return " and ".join(f"({part})" for part in (self.text, more) if part)
+
+
+def choose(format: str | None, tsv: bool, ndjson: bool, output: str | None, patterns: bool) -> str:
+    """The output: a picture or cells as records."""
+    if format in PICTURES and not tsv and not ndjson:
+        if patterns and format != "table":
+            raise UsageError("--patterns are records, no picture", where="-o", hint="leave one of them out")
+        return format
+    suffix = os.path.splitext(output or "")[1].lower()[1:]
+    if format is None and not tsv and not ndjson and suffix in PICTURES and not patterns:
+        return suffix
+    return cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+
+
+def _width(text: str) -> int:
+    from confluo_tools import units
+
+    if text == "all":
+        return 0
+    width = units.duration(text)
+    if width < 1_000_000 or width % 1_000_000:
+        raise UsageError(f"'{text}' is no length of a window", where="--window", hint="write e.g. 10m, 1h, all")
+    return width
+
+
+def _limits(metric: str, green: str | None, red: str | None) -> Limits:
+    from confluo_tools import units
+    from confluo_tools.algo.heatmap import Limits
+
+    defaults = Limits()
+
+    def chance(text: str, where: str) -> float:
+        value = units.try_number(text.removesuffix("%"))
+        if value is None or not 0 < (share := value / 100 if text.endswith("%") else float(value)) < 1:
+            raise UsageError(f"'{text[:60]}' is no drop rate", where=where, hint="write e.g. 0.1%, 1e-3")
+        return share
+
+    if metric == "drop":
+        low = chance(green, "--green") if green else defaults.drop_green
+        high = chance(red, "--red") if red else max(defaults.drop_red, low)
+        limits = Limits(drop_green=low if green or low < high else high / 2, drop_red=high)
+        ends: tuple[float, float] = (limits.drop_green, limits.drop_red)
+    else:
+        near = units.duration(green) if green else defaults.green
+        far = units.duration(red) if red else max(defaults.red, near)
+        limits = Limits(green=near if green or near < far else far, red=far)
+        ends = (limits.green, limits.red)
+    if not 0 < ends[0] <= ends[1]:
+        raise UsageError("green ends below where red begins", where="--green, --red")
+    return limits
+
+
+def of_fleet(path: str, by: str) -> list[Unit]:
+    """All units of a topology file, in its order."""
+    from confluo_tools.formats.fleet import read_fleet
+
+    fleet = read_fleet(path)
+    names = [(s.dc, s.podset, {"pod": s.pod, "podset": s.podset, "server": s.name}[by]) for s in fleet.servers]
+    return list(dict.fromkeys(names))
+
+
+def gather(reader: Reader, asked: Asked, by: str, width: int) -> tuple[Cells, int]:
+    """The cells of all windows, and their length; probes are tallied, cells of an earlier run taken as they are."""
+    from confluo_tools.formats.heatmap_cells import Cells, read_cells
+
+    cells = Cells()
+    if reader.schema.kind == "cell":
+        if asked.text or asked.first is not None or asked.after is not None:
+            raise UsageError("cells are drawn as they are", where=asked.path, hint="confluo-query chooses some of them")
+        return cells, read_cells(reader, cells)
+    from confluo_tools.store.mesh import tally
+
+    cells.probes = True
+    fields = {"pod": "pod", "podset": "podset", "server": ""}[by]
+    names = [f"{end}_{fields}" if fields else end for end in ("src", "dst")]
+    places = ["src_dc", "src_podset", "dst_dc", "dst_podset"]
+    for start, key, cell in tally(reader, by=(*places, *names), window=width, where=asked.where(), since=asked.first,
+                                  until=asked.after):
+        src, dst = (key[0], key[1], key[4]), (key[2], key[3], key[5])
+        cells.add(start, src, dst, cell.p50, cell.p99, (cell.ok, cell.dropped, cell.overflow, cell.failed))
+    return cells, width
+
+
+def say_what_is_missing(cells: Cells, by: str) -> None:
+    if cells.unnamed:
+        cli.note(f"{cells.unnamed:,} probes whose record names no {by} are left out")
+    if cells.apart:
+        cli.note(f"{cells.apart:,} cells between data centres are left out: the limits are those of one")
+    if not len(cells):
+        cli.note("no probes between places that have names"
+                 + ("" if by == "server" else "; --by server draws those between servers"))  # fmt: skip
+    elif len(cells.senders) == 1 < len(cells.units):
+        cli.note(f"all probes come from one {by}: a row, no map")
+
+
+def _find(chart: Map, when: str | None) -> int:
+    """The number of the window that is meant."""
+    if when is None:
+        return chart.latest()
+    from confluo_tools import units
+
+    ts = units.time(when)
+    for i, sheet in enumerate(chart.sheets):
+        if not chart.width or sheet.start <= ts < sheet.start + chart.width:
+            return i
+    first, last = (units.format_time(chart.sheets[i].start, 0) for i in (0, -1))
+    raise UsageError(f"no probes then; windows begin from {first} to {last}", where=f"--when {when}")
+
+
+def write_page(
+    charts: list[Map], at: list[int], asked: Asked, output: str | None, force: bool, *, metric: str, title: str,
+    palette: str, theme: str, pairs: bool,
+) -> None:  # fmt: skip
+    from shlex import quote
+
+    from confluo_tools.formats.heatmap_html import page
+
+    behind = gather_pairs(charts, at, asked) if pairs and charts[0].by == "pod" else []
+    sink = _sink(output, force)
+    try:
+        for piece in page(charts, metric, at=at, pairs=behind, title=title, palette=palette, theme=theme,
+                          command=cli.command_line(), source=quote(asked.path) if asked.again else ""):  # fmt: skip
+            sink.write(piece)
+        sink.close()
+    except BaseException:
+        sink.abort()
+        raise
+
+
+def write_picture(
+    kind: str, charts: list[Map], at: list[int], output: str | None, force: bool, *, metric: str, palette: str,
+    theme: str, scale: float,
+) -> None:  # fmt: skip
+    from confluo_tools.formats.heatmap_svg import MOST_PNG, png, svg
+
+    number = 0
+    if len(charts) > 1:
+        names = [chart.pattern(chart.sheets[i], metric).name for chart, i in zip(charts, at, strict=True)]
+        number = next((i for i, name in enumerate(names) if name != "normal"), 0)
+        others = ", ".join(f"{c.dc or '-'} ({name})" for c, name in zip(charts, names, strict=True))
+        cli.note(f"one picture is of one data centre: {charts[number].dc or '-'} of {others}; --dc chooses")
+    chart, sheet = charts[number], charts[number].sheets[at[number]]
+    text = svg(chart, sheet, metric, span(chart, sheet), palette=palette, theme=theme)
+    data = text.encode() if kind == "svg" else png(text, min(scale, MOST_PNG / 2000))
+    sink = _sink(output, force)
+    try:
+        sink.write(data)
+        sink.close()
+    except BaseException:
+        sink.abort()
+        raise
+
+
+def write_text(
+    charts: list[Map], at: list[int], output: str | None, force: bool, *, metric: str, palette: str, wide: bool,
+    color: str | None,
+) -> None:  # fmt: skip
+    from confluo_tools.formats.heatmap_text import text_map
+    from confluo_tools.formats.table import screen_width
+
+    width = 1 << 14 if wide else screen_width() if output is None and cli.is_terminal(1) else 79
+    texts = [text_map(chart, chart.sheets[i], metric, span(chart, chart.sheets[i]), width=width, palette=palette,
+                      color=output is None and cli.colour(1, color)) for chart, i in zip(charts, at, strict=True)]
+    sink = _sink(output, force)
+    sink.write("\n".join(texts).encode())
+    sink.close()
+
+
+def span(chart: Map, sheet: Sheet) -> str:
+    """The time of a window: ``2026-01-01 00:10 - 00:20 UTC``."""
+    from confluo_tools import units
+
+    if not chart.width:
+        return f"from {units.format_time(sheet.start, 0).replace('T', ' ').rstrip('Z')} UTC"
+    fine = chart.width % 60_000_000_000 != 0
+    first, last = (units.format_time(ts, 0).replace("T", " ")[: 19 if fine else 16]
+                   for ts in (sheet.start, sheet.start + chart.width))  # fmt: skip
+    return f"{first} – {last.removeprefix(first[:11])} UTC"
+
+
+def _sink(output: str | None, force: bool) -> Sink:
+    from confluo_tools.sinks.file import open_sink
+
+    return open_sink(output, force=config.truth("clobber", force))
+
+
+# ---------------------------------------------------------------- servers behind the cells
+
+def gather_pairs(charts: list[Map], at: list[int], asked: Asked) -> list[Pairs]:
+    """The pairs of servers behind all cells of small maps, and behind the worst cells of others."""
+    from confluo_tools.formats.heatmap_html import Pairs
+    from confluo_tools.store.mesh import tally
+
+    found = [Pairs() for _ in charts]
+    if not asked.again:
+        for pairs in found:
+            pairs.why = "The records came through a pipe, which is read once; of a log or a file, servers are shown."
+        return found
+    whole = sum(len(c.names) ** 2 * len(c.sheets) for c in charts) <= ALL_CELLS
+    more = "" if whole else condition(charts, at)
+    for pairs in found:
+        pairs.whole = whole
+        pairs.why = "" if whole else f"This page has the servers behind the {WORST_CELLS} worst cells."
+    if not whole and not more:
+        return found
+    where = {}  # (dc, start, pods) -> (number of the map, window, cell)
+    for number, chart in enumerate(charts):
+        starts = {sheet.start: i for i, sheet in enumerate(chart.sheets)}
+        pods = {name: i for i, name in enumerate(chart.names)}
+        where[chart.dc] = (number, starts, pods)
+    names: list[dict[str, int]] = [{} for _ in charts]
+    left = MOST_PAIRS
+    with asked.open() as reader:
+        by = ("src_dc", "dst_dc", "src_pod", "dst_pod", "src", "dst")
+        for start, key, cell in tally(reader, by=by, window=charts[0].width, where=asked.where(more),
+                                      since=asked.first, until=asked.after):
+            if key[0] != key[1] or key[0] not in where:
+                continue
+            number, starts, pods = where[key[0]]
+            if start not in starts or key[2] not in pods or key[3] not in pods:
+                continue
+            if not left:
+                for pairs in found:
+                    pairs.whole, pairs.why = False, f"This page has {MOST_PAIRS:,} pairs of servers, and no more."
+                break
+            left -= 1
+            known, columns = names[number], found[number].columns
+            row = (starts[start], pods[key[2]] * len(pods) + pods[key[3]], known.setdefault(key[4], len(known)),
+                   known.setdefault(key[5], len(known)), cell.ok, cell.dropped, cell.overflow, cell.failed,
+                   *[round(ns / 100) if ns > 0 else 0 for ns in (cell.p50, cell.p99)])  # fmt: skip
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(min(value, (1 << 32) - 1))
+    for pairs, its in zip(found, names, strict=True):
+        pairs.names = list(its)
+    return found
+
+
+def condition(charts: list[Map], at: list[int]) -> str:
+    """An expression for the probes of the worst cells: those of the windows that are shown first, then of others."""
+    ranked = []
+    for number, chart in enumerate(charts):
+        for i, sheet in enumerate(chart.sheets):
+            worst = [max(pair) for pair in zip(chart.shades(sheet, "p99"), chart.shades(sheet, "drop"), strict=True)]
+            ranked += [(-worst[k], i != at[number], -sheet.failed[k], number, i, k) for k in range(len(worst))
+                       if 7 <= worst[k] < 13 or (not worst[k] and sheet.failed[k])]  # fmt: skip
+    chosen: dict[tuple[int, int], dict[str, list[str]]] = {}
+    for *_, number, i, k in sorted(ranked)[:WORST_CELLS]:
+        chart, n = charts[number], len(charts[number].names)
+        chosen.setdefault((number, i), {}).setdefault(chart.names[k // n], []).append(chart.names[k % n])
+    parts = []
+    for (number, i), its in chosen.items():
+        chart, start = charts[number], charts[number].sheets[i].start
+        pairs = " or ".join(f"(src_pod == {_quoted(src)} and ({' or '.join(f'dst_pod == {_quoted(d)}' for d in dst)}))"
+                            for src, dst in its.items())  # fmt: skip
+        time = f"ts >= {start} and ts < {start + chart.width} and " if chart.width else ""
+        parts.append(f"({time}({pairs}))")
+    return " or ".join(parts)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-pingmesh heatmap", argv)

@@ -1,0 +1,214 @@
+"""Cells of heat maps as records, and maps from cells: who probed whom in which window, and what they met."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.algo.heatmap import CLASS, COUNTS, Limits, Map, Sheet, group
+from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block
+    from confluo_tools.formats.reader import Reader
+
+MOST_CELLS = 1 << 24  # of all windows: 24 bytes each
+MOST_PATTERN = 40  # podsets whose blocks a pattern record has room for
+NS = 1_000_000_000
+Unit = tuple[str, str, str]  # data centre, podset, name
+COLOURS = {1: "green", 2: "yellow", 3: "red"}
+_NUMBERS = re.compile(r"(\d+)")
+
+
+def cell_schema() -> Schema:
+    """A cell: an ordered pair of pods (or podsets, servers) in a window."""
+    return Schema("cell", [
+        Field("ts", "time", unit="ns", description="when the window began"),
+        Field("window", "duration", unit="ns", description="its length; 0: all there was"),
+        Field("src", "text(32)", description="where the probes came from"),
+        Field("dst", "text(32)", description="and where they went"),
+        Field("src_podset", "text(16)", description="podset of src"),
+        Field("dst_podset", "text(16)", description="podset of dst"),
+        Field("src_dc", "text(16)", description="data centre of src"),
+        Field("dst_dc", "text(16)", description="data centre of dst"),
+        Field("ok", "u32", unit="probes", description="that were answered"),
+        Field("dropped", "u32", unit="probes", description="of these, that the kernel had to send again"),
+        Field("overflow", "u32", unit="probes", description="so had these, but the target's host dropped them"),
+        Field("failed", "u32", unit="probes", description="that were not answered"),
+        Field("drop_rate", "f64", description="dropped by ok"),
+        Field("p50", "duration", unit="ns", description="median round-trip time of those that were not sent again"),
+        Field("p99", "duration", unit="ns", description="99 % of these took no longer"),
+        Field("colour", "enum", description="of the metric asked for; none: no data", names=COLOURS),
+    ], "A cell of a heat map: probes from one pod to another in a window.")  # fmt: skip
+
+
+def pattern_schema() -> Schema:
+    """What a window shows: a record for each finding."""
+    return Schema("pattern", [
+        Field("ts", "time", unit="ns", description="when the window began"),
+        Field("window", "duration", unit="ns", description="its length; 0: all there was"),
+        Field("dc", "text(16)", description="data centre"),
+        Field("metric", "text(8)", description="p50, p99 or drop"),
+        Field("pattern", "text(16)", description="normal, podset down, podset failure, spine failure, unclassified"),
+        Field("podset", "text(16)", description="the podset that it is about, if it is about one"),
+        Field("none", "u32", unit="cells", description="without data"),
+        Field("green", "u32", unit="cells", description="below the lower limit"),
+        Field("yellow", "u32", unit="cells", description="between the limits"),
+        Field("red", "u32", unit="cells", description="above the upper limit"),
+        Field("partial", "enum", description="whether the records begin or end within the window",
+              names={1: "yes", 2: "no"}),
+        Field("blocks", "text(1640)", description="colours of the podsets' blocks, a row after the other: "
+              "W none, G, Y, R, ? mixed, . nothing to measure"),
+    ], "What a heat map shows.")  # fmt: skip
+
+
+def natural(text: str) -> list[Any]:
+    """A key that sorts p2 before p10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _NUMBERS.split(text) if part]
+
+
+class Cells:
+    """Cells in the order they come, until all of them are there and `maps` can be made."""
+
+    def __init__(self) -> None:
+        self.units: dict[Unit, int] = {}
+        self.probes = False  # they were tallied from probes, which can be asked again
+        self.apart = 0  # cells between data centres
+        self.unnamed = 0  # probes without a place
+        self.senders: set[int] = set()
+        self._where: dict[int, array[int]] = {}  # start -> pairs of numbers of units
+        self._values: dict[int, array[float]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._where.values())) // 2
+
+    def add(self, start: int, src: Unit, dst: Unit, p50: float, p99: float, counts: Sequence[int]) -> None:
+        """Cell of the window that begins at ``start``; latencies in ns, ``counts`` as `algo.heatmap.COUNTS`."""
+        if not src[2] or not dst[2]:
+            self.unnamed += counts[0] + counts[3]
+            return
+        if src[0] != dst[0]:
+            self.apart += 1
+            return
+        number = self.units.setdefault
+        a, b = number(src, len(self.units)), number(dst, len(self.units))
+        self.senders.add(a)
+        if start not in self._where:
+            self._where[start], self._values[start] = array("I"), array("d")
+        self._where[start].extend((a, b))
+        self._values[start].extend((p50, p99, *counts))
+
+    def maps(self, by: str, width: int, limits: Limits, known: Sequence[Unit] = ()) -> list[Map]:
+        """A map for each data centre.  ``known``: units in the order wanted, whether there are cells of them or not.
+
+        Raises UsageError when they are too many.
+        """
+        order = {unit: i for i, unit in enumerate(known)}
+        units = sorted({*self.units, *known}, key=lambda u: (order.get(u, len(order)), *map(natural, u)))
+        dcs: dict[str, list[Unit]] = {}
+        for unit in units:
+            dcs.setdefault(unit[0], []).append(unit)
+        size = sum(len(its) ** 2 for its in dcs.values()) * max(len(self._where), 1)
+        if size > MOST_CELLS:
+            raise UsageError(f"{len(self._where)} windows of {len(units)} {by}s are {size:,} cells, more than "
+                             f"{MOST_CELLS:,}", hint="--since, a longer --window, or --by podset")  # fmt: skip
+        return [self._map(dc, its, by, width, limits) for dc, its in dcs.items()]
+
+    def _map(self, dc: str, units: list[Unit], by: str, width: int, limits: Limits) -> Map:
+        names, podsets = group([(name, name if by == "podset" else podset) for _, podset, name in units])
+        chart = Map(dc, by, names, podsets, width, limits)
+        at = {(podset, name): i for i, name in enumerate(names) for podset, a, b in podsets if a <= i < b}
+        place = [-1] * len(self.units)
+        for (its_dc, podset, name), number in self.units.items():
+            if its_dc == dc:
+                place[number] = at[name if by == "podset" else podset, name]
+        n = len(names)
+        for start in sorted(self._where):
+            sheet, where, values = Sheet(start, n), self._where[start], self._values[start]
+            for k in range(len(where) // 2):
+                row, column = place[where[2 * k]], place[where[2 * k + 1]]
+                if row >= 0 <= column:
+                    p50, p99, *counts = values[6 * k : 6 * k + 6]
+                    sheet.put(row * n + column, p50, p99, [int(c) for c in counts])
+            chart.sheets.append(sheet)
+        chart.finish()
+        return chart
+
+
+def read_cells(reader: Reader, cells: Cells) -> int:
+    """Put the cells of records that somebody wrote before into ``cells``; the width of their windows (ns).
+
+    Raises FormatError when windows of several lengths are mixed.
+    """
+    schema = reader.schema
+    missing = [f.name for f in cell_schema().fields if f.name not in schema]
+    if missing:
+        raise FormatError(f"has no field {missing[0]}: these are no cells of a heat map", where=reader.name)
+    at = {f.name: schema.index(f.name) for f in cell_schema().fields}
+    widths = set()
+    memo: dict[bytes, str] = {}
+
+    def word(raw: Any) -> str:
+        data = bytes(raw)
+        if data not in memo:
+            memo[data] = data.rstrip(b"\0").decode("utf-8", "replace")
+        return memo[data]
+
+    for block in reader:
+        get = block.get
+        for row in range(block.rows):
+            widths.add(get(at["window"], row))
+            src = (word(get(at["src_dc"], row)), word(get(at["src_podset"], row)), word(get(at["src"], row)))
+            dst = (word(get(at["dst_dc"], row)), word(get(at["dst_podset"], row)), word(get(at["dst"], row)))
+            cells.add(get(at["ts"], row), src, dst, get(at["p50"], row), get(at["p99"], row),
+                      [get(at[name], row) for name in COUNTS])  # fmt: skip
+    if len(widths) > 1:
+        raise FormatError("has windows of several lengths", where=reader.name)
+    return widths.pop() if widths else 0
+
+
+def cell_blocks(chart: Map, metric: str, sheets: Sequence[Sheet]) -> Iterator[Block]:
+    """The cells of the sheets that have any probe, as records of `cell_schema`."""
+    from confluo_tools.formats.build import blocks_of
+
+    schema, n = cell_schema(), len(chart.names)
+    podset = [name for name, first, after in chart.podsets for _ in range(first, after)]
+    for sheet in sheets:
+        colours = chart.shades(sheet, metric).translate(CLASS)
+        there = [i for i in range(n * n) if sheet.ok[i] or sheet.failed[i]]
+        rows, columns = [i // n for i in there], [i % n for i in there]
+        ok, dropped = [sheet.ok[i] for i in there], [sheet.dropped[i] for i in there]
+        yield from blocks_of(schema, {
+            "ts": [sheet.start] * len(there), "window": [chart.width] * len(there),
+            "src": [chart.names[i] for i in rows], "dst": [chart.names[i] for i in columns],
+            "src_podset": [podset[i] for i in rows], "dst_podset": [podset[i] for i in columns],
+            "src_dc": [chart.dc] * len(there), "dst_dc": [chart.dc] * len(there),
+            "ok": ok, "dropped": dropped, "overflow": [sheet.overflow[i] for i in there],
+            "failed": [sheet.failed[i] for i in there],
+            "drop_rate": [d / n if n else 0.0 for d, n in zip(dropped, ok, strict=True)],
+            "p50": [sheet.p50[i] * 100 for i in there], "p99": [sheet.p99[i] * 100 for i in there],
+            "colour": [colours[i] for i in there],
+        }, len(there))  # fmt: skip
+
+
+def pattern_block(chart: Map, metric: str, sheets: Sequence[Sheet]) -> Iterator[Block]:
+    """What each sheet shows, as records of `pattern_schema`."""
+    from confluo_tools.formats.build import blocks_of
+
+    rows: list[Mapping[str, Any]] = []
+    for sheet in sheets:
+        shades = chart.shades(sheet, metric)
+        flat = shades.translate(CLASS)
+        pattern = chart.pattern(sheet, metric, shades)
+        for finding in pattern.findings:
+            rows.append({
+                "ts": sheet.start, "window": chart.width, "dc": chart.dc, "metric": metric, "pattern": finding.name,
+                "podset": finding.podset, "none": flat.count(0), "green": flat.count(1), "yellow": flat.count(2),
+                "red": flat.count(3), "partial": 1 if sheet.partial else 2,
+                "blocks": " ".join(pattern.blocks) if len(pattern.podsets) <= MOST_PATTERN else "",
+            })  # fmt: skip
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    yield from blocks_of(pattern_schema(), columns, len(rows))

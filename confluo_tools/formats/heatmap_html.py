@@ -1,0 +1,117 @@
+"""Heat maps as one page that needs nothing else: no server, no network, no other file.
+
+The page (``heatmap_page/``: html, css, js) is made of a head in JSON and of compressed bytes, two for each window:
+the shades of its cells for each metric, and the values behind them, which are unpacked when somebody looks.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from zlib import compress
+
+from confluo_tools.algo.heatmap import CLASS, COUNTS, METRICS, SHADES, UNIT, explain
+from confluo_tools.algo.patterns import ABSENT, Pattern
+from confluo_tools.formats.heatmap_colours import METRIC_NAMES, NAMES, PALETTES, THEMES, ranges
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.heatmap import Map, Sheet
+
+PAIR = ("window", "cell", "src", "dst", "ok", "dropped", "overflow", "failed", "p50", "p99")
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Servers behind the cells: `PAIR` columns, ``names`` of the servers; ``whole``: of all cells, not the worst."""
+
+    names: list[str] = field(default_factory=list)
+    columns: dict[str, array[int]] = field(default_factory=lambda: {name: array("I") for name in PAIR})
+    whole: bool = False
+    why: str = ""  # there are none, or not of all cells
+
+    def __len__(self) -> int:
+        return len(self.columns["window"])
+
+
+def page(
+    charts: Sequence[Map], metric: str, *, at: Sequence[int], pairs: Sequence[Pairs] = (), title: str = "",
+    palette: str = "paper", theme: str = "auto", command: str = "", source: str = "",
+) -> Iterator[bytes]:  # fmt: skip
+    """The bytes of the page.  ``at``: the number of the window to begin with, for each map.
+
+    ``pairs``: for each map.  ``command``: what made the page; ``source``: its input, '' if that is read only once.
+    """
+    from json import dumps
+
+    blobs: list[bytes] = []
+    maps = []
+    for k, chart in enumerate(charts):
+        windows = []
+        for sheet in chart.sheets:
+            shades = [chart.shades(sheet, name) for name in METRICS]
+            windows.append(_window(chart, sheet, shades, len(blobs)))
+            blobs.append(compress(b"".join(shades), 6))
+            values = [getattr(sheet, name) for name in ("p50", "p99", *COUNTS)]
+            blobs.append(compress(b"".join(map(_little, values)), 1))
+        its = pairs[k] if k < len(pairs) else Pairs()
+        maps.append({
+            "dc": chart.dc, "by": chart.by, "names": chart.names, "podsets": chart.podsets,
+            "width": chart.width // 1_000_000,
+            "windows": windows, "at": at[k], "steps": chart.limits.steps(), "dropGreen": chart.limits.drop_green,
+            "dropRed": chart.limits.drop_red, "pairs": {"blob": len(blobs), "rows": len(its), "names": its.names,
+                                                       "whole": its.whole, "why": its.why},
+        })  # fmt: skip
+        blobs.append(compress(b"".join([_little(its.columns[name]) for name in PAIR]), 6))
+    first = charts[0]
+    head = {
+        "title": title or "Round trips", "metric": METRICS.index(metric), "metrics": [METRIC_NAMES[m] for m in METRICS],
+        "ranges": [ranges(m, first.limits) for m in METRICS], "unit": UNIT, "shades": SHADES, "maps": maps,
+        "palettes": {f"{p}-{t}": PALETTES[p, t]._asdict() for p in NAMES for t in THEMES},
+        "palette": palette, "theme": theme, "command": command, "source": source,
+    }  # fmt: skip
+    html, css, js = (_part(name) for name in ("page.html", "page.css", "page.js"))
+    before, _, rest = html.partition("/*CSS*/")
+    middle, _, rest = rest.partition("<!--DATA-->")
+    between, _, after = rest.partition("/*JS*/")
+    yield (before + css + middle).encode()
+    # "<" would end the element, wherever it comes from: names are other people's
+    text = dumps(head, separators=(",", ":")).replace("<", "\\u003c")
+    yield f'<script type="application/json" id="head">{text}</script>\n'.encode()
+    for i, blob in enumerate(blobs):
+        yield b'<script type="application/octet-stream" id="b%d">' % i
+        yield b64encode(blob)
+        yield b"</script>\n"
+    yield (between + js + after).encode()
+
+
+def _window(chart: Map, sheet: Sheet, shades: Sequence[bytes], blob: int) -> dict[str, Any]:
+    patterns = [chart.pattern(sheet, name, its) for name, its in zip(METRICS, shades, strict=True)]
+    return {
+        "start": sheet.start // 1_000_000, "partial": sheet.partial, "blob": blob, "probes": sheet.probes,
+        "counts": [[its.count(colour) for colour in range(ABSENT)] for its in (s.translate(CLASS) for s in shades)],
+        "patterns": [_pattern(p, m, chart) for p, m in zip(patterns, METRICS, strict=True)],
+    }  # fmt: skip
+
+
+def _pattern(pattern: Pattern, metric: str, chart: Map) -> dict[str, Any]:
+    return {"name": pattern.name, "text": pattern.text, "blocks": pattern.blocks,
+            "podsets": [f.podset for f in pattern.findings if f.podset],
+            "explain": explain(pattern, metric, chart.limits)}  # fmt: skip
+
+
+def _little(values: array[int]) -> bytes:
+    """32-bit numbers, least byte first: what browsers everywhere have."""
+    if sys.byteorder == "big":
+        values = array("I", values)
+        values.byteswap()
+    return values.tobytes()
+
+
+def _part(name: str) -> str:
+    from importlib.resources import files
+
+    return files("confluo_tools.formats").joinpath("heatmap_page", name).read_text("utf-8")

@@ -1,0 +1,217 @@
+"""One window of a heat map as a picture: SVG, and PNG by way of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain
+from confluo_tools.algo.patterns import LETTERS, MIXED
+from confluo_tools.errors import ConfluoError
+from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, Palette, latency, ranges, rate
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.heatmap import Map, Sheet
+    from confluo_tools.algo.patterns import Pattern
+
+SIDE = 720  # px that a map is wide, about
+SHAPES = 100  # pods up to which each cell is a shape with a text of its own; more are one image
+MOST_PNG = 16384  # px
+FONT = "system-ui, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', 'Liberation Sans', Arial, sans-serif"
+
+
+def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "paper", theme: str = "light") -> str:
+    """A picture of one window.  ``when``: its time, in words."""
+    from html import escape
+
+    colours = PALETTES[palette, theme]
+    shades = chart.shades(sheet, metric)
+    pattern = chart.pattern(sheet, metric, shades)
+    n = len(chart.names)
+    size = max(min(SIDE // n, 40), 1) if n <= SHAPES else max(SIDE / n, 1)
+    side = size * n
+    labels = size >= 9
+    longest = max(map(len, chart.names)) if labels else 0
+    left = 76 + (longest * 7 + 6 if labels else 0)
+    top = 108 + (longest * 6 + 8 if labels else 0)
+    right = 232
+    width, height = left + max(side, 300) + right, top + max(side, 330) + 28
+    title = " · ".join(filter(None, [METRIC_NAMES[metric] + (" of round trips" if metric != "drop" else ""), chart.dc]))
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"',
+        f' height="{height:g}" font-family="{FONT}" font-size="11">',
+        f"<title>{escape(f'{title}, {when}: {pattern.text}')}</title>",
+        f"<desc>{escape(explain(pattern, metric, chart.limits))}</desc>",
+        "<style>" + "".join(f".s{i}{{fill:{c}}}" for i, c in enumerate(colours.shades)) + f".t{{fill:{colours.fore}}}"
+        f".l{{fill:{colours.soft}}}.g{{stroke:{colours.line};fill:none}}</style>",
+        f'<rect width="100%" height="100%" fill="{colours.back}"/>',
+        f'<text x="24" y="36" class="t" font-size="19" font-weight="600">{escape(title)}</text>',
+        f'<text x="24" y="56" class="l" font-size="12">{escape(when)} · {n} {chart.by}s · {sheet.probes:,} probes',
+        "</text>",
+    ]
+    out += _badge(pattern, colours, width - 24)
+    out.append(f'<text x="{left}" y="{84}" class="l">to →</text><text x="24" y="{top + 11}" class="l">from ↓</text>')
+    out += _axes(chart, left, top, size, labels)
+    out.append(f'<rect x="{left}" y="{top}" width="{side:g}" height="{side:g}" class="s0"/>')
+    if n <= SHAPES:
+        out += _cells(chart, sheet, metric, shades, left, top, size)
+    else:
+        out.append(_image(shades, n, colours, left, top, side))
+    out += _grid(chart, left, top, size, side, colours)
+    out += _legend(chart, metric, shades, pattern, colours, left + max(side, 300) + 28, top)
+    out.append("</svg>\n")
+    return "\n".join(out)
+
+
+def _badge(pattern: Pattern, colours: Palette, right: float) -> list[str]:
+    """The name of the picture, as a pill at the right."""
+    from html import escape
+
+    text = pattern.text
+    text = text if len(text) <= 60 else text[:57] + "..."
+    wide = 7.4 * len(text) + 44
+    fill = {"normal": 5, "unclassified": 7}.get(pattern.name, 9)
+    left = right - wide
+    return [
+        f'<rect x="{left:g}" y="20" width="{wide:g}" height="28" rx="14" fill="{colours.panel}"',
+        f' stroke="{colours.shades[fill]}" stroke-width="1.5"/>',
+        f'<circle cx="{left + 17:g}" cy="34" r="5" class="s{fill}"/>',
+        f'<text id="pattern" x="{left + 29:g}" y="38.5" class="t" font-size="13" font-weight="600">{escape(text)}',
+        "</text>",
+    ]
+
+
+def _axes(chart: Map, left: float, top: float, size: float, labels: bool) -> list[str]:
+    from html import escape
+
+    out = []
+    if labels:
+        for i, name in enumerate(chart.names):
+            at = (i + 0.5) * size
+            out.append(f'<text x="{left - 6}" y="{top + at + 3.5:g}" text-anchor="end" class="l">{escape(name)}</text>')
+            out.append(f'<text transform="translate({left + at + 3.5:g} {top - 6}) rotate(-90)" class="l">'
+                       f"{escape(name)}</text>")  # fmt: skip
+    far = 7 * max(map(len, chart.names)) + 12 if labels else 6
+    free = -1.0
+    for name, first, after in chart.podsets:
+        middle, long = (first + after) / 2 * size, (after - first) * size
+        shown = name if len(name) * 6.5 < max(long, 46) else name[: max(int(long / 6.5) - 1, 1)] + "…"
+        if not name or middle - max(long, 14) / 2 < free:
+            continue
+        if long < 14:  # labels would stand upon each other: not each podset has one
+            free = middle + 7
+        out.append(f'<text x="{left - far}" y="{top + middle + 4:g}" text-anchor="end" class="t" font-weight="600">'
+                   f"{escape(name[:9])}</text>")  # fmt: skip
+        if long >= 24:
+            out.append(f'<text x="{left + middle:g}" y="{top - far - 2:g}" text-anchor="middle" class="t" '
+                       f'font-weight="600">{escape(shown)}</text>')  # fmt: skip
+    return out
+
+
+def _cells(chart: Map, sheet: Sheet, metric: str, shades: bytes, left: float, top: float, size: float) -> list[str]:
+    from html import escape
+
+    gap = 1 if size >= 8 else 0
+    names = [escape(name) for name in chart.names]
+    out = []
+    for i, name in enumerate(names):
+        y = top + i * size
+        row = []
+        for j, other in enumerate(names):
+            cell = i * len(names) + j
+            if shades[cell] != SHADE_ABSENT:
+                row.append(f'<rect class="s{shades[cell]}" x="{left + j * size:g}" y="{y:g}" width="{size - gap:g}" '
+                           f'height="{size - gap:g}"><title>{name} → {other}: {hover(sheet, cell)}</title></rect>')
+        out.append("".join(row))
+    return out
+
+
+def hover(sheet: Sheet, cell: int) -> str:
+    """``P50 1.1 ms, P99 1.57 ms, 0 of 2,400 dropped``"""
+    ok, failed = sheet.ok[cell], sheet.failed[cell]
+    if not ok:
+        return f"none of {failed:,} probes answered" if failed else "no probes"
+    values = ("P50", sheet.p50[cell]), ("P99", sheet.p99[cell])
+    parts = [f"{name} {latency(value)}" for name, value in values if value]
+    parts.append(f"{sheet.dropped[cell]:,} of {ok:,} dropped"
+                 + (f" ({rate(sheet.dropped[cell], ok)})" if sheet.dropped[cell] else ""))  # fmt: skip
+    if sheet.overflow[cell]:
+        parts.append(f"{sheet.overflow[cell]:,} by the target's host")
+    if failed:
+        parts.append(f"{failed:,} not answered")
+    return ", ".join(parts)
+
+
+def _image(shades: bytes, n: int, colours: Palette, left: float, top: float, side: float) -> str:
+    from base64 import b64encode
+
+    data = b64encode(pixels(shades, n, colours)).decode()
+    return (f'<image x="{left}" y="{top}" width="{side:g}" height="{side:g}" preserveAspectRatio="none" '
+            f'image-rendering="pixelated" style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>')
+
+
+def _grid(chart: Map, left: float, top: float, size: float, side: float, colours: Palette) -> list[str]:
+    """Lines around the podsets."""
+    lines = [f"M{left} {top}h{side:g}v{side:g}h{-side:g}z"]
+    for _, first, _ in chart.podsets[1:] if len(chart.podsets) * 4 < side else ():
+        at = first * size - (0.5 if size >= 8 else 0)
+        lines.append(f"M{left + at:g} {top}v{side:g}M{left} {top + at:g}h{side:g}")
+    return [f'<path class="g" d="{"".join(lines)}" stroke="{colours.soft}" stroke-opacity="0.6"/>']
+
+
+def _legend(
+    chart: Map, metric: str, shades: bytes, pattern: Pattern, colours: Palette, x: float, y: float
+) -> list[str]:
+    from html import escape
+
+    flat = shades.translate(CLASS)
+    out = []
+    swatches = ((0,), (1, 2, 3, 4, 5, 6), (7,), (8, 9, 10, 11, 12))
+    for i, (text, its) in enumerate(zip(ranges(metric, chart.limits), swatches, strict=True)):
+        at = y + 12 + 46 * (3 - i)
+        out.append(f'<text x="{x}" y="{at}" class="t" font-size="12" font-weight="600">{escape(text)}</text>')
+        for k, shade in enumerate(its):
+            w = 120 / len(its)
+            out.append(f'<rect class="s{shade}" x="{x + k * w:g}" y="{at + 6}" width="{w:g}" height="11"/>')
+        out.append(f'<rect x="{x}" y="{at + 6}" width="120" height="11" class="g"/>'
+                   f'<text x="{x + 128}" y="{at + 15.5}" class="l">{flat.count(i):,}</text>')  # fmt: skip
+    if 1 < len(pattern.podsets) <= 40:
+        at, size = y + 216, max(min(120 // len(pattern.podsets), 22), 3)
+        out.append(f'<text x="{x}" y="{at - 8}" class="l">blocks of podsets</text>')
+        for i, row in enumerate(pattern.blocks):
+            for j, letter in enumerate(row):
+                shade = (0, 4, 7, 9, SHADE_ABSENT)[LETTERS.index(letter)] if letter != MIXED else SHADE_ABSENT
+                out.append(f'<rect class="s{shade}" x="{x + j * size}" y="{at + i * size}" width="{size - 1}" '
+                           f'height="{size - 1}" stroke="{colours.line}" stroke-width="0.5"/>')  # fmt: skip
+    return out
+
+
+# ---------------------------------------------------------------- PNG
+
+def pixels(shades: bytes, n: int, colours: Palette) -> bytes:
+    """A PNG of one pixel a cell."""
+    from zlib import compress, crc32
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + crc32(kind + data).to_bytes(4, "big")
+
+    rows = b"".join([b"\0" + shades[i : i + n] for i in range(0, n * n, n)])
+    head = n.to_bytes(4, "big") * 2 + bytes([8, 3, 0, 0, 0])  # 8 bits, a palette
+    table = b"".join([bytes.fromhex(c[1:]) for c in colours.shades])
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"PLTE", table)
+            + chunk(b"IDAT", compress(rows, 6)) + chunk(b"IEND", b""))  # fmt: skip
+
+
+def png(text: str, scale: float = 2.0) -> bytes:
+    """The SVG rendered.  Raises ConfluoError when no renderer is installed."""
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        raise ConfluoError("PNG needs the package resvg-py", hint="pip install 'confluo-tools[pingmesh]', or -o svg"
+                           ) from None  # fmt: skip
+    return bytes(svg_to_bytes(svg_string=text, zoom=scale))
+
+
+def needs_scale(names: Sequence[str], scale: float) -> float:
+    """``scale`` so that no cell is lost: a pixel or more for each."""
+    return max(scale, len(names) / SIDE)

@@ -1,0 +1,100 @@
+"""A heat map on a terminal: two columns a cell, shapes besides colours, so that it reads without them, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.algo.heatmap import CLASS, explain
+from confluo_tools.algo.patterns import ABSENT, GREEN, NONE, RED, YELLOW
+from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, ranges
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.heatmap import Map, Sheet
+
+SHAPES = {NONE: "  ", GREEN: "··", YELLOW: "▒▒", RED: "██", ABSENT: "  "}
+_ORDER = (RED, NONE, YELLOW, GREEN)  # what is told first of several cells that share a place
+
+
+def text_map(
+    chart: Map, sheet: Sheet, metric: str, when: str, *, width: int = 79, color: bool = False, palette: str = "paper"
+) -> str:
+    """The map as text of at most ``width`` columns.  ``color``: with the escapes of a terminal that has them.
+
+    Pods that do not fit share a place: it shows the colour that most of them have.
+    """
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.style import Style
+    from rich.text import Text
+
+    shades = chart.shades(sheet, metric)
+    pattern = chart.pattern(sheet, metric, shades)
+    rows = chart.colours(shades)
+    n = len(rows)
+    head = max(*map(len, chart.names), *(len(name) for name, _, _ in chart.podsets), 4)
+    head = min(head, 16)
+    room = max((width - head - 2) // 2, 4)
+    parts = _parts(chart, room)
+    theme = PALETTES[palette, "dark"].shades
+    styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[4], bgcolor=theme[2])}
+    styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 9))}
+
+    def cell(colour: int) -> tuple[str, Any]:
+        return SHAPES[colour], styles[colour]
+
+    out = StringIO()
+    console = Console(file=out, width=max(width, 20), force_terminal=color, color_system="truecolor" if color else None,
+                      highlight=False, markup=False, emoji=False, no_color=not color)  # fmt: skip
+    console.print(Text(f"{METRIC_NAMES[metric]}{' · ' + chart.dc if chart.dc else ''} · {when}", Style(bold=True)),
+                  no_wrap=True, overflow="ignore", crop=False)  # fmt: skip
+    console.print(Text.assemble((pattern.text, Style(bold=True)), ". ", explain(pattern, metric, chart.limits)))
+    console.print()
+    console.print(Text(" " * (head + 2) + _columns(chart, parts)), no_wrap=True, overflow="ignore", crop=False)
+    for name, first, after in parts:
+        line = Text(f"{name:>{head}.{head}}  ")
+        for _, left, right in parts:
+            line.append(*cell(_colour(rows[first:after], left, right)))
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+    console.print()
+    flat, meanings = shades.translate(CLASS), ranges(metric, chart.limits)
+    legend = Text(" " * (head + 2))
+    for colour in (GREEN, YELLOW, RED, NONE):
+        legend.append(*cell(colour) if colour != NONE else ("␣␣", Style(dim=True)))
+        legend.append(f" {meanings[colour]}: {flat.count(colour):,}   ")
+    legend.rstrip()
+    console.print(legend, no_wrap=True, overflow="ignore", crop=False)
+    if len(parts) < n:
+        what = "podset" if parts[0][0] in {name for name, _, _ in chart.podsets} else f"up to {parts[0][2]} {chart.by}s"
+        console.print(Text(f"{' ' * (head + 2)}a place is {what}; -o html shows each of the {n:,} {chart.by}s"),
+                      no_wrap=True, overflow="ignore", crop=False)  # fmt: skip
+    return out.getvalue()
+
+
+def _parts(chart: Map, room: int) -> list[tuple[str, int, int]]:
+    """(label, first, after) of what has a place of its own: pods, else podsets, else so many pods at a time."""
+    n = len(chart.names)
+    if n <= room:
+        return [(name, i, i + 1) for i, name in enumerate(chart.names)]
+    if 1 < len(chart.podsets) <= room:
+        return list(chart.podsets)
+    each = -(-n // room)
+    return [(chart.names[i], i, min(i + each, n)) for i in range(0, n, each)]
+
+
+def _colour(rows: list[bytes], left: int, right: int) -> int:
+    """The colour that most cells have; of equals the worst."""
+    counts = {c: sum(row.count(c, left, right) for row in rows) for c in _ORDER}
+    return max(_ORDER, key=counts.__getitem__) if any(counts.values()) else ABSENT
+
+
+def _columns(chart: Map, parts: list[tuple[str, int, int]]) -> str:
+    """Names of podsets above the columns, where there is room for them."""
+    line = ""
+    for name, first, after in chart.podsets:
+        places = [k for k, (_, left, right) in enumerate(parts) if left < after and right > first]
+        if not places or len(line) > 2 * places[0]:
+            continue
+        room = 2 * len(places) - 1
+        line = line.ljust(2 * places[0]) + (name if len(name) <= room else name[: max(room - 1, 0)] + "~" * (room > 0))
+    return line
