@@ -1,6 +1,7 @@
 """How right each model of confluo-vote is: simulated epochs of 007's network, or traces of Flock's simulator.
 
     bench/vote_models.py [--runs 10] [--seed 1000]     # the cases of docs/vote.md, as TSV
+    bench/vote_models.py --spread 5 --runs 150         # how far means of 5 runs lie apart: is a table of few runs ours?
     bench/vote_models.py --trace FILE.xz ...           # precision, recall, F1 of every model on each, and their means
 
 Bars: Algorithm 1 with its floor within 0.05 of its reference values, flows put down to the right link in 99 % up to
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from statistics import mean
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,12 +68,16 @@ def flows_right(judgement: Judgement) -> tuple[int, int]:
     return len(hit), sum(best >= 0 and tally.key(best) == truth for best, (_, truth) in zip(told, hit, strict=True))
 
 
-def simulated(runs: int, seed: int) -> None:
-    print("#fields\tcase\tmodel\truns\tprecision\trecall\tflows_right")
+Right = dict[str, list[int]]
+Scores = dict[str, list[voting.Score]]
+
+
+def epochs(runs: int, seed: int) -> Iterator[tuple[str, Scores, Right]]:
+    """Each case: the scores of every model, one a run; flows that lost packets on bad links, and those told right."""
     routes = Routes(make_clos(PAPER))
     for case, made in CASES.items():
-        found: dict[str, list[voting.Score]] = {name: [] for name in MODELS}
-        right: dict[str, list[int]] = {name: [0, 0] for name in MODELS}
+        found: Scores = {name: [] for name in MODELS}
+        right: Right = {name: [0, 0] for name in MODELS}
         for run in range(runs):
             settings = Made(seed=seed + run, healthy=2, quirks=QUIRKS["last-hop"], **made)  # type: ignore[arg-type]
             tally = Tally()
@@ -81,10 +88,28 @@ def simulated(runs: int, seed: int) -> None:
                 found[name].append(score(judgement))
                 for i, n in enumerate(flows_right(judgement)):
                     right[name][i] += n
+        yield case, found, right
+
+
+def simulated(runs: int, seed: int) -> None:
+    print("#fields\tcase\tmodel\truns\tprecision\trecall\tflows_right")
+    for case, found, right in epochs(runs, seed):
         for name, scores in found.items():
             count, good = right[name]
             print(f"{case}\t{name}\t{runs}\t{mean(s.precision for s in scores):.3f}\t"
                   f"{mean(s.recall for s in scores):.3f}\t{good / max(count, 1):.4f}", flush=True)  # fmt: skip
+
+
+def spread(runs: int, seed: int, of: int) -> None:
+    """Where 95 % of the means of ``of`` runs lie: what a table of so few runs can say."""
+    print("#fields\tcase\tmodel\tof\tmean\tlow\thigh")
+    draw = Random(seed)
+    for case, found, _ in epochs(runs, seed):
+        for name, scores in found.items():
+            for what in ("precision", "recall"):
+                its = [getattr(s, what) for s in scores]
+                means = sorted(mean(draw.choices(its, k=of)) for _ in range(2000))
+                print(f"{case}\t{name}\t{what}\t{mean(its):.3f}\t{means[50]:.2f}\t{means[-51]:.2f}", flush=True)
 
 
 def traced(paths: list[str]) -> None:
@@ -112,8 +137,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--trace", nargs="*", default=[])
+    parser.add_argument("--spread", type=int, default=0)
     options = parser.parse_args()
-    if options.trace:
+    if options.spread:
+        spread(options.runs, options.seed, options.spread)
+    elif options.trace:
         traced(options.trace)
     else:
         simulated(options.runs, options.seed)
