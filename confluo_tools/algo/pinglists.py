@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import ceil
 
 from confluo_tools.algo.fleet import Fleet, Server
 
@@ -206,9 +207,8 @@ class Plan:
         r = self.rules
         if not r.most_rate:
             return r.interval
-        need = -(-probes * SECOND // r.most_rate)
         step = SECOND // 10
-        return max(r.interval, int(-(-need // step)) * step)
+        return max(r.interval, ceil(probes * SECOND / r.most_rate / step - 1e-6) * step)
 
     def pinglist(self, server: Server) -> Pinglist:
         peers = self.peers(server)

@@ -7,7 +7,7 @@ from typing import Any
 from confluo_tools import units
 from confluo_tools.algo.fleet import NAME_BYTES, PLACE_BYTES, WORD
 from confluo_tools.algo.pinglists import KINDS, LEAST_INTERVAL, LEVELS, MOST_PAYLOAD, Peer, Pinglist, version_of
-from confluo_tools.errors import FormatError
+from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.fleet import canonical
 from confluo_tools.formats.pingparts import FORMAT, from_arrow, to_arrow, yaml_head, yaml_line
 from confluo_tools.formats.unzip import compression
@@ -77,8 +77,8 @@ def _peer(row: Any, where: str) -> Peer:
             units.duration(row["interval"]), units.duration(row["timeout"]), int(row.get("payload", 0)),
             int(row.get("dscp", 0)), row.get("pod", ""), row.get("podset", ""), row.get("dc", ""),
         )  # fmt: skip
-    except (KeyError, ValueError) as e:
-        raise FormatError(f"a peer is not understood: {str(e)[:60]}", where=where) from None
+    except (KeyError, ValueError, ConfluoError):
+        raise FormatError(f"peer '{_shown(row.get('name', ''))}' is not understood", where=where) from None
 
 
 def _check(p: Peer, lab: bool, where: str) -> None:
@@ -96,12 +96,16 @@ def _check(p: Peer, lab: bool, where: str) -> None:
         raise FormatError(f"peer '{name}' is to get {p.payload} B", where=where, hint="65536 is the most")
     for place in (p.pod, p.podset, p.dc):
         if place and (not WORD.fullmatch(place) or len(place) > PLACE_BYTES):
-            raise FormatError(f"peer '{name}' is in '{place[:40]}', which is no place", where=where)
+            raise FormatError(f"peer '{name}' is in '{_shown(place)}', which is no place", where=where)
+
+
+def _shown(word: Any) -> str:
+    return ascii(str(word)[:40])[1:-1]
 
 
 def _name(word: Any, where: str) -> str:
     if not isinstance(word, str) or not WORD.fullmatch(word) or len(word) > NAME_BYTES:
-        raise FormatError(f"'{str(word)[:40]}' is no name of a server", where=where)
+        raise FormatError(f"'{_shown(word)}' is no name of a server", where=where)
     return word
 
 
@@ -111,4 +115,4 @@ def _hex(word: Any, where: str) -> int:
             return int(word, 16)
     except ValueError:
         pass
-    raise FormatError(f"'{str(word)[:40]}' is no number of 16 hexadecimal digits", where=where)
+    raise FormatError(f"'{_shown(word)}' is no number of 16 hexadecimal digits", where=where)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PLAN = "plan.json"
+TEMPORARY = (".plan.new", ".plan.sig.new")  # the same ones always: a plan that is killed leaves none for ever
 MOST_PLAN = 256 << 20
 SUFFIXES = {"yaml": ".yaml", "arrow": ".arrow"}
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}\.(yaml|arrow|sig)")
@@ -36,6 +37,7 @@ class ListFolder:
         self.path, self.suffix, self.key = path, SUFFIXES[form], key
         self.written = self.kept = self.removed = 0
         self._files: list[str] = []
+        self._new = [os.path.join(path, name) for name in TEMPORARY]
         os.makedirs(path, exist_ok=True)
         self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -84,11 +86,11 @@ class ListFolder:
         if self.key is not None:
             pieces.insert(0, (name + ".sig", self.key.sign(data)))
         new = [piece for piece in pieces if self._there(piece[0]) != piece[1]]
-        for file, content in new:  # all are ready before the first is put in place
-            with open(os.path.join(self.path, f".{file}.new"), "wb") as f:
+        for (_, content), temporary in zip(new, self._new, strict=False):  # all are ready before one is put in place
+            with open(temporary, "wb") as f:
                 f.write(content)
-        for file, _ in new:
-            os.replace(os.path.join(self.path, f".{file}.new"), os.path.join(self.path, file))
+        for (file, _), temporary in zip(new, self._new, strict=False):
+            os.replace(temporary, os.path.join(self.path, file))
         if new:
             self.written += 1
         else:
@@ -112,18 +114,20 @@ class ListFolder:
     def _write(self, what: dict[str, Any]) -> None:
         import json
 
-        path = os.path.join(self.path, PLAN)
-        with open(f"{path}.new", "w", encoding="utf-8") as f:
+        with open(self._new[0], "w", encoding="utf-8") as f:
             json.dump(what, f, indent=1)
             f.write("\n")
             f.flush()
             os.fsync(f.fileno())
-        os.replace(f"{path}.new", path)
+        os.replace(self._new[0], os.path.join(self.path, PLAN))
 
     def __enter__(self) -> ListFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for temporary in self._new:
+            with suppress(OSError):
+                os.unlink(temporary)
         os.close(self._lock)
 
 

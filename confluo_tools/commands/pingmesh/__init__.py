@@ -7,7 +7,11 @@ import sys
 # name, one line; each is a module of this package with its own manual, confluo-pingmesh-NAME(1)
 VERBS: tuple[tuple[str, str], ...] = (
     ("plan", "who is to probe whom: pinglists from a topology"),
+    ("serve", "the controller that agents pull their pinglists from"),
+    ("agent", "probe the servers on a pinglist, and answer the probes of others"),
     ("respond", "answer probes, and nothing else"),
+    ("blackholes", "switches that eat packets of some pairs of servers for good"),
+    ("drops", "the layer that drops packets at random, and flows to trace"),
     ("simulate", "probes of a fleet whose network has faults, and the truth about them"),
     ("heatmap", "latency and drops between pods as a picture that has a name"),
 )

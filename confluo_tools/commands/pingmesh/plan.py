@@ -109,7 +109,7 @@ def plan(
     except ValueError as e:
         hint = "raise --max-peers, or --unequal skip" if rules.graph == "mesh" else "raise --max-peers, or --algo mesh"
         raise UsageError(str(e), where=topology, hint=hint) from None
-    folder = output is not None and (output.endswith("/") or os.path.isdir(output) or format == "yaml")
+    folder = is_folder(output, format, tsv or ndjson)
     if not folder:
         if sign is not None:
             raise UsageError("pairs are not signed", where="--sign", hint="lists are: -w DIR/")
@@ -132,11 +132,23 @@ def plan(
             cli.note(summary(its, pairs))
         return cli.OK if out.rows else cli.NOTHING
     if output in (None, "-") or tsv or ndjson or fields is not None or server:
-        raise UsageError("lists are whole files in a folder", where="-w", hint="pairs go to a file or stdout")
+        raise UsageError("lists are whole files in a folder", where="-w", hint="-w DIR/; pairs go to a file or stdout")
     if format not in (None, "yaml", "arrow"):
         raise UsageError(f"no format '{format}' for lists", where="-o", hint="there are yaml, arrow")
     form = format or ("yaml" if pairs <= MOST_YAML else "arrow")
     return write_lists(its, str(output), form, pairs, token, sign, force, stats)
+
+
+def is_folder(output: str | None, format: str | None, text: bool) -> bool:
+    """Whether -w names a folder for lists: one that is there, or anything that is no file of records."""
+    from confluo_tools.cli.output import SUFFIXES
+
+    if output in (None, "-"):
+        return format == "yaml"
+    path = str(output)
+    if path.endswith("/") or os.path.isdir(path) or format == "yaml":
+        return True
+    return format in (None, "arrow") and not text and os.path.splitext(path)[1].lower() not in SUFFIXES
 
 
 def write_lists(
