@@ -135,7 +135,7 @@ cdef inline uint64_t values_select(uint64_t* v, uint32_t n, uint32_t k) noexcept
     return v[k]
 
 cdef inline double values_quantile(Values* v, uint32_t millionths, int32_t aside) noexcept nogil:
-    """The value of rank ceil(q n), or so many thousandths of a standard deviation of the rank aside; nan: there is none.
+    """The value of rank ceil(q n), or so many thousandths of a standard deviation of the rank aside; nan: none.
 
     How many of n values are below a quantile is binomial: 1,960 up and down are its interval of 95 %, whatever the
     values are distributed like.

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
 from c_block cimport BLOCK_ROWS
-from c_mesh cimport (
+from c_tally cimport (
     BLAMED, CHUNK, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
     N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE,
     NAMED, OK, PROBES, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window,
@@ -22,6 +22,7 @@ COUNTERS = ("ok", "dropped", "overflow", "timeout", "refused", "unreachable", "r
 cdef uint8_t[8] COUNTER_OF = [0, N_OK, N_TIMEOUT, N_REFUSED, N_UNREACHABLE, N_RESET, N_LOCAL, N_GARBLED]  # by outcome
 
 cdef uint32_t NONE = 0xFFFFFFFFu
+cdef int64_t LONGEST = <int64_t>1 << 52            # ns, 52 days: that a record of a host is about
 cdef tuple COLUMNS = ("ts", "kind", "outcome", "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst",
                       "src_ip", "dst_ip", "src_ip6", "dst_ip6")
 cdef tuple WIDTHS = (8, 1, 1, 2, 1, 1, 8, 8, 4, 32, 32, 4, 4, 16, 16)
@@ -395,7 +396,8 @@ cdef class MeshTally:
             return -1
         s = &self.span[self.spans_n]
         self.spans_n += 1
-        s.ts, s.end, s.overflows = c.ts[r], c.ts[r] + max(c.elapsed[r], <int64_t>0), c.overflows[r]
+        s.end, s.overflows = c.ts[r], c.overflows[r]        # told at the end of the time that it is about
+        s.ts = s.end - min(max(c.elapsed[r], <int64_t>0), LONGEST)
         _target(c.src + <size_t>r * 32, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
         s.name = table_find(&self.targets, key)
         memset(none, 0, 32)

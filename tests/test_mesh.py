@@ -166,8 +166,9 @@ def test_keys_of_all_types() -> None:
     assert key == ("10.0.0.1", "::1", 443, 3, 1 << 63, "é", 1, 5)
 
 
-def host(ts: int, elapsed: int, overflows: int, name: str = "b1", **more: Any) -> dict[str, Any]:
-    return {"ts": ts, "kind": 16, "elapsed": elapsed, "overflows": overflows, "src": name} | more
+def host(start: int, elapsed: int, overflows: int, name: str = "b1", **more: Any) -> dict[str, Any]:
+    """What a host writes at the end of ``elapsed``."""
+    return {"ts": start + elapsed, "kind": 16, "elapsed": elapsed, "overflows": overflows, "src": name} | more
 
 
 def test_overflows_of_the_target_are_no_drops_of_the_network() -> None:

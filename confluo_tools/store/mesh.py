@@ -15,7 +15,7 @@ window ten minutes or a day:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +131,8 @@ class Tallied:
             for name, value in zip(names, counts, strict=False):
                 setattr(cell, name, value)
             cell.above, cell.samples = tuple(counts[first : first + LIMITS]), counts[samples]
-            for name, value in zip(values, self._quantiles[i * len(values) : (i + 1) * len(values)].tolist(), strict=True):
-                setattr(cell, name, value)
+            for j, name in enumerate(values):
+                setattr(cell, name, self._quantiles[i * len(values) + j])
             yield key, cell
 
 
@@ -197,6 +197,12 @@ class Mesh:
     def start(self, window: int) -> int:
         """When the window begins: its first probe, if it is one for all."""
         return window if self.window else self._tally.oldest
+
+    def probes_of(self, window: int) -> int:
+        """Probes of a window, those that could not be sent among them."""
+        found = Tallied(window, [()], *self._counted(window, [list(range(self._tally.groups(window)))]))
+        [(_, cell)] = found
+        return cell.probes + cell.local
 
     def keys(self, window: int) -> list[Key]:
         """The key of each group of a window, in the order in which they came."""
@@ -306,7 +312,7 @@ def read(
 ) -> Mesh:  # fmt: skip
     """All probes of a reader in a `Mesh`; see `tally`."""
     mesh = Mesh(reader.schema, by, window=window, limits=limits, signature=signature, where=reader.name)
-    expr = chosen(reader, where).within(since, until)
+    expr = chosen(reader.schema, where, reader.filters).within(since, until)
     try:
         for block, picks in reader.select(expr, columns_of(reader.schema, by, expr), by_time=False):
             mesh.update(block, picks)
@@ -315,13 +321,13 @@ def read(
     return mesh
 
 
-def chosen(reader: Reader, where: str) -> Expr:
+def chosen(schema: Schema, where: str, filters: Mapping[str, str] | None) -> Expr:
     """The expression of `tally`: records of hosts are looked at in any case."""
     from confluo_tools.expr import compile
 
-    expr = compile(where, reader.schema, filters=reader.filters)
-    if where.strip() and "overflows" in reader.schema:
-        return compile(f"({where}) or kind == host", reader.schema, filters=reader.filters)
+    expr = compile(where, schema, filters=filters)
+    if where.strip() and "overflows" in schema:
+        return compile(f"({where}) or kind == host", schema, filters=filters)
     return expr
 
 
