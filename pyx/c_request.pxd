@@ -67,9 +67,9 @@ cdef inline void read_request(const uint8_t* data, uint32_t n, uint32_t most, Re
         end += 1
     if end and data[end - 1] == 13:
         end -= 1
-    if end > 4 and memcmp(data, b"GET ", 4) == 0:
+    if end >= 4 and memcmp(data, b"GET ", 4) == 0:
         start = 4
-    elif end > 5 and memcmp(data, b"HEAD ", 5) == 0:
+    elif end >= 5 and memcmp(data, b"HEAD ", 5) == 0:
         start = 5
         r.head = True
     else:

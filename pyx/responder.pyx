@@ -125,6 +125,7 @@ cdef class Answerer:
     cdef uint8_t* zero
     cdef uint8_t document[DOCUMENT]
     cdef uint32_t document_size
+    cdef bint running
     cdef object _document
 
     def __cinit__(self, *, uint32_t capacity=4096, int64_t idle=5_000_000_000, int64_t life=20_000_000_000,
@@ -159,16 +160,7 @@ cdef class Answerer:
             raise OSError("cannot be watched")
 
     def __dealloc__(self):
-        cdef uint32_t i
-        if self.connection != NULL:
-            for i in range(self.capacity):
-                if self.connection[i].kind != FREE:
-                    close(self.connection[i].fd)
-                free(self.connection[i].held)
-        if self.poll >= 0:
-            close(self.poll)
-        if self.waker >= 0:
-            close(self.waker)
+        self._close()
         if self.mail != NULL:
             free(self.mail.bytes)
         free(self.connection)
@@ -177,6 +169,22 @@ cdef class Answerer:
         free(self.events)
         free(self.scratch)
         free(self.zero)
+
+    cdef void _close(self) noexcept:
+        while self.oldest:
+            self._end(self.oldest - 1, True)
+        if self.poll >= 0:
+            close(self.poll)
+        if self.waker >= 0:
+            close(self.waker)
+        self.poll = self.waker = -1
+
+    def close(self):
+        """End all connections; it cannot be used any more.  Raises RuntimeError while `run` runs."""
+        if self.running:
+            raise RuntimeError("it is running")
+        self._close()
+        self._document = None
 
     def add(self, int fd, bint udp):
         """Answer on this socket, too.  Raises OSError, ValueError."""
@@ -217,15 +225,20 @@ cdef class Answerer:
     def wake(self):
         """`run` returns soon; if there is none, the next one at once."""
         cdef uint64_t one = 1
-        write(self.waker, &one, 8)
+        if self.waker >= 0:
+            write(self.waker, &one, 8)
 
     def run(self, int milliseconds=-1):
         """Answer for that long (-1: until `wake`)."""
         cdef int64_t until = -1
         if milliseconds >= 0:
             until = clock_ns(0) + milliseconds * MS
+        if self.running or self.poll < 0:
+            raise RuntimeError("it is running, or closed")
+        self.running = True
         with nogil:
             self._run(until)
+        self.running = False
 
     cdef void _run(self, int64_t until) noexcept nogil:
         cdef int n, i, wait
@@ -455,7 +468,7 @@ cdef class Answerer:
             c.kind = ASKING
             if data != c.held and not self._hold(c, self.scratch, n):
                 self._end(slot, True)
-                self.count[C_NO_ROOM] += 1
+                self.count[C_OVERLONG if n > HEAD else C_NO_ROOM] += 1
         else:
             self.count[C_REQUESTS] += 1
             read_request(data, n, PAYLOAD, &r)

@@ -161,6 +161,7 @@ class Responder:
         self.stop()
         for s in (*self._tcp, *self._udp):
             s.close()
+        self._answerer.close()
         self.host.close()
 
     def __enter__(self) -> Responder:
