@@ -1,0 +1,413 @@
+"""Black holes: pairs of healthy servers that cannot reach each other, and the ToR, or the layer, that they point at.
+
+After Pingmesh (SIGCOMM 2015), section on black holes.  A *type 1* hole eats all packets between two addresses, a *type
+2* hole those of some ports between them, for ever and a day: unlike random loss, trying again does not help.
+
+    symptom of a pair   healthy A cannot reach healthy B, though A reaches C and C reaches B
+    score of a ToR      share of its healthy servers that show the symptom
+    podset rule         only part of a podset's ToRs are candidates: those; all of them: the fault is above them
+
+Ours are: health is asked for at the time of each failure; type 2 is told from random loss by what the kernel's retries
+say of it; pairs that a worse ToR explains count for no other one (`judge`, ``literal``: they do, as in the paper);
+what one server explains is not laid at its ToR's door; and a verdict needs a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, log, sqrt
+
+THRESHOLD = 0.5  # score from which a ToR is a candidate; the paper does not tell its own
+GROUP = 3  # servers of a ToR, or nothing is said of it
+LEAST = (5, 3)  # failures from which a pair has the symptom: of type 1, of type 2
+HEALTHY = 0.2  # share of a server's probes that are answered while it is well
+TRIES = 3  # SYNs of a probe at least: TCP_SYNCNT is 2
+SURE = 1e-3  # chance that random loss looks like a type 2 hole, for one pair
+CUT = 0.02  # share of a place's probes that get out when it is cut off
+BUDGET = 20  # ToRs that are proposed a day
+CHANCE = 0.99  # of a blind spot: what was not seen then may be there
+
+TYPE1, TYPE2 = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server is; '' is not known."""
+
+    pod: str = ""
+    podset: str = ""
+    dc: str = ""
+
+
+@dataclass(slots=True)
+class Pair:
+    """What probes from ``src`` to ``dst`` met in a window.
+
+    ``reached``: probes that the target answered, between ``first`` and ``last`` (ns); ``retried`` of them after SYNs
+    were sent again.  ``failures``: (time, source port) of those that were not answered while both ends were healthy;
+    ``unclear``: number of the others.  ``answered``: ports that failed at one time and worked at another.
+    """
+
+    src: str
+    dst: str
+    reached: int = 0
+    retried: int = 0
+    first: int = 0
+    last: int = 0
+    failures: list[tuple[int, int]] = field(default_factory=list)
+    unclear: int = 0
+    answered: frozenset[int] = frozenset()
+
+    @property
+    def failed(self) -> int:
+        return len(self.failures)
+
+    @property
+    def ports(self) -> list[int]:
+        """Source ports that were never answered, in order."""
+        return sorted({port for _, port in self.failures if port} - self.answered)
+
+
+def type_of(pair: Pair, *, least: tuple[int, int] = LEAST, tries: int = TRIES, sure: float = SURE) -> int:
+    """`TYPE1`, `TYPE2`, or 0: what failed says nothing of a hole.
+
+    A hole may open or close within the window; failures in a row with answers before and after are an outage.
+    """
+    k = pair.failed
+    if not k:
+        return 0
+    begin, end = min(pair.failures)[0], max(pair.failures)[0]
+    if not pair.reached or pair.last < begin or pair.first > end:
+        return TYPE1 if k >= least[0] else 0
+    if k < least[1] or len(pair.ports) < min(k, least[1]):
+        return 0
+    # About so many were answered between the first and the last failure: none when it was an outage.
+    whole = max(end, pair.last) - min(begin, pair.first)
+    between = (pair.reached + k + pair.unclear) * (end - begin) / max(whole, 1) + 1 - k - pair.unclear
+    if between < max(2.0, k / 4):
+        return 0
+    return TYPE2 if chance_of_loss(k, pair.retried, pair.reached, tries) < sure else 0
+
+
+def chance_of_loss(failed: int, retried: int, reached: int, tries: int = TRIES) -> float:
+    """How likely it is that random loss lets so many fail.
+
+    Of the probes that lost their first packet, ``failed`` lost the other ``tries`` - 1 as well.  By chance each does
+    so with the power of the loss rate, which is at most its upper bound (three standard errors).
+    """
+    hit = failed + retried
+    rate = wilson(hit, reached + failed, 3.0)[1]
+    return binomial_tail(failed, hit, rate ** (tries - 1))
+
+
+def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Interval for a rate of which ``k`` of ``n`` were seen."""
+    if n <= 0:
+        return 0.0, 1.0
+    p, z2 = k / n, z * z
+    middle, half = p + z2 / (2 * n), z * sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
+
+
+def binomial_tail(k: int, n: int, p: float) -> float:
+    """Chance of ``k`` or more of ``n``."""
+    if k <= 0:
+        return 1.0
+    if p <= 0 or k > n:
+        return 0.0
+    if p >= 1:
+        return 1.0
+    from math import exp, lgamma, log1p
+
+    total = 0.0
+    for i in range(k, n + 1):
+        term = exp(lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) + i * log(p) + (n - i) * log1p(-p))
+        total += term
+        if term < total * 1e-17 and i > n * p:
+            break
+    return min(1.0, total)
+
+
+# Blind spots: a hole on one of m equal paths is met only by the probes that ECMP sends there.
+
+
+def probes_for_one(paths: int, chance: float = CHANCE) -> int:
+    """Fresh source ports until a given one of ``paths`` equal paths has been tried."""
+    return 1 if paths <= 1 else ceil(log(1 - chance) / log(1 - 1 / paths))
+
+
+def probes_for_all(paths: int, chance: float = CHANCE) -> int:
+    """Fresh source ports until all of them have been tried (coupon collector)."""
+    seen = [1.0] + [0.0] * paths  # chance that so many paths have been tried
+    probes = 0
+    while seen[paths] < chance:
+        probes += 1
+        for i in range(paths, 0, -1):
+            seen[i] = seen[i] * i / paths + seen[i - 1] * (paths - i + 1) / paths
+        seen[0] = 0.0
+    return probes
+
+
+def paths_seen(ports: int, chance: float = CHANCE) -> int:
+    """Of so many equal paths, ``ports`` probes tried a given one; a hole on one of more may not have been met."""
+    if ports < 1:
+        return 0
+    low, high = 1, max(2, ports)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if probes_for_one(middle, chance) <= ports:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# Who is to blame
+
+
+@dataclass(slots=True)
+class Verdict:
+    """A place that the symptoms point at.
+
+    ``what``: tor, leaf, spine, upper (leaf or spine), server, pod_cut, podset_cut.  ``score``: share of ``servers``
+    with the symptom, ``shown``; ``literal``: the same with the pairs that others explain.  ``pairs`` that it
+    explains, ``type1`` and ``type2`` of them.  ``action``: propose (a reload), notify, few (the group is too small),
+    later (`ration`), done (proposed before on this day).
+    """
+
+    what: str
+    place: Place
+    server: str = ""
+    score: float = 0.0
+    literal: float = 0.0
+    servers: int = 0
+    shown: int = 0
+    pairs: int = 0
+    type1: int = 0
+    type2: int = 0
+    action: str = "notify"
+
+
+Symptoms = Sequence[tuple[Pair, int]]  # pairs with the type of their symptom
+
+
+def judge(
+    symptoms: Symptoms, healthy: Iterable[str], place_of: Mapping[str, Place],
+    crossing: Mapping[Place, tuple[int, int]] | None = None, *,
+    threshold: float = THRESHOLD, group: int = GROUP, literal: bool = False,
+) -> list[Verdict]:  # fmt: skip
+    """Verdicts, the most certain first; proposals before all else.
+
+    ``healthy``: servers that were well at some time; ``place_of`` of every server; ``crossing``: of each pod, and
+    of each podset (a place without a pod), probes that cross its border: answered, and failed.
+    """
+    members: dict[Place, set[str]] = {}
+    for name in healthy:
+        place = place_of.get(name, Place())
+        if place.pod:
+            members.setdefault(place, set()).add(name)
+    live = [(pair, kind, _place(pair.src, place_of), _place(pair.dst, place_of)) for pair, kind in symptoms]
+    board = _Board(live, members)
+    whole = {pod: board.score(pod) for pod in members}
+    found: list[Verdict] = []
+    while True:
+        candidates, servers = _candidates(_Board(live, members), threshold, group, literal)
+        upper = None if literal else _full_podset(candidates, members, group)
+        if upper is None:
+            break
+        found.append(_upper(upper, live, members, candidates))
+        live = [one for one in live if upper not in (_above(one[2]), _above(one[3]))]
+    by_podset: dict[Place, list[Verdict]] = {}
+    for verdict in candidates:
+        verdict.literal = whole[verdict.place]
+        by_podset.setdefault(_above(verdict.place), []).append(verdict)
+    for podset, its in by_podset.items():
+        if literal and _full_podset(its, members, group) == podset:
+            found.append(_upper(podset, live, members, its))
+            continue
+        alone = sum(_above(pod) == podset for pod in members) == 1
+        for verdict in its:
+            few = verdict.servers < group
+            verdict.action = "few" if few else "notify" if alone else "propose"
+            found.append(verdict)
+    _merge_spines(found, {_above(pod) for pod in members})
+    _cut_off(found, crossing or {})
+    found += servers
+    order = {"propose": 0, "notify": 1, "few": 2}
+    return sorted(found, key=lambda v: (order[v.action], -v.score, -v.pairs, v.place.dc, v.place.podset, v.place.pod,
+                                        v.server))  # fmt: skip
+
+
+def explains(verdict: Verdict, pair: Pair, place_of: Mapping[str, Place]) -> bool:
+    """Whether the verdict is about the symptom of this pair."""
+    if verdict.what == "server":
+        return verdict.server in (pair.src, pair.dst)
+    a, b = _place(pair.src, place_of), _place(pair.dst, place_of)
+    if verdict.what == "spine":
+        return verdict.place.dc in (a.dc, b.dc) and _above(a) != _above(b)
+    return verdict.place in (a, b) if verdict.place.pod else verdict.place in (_above(a), _above(b))
+
+
+def ration(verdicts: Iterable[Verdict], *, budget: int = BUDGET, before: Iterable[Place] = ()) -> int:
+    """Leave ``budget`` proposals a day, less those made ``before``, to the first ones; how many are left over."""
+    known = set(before)
+    left = max(0, budget - len(known))
+    for verdict in verdicts:
+        if verdict.action != "propose":
+            continue
+        if verdict.place in known:
+            verdict.action = "done"
+        elif left:
+            left -= 1
+            known.add(verdict.place)
+        else:
+            verdict.action = "later"
+    return left
+
+
+Live = tuple[Pair, int, Place, Place]
+
+
+def _place(name: str, place_of: Mapping[str, Place]) -> Place:
+    return place_of.get(name, Place())
+
+
+def _above(place: Place) -> Place:
+    """Its podset."""
+    return Place("", place.podset, place.dc)
+
+
+class _Board:
+    """Symptoms by pod; those that something explains are taken off."""
+
+    def __init__(self, live: Iterable[Live], members: Mapping[Place, set[str]]) -> None:
+        self.members = members
+        self.at: dict[Place, dict[int, Live]] = {}
+        for number, one in enumerate(live):
+            for place in {one[2], one[3]}:
+                if place in members:
+                    self.at.setdefault(place, {})[number] = one
+
+    def shown(self, pod: Place, without: str = "") -> set[str]:
+        """Healthy servers of the pod with a symptom that has nothing to do with the server ``without``."""
+        ends = {name for pair, _, _, _ in self.at.get(pod, {}).values() if without not in (pair.src, pair.dst)
+                for name in (pair.src, pair.dst)}  # fmt: skip
+        return ends & self.members[pod]
+
+    def score(self, pod: Place, without: str = "") -> float:
+        group = len(self.members[pod] - {without})
+        return len(self.shown(pod, without)) / group if group else 0.0
+
+    def take(self, numbers: Iterable[int]) -> None:
+        for number in list(numbers):
+            for its in self.at.values():
+                its.pop(number, None)
+
+    def take_pod(self, pod: Place) -> list[Live]:
+        taken = self.at.pop(pod, {})
+        for number, one in taken.items():
+            other = one[3] if one[2] == pod else one[2]
+            if other in self.at:
+                self.at[other].pop(number, None)
+        return list(taken.values())
+
+    def busiest(self, pod: Place) -> tuple[str, dict[int, Live]]:
+        """The server that most of the pod's symptoms have to do with, and those."""
+        of: dict[str, dict[int, Live]] = {}
+        for number, one in self.at[pod].items():
+            for name in (one[0].src, one[0].dst):
+                of.setdefault(name, {})[number] = one
+        name = max(of, key=lambda name: (len(of[name]), name))
+        return name, of[name]
+
+
+def _candidates(board: _Board, threshold: float, group: int, literal: bool) -> tuple[list[Verdict], list[Verdict]]:
+    """ToRs whose score reaches the threshold, and servers that explain what looked like one."""
+    tors: list[Verdict] = []
+    servers: list[Verdict] = []
+    if literal:
+        for pod in board.members:
+            if (score := board.score(pod)) >= threshold:
+                tors.append(_verdict("tor", pod, score, board, list(board.at[pod].values())))
+        return tors, servers
+    scores = {pod: board.score(pod) for pod in board.at}
+    while scores:
+        pod = max(scores, key=lambda p: (scores[p], len(board.at.get(p, {})), p.dc, p.podset, p.pod))
+        score = scores[pod]
+        if score < threshold or not board.at.get(pod):
+            break
+        name, its = board.busiest(pod)
+        if board.score(pod, name) < threshold:
+            touched = {place for _, _, a, b in its.values() for place in (a, b)}
+            others = {end for pair, _, _, _ in its.values() for end in (pair.src, pair.dst)} - {name}
+            if len(others) >= group:
+                home = next(a if pair.src == name else b for pair, _, a, b in its.values())
+                kinds = [kind for _, kind, _, _ in its.values()]
+                servers.append(Verdict("server", home, name, 1.0, 1.0, 1, 1, len(its), kinds.count(TYPE1),
+                                       kinds.count(TYPE2)))  # fmt: skip
+            board.take(its)
+        else:
+            verdict = _verdict("tor", pod, score, board, list(board.at[pod].values()))
+            taken = board.take_pod(pod)
+            touched = {place for _, _, a, b in taken for place in (a, b)}
+            del scores[pod]
+            tors.append(verdict)
+        for place in touched & scores.keys():
+            scores[place] = board.score(place)
+    return tors, servers
+
+
+def _verdict(what: str, pod: Place, score: float, board: _Board, its: Sequence[Live]) -> Verdict:
+    kinds = [kind for _, kind, _, _ in its]
+    return Verdict(what, pod, "", score, score, len(board.members[pod]), len(board.shown(pod)), len(its),
+                   kinds.count(TYPE1), kinds.count(TYPE2))  # fmt: skip
+
+
+def _full_podset(candidates: Sequence[Verdict], members: Mapping[Place, set[str]], group: int) -> Place | None:
+    """The podset all of whose ToRs (of two or more with a group) are candidates; of several the one with most pairs."""
+    blamed = {verdict.place: verdict.pairs for verdict in candidates}
+    podsets: dict[Place, list[Place]] = {}
+    for pod, its in members.items():
+        if len(its) >= group:
+            podsets.setdefault(_above(pod), []).append(pod)
+    full = [podset for podset, pods in podsets.items() if len(pods) > 1 and all(pod in blamed for pod in pods)]
+    return max(full, key=lambda podset: (sum(blamed[p] for p in podsets[podset]), podset.dc, podset.podset),
+               default=None)  # fmt: skip
+
+
+def _upper(podset: Place, live: Sequence[Live], members: Mapping[Place, set[str]],
+           candidates: Sequence[Verdict]) -> Verdict:  # fmt: skip
+    """Above the ToRs of this podset: its leaf switches if pairs within it have the symptom, too."""
+    its = [one for one in live if podset in (_above(one[2]), _above(one[3]))]
+    inside = any(_above(a) == _above(b) and a != b for _, _, a, b in its)
+    servers = set().union(*(names for pod, names in members.items() if _above(pod) == podset))
+    shown = {name for pair, _, _, _ in its for name in (pair.src, pair.dst)} & servers
+    kinds = [kind for _, kind, _, _ in its]
+    return Verdict("leaf" if inside else "upper", podset, "", len(shown) / len(servers), 0.0, len(servers), len(shown),
+                   len(its), kinds.count(TYPE1), kinds.count(TYPE2))  # fmt: skip
+
+
+def _merge_spines(found: list[Verdict], podsets: set[Place]) -> None:
+    """Several podsets that have the symptom only with others: the switches between them."""
+    for dc in {podset.dc for podset in podsets}:
+        above = [v for v in found if v.what == "upper" and v.place.dc == dc]
+        if not above or sum(podset.dc == dc for podset in podsets) < 3:
+            continue
+        if len(above) == 1:
+            above[0].what = "leaf"  # others reach each other over the same spines
+            continue
+        servers, shown = sum(v.servers for v in above), sum(v.shown for v in above)
+        merged = Verdict("spine", Place("", "", dc), "", shown / servers, 0.0, servers, shown)
+        for name in ("pairs", "type1", "type2"):
+            setattr(merged, name, sum(getattr(v, name) for v in above))
+        found[:] = [v for v in found if v not in above] + [merged]
+
+
+def _cut_off(found: Iterable[Verdict], crossing: Mapping[Place, tuple[int, int]]) -> None:
+    """What reaches nobody outside is no black hole: it has no way out."""
+    for verdict in found:
+        reached, failed = crossing.get(verdict.place, (0, 0))
+        if failed and reached < CUT * (reached + failed) and verdict.what in ("tor", "leaf", "upper"):
+            verdict.what = "pod_cut" if verdict.what == "tor" else "podset_cut"
+            verdict.action = "notify"

@@ -1,0 +1,358 @@
+"""confluo-pingmesh blackholes: which ToRs eat packets for good.  Manual: confluo-pingmesh-blackholes(1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.blackholes import Pair, Place, Verdict
+    from confluo_tools.core.block import Block
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
+    from confluo_tools.store.pairs import Server, Window
+
+app = cli.command_app(
+    """
+# ToRs to reload, and what is above them
+confluo-pingmesh blackholes probes.ml
+
+# every pair of servers that cannot reach each other, with the ports that die
+confluo-pingmesh blackholes probes.ml --pairs -o ndjson
+
+# the daily job: no more than 20 proposals a day, those of earlier runs counted
+confluo-pingmesh blackholes probes.ml --since 1d -w holes.ml --append
+
+# how far does a packet get?
+confluo-pingmesh blackholes probes.ml --pairs -o stream | confluo-trace --from - -o table
+"""
+)
+
+SECOND = 1_000_000_000
+DAY = 86400 * SECOND
+SHOWN_PLACES = ("what", "action", "type", "podset", "pod", "server", "score", "servers", "shown", "pairs")
+SHOWN_PAIRS = ("type", "src", "dst", "lost", "sent", "retried", "ports")
+WHAT = {"tor": 1, "leaf": 2, "spine": 3, "upper": 4, "server": 5, "pod_cut": 6, "podset_cut": 7, "pair": 8}
+ACTION = {"propose": 1, "later": 2, "done": 3, "notify": 4, "few": 5}
+BOTH = 3
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def blackholes(
+    inputs: cli.Inputs = None,
+    where: Annotated[str, _option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    window: Annotated[
+        str | None, _option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
+    ] = None,
+    piece: Annotated[
+        str, _option("--slice", metavar="TIME", help="Servers are well or not for so long at a time (1m).")
+    ] = "1m",
+    threshold: Annotated[
+        str, _option("--threshold", metavar="SHARE", help="Score from which a ToR is a candidate (50%).")
+    ] = "50%",
+    group: Annotated[
+        int, _option("--group", metavar="N", min=1, help="No verdict on a ToR with fewer healthy servers (3).")
+    ] = 3,
+    least: Annotated[
+        str, _option("--least", metavar="N[,M]", help="Failures of a pair: of type 1 at least N, of type 2 M (5,3).")
+    ] = "5,3",
+    tries: Annotated[
+        int, _option("--tries", metavar="N", min=2, max=16, help="SYNs that a probe sends before it gives up (3).")
+    ] = 3,
+    literal: Annotated[
+        bool, _option("--literal", help="As in the paper: a pair counts for both of its ToRs.")
+    ] = False,
+    budget: Annotated[
+        int, _option("--budget", metavar="N", min=0, help="ToRs that are proposed a day, at most (20).")
+    ] = 20,
+    pairs: Annotated[bool, _option("--pairs", help="Print the pairs, also those that a place explains.")] = False,
+    top: Annotated[int, _option("--top", metavar="N", min=0, help="Pairs that are printed at most (100).")] = 100,
+    append: Annotated[
+        bool, _option("--append", help="Add to the MultiLog of -w; its proposals count for the budget.")
+    ] = False,
+    input_format: cli.InputFormat = None,
+    since: cli.Since = None,
+    until: cli.Until = None,
+    fields: cli.Fields = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    output: cli.Output = None,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    local: cli.Local = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Find ToRs that eat packets of some pairs of servers, or of some of their ports, for good.
+
+    Nothing is reloaded: ToRs are proposed, at most so many a day, and what is above them is told.
+    """
+    from confluo_tools import units
+    from confluo_tools.schema import builtin
+
+    if file is not None:
+        config.use_file(file)
+    schema = builtin("blackhole")
+    if fields == "help":
+        print(cli.list_fields(schema))
+        return cli.OK
+    if cli.no_input(inputs or []):
+        return cli.usage(app)
+    length = time_of("--window", window) if window is not None else 0
+    pieces = time_of("--slice", piece)
+    if length:  # windows are made of whole slices
+        pieces = length if pieces >= length else length // -(-length // pieces)
+    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
+    if append and not to_log:
+        raise UsageError("--append is for a MultiLog", hint="write one with -w LOG")
+    work = Work(
+        schema, threshold=share("--threshold", threshold), group=group, least=_least(least), tries=tries,
+        literal=literal, budget=budget, pairs=pairs, top=top, length=length, pieces=pieces,
+    )  # fmt: skip
+    names = cli.choose_fields(fields, schema)
+    begin = units.time(since, local=local) if since is not None else None
+    end = units.until(until, local=local) if until is not None else None
+    if to_log and append:
+        work.read_proposals(str(output))
+    fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+    with cli.open_records(inputs or [], input_format=input_format) as reader:
+        windows, servers = work.read(reader, where, begin, end)
+    rows = [row for one in windows for row in work.judge(one, servers)]
+    if names is None and fmt == "table" and not wide:
+        kinds = {row["what"] == WHAT["pair"] for row in rows}
+        names = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
+        names = list(dict.fromkeys(names))
+    into: LogOutput | cli.RecordOutput = LogOutput(
+        str(output), schema.project(names) if names else schema, append=append, asked=(), index=None,
+        sync=config.text("sync", None), lanes=4,
+    ) if to_log else cli.output(
+        schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
+        local=local, color=color,
+    )  # fmt: skip
+    with into as out:
+        for block in blocks_of_rows(schema, rows):
+            out.write(block, None)
+    work.tell(verbose or stats)
+    return cli.OK if work.found else cli.NOTHING
+
+
+class Work:
+    """One run: how to judge, and what is printed of each window."""
+
+    def __init__(
+        self, schema: Schema, *, threshold: float, group: int, least: tuple[int, int], tries: int, literal: bool,
+        budget: int, pairs: bool, top: int, length: int, pieces: int,
+    ) -> None:  # fmt: skip
+        self.schema, self.threshold, self.group, self.least, self.tries = schema, threshold, group, least, tries
+        self.literal, self.budget, self.pairs, self.top = literal, budget, pairs, top
+        self.length, self.pieces = length, pieces
+        self.found = self.probes = self.others = self.unclear = self.outages = self.symptoms = self.left_out = 0
+        self.servers = 0
+        self.ill: set[str] = set()  # servers that were not well at some time
+        self.tried: Counter[int] = Counter()  # pairs by how many ports they were tried with
+        self.proposed: dict[int, set[Place]] = {}  # by day
+
+    def read(
+        self, reader: Reader, where: str, since: int | None, until: int | None
+    ) -> tuple[list[Window], dict[str, Server]]:
+        from confluo_tools.store.pairs import by_windows
+
+        windows, servers, run = by_windows(reader, where, self.length, self.pieces, since, until)
+        self.probes, self.others, self.servers = run.rows, run.others, len(servers)
+        return windows, servers
+
+    def read_proposals(self, path: str) -> None:
+        """Those of earlier runs, from the log that ours will be added to."""
+        import os
+
+        from confluo_tools.algo.blackholes import Place
+
+        if not os.path.lexists(path):
+            return
+        with cli.open_records([path]) as reader:
+            if reader.schema.kind != self.schema.kind:
+                raise SchemaError(f"is a log of '{reader.schema.kind}'", where=path, hint="choose another name")
+            at = [reader.schema.layout.get(name) for name in ("ts", "what", "action", "pod", "podset", "dc")]
+            if min(at) < 0:
+                raise SchemaError("lacks what tells of earlier proposals", where=path, hint="write it without -f")
+            for block in reader:
+                for row in range(block.rows):
+                    ts, what, action, *names = [block.get(i, row) for i in at]
+                    if what == WHAT["tor"] and action == ACTION["propose"]:
+                        place = Place(*[bytes(n).rstrip(b"\0").decode("utf-8", "replace") for n in names])
+                        self.proposed.setdefault(ts // DAY, set()).add(place)
+
+    def judge(self, window: Window, servers: dict[str, Server]) -> list[dict[str, Any]]:
+        """Rows of one window: verdicts, then pairs."""
+        from confluo_tools.algo import blackholes as algo
+
+        place_of = {address: algo.Place(s.pod, s.podset, s.dc) for address, s in servers.items()}
+        well = {end: ok >= algo.HEALTHY * (ok + failed) for end, (ok, failed) in window.ends.items()}
+        suspects: list[tuple[Pair, int]] = []
+        ports: dict[tuple[str, str], int] = {}
+        for (src, dst), failures in window.failures.items():
+            reached, first, last = window.answered.get((src, dst), (0, 0, 0))
+            pair = algo.Pair(src, dst, reached, window.retried.get((src, dst), 0), first, last)
+            for f in failures:
+                when = f.ts // self.pieces * self.pieces
+                if well.get((src, when)) and well.get((dst, when)):
+                    pair.failures.append((f.ts, f.src_port))
+                else:
+                    pair.unclear += 1
+            self.unclear += pair.unclear
+            kind = algo.type_of(pair, least=self.least, tries=self.tries)
+            if kind:
+                suspects.append((pair, kind))
+                ports[src, dst] = failures[-1].dst_port
+            elif pair.failed >= min(self.least):
+                self.outages += 1
+        self.symptoms += len(suspects)
+        self.ill |= {address for (address, _), good in well.items() if not good}
+        self.tried += window.tried
+        crossing = {algo.Place(*key) if len(key) == 3 else algo.Place("", *key): (n[0], n[1])
+                    for key, n in window.crossing.items()}  # fmt: skip
+        healthy = {address for (address, _), good in well.items() if good}
+        verdicts = algo.judge(suspects, healthy, place_of, crossing, threshold=self.threshold,
+                              group=self.group, literal=self.literal)  # fmt: skip
+        proposed = self.proposed.setdefault(window.start // DAY, set())
+        algo.ration(verdicts, budget=self.budget, before=proposed)
+        proposed |= {v.place for v in verdicts if v.action == "propose"}
+        loose = [one for one in suspects
+                 if self.pairs or not any(algo.explains(v, one[0], place_of) for v in verdicts)]  # fmt: skip
+        loose.sort(key=lambda one: (-one[0].failed, one[0].src, one[0].dst))
+        self.left_out += max(0, len(loose) - self.top)
+        rows = [] if self.pairs else [self._place(v) for v in verdicts]
+        rows += [self._pair(pair, kind, ports[pair.src, pair.dst], servers) for pair, kind in loose[: self.top]]
+        self.found += len(rows)
+        return [{"ts": window.start, "window": self.length} | row for row in rows]
+
+    def _place(self, v: Verdict) -> dict[str, Any]:
+        kind = BOTH if v.type1 and v.type2 else 1 if v.type1 else 2
+        return {
+            "what": WHAT[v.what], "action": ACTION[v.action], "type": kind, "dc": v.place.dc, "podset": v.place.podset,
+            "pod": v.place.pod, "server": v.server, "score": round(v.score, 4), "literal": round(v.literal, 4),
+            "servers": v.servers, "shown": v.shown, "pairs": v.pairs, "type1": v.type1, "type2": v.type2,
+        }  # fmt: skip
+
+    def _pair(self, pair: Pair, kind: int, port: int, servers: dict[str, Server]) -> dict[str, Any]:
+        from confluo_tools.algo.blackholes import paths_seen
+
+        sent = pair.reached + pair.failed
+        times = [ts for ts, _ in pair.failures]
+        return {
+            "what": WHAT["pair"], "action": ACTION["notify"], "type": kind, "pairs": 1, "type1": int(kind == 1),
+            "type2": int(kind == 2), "proto": 6, **tuple_of(pair.src, pair.dst), "src_port": max(pair.failures)[1],
+            "dst_port": port, "src": servers[pair.src].name, "dst": servers[pair.dst].name, "sent": sent,
+            "lost": pair.failed, "retried": pair.retried, "unclear": pair.unclear, "first": min(times),
+            "last": max(times), "ports": pair.ports[:32], "port_count": len(pair.ports),
+            "paths": round(sent / pair.failed, 3) if kind == 2 else 1.0, "paths_seen": paths_seen(sent),
+        }  # fmt: skip
+
+    def tell(self, more: bool) -> None:
+        """What cannot be seen in the rows."""
+        if cli.state.quiet:
+            return
+        from confluo_tools.algo.blackholes import paths_seen
+
+        if not self.probes:
+            what = "there are no TCP probes" + (" (UDP and ICMP cannot tell loss from a hole)" if self.others else "")
+            cli.note(what)
+            return
+        if self.left_out:
+            cli.note(f"{self.left_out} more pairs", hint="--top N prints more")
+        half, ports = self.tried.total() // 2, 0
+        for ports in sorted(self.tried):  # the median
+            half -= self.tried[ports]
+            if half < 0:
+                break
+        cli.note(f"{self.probes:,} probes between {self.servers:,} servers; from one pair ({ports} ports) a hole on "
+                 f"one of more than {paths_seen(ports)} equal paths may not be seen")  # fmt: skip
+        if self.ill:
+            servers = "1 server was" if len(self.ill) == 1 else f"{len(self.ill):,} servers were"
+            cli.note(f"{servers} not well at times: what failed then "
+                     f"({self.unclear:,} probes) counts for nothing")  # fmt: skip
+        if more:
+            cli.note(
+                f"{self.symptoms:,} pairs with symptoms, {self.outages:,} with failures that are none; "
+                f"{self.others:,} other records"
+            )
+
+
+def blocks_of_rows(schema: Schema, rows: Sequence[dict[str, Any]]) -> Iterator[Block]:
+    """Records from rows; what a row lacks is zero."""
+    from confluo_tools.formats.build import blocks_of
+
+    names = {name for row in rows for name in row}
+    columns: dict[str, list[Any]] = {}
+    for column in schema.columns:
+        if column.name in names:
+            empty: Any = () if column.count > 1 else b"" if column.code > 10 else 0
+            columns[column.name] = [row.get(column.name, empty) for row in rows]
+    yield from blocks_of(schema, columns, len(rows))
+
+
+def tuple_of(src: str, dst: str) -> dict[str, Any]:
+    """Columns of two addresses."""
+    from ipaddress import ip_address
+
+    from confluo_tools.schema import fold6
+
+    found: dict[str, Any] = {}
+    for name, text in (("src_ip", src), ("dst_ip", dst)):
+        address = ip_address(text or "0.0.0.0")
+        found["ip_version"] = address.version
+        found[name] = int(address) if address.version == 4 else fold6(address.packed)
+        found[f"{name}6"] = b"" if address.version == 4 else address.packed
+    return found
+
+
+def share(option: str, text: str) -> float:
+    """``0.5`` or ``50%``."""
+    from confluo_tools import units
+
+    value = units.try_number(text.removesuffix("%"))
+    if value is None or not 0 < (found := float(value) / (100 if text.endswith("%") else 1)) <= 1:
+        raise UsageError(f"'{text[:60]}' is not a share", where=option, hint="write e.g. 50% or 1e-3")
+    return found
+
+
+def time_of(option: str, text: str) -> int:
+    from confluo_tools.units import duration
+
+    try:
+        found = duration(text)
+    except UsageError as e:
+        e.where = option
+        raise
+    if found <= 0:
+        raise UsageError("is not possible", where=f"{option} {text}", hint="more than 0")
+    return found
+
+
+def _least(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(",")
+    words = (first, second or first)
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 10**6 for word in words):
+        raise UsageError(f"'{text[:60]}' are no numbers of failures", where="--least", hint="write e.g. 5,3")
+    return int(words[0]), int(words[1])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-pingmesh blackholes", argv)

@@ -1,0 +1,204 @@
+"""confluo-pingmesh drops: which layer loses packets at random, and on whose way.  Manual: confluo-pingmesh-drops(1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli, config
+from confluo_tools.commands.pingmesh.blackholes import blocks_of_rows, time_of, tuple_of
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.silent import Finding, Worst
+    from confluo_tools.core.block import Block
+    from confluo_tools.schema import Schema
+    from confluo_tools.store.pairs import Drops, Failure, Pass, Server
+
+app = cli.command_app(
+    """
+# which layer drops packets, and the pairs that lose most
+confluo-pingmesh drops probes.ml
+
+# every ten minutes
+confluo-pingmesh drops probes.ml --window 10m --top 0 -T
+
+# which switch: on every server, trace the flows that lost packets there; then vote
+confluo-pingmesh drops probes.ml -o stream | confluo-trace --from - -w paths.ml
+confluo-vote paths.ml
+"""
+)
+
+WHAT = {"layer": 1, "flow": 2}
+LAYER = {"tor": 1, "podset": 2, "leaf": 3, "spine": 4, "wan": 5, "all": 6}
+REVERSE = 2
+SHOWN = ("what", "layer", "podset", "pod", "ok", "dropped", "rate", "src", "src_port", "dst", "way")
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+@app.command()
+def drops(
+    inputs: cli.Inputs = None,
+    where: Annotated[str, _option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    window: Annotated[
+        str | None, _option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
+    ] = None,
+    above: Annotated[str, _option("--above", metavar="RATE", help="A drop rate that is a fault (5e-4).")] = "5e-4",
+    ratio: Annotated[
+        float, _option("--ratio", metavar="N", min=1, help="And N times that of all other probes (2).")
+    ] = 2.0,
+    top: Annotated[int, _option("--top", metavar="N", min=0, help="The worst N pairs of servers (100).")] = 100,
+    flows: Annotated[
+        int, _option("--flows", metavar="N", min=1, help="Of each pair the last N probes that lost packets (16).")
+    ] = 16,
+    all_pairs: Annotated[
+        bool, _option("--all", help="Pairs of all the fleet, also when no place stands out.")
+    ] = False,
+    as_sent: Annotated[
+        bool, _option("--as-sent", help="Five-tuples as they were probed, also where the answer was lost.")
+    ] = False,
+    input_format: cli.InputFormat = None,
+    since: cli.Since = None,
+    until: cli.Until = None,
+    fields: cli.Fields = None,
+    format: cli.Format = None,
+    tsv: cli.Tsv = False,
+    ndjson: cli.Ndjson = False,
+    output: cli.Output = None,
+    force: cli.Force = False,
+    numeric: cli.Numeric = False,
+    no_header: cli.NoHeader = False,
+    wide: cli.Wide = False,
+    local: cli.Local = False,
+    color: cli.Color = None,
+    file: cli.Config = None,
+    stats: cli.Stats = False,
+    quiet: cli.Quiet = False,
+    verbose: cli.Verbose = False,
+) -> int:
+    """Find the layer of the network that drops packets at random, and the pairs of servers that lose most.
+
+    The probes of these pairs that lost a packet are printed with their five-tuples, for confluo-trace.
+    """
+    from confluo_tools import units
+    from confluo_tools.commands.pingmesh.blackholes import share
+    from confluo_tools.schema import builtin
+    from confluo_tools.store.pairs import drops_by_windows
+
+    if file is not None:
+        config.use_file(file)
+    schema = builtin("drop")
+    if fields == "help":
+        print(cli.list_fields(schema))
+        return cli.OK
+    if cli.no_input(inputs or []):
+        return cli.usage(app)
+    length = time_of("--window", window) if window is not None else 0
+    work = Work(schema, length, share("--above", above), ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent)
+    names = cli.choose_fields(fields, schema)
+    begin = units.time(since, local=local) if since is not None else None
+    end = units.until(until, local=local) if until is not None else None
+    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+    if names is None and fmt == "table" and not wide:
+        names = list(SHOWN)
+    with cli.open_records(inputs or [], input_format=input_format) as reader:
+        windows, servers, run = drops_by_windows(reader, where, length, begin, end)
+        metadata = reader.metadata
+    with cli.output(
+        schema, fmt, path=output, force=force, fields=names, metadata=metadata, header=not no_header,
+        numeric=numeric, wide=wide, local=local, color=color,
+    ) as out:  # fmt: skip
+        for one in windows:
+            for block in work.judge(one, servers):
+                out.write(block, None)
+    if not quiet:
+        work.tell(run, verbose or stats)
+    return cli.OK if work.found else cli.NOTHING
+
+
+class Work:
+    """One run: what a fault is, and what is printed of each window."""
+
+    def __init__(
+        self, schema: Schema, length: int, above: float, ratio: float, top: int, flows: int, *, all_pairs: bool,
+        as_sent: bool,
+    ) -> None:  # fmt: skip
+        self.schema, self.length, self.above, self.ratio = schema, length, above, ratio
+        self.top, self.flows, self.all_pairs, self.as_sent = top, flows, all_pairs, as_sent
+        self.found = 0
+        self.far: dict[str, list[int]] = {}
+
+    def judge(self, window: Drops, servers: dict[str, Server]) -> Iterator[Block]:
+        """Rows of one window: places, then flows of the worst pairs."""
+        from confluo_tools.algo import silent
+        from confluo_tools.algo.blackholes import Place
+
+        place_of = {address: Place(s.pod, s.podset, s.dc) for address, s in servers.items()}
+        cells = {(Place(*a), Place(*b)): silent.Count(*n) for (a, b), n in window.cells.items()}
+        for name, count in silent.picture(cells).items():
+            self.far[name] = [a + b for a, b in zip(self.far.get(name, [0, 0, 0]), count, strict=True)]
+        findings = silent.locate(cells, above=self.above, ratio=self.ratio)
+        pairs = []
+        for (src, dst), failures in window.dropped.items():
+            a, b = place_of[src], place_of[dst]
+            if self.all_pairs or any(silent.crosses(f, a, b) for f in findings):
+                count = silent.Count(window.ok.get((src, dst), 0), len(failures), window.failed.get((src, dst), 0))
+                pairs.append((src, dst, count))
+        rows = [self._layer(rank, f) for rank, f in enumerate(findings, 1)]
+        for rank, pair in enumerate(silent.worst(pairs, self.top), 1):
+            lost = sorted(window.dropped[pair.src, pair.dst])[-self.flows :]
+            rows += [self._flow(rank, pair, one, servers) for one in lost]
+        self.found += len(rows)
+        yield from blocks_of_rows(self.schema, [{"ts": window.start, "window": self.length} | row for row in rows])
+
+    def _layer(self, rank: int, f: Finding) -> dict[str, Any]:
+        return {
+            "what": WHAT["layer"], "rank": rank, "layer": LAYER[f.layer], "dc": f.place.dc, "podset": f.place.podset,
+            "pod": f.place.pod, "other": f.other, **_rate(*f.inside), "rest": digits(f.outside.rate),
+            "gain": digits(f.gain),
+        }  # fmt: skip
+
+    def _flow(self, rank: int, pair: Worst, one: Failure, servers: dict[str, Server]) -> dict[str, Any]:
+        src, dst, sport, dport = one.src, one.dst, one.src_port, one.dst_port
+        if one.hint == REVERSE and not self.as_sent:
+            src, dst, sport, dport = dst, src, dport, sport
+        a, b = servers[src], servers[dst]
+        return {
+            "ts": one.ts, "what": WHAT["flow"], "rank": rank, **_rate(*pair.probes), "proto": 6, **tuple_of(src, dst),
+            "src_port": sport, "dst_port": dport, "way": one.hint, "sent": one.retries + 1, "lost": one.retries,
+            "src": a.name, "dst": b.name, "src_pod": a.pod, "dst_pod": b.pod,
+        }  # fmt: skip
+
+    def tell(self, run: Pass, more: bool) -> None:
+        """How well the network is, by how far probes go."""
+        if not run.rows:
+            cli.note("there are no TCP probes" + (" (what UDP and ICMP lose, they fail)" if run.others else ""))
+            return
+        if run.overflows:
+            cli.note(f"{run.overflows:,} drops were not the network's: the target's host had no room")
+        words = {"pod": "in pods", "podset": "in podsets", "dc": "between podsets", "wan": "between data centres"}
+        parts = [f"{dropped / ok:.1e} {words[name]} ({dropped:,} of {ok:,})"
+                 for name, (ok, dropped, _) in self.far.items() if ok]  # fmt: skip
+        failed = sum(n for _, _, n in self.far.values())
+        cli.note("drop rate " + ", ".join(parts) + (f"; {failed:,} probes not answered" if more or failed else ""))
+
+
+def _rate(ok: int, dropped: int, failed: int) -> dict[str, Any]:
+    from confluo_tools.algo.blackholes import wilson
+
+    low, high = wilson(dropped, ok)
+    return {"ok": ok, "dropped": dropped, "failed": failed, "rate": digits(dropped / ok if ok else 0.0),
+            "low": digits(low), "high": digits(high)}  # fmt: skip
+
+
+def digits(value: float) -> float:
+    """Four of them: no count of drops is good for more."""
+    return float(f"{value:.4g}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-pingmesh drops", argv)

@@ -1,0 +1,343 @@
+"""Probes by pairs of servers: what black holes and silent drops are found from, in one pass over the records.
+
+Several roll-ups are kept at once; rows of failures and drops, which are few, are looked at one by one.  Memory grows
+with pairs of servers (about 100 bytes each), with servers times slices of time, and with failures and drops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluo_tools.errors import UsageError
+from confluo_tools.store.mesh import check, overflowed
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.rollup import Rollup
+    from confluo_tools.expr import Expr
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
+    from confluo_tools.store.aggregate import Question
+
+MOST_ROWS = 20_000_000  # failures or drops that are looked at
+PROBES = "kind in (tcp, echo, http, https)"  # the kernel tries these again: udp and icmp lose by the packet
+ANSWERED = "outcome in (ok, refused, reset, garbled)"  # the target's host sent something back
+FAILED = "outcome in (timeout, unreachable)"
+_CODES = "BHIQbhiqfd"  # of memoryview, by the physical types 1 to 10
+DROPPED = "outcome == ok && retries > 0 && !(notes has overflow)"
+
+
+class Server(NamedTuple):
+    """A server as records call it; its address when they do not."""
+
+    name: str
+    pod: str
+    podset: str
+    dc: str
+
+
+FAILURE = ("ts", "src_ip", "dst_ip", "src_port", "dst_port", "retries", "hint", "elapsed")
+
+
+class Failure(NamedTuple):
+    """One probe that was not answered, or only after a retry."""
+
+    ts: int
+    src: str  # address
+    dst: str
+    src_port: int
+    dst_port: int
+    retries: int
+    hint: int
+    elapsed: int
+
+
+@dataclass
+class Window:
+    """What probes of a window met, by addresses as text.
+
+    Of pairs with failures: ``answered`` {pair: (probes that were answered, first, last time)}, ``retried`` {pair:
+    those of them after a retry}, ``failures``: the others.  ``ends`` {(server, slice): [answered, failed]} as source
+    or target; ``crossing`` {place: [answered, failed]} of probes that cross the border of a pod (pod, podset,
+    dc) or of a podset (podset, dc); ``tried`` {probes: pairs with so many}.
+    """
+
+    start: int
+    answered: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
+    retried: dict[tuple[str, str], int] = field(default_factory=dict)
+    failures: dict[tuple[str, str], list[Failure]] = field(default_factory=dict)
+    ends: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    crossing: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+    tried: Counter[int] = field(default_factory=Counter)
+
+
+class _Sum:
+    # A question, the rows that it is asked of, and its state.
+    def __init__(self, schema: Schema, expr: Expr, aggs: str, by: str) -> None:
+        from confluo_tools.expr import parse_aggregates, parse_by
+        from confluo_tools.store.aggregate import Question
+
+        self.expr = expr
+        self.question: Question = Question(schema, parse_aggregates(aggs, schema), parse_by(by, schema))
+        self.rollup: Rollup = self.question.rollup()
+
+    def rows(self, text: _Text) -> Iterator[list[Any]]:
+        """The answer, row by row; addresses and text as str."""
+        for block in self.question.answer(self.rollup):
+            yield from zip(*_values(self.question.result, block, text), strict=True)
+
+
+class _Text(dict[tuple[int, bytes], str]):
+    # Addresses as text, each formatted once.
+    def __missing__(self, key: tuple[int, bytes]) -> str:
+        from confluo_tools.units import format_ip
+
+        self[key] = text = format_ip(*key) or ""
+        return text
+
+
+def _values(schema: Schema, block: Block, text: _Text, names: Sequence[str] | None = None) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for f in schema.fields if names is None else [schema[name] for name in names]:
+        at = block.layout.index(f.name)
+        if f.type.kind == "ip":
+            six = bytes(block.buffer(at + 1))
+            parts = [six[i : i + 16] for i in range(0, 16 * block.rows, 16)]
+            numbers = block.buffer(at).cast("I").tolist()
+            found.append([text[key] for key in zip(numbers, parts, strict=True)])
+        elif f.type.kind == "text":
+            size = f.columns[0].size
+            data = bytes(block.buffer(at))
+            found.append([data[i : i + size].rstrip(b"\0").decode("utf-8", "replace")
+                          for i in range(0, size * block.rows, size)])  # fmt: skip
+        else:
+            found.append(block.buffer(at).cast(_CODES[f.columns[0].code - 1]).tolist())  # type: ignore[call-overload]
+    return found
+
+
+class Pass:
+    """One pass over ``reader``: `ask` and `look` first, then `run`, then the answers.
+
+    ``where``: which of its probes.  Raises SchemaError when it has none.
+    """
+
+    def __init__(self, reader: Reader, where: str = "", since: int | None = None, until: int | None = None) -> None:
+        check(reader.schema, ("src_ip", "dst_ip", "src_port"), reader.name)
+        self.reader, self.schema = reader, reader.schema
+        self.text = _Text()
+        self.rows = self.others = self.overflows = 0
+        hosts = "overflows" in self.schema and where.strip()
+        self._where = self.compile(f"({where}) or kind == host" if hosts else where).within(since, until)
+        self._every = self.compile(PROBES)
+        self._hosts: Expr | None = None
+        self._spans: list[tuple[int, int, int, str]] = []  # from, to, overflows, whose
+        if all(name in self.schema for name in ("overflows", "elapsed", "src")):
+            self._hosts = self.compile("kind == host && overflows > 0")
+        self._sums: list[_Sum] = []
+        self._looks: list[tuple[Expr, list[Failure]]] = []
+        self._columns: set[str] = set(FAILURE) | {"kind", "outcome", "notes", "src"} | set(self._where.fields)
+
+    def compile(self, text: str) -> Expr:
+        from confluo_tools.expr import compile
+
+        return compile(text, self.schema, filters=self.reader.filters)
+
+    def ask(self, what: str, aggs: str, by: str) -> _Sum:
+        """Aggregates of the rows for which ``what`` holds."""
+        made = _Sum(self.schema, self.compile(f"{PROBES} && ({what})"), aggs, by)
+        self._columns.update(made.question.reads)
+        self._sums.append(made)
+        return made
+
+    def look(self, what: str) -> list[Failure]:
+        """The rows for which ``what`` holds, as `run` finds them."""
+        found: list[Failure] = []
+        self._looks.append((self.compile(f"{PROBES} && ({what})"), found))
+        return found
+
+    def run(self) -> None:
+        """Read it all.  Raises UsageError for too much to remember."""
+        self._columns.update(("overflows",) if self._hosts is not None else ())
+        columns = [i for i, c in enumerate(self.schema.columns) if c.field.name in self._columns]
+        for block, picks in self.reader.select(self._where, columns, by_time=False):
+            if picks is not None and len(picks) < block.rows:
+                block = block.take(picks)
+            self._block(block)
+
+    def _block(self, block: Block) -> None:
+        probes = len(self._every.program.select(block))
+        self.rows += probes
+        self.others += block.rows - probes
+        for one in self._sums:
+            picks: Picks = one.expr.program.select(block)
+            if len(picks):
+                one.rollup.update(block, picks)
+        for expr, found in self._looks:
+            picks = expr.program.select(block)
+            if not len(picks):
+                continue
+            if len(found) + len(picks) > MOST_ROWS:
+                what = f"more than {MOST_ROWS} probes failed or were dropped"
+                raise UsageError(what, where=self.reader.name, hint="choose a part: --since, --until, --where")
+            found += map(Failure._make, zip(*_values(self.schema, block.take(picks), self.text, FAILURE), strict=True))
+        if self._hosts is not None:
+            picks = self._hosts.program.select(block)
+            if len(picks):
+                names = ("ts", "elapsed", "overflows", "src_ip", "src")
+                for ts, took, lost, address, name in zip(
+                    *_values(self.schema, block.take(picks), self.text, names), strict=True
+                ):
+                    self._spans.append((ts - took, ts, lost, address or name))
+
+    def excused(self, probes: Sequence[Failure], servers: Mapping[str, Server]) -> tuple[list[Failure], int]:
+        """Those that the target's host did not drop, as it told (records of kind host), and how many it did."""
+        if not self._spans:
+            return list(probes), 0
+        number: dict[str, int] = {}
+        for address, server in servers.items():  # hosts tell their addresses, or only their names
+            number[server.name] = number[address] = number.get(server.name, len(number))
+        spans = [(begin, end, lost, (number[whose],)) for begin, end, lost, whose in self._spans if whose in number]
+        drops = [(p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i) for i, p in enumerate(probes)]
+        theirs = set(overflowed(drops, spans, {}))
+        return [p for i, p in enumerate(probes) if i not in theirs], len(theirs)
+
+
+class Servers:
+    """Who has which address: names and places as the records have them."""
+
+    def __init__(self, run: Pass) -> None:
+        names = "first({0}), first({0}_pod), first({0}_podset), first({0}_dc)"
+        self._sums = [run.ask("outcome != local", names.format(end), f"{end}_ip") for end in ("src", "dst")]
+        self._run = run
+
+    def read(self) -> dict[str, Server]:
+        """{address: server}; a name that several addresses have is followed by each one's."""
+        found: dict[str, Server] = {}
+        for one in self._sums:
+            for address, *words in one.rows(self._run.text):
+                known = found.get(address)
+                if known is None or not known.pod:
+                    found[address] = Server(*words)
+        return {address: s if s.name else s._replace(name=address) for address, s in found.items()}
+
+
+def by_windows(reader: Reader, where: str, window: int, piece: int, since: int | None = None, until: int | None = None
+               ) -> tuple[list[Window], dict[str, Server], Pass]:  # fmt: skip
+    """Windows of ``window`` ns (0: one for all) in order, the servers, and the pass that was made.
+
+    ``piece``: ns, the slices of time that servers are known to be well in.
+    """
+    run = Pass(reader, where, since, until)
+    servers = Servers(run)
+    step = f"ts/{window}ns, " if window else ""
+    pairs = run.ask(ANSWERED, "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
+    again = run.ask(f"{ANSWERED} && retries > 0", "count", f"{step}src_ip, dst_ip")
+    ends = [run.ask(ANSWERED, "count", f"ts/{piece}ns, {end}_ip") for end in ("src", "dst")]
+    failures = run.look(f"{FAILED} && !(notes has overflow)")
+    run.run()
+    windows: dict[int, Window] = {}
+    known = servers.read()
+    failures, run.overflows = run.excused(failures, known)
+
+    def of(start: int) -> Window:
+        if start not in windows:
+            windows[start] = Window(start)
+        return windows[start]
+
+    seen: dict[tuple[str, int], list[int]] = {}
+    for failure in failures:
+        start = failure.ts // window * window if window else 0
+        of(start).failures.setdefault((failure.src, failure.dst), []).append(failure)
+        for address in (failure.src, failure.dst):
+            seen.setdefault((address, failure.ts // piece * piece), [0, 0])[1] += 1
+    begin = min((f.ts for f in failures), default=1 << 63)
+    for *when, src, dst, count, first, last in pairs.rows(run.text):
+        its = of(when[0] if window else 0)
+        failed = its.failures.get((src, dst))
+        if failed is not None:
+            its.answered[src, dst] = count, first, last
+        its.tried[count + len(failed or ())] += 1
+        begin = min(begin, first)
+        _cross(its, known[src], known[dst], 0, count)
+    for its in windows.values():
+        for pair, failed in its.failures.items():
+            if pair not in its.answered:
+                its.tried[len(failed)] += 1
+            _cross(its, known[pair[0]], known[pair[1]], 1, len(failed))
+    for *when, src, dst, count in again.rows(run.text):
+        of(when[0] if window else 0).retried[src, dst] = count
+    for one in ends:
+        for when_, address, count in one.rows(run.text):
+            seen.setdefault((address, when_), [0, 0])[0] += count
+    for (address, when_), counts in seen.items():
+        of(when_ // window * window if window else 0).ends[address, when_] = counts
+    if not window and windows:
+        windows[0].start = begin
+    return [windows[start] for start in sorted(windows)], known, run
+
+
+def _cross(window: Window, a: Server, b: Server, what: int, count: int) -> None:
+    """Count probes between two servers for each border that they cross."""
+    for level, end, other in ((3, a, b), (3, b, a), (2, a, b), (2, b, a)):
+        if end[-level:] != other[-level:]:
+            window.crossing.setdefault(end[-level:], [0, 0])[what] += count
+
+
+@dataclass
+class Drops:
+    """What probes of a window met: ``cells`` {(pod of source, of target): [ok, dropped, failed]} by servers' places
+    (pod, podset, dc); ``ok`` and ``failed`` {pair of addresses: probes} of pairs with drops; ``dropped``: these drops.
+    """
+
+    start: int
+    cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
+    ok: dict[tuple[str, str], int] = field(default_factory=dict)
+    failed: dict[tuple[str, str], int] = field(default_factory=dict)
+    dropped: dict[tuple[str, str], list[Failure]] = field(default_factory=dict)
+
+
+def drops_by_windows(reader: Reader, where: str, window: int, since: int | None = None, until: int | None = None
+                     ) -> tuple[list[Drops], dict[str, Server], Pass]:  # fmt: skip
+    """The same for drops.  ``ok``, dropped and failed are those of `store.mesh`."""
+    run = Pass(reader, where, since, until)
+    servers = Servers(run)
+    step = f"ts/{window}ns, " if window else ""
+    answered = run.ask("outcome == ok", "count, min(ts)", f"{step}src_ip, dst_ip")
+    unanswered = run.ask("outcome in (timeout, refused, unreachable, reset, garbled)", "count",
+                         f"{step}src_ip, dst_ip")  # fmt: skip
+    dropped = run.look(DROPPED)
+    run.run()
+    known = servers.read()
+    theirs, run.overflows = run.excused(dropped, known)
+    windows: dict[int, Drops] = {}
+    begin = 1 << 63
+
+    def cell(its: Drops, src: str, dst: str) -> list[int]:
+        return its.cells.setdefault((known[src][1:], known[dst][1:]), [0, 0, 0])
+
+    def of(start: int) -> Drops:
+        if start not in windows:
+            windows[start] = Drops(start)
+        return windows[start]
+
+    for drop in theirs:
+        its = of(drop.ts // window * window if window else 0)
+        its.dropped.setdefault((drop.src, drop.dst), []).append(drop)
+        cell(its, drop.src, drop.dst)[1] += 1
+    for *when, src, dst, count, first in answered.rows(run.text):
+        its = of(when[0] if window else 0)
+        cell(its, src, dst)[0] += count
+        begin = min(begin, first)
+        if (src, dst) in its.dropped:
+            its.ok[src, dst] = count
+    for *when, src, dst, count in unanswered.rows(run.text):
+        its = of(when[0] if window else 0)
+        cell(its, src, dst)[2] += count
+        if (src, dst) in its.dropped:
+            its.failed[src, dst] = count
+    if not window and windows:
+        windows[0].start = begin if begin < 1 << 63 else 0
+    return [windows[start] for start in sorted(windows)], known, run
