@@ -103,6 +103,7 @@ def test_words_are_taken_as_they_are_written() -> None:
     ("dcs: {a: {b: {c: {d: 10.0.0.1}}}}\nvips: {v: 10.0.0.2}", "vip 'v' has no address and port"),
     ("dcs: {a: {b: {c: {d: 10.0.0.1}}}}\nvips: {v: '10.0.0.1:80'}", "vip 'v' has the address of server 'd'"),
     ("dcs: {a: {b: {c: {d: 10.0.0.1}}}}\nvips: {d: '10.0.0.2:80'}", "'d' is the name of a server and a vip"),
+    ("dcs: {a: {b: {c: {d: 10.0.0.1}}}}\nvips: {v: '10.0.0.2:80', w: '10.0.0.2:80'}", "two vips have the same address"),
     ("grid: {dcs: 1, podsets: 1, pods: 1}", "the grid is not understood"),
     ("grid: {dcs: 1, podsets: 1, pods: 1, servers: 0}", "servers of the grid is no number from 1"),
     ("grid: {dcs: 1, podsets: 1, pods: 1, servers: 1e9}", "servers of the grid is no number from 1"),

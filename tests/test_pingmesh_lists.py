@@ -205,7 +205,7 @@ def test_killed_at_any_time_what_is_there_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["--interval", "9.9s"], "--interval: 9.9s is below 10s, the least; --lab lifts that in a lab"),
     (["--interval", "0s", "--lab"], "--interval: '0s' is not between 1ms and 1d"),
-    (["--timeout", "1h"], "--timeout: '1h' is not between 1ms and 10m"),
+    (["--timeout", "1h"], "--timeout: '1h' is not between 1ms and 1m"),
     (["--algo", "star"], "--algo: no graph 'star'; there are mesh, ring:N, full"),
     (["--algo", "ring:0"], "--algo: no graph 'ring:0'"),
     (["--algo", "mesh:3"], "--algo: no graph 'mesh:3'"),
@@ -213,9 +213,15 @@ def test_killed_at_any_time_what_is_there_is_whole(tmp_path: Path) -> None:
     (["--probe", "smtp"], "--probe: no probe 'smtp'"),
     (["--probe", "echo,payload=65537"], "--probe: payload 65537 is above 65536"),
     (["--probe", "tcp,dscp=64"], "--probe: dscp 64 is above 63"),
-    (["--probe", "udp,payload=40"], "--probe: a udp probe has 48 bytes or more"),
+    (["--probe", "udp,payload=40"], "--probe: udp with 40 B; echo needs 1 or more, udp 48"),
+    (["--probe", "udp,payload=65508"], "--probe: payload 65508 is above 65507"),
+    (["--probe", "echo,payload=0"], "--probe: echo with 0 B"),
+    (["--probe", "udp"], "--token: udp probes without a token get no answers; --token random makes one"),
+    (["--probe", "tcp", "--probe", "tcp,port=8765"], "'disk01' would be probed twice alike: its port is 8765 anyway"),
+    ([w for n in range(21) for w in ("--probe", f"tcp,dscp={n}")], "each target would get 21 probes in 10 s"),
     (["--probe", "tcp,size=1"], "--probe: 'size=1' is not understood"),
     (["--probe", "tcp", "--probe", "tcp"], "--probe: the same probe twice"),
+    (["--probe", "echo,payload=9", "--probe", "echo,payload=99"], "--probe: the same probe twice"),
     (["--max-peers", "3"], "would have 8 peers, more than 3; raise --max-peers"),
     (["--token", "xyz"], "--token: 'xyz' is no number below 2^64"),
     (["--sign", "/nonexistent"], "/nonexistent: No such file"),
@@ -304,7 +310,10 @@ def forged(**more: object) -> bytes:
     ({"interval": 10 * SECOND - 1}, "is to be probed every 9.999999999s; 10 s is the least"),
     ({"interval": 10**18}, "no sound time-out or interval"),
     ({"timeout": 0}, "no sound time-out or interval"),
-    ({"payload": 65537}, "is to get 65537 B; 65536 is the most"),
+    ({"timeout": 61 * SECOND}, "no sound time-out or interval"),
+    ({"payload": 65537}, "is to get 65537 B; 0 to 65536 are allowed"),
+    ({"kind": "udp", "payload": 65508}, "is to get 65508 B; 0 to 65507 are allowed"),
+    ({"kind": "echo"}, "is to get 0 B; 1 to 65536 are allowed"),
     ({"port": 0}, "peer 'a' is not understood"),
     ({"dscp": 64}, "peer 'a' is not understood"),
     ({"kind": "smtp"}, "peer 'a' is not understood"),
@@ -321,6 +330,20 @@ def test_limits_are_the_readers_too(more: dict[str, object], said: str) -> None:
         read_pinglist(forged(**more), where="list")
     assert str(error.value).startswith("list: ")
     assert said in str(error.value)
+
+
+def test_a_peer_twice_is_refused() -> None:
+    peers = (Peer("a", "10.0.0.1", 8765), Peer("c", "10.0.0.1", 8765))
+    with pytest.raises(FormatError, match="has the same peer twice"):
+        read_pinglist(to_yaml(Pinglist("b", version_of("b", 0, peers), 0, peers)))
+
+
+def test_more_probes_than_an_agent_sends_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("grid: {dcs: 1, podsets: 1, pods: 1, servers: 20010}\n")
+    words = [tmp_path / "t.yaml", "--max-peers", "30000", "--server", "p001s00001", "-o", "tsv"]
+    said = b"would send 2001 probes a second, more than 2000; --max-rate makes it less"
+    assert said in planned(*words, status=2).stderr
+    assert planned(*words, "--max-rate", "1000").stdout.count(b"\n") == 20009 + 2
 
 
 def test_a_laboratory_may_probe_more_often() -> None:

@@ -120,6 +120,8 @@ def make_fleet(
             raise ValueError(f"server '{s.name}' has port {s.port}, which is none")
         pods.setdefault(s.pod, []).append(s)
     virtual = dict(vips or {})
+    if len(set(virtual.values())) < len(virtual):
+        raise ValueError("two vips have the same address and port")
     for name, (address, port) in virtual.items():
         _new(names, name, "vip")
         if address in at:

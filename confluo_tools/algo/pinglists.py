@@ -19,7 +19,10 @@ KINDS = ("tcp", "echo", "http", "https", "udp", "icmp")  # as the schema `probe`
 LEVELS = ("pod", "dc", "wan", "vip", "adhoc")  # likewise
 LEAST_INTERVAL = 10 * SECOND  # of a pair: compiled in
 MOST_PAYLOAD = 64 << 10
+MOST_TIMEOUT = 60 * SECOND
 MOST_PEERS = 5000
+MOST_RATE = 2000  # probes a second that an agent sends
+TARGET_RATE = 2  # to one address
 
 Part = tuple[str | int, ...]
 
@@ -78,6 +81,7 @@ class Rules:
     timeout: int = 9 * SECOND
     most_peers: int = MOST_PEERS
     most_rate: float = 0.0
+    lab: bool = False  # rates are not looked at
 
 
 @dataclass
@@ -164,13 +168,19 @@ class Plan:
 
     def rows(self, part: Part, interval: int) -> list[Peer]:
         """The targets of a part as peers: as often as there are kinds of probes."""
-        r = self.rules
         found = list(self.targets(part))
         return [
-            Peer(s.name, s.address, p.port or s.port, p.kind, level, interval, r.timeout, p.payload, p.dscp, s.pod,
-                 s.podset, s.dc)
-            for p in r.probes for s, level in found
+            Peer(s.name, s.address, p.port or s.port, p.kind, level, interval, self.rules.timeout, p.payload, p.dscp,
+                 s.pod, s.podset, s.dc)
+            for p in self.probes(part) for s, level in found
         ]  # fmt: skip
+
+    def probes(self, part: Part) -> tuple[Probe, ...]:
+        """How its targets are probed.  Behind a VIP is a service, no responder: connections to its own port only."""
+        if part[0] != "vip":
+            return self.rules.probes
+        kinds = [Probe(p.kind if p.kind in ("http", "https") else "tcp", 0, p.dscp) for p in self.rules.probes]
+        return tuple(dict.fromkeys(kinds))
 
     def peers(self, server: Server) -> tuple[Peer, ...]:
         """The targets of a server."""
@@ -182,9 +192,10 @@ class Plan:
         found = 0
         for part in self.parts(server):
             if part not in self._counts:
-                self._counts[part] = sum(1 for _ in self.targets(part)) - (part[0] in ("pod", "dc", "full"))
+                others = sum(1 for _ in self.targets(part)) - (part[0] in ("pod", "dc", "full"))
+                self._counts[part] = others * len(self.probes(part))
             found += self._counts[part]
-        return found * len(self.rules.probes)
+        return found
 
     def check(self) -> int:
         """How many pairs there are in all.  Raises ValueError, in words for a user, when a cap is exceeded."""
@@ -194,12 +205,22 @@ class Plan:
             total += n
             if n > most:
                 most, busiest = n, s.name
-        cap = self.rules.most_peers
-        if most > cap:
-            raise ValueError(f"server '{busiest}' would have {most} peers, more than {cap}")
-        speakers = len(self._speaks) * len(self.rules.probes) if self.fleet.vips else 0
-        if speakers > cap:
-            raise ValueError(f"each vip would be probed by {speakers}, more than {cap}")
+        r = self.rules
+        if most > r.most_peers:
+            raise ValueError(f"server '{busiest}' would have {most} peers, more than {r.most_peers}")
+        speakers = len(self._speaks) * len(self.probes(("vip",))) if self.fleet.vips else 0
+        if speakers > r.most_peers:
+            raise ValueError(f"each vip would be probed by {speakers}, more than {r.most_peers}")
+        rate = most * SECOND / self.interval(max(most, 0))
+        if rate > MOST_RATE and not r.lab:
+            raise ValueError(f"server '{busiest}' would send {rate:.0f} probes a second, more than {MOST_RATE}")
+        if len(r.probes) * SECOND > r.interval * TARGET_RATE and not r.lab:
+            raise ValueError(f"each target would get {len(r.probes)} probes in {r.interval / SECOND:g} s")
+        usual = {(p.kind, p.dscp) for p in r.probes if not p.port}
+        for p in r.probes:
+            same = next((s.name for s in self.fleet.servers if s.port == p.port and (p.kind, p.dscp) in usual), None)
+            if same is not None:
+                raise ValueError(f"'{same}' would be probed twice alike: its port is {p.port} anyway")
         return total
 
     def interval(self, probes: int) -> int:
@@ -227,6 +248,15 @@ def partners(mine: int, theirs: int, i: int, unequal: str = "wrap") -> Sequence[
     if unequal == "skip":
         return (i,) if i < theirs else ()
     return range(i, theirs, mine) if mine < theirs else (i % theirs,)
+
+
+def most_payload(kind: str) -> int:
+    """Bytes that such a probe carries at most: 64 KiB, or what a datagram has room for."""
+    return {"udp": 65507, "icmp": 65499}.get(kind, MOST_PAYLOAD)
+
+
+def least_payload(kind: str) -> int:
+    return 1 if kind == "echo" else 0
 
 
 def rank(name: str) -> bytes:

@@ -6,7 +6,17 @@ from typing import Any
 
 from confluo_tools import units
 from confluo_tools.algo.fleet import NAME_BYTES, PLACE_BYTES, WORD
-from confluo_tools.algo.pinglists import KINDS, LEAST_INTERVAL, LEVELS, MOST_PAYLOAD, Peer, Pinglist, version_of
+from confluo_tools.algo.pinglists import (
+    KINDS,
+    LEAST_INTERVAL,
+    LEVELS,
+    MOST_TIMEOUT,
+    Peer,
+    Pinglist,
+    least_payload,
+    most_payload,
+    version_of,
+)
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.fleet import canonical
 from confluo_tools.formats.pingparts import FORMAT, from_arrow, to_arrow, yaml_head, yaml_line
@@ -41,6 +51,8 @@ def read_pinglist(source: str | bytes, *, lab: bool = False, where: str = "pingl
     its = tuple(p for p in found.peers if p.name != found.server)
     for p in its:
         _check(p, lab, where)
+    if len({(p.address, p.port, p.kind, p.dscp) for p in its}) < len(its):
+        raise FormatError("has the same peer twice", where=where)
     if found.version != version_of(found.server, found.token, its):
         raise FormatError("does not fit its version: it was cut or changed", where=where, hint="plan it again")
     return Pinglist(found.server, found.version, found.token, its)
@@ -90,10 +102,11 @@ def _check(p: Peer, lab: bool, where: str) -> None:
     if p.interval < LEAST_INTERVAL and not (lab and p.interval > 0):
         raise FormatError(f"peer '{name}' is to be probed every {units.format_duration(p.interval)}", where=where,
                           hint="10 s is the least")  # fmt: skip
-    if not 0 < p.timeout <= 600 * 10**9 or p.interval > 86400 * 10**9:
+    if not 0 < p.timeout <= MOST_TIMEOUT or p.interval > 86400 * 10**9:
         raise FormatError(f"peer '{name}' has no sound time-out or interval", where=where)
-    if not 0 <= p.payload <= MOST_PAYLOAD:
-        raise FormatError(f"peer '{name}' is to get {p.payload} B", where=where, hint="65536 is the most")
+    if not least_payload(p.kind) <= p.payload <= most_payload(p.kind):
+        raise FormatError(f"peer '{name}' is to get {p.payload} B", where=where,
+                          hint=f"{least_payload(p.kind)} to {most_payload(p.kind)} are allowed")  # fmt: skip
     for place in (p.pod, p.podset, p.dc):
         if place and (not WORD.fullmatch(place) or len(place) > PLACE_BYTES):
             raise FormatError(f"peer '{name}' is in '{_shown(place)}', which is no place", where=where)

@@ -9,6 +9,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("plan", "who is to probe whom: pinglists from a topology"),
     ("serve", "the controller that agents pull their pinglists from"),
     ("agent", "probe the servers on a pinglist, and answer the probes of others"),
+    ("probe", "probes to some targets, like ping"),
     ("respond", "answer probes, and nothing else"),
     ("blackholes", "switches that eat packets of some pairs of servers for good"),
     ("drops", "the layer that drops packets at random, and flows to trace"),

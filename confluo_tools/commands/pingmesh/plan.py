@@ -107,8 +107,12 @@ def plan(
     try:
         pairs = its.check()
     except ValueError as e:
-        hint = "raise --max-peers, or --unequal skip" if rules.graph == "mesh" else "raise --max-peers, or --algo mesh"
-        raise UsageError(str(e), where=topology, hint=hint) from None
+        said, hint = str(e), ""
+        if said.endswith(f" {max_peers}"):
+            hint = "raise --max-peers, or " + ("--unequal skip" if rules.graph == "mesh" else "--algo mesh")
+        elif "would send" in said:
+            hint = "--max-rate makes it less"
+        raise UsageError(said, where=topology, hint=hint) from None
     folder = is_folder(output, format, tsv or ndjson)
     if not folder:
         if sign is not None:
@@ -163,6 +167,9 @@ def write_lists(
     key = read_key(sign) if sign is not None else None
     with ListFolder(path, form, key=key, force=force) as folder:
         its.token = token_of(token, folder.before)
+        if not its.token and any(p.kind == "udp" for p in its.rules.probes):
+            hint = "--token random makes one"
+            raise UsageError("udp probes without a token get no answers", where="--token", hint=hint)
         lists = Lists(its, form)
         servers = [s for s in lists.servers() if s.active]
         folder.begin([s.name for s in servers], {"token": f"{its.token:016x}"})
@@ -199,7 +206,7 @@ def rules_of(
 ) -> Rules:  # fmt: skip
     """What the options ask for."""
     from confluo_tools import units
-    from confluo_tools.algo.pinglists import LEAST_INTERVAL, Rules
+    from confluo_tools.algo.pinglists import LEAST_INTERVAL, MOST_TIMEOUT, Rules
 
     graph, _, n = algo.partition(":")
     ring = n if graph == "ring" and n else "10"
@@ -212,12 +219,12 @@ def rules_of(
         raise UsageError(f"{interval} is below 10s, the least", where="--interval", hint="--lab lifts that in a lab")
     if not 1_000_000 <= every <= 86400 * units.SECOND:
         raise UsageError(f"'{interval}' is not between 1ms and 1d", where="--interval")
-    if not 1_000_000 <= late <= 600 * units.SECOND:
-        raise UsageError(f"'{timeout}' is not between 1ms and 10m", where="--timeout")
+    if not 1_000_000 <= late <= MOST_TIMEOUT:
+        raise UsageError(f"'{timeout}' is not between 1ms and 1m", where="--timeout")
     kinds = tuple(probe_of(text) for text in probes)
-    if len(set(kinds)) < len(kinds):
+    if len({(p.kind, p.dscp, p.port) for p in kinds}) < len(kinds):
         raise UsageError("the same probe twice", where="--probe", hint="give the second another dscp or port")
-    return Rules(graph, int(ring), per_podset, unequal, kinds, every, late, max_peers, max_rate)
+    return Rules(graph, int(ring), per_podset, unequal, kinds, every, late, max_peers, max_rate, lab)
 
 
 def decimal(text: str) -> int:
@@ -227,12 +234,12 @@ def decimal(text: str) -> int:
 
 def probe_of(text: str) -> Probe:
     """``echo,payload=1000,dscp=8,port=8766``."""
-    from confluo_tools.algo.pinglists import KINDS, MOST_PAYLOAD, Probe
+    from confluo_tools.algo.pinglists import KINDS, Probe, least_payload, most_payload
 
     kind, *words = text.split(",")
     if kind not in KINDS:
         raise UsageError(f"no probe '{kind[:60]}'", where="--probe", hint=f"there are {', '.join(KINDS)}")
-    most = {"payload": MOST_PAYLOAD, "dscp": 63, "port": 65535}
+    most = {"payload": most_payload(kind), "dscp": 63, "port": 65535}
     values = {"payload": 1000 if kind == "echo" else 0}
     for word in words:
         key, _, value = word.partition("=")
@@ -241,8 +248,8 @@ def probe_of(text: str) -> Probe:
         if int(value) > most[key]:
             raise UsageError(f"{key} {value} is above {most[key]}", where="--probe")
         values[key] = int(value)
-    if kind == "udp" and 0 < values["payload"] < 48:
-        raise UsageError("a udp probe has 48 bytes or more", where="--probe")
+    if values["payload"] < least_payload(kind) or (kind == "udp" and 0 < values["payload"] < 48):
+        raise UsageError(f"{kind} with {values['payload']} B", where="--probe", hint="echo needs 1 or more, udp 48")
     return Probe(kind, **values)
 
 
