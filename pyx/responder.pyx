@@ -41,7 +41,6 @@ cdef extern from "responder.h" nogil:
     ssize_t read(int fd, void* into, size_t n)
     ssize_t write(int fd, const void* data, size_t n)
     int close(int fd)
-    int usleep(unsigned microseconds)
     int errno
     int64_t clock_ns(int which)
     int mailbag_receive(Mailbag* b, int fd)
@@ -68,6 +67,8 @@ cdef enum:
     ACCEPTS = 64                # connections, and batches of datagrams, before others have their turn
     BATCHES = 4
     SWEEP = 100                 # ms between two looks for the idle
+    TICK = 2                    # ms until somebody who was too much is looked at again
+    BURST = 100                 # ms that may be saved up
     PAUSE = 20                  # ms without new connections when the host has no descriptors left
 
 cdef int64_t MS = 1_000_000
@@ -103,8 +104,8 @@ cdef enum:
 @cython.final
 cdef class Answerer:
     """Answers on sockets that listen, which stay their owner's.  ``capacity``: connections at once; ``idle`` ns without
-    a byte and ``life`` ns in all end one; ``rate``: connections and datagrams a second that are looked at (0: all);
-    ``document()`` makes the body of /counters, at most 4,096 bytes, for no more than 100 questions a second.
+    a byte and ``life`` ns in all end one; ``rate``: connections a second that are looked at, and as many datagrams (0:
+    all); ``document()`` makes the body of /counters, at most 4,096 bytes, for no more than 100 questions a second.
 
     `run` is for one thread; `wake`, `counts` and `tokens` for any.
     """
@@ -112,7 +113,8 @@ cdef class Answerer:
     cdef int poll, waker
     cdef uint32_t capacity, oldest, newest, n_free, n_listeners
     cdef int64_t memory         # bytes held for connections
-    cdef int64_t idle, life, rate, budget, budget_at, swept, paused, document_at
+    cdef int64_t idle, life, price, swept, document_at
+    cdef int64_t[2] credit, credit_at, paused       # ns: of connections, of datagrams
     cdef Connection* connection
     cdef uint32_t* free_slot
     cdef int listener[LISTENERS]
@@ -132,9 +134,10 @@ cdef class Answerer:
                   int64_t rate=0, document=None):
         cdef uint32_t i
         self.poll = self.waker = -1
-        if not 1 <= capacity <= 1 << 20 or idle < MS or life < MS or rate < 0:
+        if not 1 <= capacity <= 1 << 20 or idle < MS or life < MS or not 0 <= rate <= 100_000_000:
             raise ValueError("out of range")
-        self.capacity, self.idle, self.life, self.rate = capacity, idle, life, rate
+        self.capacity, self.idle, self.life = capacity, idle, life
+        self.price = 1_000_000_000 / rate if rate else 0
         self._document = document
         self.connection = <Connection*>calloc(capacity, sizeof(Connection))
         self.free_slot = <uint32_t*>calloc(capacity, 4)
@@ -249,8 +252,10 @@ cdef class Answerer:
             wait = -1
             if until >= 0:
                 wait = <int>((until - now + MS - 1) / MS) if until > now else 0
-            if (self.n_free < self.capacity or self.paused) and (wait < 0 or wait > SWEEP):
-                wait = PAUSE if self.paused else SWEEP
+            if self.n_free < self.capacity and (wait < 0 or wait > SWEEP):
+                wait = SWEEP
+            if (self.paused[0] or self.paused[1]) and (wait < 0 or wait > TICK):
+                wait = TICK
             n = epoll_wait(self.poll, self.events, EVENTS, wait)
             now = clock_ns(0)
             for i in range(n if n > 0 else 0):
@@ -267,35 +272,35 @@ cdef class Answerer:
             if now - self.swept >= SWEEP * MS:
                 self.swept = now
                 self._sweep(now)
-            if self.paused and now >= self.paused:
-                self._listen(True)
+            for i in range(2):
+                if self.paused[i] and now >= self.paused[i]:
+                    self._listen(i, 0)
             if until >= 0 and now >= until:
                 return
 
     # -- new connections
 
-    cdef void _listen(self, bint wanted) noexcept nogil:
+    cdef void _listen(self, bint udp, int64_t until) noexcept nogil:
+        # Not before then (0: now): the kernel's queues fill meanwhile, and cost little.
         cdef uint32_t i
+        self.paused[udp] = until
         for i in range(self.n_listeners):
-            if not self.udp[i]:
-                watch_fd(self.poll, EPOLL_CTL_MOD, self.listener[i], EPOLLIN if wanted else 0,
-                         <uint64_t>T_TCP << 56 | i)
-        if wanted:
-            self.paused = 0
+            if self.udp[i] == udp:
+                watch_fd(self.poll, EPOLL_CTL_MOD, self.listener[i], 0 if until else EPOLLIN,
+                         <uint64_t>(T_UDP if udp else T_TCP) << 56 | i)
 
-    cdef bint _allowed(self, int64_t now) noexcept nogil:
-        # A token bucket with a tenth of a second in it.
-        if not self.rate:
+    cdef bint _allowed(self, bint udp, int64_t now) noexcept nogil:
+        # Time passes into credit, at most a tenth of a second, and everything has its price.
+        if not self.price:
             return True
-        cdef int64_t gone = now - self.budget_at
-        if gone > MS:
-            self.budget += (gone if gone < 100 * MS else 100 * MS) * self.rate / 1_000_000_000
-            if self.budget > self.rate / 10 + 1:
-                self.budget = self.rate / 10 + 1
-            self.budget_at = now
-        if self.budget <= 0:
+        self.credit[udp] += now - self.credit_at[udp]
+        self.credit_at[udp] = now
+        if self.credit[udp] > BURST * MS:
+            self.credit[udp] = BURST * MS
+        if self.credit[udp] < self.price:
+            self._listen(udp, now + TICK * MS)
             return False
-        self.budget -= 1
+        self.credit[udp] -= self.price
         return True
 
     cdef void _accept(self, int listener, int64_t now) noexcept nogil:
@@ -303,8 +308,7 @@ cdef class Answerer:
         cdef uint32_t slot
         cdef Connection* c
         for _turn in range(ACCEPTS):
-            if not self._allowed(now):
-                usleep(1000)        # the kernel's queues fill, and cost little
+            if not self._allowed(False, now):
                 return
             fd = next_connection(listener)
             if fd < 0:
@@ -314,8 +318,7 @@ cdef class Answerer:
                         self._end(self.oldest - 1, True)
                         self.count[C_EVICTED] += 1
                     else:
-                        self.paused = now + PAUSE * MS
-                        self._listen(False)
+                        self._listen(False, now + PAUSE * MS)
                         return
                 elif fd != -EINTR and fd != -ECONNABORTED:
                     return
@@ -428,7 +431,7 @@ cdef class Answerer:
             if got == -EAGAIN or got == -EINTR:
                 return
             if got <= 0:
-                self._end(slot, got < 0)
+                self._end(slot, False)
                 return
             c.total += <uint32_t>got
             if c.total > PAYLOAD:
@@ -560,14 +563,12 @@ cdef class Answerer:
         cdef uint64_t now
         cdef uint8_t* p
         for _turn in range(BATCHES):
-            if not self._allowed(clock_ns(0)):
-                usleep(1000)
+            if not self._allowed(True, clock_ns(0)):
                 return
             n = mailbag_receive(self.mail, fd)
             if n <= 0:
                 return
-            if self.rate:
-                self.budget -= n - 1
+            self.credit[1] -= (n - 1) * self.price
             for i in range(n):
                 p = self.mail.bytes + <size_t>i * DATAGRAM
                 verdict = judge_datagram(p, mailbag_length(self.mail, i), self.token)

@@ -52,7 +52,7 @@ class Responder:
     ``tokens``: datagrams with one of these are answered, without any none are; may be set again at any time.
     ``backlog``: connections that may wait for us (the kernel lets one more wait).  ``capacity``: connections at once;
     another one ends the least active.  ``idle``, ``life``: s without a byte and in all after which one is ended.
-    ``rate``: connections and datagrams a second that are looked at, 0: all.
+    ``rate``: connections a second that are looked at, and as many datagrams (0: all).
     Raises UsageError for addresses that are none, ConfluoError for those that cannot be had.
     """
 
