@@ -195,6 +195,8 @@ def test_overflow_is_told_apart_from_loss(pair: tuple[Space, Space]) -> None:
         with b.inside():
             other = socket.create_server((b.address, 9), backlog=1)
         it.send_signal(signal.SIGSTOP)
+        while any(" T " not in task.read_text() for task in Path(f"/proc/{it.pid}/task").glob("*/stat")):
+            time.sleep(0.01)
         with a.inside():
             clients = [socket.socket() for _ in range(16)]
             for n, s in enumerate(clients):
