@@ -1,0 +1,262 @@
+"""What sla and verdict share: groups of probes by name, rules as text, probes of any input or as they come."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools import cli
+from confluo_tools.errors import SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.algo.fleet import Fleet
+    from confluo_tools.algo.sla import Rule
+    from confluo_tools.core.block import Block
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
+    from confluo_tools.store.mesh import Key, Mesh
+
+SECOND = 1_000_000_000
+PLACES = ("server", "pod", "podset", "dc")
+RULES = ("drop > 1e-3", "p99 > 5ms")  # the paper's
+_RULE = re.compile(r"\s*([a-z0-9]+)\s*>\s*(\S+?)\s*(?:\s+clear\s+(\S+)\s*)?\Z")
+
+
+class Scope:
+    """``by``: fields of the records to group by; ``names``: what the answer calls them; ``service``: they are joined.
+
+    Raises UsageError for what is no scope.
+    """
+
+    def __init__(self, text: str, side: str, schema: Schema) -> None:
+        if side not in ("source", "target"):
+            raise UsageError(f"not '{side}'", where="--as", hint="source or target")
+        end = "src" if side == "source" else "dst"
+        self.text, self.service, self.wan = text, text == "service", False
+        head, _, pair = text.partition("_")
+        if text == "all":
+            self.by, self.names = [], []
+        elif text == "service":
+            self.by, self.names = [end, f"{end}_ip"], ["service"]
+        elif text in PLACES:
+            self.by, self.names = [_field(end, text)], [text]
+        elif pair == "pair" and head in PLACES:
+            self.by = [_field("src", head), _field("dst", head)]
+            self.names, self.wan = list(self.by), head == "dc"
+        else:
+            self.by = [name.strip() for name in text.split(",")]
+            for name in self.by:
+                if name not in schema:
+                    hint = "all, server, pod, podset, dc, service, X_pair, or fields of the records"
+                    raise UsageError(f"no scope '{name[:60]}'", where="--by", hint=hint)
+            if len(set(self.by)) < len(self.by):
+                raise UsageError("names a field twice", where="--by")
+            self.names = self.by
+            self.wan = bool({"level", "src_dc", "dst_dc"} & set(self.by))
+
+    def where(self, text: str) -> str:
+        """The expression with what the scope adds: probes between data centres have other round-trip times."""
+        return text if self.wan else f"({text}) and not level == wan" if text.strip() else "not level == wan"
+
+    def unions(self, mesh: Mesh, window: int, of: dict[str, tuple[str, ...]]) -> list[tuple[Key, list[int]]] | None:
+        """Groups of a window that are joined: those of the servers of each service.  None: none are."""
+        if not self.service:
+            return None
+        found: dict[str, list[int]] = {}
+        for number, (name, address) in enumerate(mesh.keys(window)):
+            for service in of.get(name) or of.get(address, ()):
+                found.setdefault(service, []).append(number)
+        return [((service,), numbers) for service, numbers in found.items()]
+
+
+def _field(end: str, place: str) -> str:
+    return end if place == "server" else f"{end}_{place}"
+
+
+def services(fleet: Fleet) -> dict[str, tuple[str, ...]]:
+    """{name or address of a server: its services}."""
+    of = fleet.services_of()
+    return of | {fleet.server(name).address: its for name, its in of.items()}
+
+
+def fleet_of(path: str | None, why: str) -> Fleet:
+    """The topology that an option needs."""
+    from confluo_tools.formats.fleet import read_fleet
+
+    if path is None:
+        raise UsageError("needs --topology FILE", where=why, hint="the topology says which servers a service has")
+    return read_fleet(path)
+
+
+def parse_rules(
+    texts: Sequence[str], *, background: str | None, false_alarm: str | None, power: str | None
+) -> list[tuple[str, Rule]]:
+    """``drop > 1e-3``, ``p99 > 5ms clear 4ms`` as (text, rule); limits of times are numbered in their order.
+
+    Raises UsageError.
+    """
+    from confluo_tools.algo import sla
+
+    found: list[tuple[str, Rule]] = []
+    times = 0
+    options: dict[str, float] = {}
+    for name, text in (("false_alarm", false_alarm), ("power", power)):
+        if text is not None:
+            options[name] = rate(text, f"--{name.replace('_', '-')}")
+    for text in texts:
+        match = _RULE.match(text)
+        if match is None:
+            raise UsageError(f"'{text[:60]}' is not a rule", where="--rule", hint="write e.g. 'p99 > 5ms clear 4ms'")
+        metric, limit, ends = match[1], match[2], match[3]
+        if metric not in (*sla.RATES, *sla.QUANTILES):
+            known = ", ".join((*sla.RATES, *sla.QUANTILES))
+            raise UsageError(f"no metric '{metric[:60]}'", where="--rule", hint=f"there are {known}")
+        read = rate if metric in sla.RATES else _time
+        more: dict[str, Any] = dict(options)
+        if metric == "drop" and background is not None:
+            more["background"] = rate(background, "--background")
+        try:
+            rule = sla.make_rule(
+                metric, read(limit, "--rule"), clear=None if ends is None else read(ends, "--rule"), limit=times, **more
+            )
+        except ValueError as e:
+            raise UsageError(str(e), where=f"--rule '{text[:60]}'") from None
+        times += metric in sla.QUANTILES
+        found.append((" ".join(text.split()), rule))
+    if times > 4:
+        raise UsageError("at most four rules about times", where="--rule")
+    return found
+
+
+def limits_of(rules: Sequence[tuple[str, Rule]]) -> list[int]:
+    """Round-trip times above which the rules have samples counted."""
+    return [round(rule.threshold) for _, rule in rules if rule.limit >= 0 and rule.metric.startswith("p")]
+
+
+def rate(text: str, where: str) -> float:
+    """``0.001``, ``1e-3`` or ``0.1%``, above 0 and below 1."""
+    from confluo_tools import units
+
+    value = units.try_number(text.removesuffix("%"))
+    if value is None or not 0 < (value := value / 100 if text.endswith("%") else float(value)) < 1:
+        raise UsageError(f"'{text[:60]}' is not a rate", where=where, hint="write e.g. 1e-3 or 0.1%")
+    return value
+
+
+def _time(text: str, where: str) -> float:
+    from confluo_tools import units
+
+    value = units.try_duration(text)
+    if value is None or value <= 0:
+        raise UsageError(f"'{text[:60]}' is not a time", where=where, hint="write e.g. 5ms")
+    return float(value)
+
+
+class Follower:
+    """Probes of one log or pipe as they come: windows are handed to ``done`` when they are over.
+
+    A window is over when the clock, or a probe, is ``lateness`` beyond its end; probes of windows that were handed
+    over are counted in ``late``.
+    """
+
+    def __init__(self, mesh: Mesh, lateness: int, done: Callable[[int], None], idle: Callable[[], None]) -> None:
+        self.mesh, self.lateness, self.done, self.idle = mesh, lateness, done, idle
+        self.late = 0
+        self._closed = -(1 << 63)
+
+    def add(self, block: Block, select: Callable[[Block], Any]) -> None:
+        """Take in a block."""
+        picks = select(block)
+        if not len(picks):
+            return
+        self.mesh.update(block, picks)
+        for window in self.mesh.windows():
+            if window > self._closed:
+                break
+            self.late += self.mesh.probes_of(window)
+            self.mesh.pop(window)
+        self.until(self.mesh.newest)
+
+    def until(self, now: int) -> None:
+        """Hand over the windows whose end, and the lateness, are not after ``now``."""
+        for window in self.mesh.windows():
+            if window + self.mesh.window + self.lateness > now:
+                break
+            self.hand_over(window)
+        length = self.mesh.window
+        self._closed = max(self._closed, (now - self.lateness) // length * length - length)
+
+    def hand_over(self, window: int) -> None:
+        self.done(window)
+        self.mesh.pop(window)
+        self._closed = max(self._closed, window)
+
+    def finish(self) -> None:
+        """The input has ended: the windows that are still open."""
+        for window in self.mesh.windows():
+            self.hand_over(window)
+
+    def read(self, reader: Reader, select: Callable[[Block], Any]) -> None:
+        """From a pipe, or anything that ends."""
+        reader.on_idle(lambda: self._wait(reader))
+        for block in reader:
+            self.add(block, select)
+        self.finish()
+
+    def _wait(self, reader: Reader) -> None:
+        # Before a read that would block: until there are bytes, or a window is over by the clock and nothing came for
+        # a while (what is old when it comes is not late: somebody plays back records).
+        from select import select
+
+        self.idle()
+        quiet = time.time_ns() + self.lateness
+        fd = getattr(getattr(reader, "stream", None), "fd", None)
+        while fd is not None and (windows := self.mesh.windows()):
+            due = windows[0] + self.mesh.window + self.lateness
+            left = (max(due, quiet) - time.time_ns()) / SECOND
+            if left > 0 and select([fd], [], [], min(left, 3600.0))[0]:
+                return
+            self.until(time.time_ns())
+            self.idle()
+
+    def tail(self, log: Any, select: Callable[[Block], Any], stopped: Callable[[], bool]) -> None:
+        """From a log that grows, until a signal."""
+        from confluo_tools.store.monitor import Tail
+
+        tails: list[Tail] = []
+        quiet = 0
+        while not stopped():
+            rows = log.version().tails
+            tails += [Tail(lane, 0) for lane in range(len(tails), len(rows))]
+            grown = False
+            for tail, end in zip(tails, rows, strict=False):
+                for block, start, stop in tail.more(log, end):
+                    grown = True
+                    self.add(block.slice(start, stop - start), select)
+            if grown:
+                quiet = time.time_ns() + self.lateness
+                continue
+            if time.time_ns() >= quiet:
+                self.until(time.time_ns())
+            self.idle()
+            time.sleep(0.1)
+        self.finish()
+
+
+def one_log(inputs: Sequence[str]) -> bool:
+    """--follow: whether it is a log of this host.  Raises UsageError for several inputs and other hosts."""
+    from confluo_tools.formats import detect
+
+    logs = [name for name in inputs if cli.remote(name) is not None or detect.is_multilog(name)]
+    if logs and (len(inputs) > 1 or cli.remote(logs[0]) is not None):
+        hint = "without --follow, any number of logs on any hosts are read"
+        raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
+    return bool(logs)
+
+
+def check_kind(schema: Schema, name: str) -> None:
+    if schema.kind != "probe":
+        what = f"holds records of kind '{schema.kind}', not probes"
+        raise SchemaError(what, where=name, hint="confluo-pingmesh probe, agent and simulate make probes")
