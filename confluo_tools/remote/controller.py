@@ -86,6 +86,7 @@ class Lists:
                     break
                 if _identity(again) == identity:
                     return Served(body, self._etag(path, identity, body), media, signature)
+        os.stat(self.folder)  # a folder that is not there says nothing about its lists
         return None
 
     def unchanged(self, name: str, etag: str) -> bool:

@@ -120,6 +120,8 @@ def _errand(told: Mapping[str, Any], data: bytes, deadline: float) -> tuple[Repl
     try:
         kind, detail, etag, rest = json.loads(out)
     except ValueError:
+        if child.returncode < 0:  # a parser that dies of what it reads
+            return Reply("bad", f"reading the list ended with signal {-child.returncode}"), None
         last = err.decode(errors="replace").strip().rpartition("\n")[2][:80]
         return Reply("lost", f"the errand ended with {child.returncode} {last}".rstrip()), None
     return Reply(kind, detail, etag), rest
