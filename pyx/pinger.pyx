@@ -104,6 +104,7 @@ cdef class Pinger:
         seed_stream(&bytes_of, seed, 2)
         for i in range(<uint32_t>(MOST_BYTES // 8)):
             (<uint64_t*>self.e.pattern)[i] = draw(&bytes_of)
+        self.e.pattern[0] |= 0x80       # not the first letter of a request
         self.known, self.targets, self.groups, self.planned_at, self.before = {}, {}, {}, {}, {}
         self.e.ep = epoll_create1(EPOLL_CLOEXEC)
         self.e.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)

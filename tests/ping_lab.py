@@ -7,17 +7,24 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.block import Staging
 from confluo_tools.core.pinger import Pinger
 from confluo_tools.schema import builtin
+
+if TYPE_CHECKING:
+    from netns import Space
 
 SCHEMA = builtin("probe")
 MAGIC = b"CPM1"
 TCP, ECHO, UDP, ICMP = 1, 2, 5, 6
 MS = 1_000_000
 SECOND = 1_000_000_000
+# Of nft: how often a set lets through, and which packets.
+LIMIT = "limit rate 1/day burst {} packets"
+SYN = "tcp flags & (syn|ack) == syn"
+SYN_ACK = "tcp flags & (syn|ack) == (syn|ack)"
 
 
 def pinger(**settings: Any) -> Pinger:
@@ -54,6 +61,25 @@ def probe(p: Pinger, seconds: float = 20.0, capacity: int = 16384) -> list[dict[
     while p.active and time.monotonic_ns() < end and block.rows < capacity:
         p.run(block, end)
     return records(block)
+
+
+def lose(space: Space, rules: str) -> None:
+    """``rules``: lines of the chains ``in`` and ``out``, after 'in: ' and 'out: '."""
+    chains = {"in": ["type filter hook input priority 0;"], "out": ["type filter hook output priority 0;"]}
+    for line in rules.splitlines():
+        where, _, rule = line.strip().partition(": ")
+        if rule:
+            chains[where].append(rule)
+    text = "table inet loss { "
+    for name in ("lost", "lost2"):
+        text += f"set {name} {{ type inet_service; size 65535; flags dynamic; }}\n"
+    for name, lines in chains.items():
+        text += f"chain {name} {{\n" + "\n".join(lines) + "\n}\n"
+    space.run("nft", text + "}")
+
+
+def restore(space: Space) -> None:
+    space.run("nft", "delete table inet loss", check=False)
 
 
 class Targets:

@@ -10,32 +10,25 @@ from typing import Any
 
 import pytest
 from netns import Space
-from ping_lab import ECHO, MS, SCHEMA, SECOND, TCP, UDP, Targets, packed, pinger, probe
+from ping_lab import (
+    ECHO,
+    LIMIT,
+    MS,
+    SCHEMA,
+    SECOND,
+    SYN,
+    SYN_ACK,
+    TCP,
+    UDP,
+    Targets,
+    lose,
+    packed,
+    pinger,
+    probe,
+    restore,
+)  # fmt: skip
 
 from confluo_tools.core.block import Staging
-
-LIMIT = "limit rate 1/day burst {} packets"
-SYN = "tcp flags & (syn|ack) == syn"
-SYN_ACK = "tcp flags & (syn|ack) == (syn|ack)"
-
-
-def lose(space: Space, rules: str) -> None:
-    """``rules``: lines of the chains ``in`` and ``out``, after 'in: ' and 'out: '."""
-    chains = {"in": ["type filter hook input priority 0;"], "out": ["type filter hook output priority 0;"]}
-    for line in rules.splitlines():
-        where, _, rule = line.strip().partition(": ")
-        if rule:
-            chains[where].append(rule)
-    text = "table inet loss { "
-    for name in ("lost", "lost2"):
-        text += f"set {name} {{ type inet_service; size 65535; flags dynamic; }}\n"
-    for name, lines in chains.items():
-        text += f"chain {name} {{\n" + "\n".join(lines) + "\n}\n"
-    space.run("nft", text + "}")
-
-
-def restore(space: Space) -> None:
-    space.run("nft", "delete table inet loss", check=False)
 
 
 def linear(space: Space, n: int) -> None:

@@ -1,0 +1,258 @@
+"""confluo-pingmesh probe: what it says, and its statuses, against servers that are not ours and in namespaces."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netns import Space
+from ping_lab import SYN, Targets, lose, packed, restore
+from running import environment
+
+from confluo_tools.errors import UsageError
+from confluo_tools.schema import builtin
+from confluo_tools.sources.pinging import Plan, Probing
+from confluo_tools.sources.targets import Lookups, ask_counters, parse_target
+
+COMMAND = Path(__file__).resolve().parent.parent / "bin" / "confluo-pingmesh"
+
+
+def run(*words: Any, argv: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*argv, str(COMMAND), "probe", *map(str, words)], capture_output=True, text=True,
+                          check=False, timeout=60, env=environment(), stdin=subprocess.DEVNULL)  # fmt: skip
+
+
+def told(*words: Any, argv: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    done = run(*words, "-J", argv=argv)
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("text", "kind", "host", "port", "address"), [
+    ("10.0.0.7", "tcp", "10.0.0.7", 8765, "10.0.0.7"),
+    ("10.0.0.7:80", "tcp", "10.0.0.7", 80, "10.0.0.7"),
+    ("web1:65535", "udp", "web1", 65535, ""),
+    ("2001:db8::1", "tcp", "2001:db8::1", 8765, "2001:db8::1"),
+    ("[2001:db8::1]:80", "echo", "2001:db8::1", 80, "2001:db8::1"),
+    ("[::1]", "icmp", "::1", 0, "::1"),
+    ("web1", "https", "web1", 443, ""),
+])  # fmt: skip
+def test_targets(text: str, kind: str, host: str, port: int, address: str) -> None:
+    found = parse_target(text, kind)
+    assert (found.host, found.port, found.address, found.text, found.kind) == (host, port, address, text, kind)
+
+
+def test_urls_say_their_kind() -> None:
+    found = parse_target("https://web1:8443/health", "tcp")
+    assert (found.kind, found.host, found.port, found.url) == ("https", "web1", 8443, "https://web1:8443/health")
+    assert parse_target("10.0.0.7", "http").url == "http://10.0.0.7:8765/ping"
+    assert parse_target("[::1]:80", "http").url == "http://[::1]:80/ping"
+
+
+@pytest.mark.parametrize("text", ["", ":80", "a:b", "a:0", "a:65536", "a:", "[::1", "[::1]80", "[::1]:x", "a b", "a/b",
+                                  "x" * 254, "http://", "\x1b[1m", "a:８"])  # fmt: skip
+def test_what_is_no_target(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_target(text, "tcp")
+
+
+def test_lines_and_a_summary() -> None:
+    with Targets() as target:
+        where = f"127.0.0.1:{target.port}"
+        done = run(where, "--kind", "tcp", "--kind", "echo", "-c", 4, "-i", "10ms", "-o", "lines")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "2 targets, 4 times, every 10ms, without limits"
+    assert len([x for x in lines if re.fullmatch(rf"{where} tcp   \d\.\d{{3}} ms, program \d+\.\d{{3}}, from port \d+",
+                                                 x)]) == 4  # fmt: skip
+    assert len([x for x in lines if x.startswith(f"{where} echo  ") and "payload" in x]) == 4
+    assert f"{where} tcp: 4 probes, 4 ok" in lines
+    rtt = next(x for x in lines if x.startswith("  rtt "))
+    least, p50, p99, most = map(float, re.findall(r"\d+\.\d+", rtt.replace("p50", "").replace("p99", "")))
+    assert 0 < least <= p50 <= p99 <= most
+
+
+def test_records() -> None:
+    with Targets() as target:
+        found = told(f"127.0.0.1:{target.port}", "-c", 3, "-i", "1ms", "--payload", "2KiB", "--kind", "echo")
+    assert [(r["kind"], r["outcome"], r["payload"], r["notes"]) for r in found] == [("echo", "ok", 2048, "lab")] * 3
+    assert all(r["rtt"] > 0 and r["echo"] > 0 for r in found)
+
+
+def test_a_log_that_is_added_to(tmp_path: Path) -> None:
+    log = tmp_path / "probes.ml"
+    with Targets() as target:
+        where = f"127.0.0.1:{target.port}"
+        assert run(where, "-c", 2, "-i", "1ms", "-w", log).returncode == 0
+        refused = run(where, "-c", 2, "-i", "1ms", "-w", log)
+        assert (refused.returncode, "--append" in refused.stderr) == (2, True)
+        assert run(where, "-c", 3, "-i", "1ms", "-w", log, "--append").returncode == 0
+    done = subprocess.run([COMMAND.parent / "confluo-query", log, "kind == tcp && outcome == ok", "--count"],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.stdout.strip() == "5"
+
+
+def test_statuses() -> None:
+    with Targets() as target:
+        port = target.port
+        assert run(f"127.0.0.1:{port}", "-c", 1, "-T").returncode == 0
+    nobody = run(f"127.0.0.1:{port}", "-c", 2, "-i", "1ms", "-o", "lines")
+    assert nobody.returncode == 1
+    assert f"127.0.0.1:{port} tcp: 2 probes, 0 ok, 2 refused" in nobody.stdout
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["10.0.0.1", "-i", "9.9s"], "probe: --interval: a target is probed every 10 s at most; --lab lifts that"),
+    (["127.0.0.1", "--kind", "sctp"], "no kind of probe 'sctp'; there are tcp, echo"),
+    (["127.0.0.1", "--kind", "echo", "--payload", "65537"], "a payload of 65537 bytes: at most 65536"),
+    (["127.0.0.1", "--timeout", "61s"], "a time-out of 61 s: at most 60 s"),
+    (["127.0.0.1:x"], "'127.0.0.1:x' is not a target"),
+    (["127.0.0.1", "--dscp", "64"], "is no class of service"),
+    (["127.0.0.1", "--source", "here"], "'here' is not an address"),
+    (["127.0.0.1", "-4", "-6"], "exclude each other"),
+    (["127.0.0.1", "--append"], "--append is for a MultiLog"),
+    (["127.0.0.1", "--token", "xyz"], "--token: is no token"),
+])  # fmt: skip
+def test_bad_usage_is_one_line(words: list[str], says: str) -> None:
+    done = run(*words, "-c", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.startswith("confluo-pingmesh probe: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_name_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def lookup(name: str, *rest: Any) -> Any:
+        if name == "hangs":
+            released.wait(30)
+        return socket.getaddrinfo("127.0.0.1", *rest)
+
+    monkeypatch.setattr("confluo_tools.sources.pinging.NAMES", 0.3)
+    with Targets() as target:
+        names = [parse_target(f"{name}:{target.port}", "tcp") for name in ("hangs", "works")]
+        plan = Plan(wanted=names, times=3, interval=10_000_000, lab=True, counters=False)
+        with Probing(builtin("probe"), plan, lookup=lookup) as probing:
+            begun = time.monotonic()
+            rows = sum(block.rows for block in probing.blocks() if block is not None)
+            assert time.monotonic() - begun < 20
+            assert (rows, probing.lost()) == (3, [(f"hangs:{target.port}", "nobody has resolved it for 0.3 s")])
+        released.set()
+
+
+def test_a_name_that_nobody_knows() -> None:
+    with Targets() as target:
+        done = run("no-such-host.invalid", f"127.0.0.1:{target.port}", "-c", 1, "--lab", "-T", "--no-header",
+                   "-f", "outcome")  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "ok\n")
+    assert done.stderr.startswith("confluo-pingmesh probe: no-such-host.invalid: cannot be resolved: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_what_there_is(number: signal.Signals) -> None:
+    with Targets() as target:
+        child = subprocess.Popen([COMMAND, "probe", f"127.0.0.1:{target.port}", "-i", "20ms", "-o", "lines"],
+                                 stdout=subprocess.PIPE, text=True, env=environment())  # fmt: skip
+        assert child.stdout is not None
+        for _ in range(3):
+            child.stdout.readline()
+        child.send_signal(number)
+        rest = child.stdout.read()
+        child.stdout.close()
+        assert child.wait(20) == 128 + number
+    assert f"127.0.0.1:{target.port} tcp: " in rest
+
+
+def test_overflow_is_the_targets_not_the_networks(pair: tuple[Space, Space]) -> None:
+    """Third acceptance check of the reference: a backlog of 1 and a responder that does not come round to accept."""
+    a, b = pair
+    child = b.popen(COMMAND, "respond", "--listen", b.address, "--backlog", 1, stderr=subprocess.PIPE, text=True,
+                    env=environment())  # fmt: skip
+    assert child.stderr is not None
+    probing = None
+    try:
+        assert "answering" in child.stderr.readline()
+        probing = a.popen(COMMAND, "probe", b.address, "-c", 12, "-i", "50ms", "--lab", "-o", "lines",
+                          stdout=subprocess.PIPE, text=True, env=environment())  # fmt: skip
+        assert probing.stdout is not None
+        probing.stdout.readline()
+        probing.stdout.readline()  # the first one is through: counters were asked for
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(0.7)
+        child.send_signal(signal.SIGCONT)
+        out, _ = probing.communicate(timeout=30)
+    finally:
+        for one in (child, probing):
+            if one is not None and one.poll() is None:
+                one.kill()
+        child.communicate()
+    dropped = [line for line in out.splitlines() if "sent again" in line and line.startswith(f"{b.address} tcp  ")]
+    assert dropped, out
+    assert all("target overflow; sent again" in line for line in dropped), out
+    n = len(dropped)
+    assert f"target overflow: {n} of {n} were dropped by the target's host, not the network" in out
+    assert "drop rate" not in out
+
+
+def test_loss_in_the_network_is_not_the_targets(pair: tuple[Space, Space]) -> None:
+    """The same with a firewall on the way: the responder owns up to nothing."""
+    a, b = pair
+    lose(b, f"in: {SYN} tcp dport 8765 numgen inc mod 4 == 3 drop")
+    child = b.popen(COMMAND, "respond", "--listen", b.address, stderr=subprocess.PIPE, text=True, env=environment())
+    assert child.stderr is not None
+    try:
+        assert "answering" in child.stderr.readline()
+        found = told(b.address, "-c", 40, "-i", "10ms", "--lab", argv=tuple(a.argv()))
+    finally:
+        restore(b)
+        child.kill()
+        child.communicate()
+    again = [r for r in found if r["retries"]]
+    assert len(found) == 40
+    assert 5 <= len(again) <= 20
+    assert {(r["outcome"], r["notes"], r["rtt"]) for r in again} == {("ok", "lab", 0)}
+
+
+def test_counters_of_somebody_else() -> None:
+    """Whatever a port says, nothing comes of it but an answer or None."""
+    answers = [b"HTTP/1.1 200 OK\r\n\r\n[]", b"HTTP/1.1 200 OK\r\n\r\n{\"overflows\": \"many\"}", b"SSH-2.0-x\r\n",
+               b"HTTP/1.1 404 no\r\n\r\n{\"overflows\": 1}", b"", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 8192,
+               b"HTTP/1.1 200 OK\r\n\r\n{\"overflows\": 3, \"x\": 1.5}"]  # fmt: skip
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    port = server.getsockname()[1]
+    assert [ask_counters("127.0.0.1", port, 5.0) for _ in answers] == [None] * 6 + [{"overflows": 3}]
+    thread.join()
+    server.close()
+    assert ask_counters("127.0.0.1", port, 5.0) is None
+
+
+def test_lookups_tell_each_once() -> None:
+    lookups = Lookups(lookup=lambda name, *rest: socket.getaddrinfo("127.0.0.1", *rest))
+    wanted = [parse_target(f"name{i}", "tcp") for i in range(5)]
+    for one in wanted:
+        lookups.ask(one, counters=False)
+    found = []
+    while lookups.waiting:
+        found += lookups.found(5.0)
+    assert sorted(f.wanted for f in found) == wanted
+    assert {f.address for f in found} == {packed("127.0.0.1")}
+    assert lookups.found(0.0) == []
