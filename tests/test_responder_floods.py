@@ -168,14 +168,10 @@ def test_room_is_asked_for() -> None:
 
 
 @contextmanager
-def responding(*words: str, limit: int = 0) -> Iterator[tuple[int, int]]:
+def responding(*words: str) -> Iterator[tuple[int, int]]:
     """A process of its own: its pid and port."""
-    def lower() -> None:
-        if limit:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
     argv = [Path(__file__).parent.parent / "bin" / "confluo-pingmesh", "respond", "--listen", "127.0.0.1:0", *words]
-    it = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=lower)
+    it = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
     try:
         assert it.stderr is not None
         line = it.stderr.readline()

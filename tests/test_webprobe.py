@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -311,13 +312,36 @@ def test_many_at_once_and_no_more_than_allowed() -> None:
 
 
 def test_what_is_given_up_leaves_no_descriptor() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
+    release = threading.Event()
+
+    def lookup(*words: Any) -> Any:
+        release.wait(30)
+        return socket.getaddrinfo(*words)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
-        prober = WebProber()
-        for _ in range(20):
-            prober.start(parse_url(f"http://127.0.0.1:{server.getsockname()[1]}/"))
-        prober.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+        port = server.getsockname()[1]
+        with WebProber(lookup=lookup) as prober:
+            for n in range(20):
+                prober.start(parse_url(f"http://{'127.0.0.1' if n % 2 else 'localhost'}:{port}/"))
+    release.set()
+    for _ in range(500):
+        if descriptors() == before:
+            return
+        time.sleep(0.01)
+    assert descriptors() == before
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_ipv6() -> None:
+    with web(address="::1") as server:
+        r = one(f"http://[::1]:{server.server_port}/")
+        assert server.seen == [("/", f"[::1]:{server.server_port}")]  # type: ignore[attr-defined]
+    row = r.row()
+    assert (r.outcome, row["ip_version"], row["dst_ip6"], row["src_ip6"]) == (OK, 6, *[bytes(15) + b"\1"] * 2)
 
 
 @pytest.mark.net

@@ -16,6 +16,7 @@ import os
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -153,17 +154,15 @@ class _Resolver:
         self._most, self._lookup = threads, lookup
         self._threads = 0
         self._jobs: deque[_Probe] = deque()
+        self._there = threading.Semaphore(0)
+        self._lock = threading.Lock()
         self.answers: deque[tuple[_Probe, int, list[Any] | OSError]] = deque()
         self.wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._over = False
 
     def ask(self, job: _Probe) -> bool:
-        import threading
-
         if len(self._jobs) >= WAITING:
             return False
-        if not self._threads:
-            self._there = threading.Semaphore(0)
         self._jobs.append(job)
         if self._threads < min(self._most, len(self._jobs) + 1):
             self._threads += 1
@@ -175,7 +174,7 @@ class _Resolver:
         while True:
             self._there.acquire()
             if self._over:
-                return
+                break
             try:
                 job = self._jobs.popleft()
             except IndexError:
@@ -193,16 +192,23 @@ class _Resolver:
             self.answers.append((job, time.perf_counter_ns() - began, found))
             with suppress(OSError):
                 os.write(self._waker, b"x")
+        with self._lock:
+            self._threads -= 1
+            self._done()
+
+    def _done(self) -> None:
+        if not self._threads:  # who hangs has the pipe till then
+            os.close(self.wake)
+            os.close(self._waker)
 
     def close(self) -> None:
-        """Threads that hang end when they do; the pipe is theirs until then, or the process ends."""
-        if not self._over:
-            self._over = True
-            for _ in range(self._threads):
-                self._there.release()
-            if not self._threads:
-                os.close(self.wake)
-                os.close(self._waker)
+        """Threads that hang end when they do."""
+        with self._lock:
+            if not self._over:
+                self._over = True
+                for _ in range(self._threads):
+                    self._there.release()
+                self._done()
 
 
 class _Probe:
