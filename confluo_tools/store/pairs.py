@@ -206,9 +206,10 @@ class Pass:
 
 
 class Servers:
-    """Who has which address: names and places as the records have them."""
+    """Who has which address: names and places as ``called`` says, else as the records have them."""
 
-    def __init__(self, run: Pass) -> None:
+    def __init__(self, run: Pass, called: Mapping[str, Server]) -> None:
+        self._called = called
         names = "first({0}), first({0}_pod), first({0}_podset), first({0}_dc)"
         self._sums = [run.ask("outcome != local", names.format(end), f"{end}_ip") for end in ("src", "dst")]
         self._run = run
@@ -221,17 +222,21 @@ class Servers:
                 known = found.get(address)
                 if known is None or not known.pod:
                     found[address] = Server(*words)
-        return {address: s if s.name else s._replace(name=address) for address, s in found.items()}
+        return {address: self._called.get(address) or (s if s.name else s._replace(name=address))
+                for address, s in found.items()}  # fmt: skip
 
 
-def by_windows(reader: Reader, where: str, window: int, piece: int, since: int | None = None, until: int | None = None
-               ) -> tuple[list[Window], dict[str, Server], Pass]:  # fmt: skip
+def by_windows(
+    reader: Reader, where: str, window: int, piece: int, since: int | None = None, until: int | None = None,
+    called: Mapping[str, Server] | None = None,
+) -> tuple[list[Window], dict[str, Server], Pass]:  # fmt: skip
     """Windows of ``window`` ns (0: one for all) in order, the servers, and the pass that was made.
 
-    ``piece``: ns, the slices of time that servers are known to be well in.
+    ``piece``: ns, the slices of time that servers are known to be well in.  ``called``: servers by address, for
+    records that do not tell.
     """
     run = Pass(reader, where, since, until)
-    servers = Servers(run)
+    servers = Servers(run, called or {})
     step = f"ts/{window}ns, " if window else ""
     pairs = run.ask(ANSWERED, "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
     again = run.ask(f"{ANSWERED} && retries > 0", "count", f"{step}src_ip, dst_ip")
@@ -299,11 +304,13 @@ class Drops:
     dropped: dict[tuple[str, str], list[Failure]] = field(default_factory=dict)
 
 
-def drops_by_windows(reader: Reader, where: str, window: int, since: int | None = None, until: int | None = None
-                     ) -> tuple[list[Drops], dict[str, Server], Pass]:  # fmt: skip
+def drops_by_windows(
+    reader: Reader, where: str, window: int, since: int | None = None, until: int | None = None,
+    called: Mapping[str, Server] | None = None,
+) -> tuple[list[Drops], dict[str, Server], Pass]:  # fmt: skip
     """The same for drops.  ``ok``, dropped and failed are those of `store.mesh`."""
     run = Pass(reader, where, since, until)
-    servers = Servers(run)
+    servers = Servers(run, called or {})
     step = f"ts/{window}ns, " if window else ""
     answered = run.ask("outcome == ok", "count, min(ts)", f"{step}src_ip, dst_ip")
     unanswered = run.ask("outcome in (timeout, refused, unreachable, reset, garbled)", "count",

@@ -52,6 +52,9 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 def blackholes(
     inputs: cli.Inputs = None,
     where: Annotated[str, _option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    topology: Annotated[
+        str | None, _option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
+    ] = None,
     window: Annotated[
         str | None, _option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
     ] = None,
@@ -133,7 +136,7 @@ def blackholes(
         work.read_proposals(str(output))
     fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
     with cli.open_records(inputs or [], input_format=input_format) as reader:
-        windows, servers = work.read(reader, where, begin, end)
+        windows, servers = work.read(reader, where, begin, end, called(topology))
     rows = [row for one in windows for row in work.judge(one, servers)]
     if names is None and fmt == "table" and not wide:
         kinds = {row["what"] == WHAT["pair"] for row in rows}
@@ -170,11 +173,11 @@ class Work:
         self.proposed: dict[int, set[Place]] = {}  # by day
 
     def read(
-        self, reader: Reader, where: str, since: int | None, until: int | None
+        self, reader: Reader, where: str, since: int | None, until: int | None, called: dict[str, Server] | None = None
     ) -> tuple[list[Window], dict[str, Server]]:
         from confluo_tools.store.pairs import by_windows
 
-        windows, servers, run = by_windows(reader, where, self.length, self.pieces, since, until)
+        windows, servers, run = by_windows(reader, where, self.length, self.pieces, since, until, called)
         self.probes, self.others, self.servers = run.rows, run.others, len(servers)
         return windows, servers
 
@@ -306,6 +309,16 @@ def blocks_of_rows(schema: Schema, rows: Sequence[dict[str, Any]]) -> Iterator[B
             empty: Any = () if column.count > 1 else b"" if column.code > 10 else 0
             columns[column.name] = [row.get(column.name, empty) for row in rows]
     yield from blocks_of(schema, columns, len(rows))
+
+
+def called(topology: str | None) -> dict[str, Server]:
+    """The servers of a topology file, by address."""
+    if topology is None:
+        return {}
+    from confluo_tools.formats.fleet import read_fleet
+    from confluo_tools.store.pairs import Server
+
+    return {s.address: Server(s.name, s.pod, s.podset, s.dc) for s in read_fleet(topology).servers}
 
 
 def tuple_of(src: str, dst: str) -> dict[str, Any]:

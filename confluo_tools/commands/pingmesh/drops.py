@@ -44,6 +44,9 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 def drops(
     inputs: cli.Inputs = None,
     where: Annotated[str, _option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    topology: Annotated[
+        str | None, _option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
+    ] = None,
     window: Annotated[
         str | None, _option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
     ] = None,
@@ -85,7 +88,7 @@ def drops(
     The probes of these pairs that lost a packet are printed with their five-tuples, for confluo-trace.
     """
     from confluo_tools import units
-    from confluo_tools.commands.pingmesh.blackholes import share
+    from confluo_tools.commands.pingmesh.blackholes import called, share
     from confluo_tools.schema import builtin
     from confluo_tools.store.pairs import drops_by_windows
 
@@ -106,7 +109,7 @@ def drops(
     if names is None and fmt == "table" and not wide:
         names = list(SHOWN)
     with cli.open_records(inputs or [], input_format=input_format) as reader:
-        windows, servers, run = drops_by_windows(reader, where, length, begin, end)
+        windows, servers, run = drops_by_windows(reader, where, length, begin, end, called(topology))
         metadata = reader.metadata
     with cli.output(
         schema, fmt, path=output, force=force, fields=names, metadata=metadata, header=not no_header,

@@ -1,0 +1,92 @@
+"""Silent drops from end to end in the Clos of namespaces: probes, the layer, traceroutes of their flows, and votes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clos_lab import FIVE, Fabric, agents, drops, needs_root, needs_seed, proof, spaces, up
+from running import run
+from sessions import Shell
+
+pytestmark = [pytest.mark.root, pytest.mark.net, needs_root, needs_seed]
+
+PROBES = 40  # of each target
+PORT = 8765
+# The pipe of the manual: every host reads all probes, and traces those of the flows that begin at it.
+PIPE = ("confluo-pingmesh drops -q {logs} --topology fleet.yaml --top 10000 -o stream | "
+        "confluo-trace -q --from - --topology {file} --rate 1000 --epoch 1h --timeout 1s --tries 8 "
+        "-w $HOST.paths.ml")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
+    with up(tmp_path_factory.mktemp("mesh")) as made:
+        yield made
+
+
+def fleet(fabric: Fabric) -> str:
+    """The fabric as Pingmesh sees it: a pod for each ToR, a podset for each pod of the Clos."""
+    podsets: dict[str, dict[str, dict[str, str]]] = {}
+    for host in fabric.plan.host_nodes():
+        podsets.setdefault(f"podset{host.pod}", {}).setdefault(host.tor, {})[host.name] = host.ip4
+    return json.dumps({"dcs": {"dc1": podsets}})  # JSON is YAML
+
+
+def probe_all(fabric: Fabric, chain: proof.Proof) -> list[str]:
+    """All hosts probe all others; the logs."""
+    (chain.folder / "fleet.yaml").write_text(fleet(fabric))
+    servers = agents.Agents()
+    try:
+        spaces.on_hosts(servers, fabric.state, fabric.plan, f"confluo-pingmesh respond -q --listen $IP4:{PORT} "
+                        ">/dev/null", chain.folder, **chain.environment)  # fmt: skip
+        targets = " ".join(host.ip4 for host in fabric.plan.host_nodes())
+        chain.on_hosts("for i in $(seq 100); do ss -Hltn | grep -q 8765 && break; sleep 0.1; done; sleep 1; "
+                       f"confluo-pingmesh probe -q --lab -i 100ms -c {PROBES} --no-counters -w $HOST.probes.ml "
+                       f"$(echo {targets} | tr ' ' '\\n' | grep -vx $IP4)")  # fmt: skip
+    finally:
+        assert servers.end() == 0
+    return chain.logs("probes.ml")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["T1-T2", "ToR-T1", "T1-ToR"])
+def test_the_link_that_drops_probes_is_first(fabric: Fabric, tmp_path: Path, kind: str) -> None:
+    drops.forget(fabric.state, fabric.plan)
+    chain = proof.Proof(fabric.state, fabric.plan, tmp_path, Shell(tmp_path).env)
+    link = FIVE[kind]
+    drops.drop(fabric.state, fabric.plan, *link, "1/11")
+    logs = probe_all(fabric, chain)
+    assert len(logs) == 8
+
+    found = chain.ask("confluo-pingmesh", "drops", *logs, "--topology", "fleet.yaml", "-T", "-f",
+                      "what,layer,podset,pod,ok,dropped,failed,src,dst")  # fmt: skip
+    layers = [row[1:4] for row in found if row[0] == "layer"]
+    assert layers, found
+    expected = {"T1-T2": {"spine", "leaf", "podset"}, "ToR-T1": {"tor", "spine", "leaf", "podset"},
+                "T1-ToR": {"tor", "spine", "leaf", "podset"}}  # fmt: skip
+    assert layers[0][0] in expected[kind]
+
+    chain.on_hosts(PIPE.format(logs=" ".join(logs), file=fabric.file))
+    ranking = chain.ranking()
+    assert ranking[0] == link, ranking
+
+    # What was handed on are flows that nftables dropped packets of on that link, in the direction that was told.
+    flows = chain.ask("confluo-pingmesh", "drops", *logs, "--topology", "fleet.yaml", "--all", "--top", "10000", "-T",
+                      "-f", f"what,way,{proof.TUPLE}")  # fmt: skip
+    [bad] = [seen for seen in drops.counts(fabric.state, fabric.plan) if seen.link == link]
+    hinted = {(row[2], int(row[3]), row[4], int(row[5])): row[1] for row in flows if row[0] == "flow"}
+    assert len(hinted) > 10
+    assert {key for key, way in hinted.items() if way and key not in bad.lost} == set()
+
+
+def test_without_loss_nothing_is_said(fabric: Fabric, tmp_path: Path) -> None:
+    drops.forget(fabric.state, fabric.plan)
+    chain = proof.Proof(fabric.state, fabric.plan, tmp_path, Shell(tmp_path).env)
+    logs = probe_all(fabric, chain)
+    done = run("confluo-pingmesh", "drops", *logs, "--topology", "fleet.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout.count(b"flow")) == (1, 0), done
+    done = run("confluo-pingmesh", "blackholes", *logs, "--topology", "fleet.yaml", cwd=tmp_path)
+    assert done.returncode == 1
