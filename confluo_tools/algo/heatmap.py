@@ -77,7 +77,7 @@ class Sheet:
 
     def put(self, cell: int, p50: float, p99: float, counts: Sequence[int]) -> None:
         """``p50`` and ``p99`` in ns, nan or 0 for none; ``counts``: `COUNTS`."""
-        self.p50[cell], self.p99[cell] = _units(p50), _units(p99)
+        self.p50[cell], self.p99[cell] = in_units(p50), in_units(p99)
         self.ok[cell], self.dropped[cell], self.overflow[cell], self.failed[cell] = [min(c, MOST) for c in counts]
 
     @property
@@ -85,7 +85,8 @@ class Sheet:
         return sum(self.ok) + sum(self.failed)
 
 
-def _units(ns: float) -> int:
+def in_units(ns: float) -> int:
+    """Nanoseconds in `UNIT`; nan and 0 are none, what is there is at least 1."""
     return min(max(round(ns / UNIT), 1), MOST) if ns > 0 else 0  # nan is not above 0
 
 
@@ -160,6 +161,13 @@ class Map:
         else:
             found = blocks(rows, self.groups)
         return classify(found, [name for name, _, _ in self.podsets])
+
+
+def others(chart: Map, sheet: Sheet, metric: str) -> list[tuple[str, str]]:
+    """(metric, what it shows) of the other metrics, where that is neither normal nor what ``metric`` shows."""
+    text = chart.pattern(sheet, metric).text
+    found = [(name, chart.pattern(sheet, name).text) for name in METRICS if name != metric]
+    return [(name, its) for name, its in found if its not in ("normal", text)]
 
 
 def explain(pattern: Pattern, metric: str, limits: Limits) -> str:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.algo.heatmap import CLASS, COUNTS, Limits, Map, Sheet, group
+from confluo_tools.algo.heatmap import CLASS, COUNTS, MOST, UNIT, Limits, Map, Sheet, group, in_units
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.schema import Field, Schema
 
@@ -79,11 +79,10 @@ class Cells:
         self.apart = 0  # cells between data centres
         self.unnamed = 0  # probes without a place
         self.senders: set[int] = set()
-        self._where: dict[int, array[int]] = {}  # start -> pairs of numbers of units
-        self._values: dict[int, array[float]] = {}
+        self._windows: dict[int, _Window] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._where.values())) // 2
+        return sum(len(window.src) for window in self._windows.values())
 
     def add(self, start: int, src: Unit, dst: Unit, p50: float, p99: float, counts: Sequence[int]) -> None:
         """Cell of the window that begins at ``start``; latencies in ns, ``counts`` as `algo.heatmap.COUNTS`."""
@@ -93,27 +92,38 @@ class Cells:
         if src[0] != dst[0]:
             self.apart += 1
             return
-        number = self.units.setdefault
-        a, b = number(src, len(self.units)), number(dst, len(self.units))
-        self.senders.add(a)
-        if start not in self._where:
-            self._where[start], self._values[start] = array("I"), array("d")
-        self._where[start].extend((a, b))
-        self._values[start].extend((p50, p99, *counts))
+        window = self.window(start)
+        window.src.append(self.number(src))
+        window.dst.append(self.number(dst))
+        window.p50.append(in_units(p50))
+        window.p99.append(in_units(p99))
+        for column, n in zip(window.counts, counts, strict=True):
+            column.append(min(n, MOST))
+
+    def window(self, start: int) -> _Window:
+        found = self._windows.get(start)
+        if found is None:
+            found = self._windows[start] = _Window()
+        return found
+
+    def number(self, unit: Unit) -> int:
+        return self.units.setdefault(unit, len(self.units))
 
     def maps(self, by: str, width: int, limits: Limits, known: Sequence[Unit] = ()) -> list[Map]:
         """A map for each data centre.  ``known``: units in the order wanted, whether there are cells of them or not.
 
         Raises UsageError when they are too many.
         """
+        for window in self._windows.values():
+            self.senders |= set(window.src)
         order = {unit: i for i, unit in enumerate(known)}
         units = sorted({*self.units, *known}, key=lambda u: (order.get(u, len(order)), *map(natural, u)))
         dcs: dict[str, list[Unit]] = {}
         for unit in units:
             dcs.setdefault(unit[0], []).append(unit)
-        size = sum(len(its) ** 2 for its in dcs.values()) * max(len(self._where), 1)
+        size = sum(len(its) ** 2 for its in dcs.values()) * max(len(self._windows), 1)
         if size > MOST_CELLS:
-            raise UsageError(f"{len(self._where)} windows of {len(units)} {by}s are {size:,} cells, more than "
+            raise UsageError(f"{len(self._windows)} windows of {len(units)} {by}s are {size:,} cells, more than "
                              f"{MOST_CELLS:,}", hint="--since, a longer --window, or --by podset")  # fmt: skip
         return [self._map(dc, its, by, width, limits) for dc, its in dcs.items()]
 
@@ -126,16 +136,27 @@ class Cells:
             if its_dc == dc:
                 place[number] = at[name if by == "podset" else podset, name]
         n = len(names)
-        for start in sorted(self._where):
-            sheet, where, values = Sheet(start, n), self._where[start], self._values[start]
-            for k in range(len(where) // 2):
-                row, column = place[where[2 * k]], place[where[2 * k + 1]]
-                if row >= 0 <= column:
-                    p50, p99, *counts = values[6 * k : 6 * k + 6]
-                    sheet.put(row * n + column, p50, p99, [int(c) for c in counts])
+        rows = [i * n for i in place]  # those of other data centres are below 0
+        for start in sorted(self._windows):
+            sheet, window = Sheet(start, n), self._windows[start]
+            where = [rows[a] + place[b] if place[a] >= 0 else -1 for a, b in zip(window.src, window.dst, strict=True)]
+            columns = (window.p50, window.p99, *window.counts)
+            for name, column in zip(("p50", "p99", *COUNTS), columns, strict=True):
+                target = getattr(sheet, name)
+                for i, value in zip(where, column, strict=True):
+                    if value and i >= 0:
+                        target[i] = value
             chart.sheets.append(sheet)
         chart.finish()
         return chart
+
+
+class _Window:
+    """Columns: numbers of units, latencies in `UNIT`, counts."""
+
+    def __init__(self) -> None:
+        self.src, self.dst, self.p50, self.p99 = array("I"), array("I"), array("I"), array("I")
+        self.counts = tuple(array("I") for _ in COUNTS)
 
 
 def read_cells(reader: Reader, cells: Cells) -> int:
@@ -144,27 +165,49 @@ def read_cells(reader: Reader, cells: Cells) -> int:
     Raises FormatError when windows of several lengths are mixed.
     """
     schema = reader.schema
-    missing = [f.name for f in cell_schema().fields if f.name not in schema]
-    if missing:
-        raise FormatError(f"has no field {missing[0]}: these are no cells of a heat map", where=reader.name)
-    at = {f.name: schema.index(f.name) for f in cell_schema().fields}
-    widths = set()
-    memo: dict[bytes, str] = {}
+    wanted = cell_schema()
+    for field in wanted.fields:
+        if field.name not in schema or schema[field.name].type.text != field.type.text:
+            raise FormatError(f"has no field {field.name} ({field.type.text}): these are no cells of a heat map",
+                              where=reader.name)  # fmt: skip
+    at = {f.name: schema.index(f.name) for f in wanted.fields}
+    widths: set[int] = set()
+    memo: dict[tuple[bytes, ...], int] = {}
 
-    def word(raw: Any) -> str:
-        data = bytes(raw)
-        if data not in memo:
-            memo[data] = data.rstrip(b"\0").decode("utf-8", "replace")
-        return memo[data]
+    def units(block: Block, end: str) -> list[int]:
+        parts = []
+        for name, size in (("_dc", 16), ("_podset", 16), ("", 32)):
+            raw = bytes(block.buffer(at[end + name]))
+            parts.append([raw[i : i + size] for i in range(0, size * block.rows, size)])
+        found = []
+        for key in zip(*parts, strict=True):
+            number = memo.get(key)
+            if number is None:
+                dc, podset, name = (part.rstrip(b"\0").decode("utf-8", "replace") for part in key)
+                number = memo[key] = cells.number((dc, podset, name)) if name else -1
+            found.append(number)
+        return found
 
     for block in reader:
-        get = block.get
-        for row in range(block.rows):
-            widths.add(get(at["window"], row))
-            src = (word(get(at["src_dc"], row)), word(get(at["src_podset"], row)), word(get(at["src"], row)))
-            dst = (word(get(at["dst_dc"], row)), word(get(at["dst_podset"], row)), word(get(at["dst"], row)))
-            cells.add(get(at["ts"], row), src, dst, get(at["p50"], row), get(at["p99"], row),
-                      [get(at[name], row) for name in COUNTS])  # fmt: skip
+        def numbers(name: str, code: str, block: Block = block) -> array[int]:
+            return array(code, bytes(block.buffer(at[name]))[: block.rows * (8 if code in "Qq" else 4)])
+
+        widths |= set(numbers("window", "q"))
+        starts, src, dst = numbers("ts", "q"), units(block, "src"), units(block, "dst")
+        names = list(cells.units)
+        values = [[min(max(v, 0) // UNIT, MOST) for v in numbers(name, "q")] for name in ("p50", "p99")]
+        columns: list[Sequence[int]] = [src, dst, *values, *[numbers(name, "I") for name in COUNTS]]
+        apart = {i for i, (a, b) in enumerate(zip(src, dst, strict=True))
+                 if a < 0 or b < 0 or (a != b and names[a][0] != names[b][0])}  # fmt: skip
+        for start in sorted(set(starts)):
+            rows: Sequence[int] = range(block.rows)
+            if apart or len(set(starts)) > 1:
+                rows = [i for i in rows if starts[i] == start and i not in apart]
+            window = cells.window(start)
+            for column, its in zip((window.src, window.dst, window.p50, window.p99, *window.counts), columns,
+                                   strict=True):  # fmt: skip
+                column.extend(its if len(rows) == block.rows else [its[i] for i in rows])
+        cells.apart += len(apart)
     if len(widths) > 1:
         raise FormatError("has windows of several lengths", where=reader.name)
     return widths.pop() if widths else 0

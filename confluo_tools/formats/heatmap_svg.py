@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain
+from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain, others
 from confluo_tools.algo.patterns import LETTERS, MIXED
 from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, Palette, latency, ranges, rate
@@ -49,6 +49,9 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
         f'<text x="24" y="56" class="l" font-size="12">{escape(when)} · {n} {chart.by}s · {sheet.probes:,} probes',
         "</text>",
     ]
+    said = "; ".join(f"{METRIC_NAMES[m]}: {its}" for m, its in others(chart, sheet, metric))
+    if said:
+        out.append(f'<text x="24" y="74" class="t" font-size="12" font-weight="600">{escape(said)}</text>')
     out += _badge(pattern, colours, width - 24)
     out.append(f'<text x="{left}" y="{84}" class="l">to →</text><text x="24" y="{top + 11}" class="l">from ↓</text>')
     out += _axes(chart, left, top, size, labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.algo.heatmap import CLASS, explain
+from confluo_tools.algo.heatmap import CLASS, explain, others
 from confluo_tools.algo.patterns import ABSENT, GREEN, NONE, RED, YELLOW
 from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, ranges
 
@@ -49,6 +49,8 @@ def text_map(
     console.print(Text(f"{METRIC_NAMES[metric]}{' · ' + chart.dc if chart.dc else ''} · {when}", Style(bold=True)),
                   no_wrap=True, overflow="ignore", crop=False)  # fmt: skip
     console.print(Text.assemble((pattern.text, Style(bold=True)), ". ", explain(pattern, metric, chart.limits)))
+    for other, its in others(chart, sheet, metric):
+        console.print(Text(f"{METRIC_NAMES[other]}: {its} (--metric {other})", Style(bold=True)))
     console.print()
     console.print(Text(" " * (head + 2) + _columns(chart, parts)), no_wrap=True, overflow="ignore", crop=False)
     for name, first, after in parts:

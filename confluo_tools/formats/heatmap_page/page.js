@@ -183,6 +183,7 @@
     g.beginPath();
     points.forEach((p, i) => { if (p >= 0) points[i - 1] >= 0 ? g.lineTo(x(i), y(p)) : g.moveTo(x(i), y(p)); });
     g.stroke();
+    points.forEach((p, i) => { if (p >= 0 && !(points[i - 1] >= 0) && !(points[i + 1] >= 0)) g.fillRect(x(i) - 1.5, y(p) - 1.5, 3, 3); });
     const p = points[state.window];
     if (p >= 0) { g.beginPath(); g.arc(x(state.window), y(p), 3, 0, 7); g.fill(); }
   }
@@ -248,10 +249,11 @@
     }
     g.stroke();
     g.globalAlpha = 1;
-    for (const [cell, kept] of [[state.focus, true], [state.hover, false]]) if (cell >= 0) {
+    for (const [cell, kept] of [[state.hover, false], [state.focus, true]]) if (cell >= 0 && (kept || cell !== state.focus)) {
       const x = state.x + cell % n * c, y = state.y + Math.floor(cell / n) * c, s = Math.max(c, 4);
-      g.globalAlpha = .12; g.fillStyle = colours.fore;
-      g.fillRect(area.left, y, right, c); g.fillRect(x, area.top, c, bottom);
+      g.globalAlpha = .1; g.fillStyle = colours.fore;
+      g.fillRect(area.left, y, x - area.left, c); g.fillRect(x + c, y, right, c);
+      g.fillRect(x, area.top, c, y - area.top); g.fillRect(x, y + c, c, bottom);
       g.globalAlpha = 1; g.lineWidth = kept ? 2.5 : 1.5; g.strokeStyle = colours.fore;
       g.strokeRect(x, y, s, s);
       g.lineWidth = 1; g.strokeStyle = colours.panel; g.strokeRect(x + 1.5, y + 1.5, Math.max(s - 3, 1), Math.max(s - 3, 1));
@@ -259,6 +261,7 @@
     g.restore();
     g.strokeStyle = colours.line; g.strokeRect(area.left - .5, area.top - .5, right - area.left + 1, bottom - area.top + 1);
     axes(g, right, bottom);
+    Object.assign(canvas.dataset, { x: state.x, y: state.y, scale: c });
   }
   function marks(g, i0, i1, j0, j1) {  // what colours say, in shapes: a bar is yellow, a cross red, a ring has no data
     const n = size(), c = state.scale, r = Math.min(c * .16, 5);
@@ -342,11 +345,20 @@
     canvas.title = "Click a block to look at it";
     box.replaceChildren(element("h2", { textContent: "Blocks of podsets" }), canvas);
   }
+  const tone = name => colours.shades[name === "normal" ? 5 : name === "unclassified" ? 7 : 9];
   function verdict() {
-    const its = now().patterns[state.metric], w = now();
+    const its = now().patterns[state.metric], w = now(), also = [];
+    w.patterns.forEach((other, i) => {
+      $("metric").children[i].firstChild.style.background = tone(other.name);
+      if (other.name === "normal" || other.text === its.text) return;
+      const dot = element("i", {});
+      dot.style.background = tone(other.name);
+      also.push(element("button", { onclick: () => metric(i) }, dot, head.metrics[i] + ": " + other.text));
+    });
+    $("also").replaceChildren(...also);
     $("pattern").textContent = its.text;
     $("explain").textContent = its.explain + (w.partial ? " The records begin or end within this window." : "");
-    document.body.style.setProperty("--tone", colours.shades[its.name === "normal" ? 5 : its.name === "unclassified" ? 7 : 9]);
+    document.body.style.setProperty("--tone", tone(its.name));
     $("title").textContent = head.title + (map().dc ? " · " + map().dc : "");
     $("about").textContent = head.metrics[state.metric] + " · " + span(w) + " · " + count(size()) + " " + map().by + "s"
       + (map().by === "podset" ? "" : " in " + count(map().podsets.length) + " podset" + (map().podsets.length > 1 ? "s" : ""))
@@ -358,6 +370,8 @@
     canvas.width = box.width * ratio; canvas.height = box.height * ratio;
     g.scale(ratio, ratio);
     const each = (box.width - 16) / m.windows.length, high = box.height - 2;
+    $("time").style.margin = "2px " + Math.max(0, each / 2) + "px 0";  // its thumb below the bar
+    $("time").style.width = "calc(100% - " + Math.max(0, each) + "px)";
     m.windows.forEach((w, i) => {
       const counts = w.counts[state.metric], all = counts[0] + counts[1] + counts[2] + counts[3] || 1, x = 8 + i * each;
       let y = 0;
@@ -569,7 +583,8 @@
   darkness.addEventListener("change", () => { theme(); refresh(); });
   new ResizeObserver(resize).observe($("stage"));
 
-  head.metrics.forEach((name, i) => $("metric").append(element("button", { role: "radio", textContent: name, title: name + " (" + (i + 1) + ")", onclick: () => metric(i) })));
+  head.metrics.forEach((name, i) => $("metric").append(element("button",
+    { role: "radio", title: name + " (" + (i + 1) + ")", onclick: () => metric(i) }, element("i", {}), name)));
   head.maps.forEach((m, i) => $("dc").append(element("option", { value: i, textContent: m.dc || "–" })));
   $("dc").hidden = head.maps.length < 2;
   $("command").textContent = head.command;
