@@ -110,7 +110,10 @@ def ask_counters(address: str, port: int, seconds: float = 3.0, source: str = ""
         asked.close()
     if not isinstance(told, dict) or not isinstance(told.get("overflows"), int):
         return None
-    return {str(name): value for name, value in told.items() if isinstance(value, int)}
+    found = {str(name): value for name, value in told.items() if isinstance(value, int)}
+    # of the responder's own sockets, if it tells: what others on that host had no room for excuses no lost SYN here
+    found["overflows"] = found.get("own_drops", found["overflows"])
+    return found
 
 
 class Lookups:
