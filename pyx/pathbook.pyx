@@ -115,6 +115,8 @@ cdef class PathBook:
                       or F32 <= layout.column[k].code < BYTES):
                     raise ValueError(USED[i])
             self.column[i] = k
+        if layout.get("link_a") < 0:
+            self.column[N_KIND] = -1  # only a record of kind path tells of failed links
         self.counts = self.column[N_LOST] >= 0
         secret = os.urandom(16)
         seed[0] = int.from_bytes(secret[:8], "little")

@@ -203,3 +203,21 @@ def test_mistakes_are_told_in_a_line(probes: Path, words: list[str], what: str) 
     done = run("confluo-pingmesh", "drops", probes, *words)
     assert done.returncode == 2
     assert what in done.stderr.decode()
+
+
+def test_traces_take_probes_of_every_kind(tmp_path: Path) -> None:
+    """Records of probes may go to confluo-trace by themselves: an echo has the number that a failed link has there."""
+    from confluo_tools.core.pathbook import PathBook
+
+    reader = Simulated(fault("tor_drops", "p003"), seed=8005, payload=1000)
+    path = stream(tmp_path / "p.arrows", fault("tor_drops", "p003"), seed=8005, payload=1000)
+    done = run("confluo-query", path, "kind == echo && retries > 0", "--count")
+    book = PathBook(reader.schema.layout)
+    retried = run("confluo-query", path, "kind == echo && retries > 0", "-o", "stream").stdout
+    (tmp_path / "r.arrows").write_bytes(retried)
+    from confluo_tools.cli import open_records
+
+    with open_records([str(tmp_path / "r.arrows")]) as reader_:
+        for block in reader_:
+            book.take(block.project(reader.schema.layout))
+    assert book.waiting == int(done.stdout) > 100
