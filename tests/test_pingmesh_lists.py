@@ -26,6 +26,7 @@ from confluo_tools.formats.pinglist import read_pinglist, to_arrow, to_yaml
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "pingmesh" / "topology.yaml"
 PLAN = ("confluo-pingmesh", "plan")
+DISK = "2M"  # see small_disk
 
 
 def planned(*words: str | Path, status: int = 0) -> subprocess.CompletedProcess[bytes]:
@@ -366,3 +367,21 @@ def test_large_lists_are_not_believed() -> None:
     assert time.process_time() - start < 30
     plan = Plan(make_grid(1, 1, 1, 5000))
     assert len(read_pinglist(to_arrow(plan.pinglist(plan.fleet.servers[0]))).peers) == 4999
+
+
+def test_a_full_disk_leaves_whole_lists(small_disk: Path, tmp_path: Path) -> None:
+    folder, big = small_disk / "p", tmp_path / "t.yaml"
+    planned(EXAMPLE, "-w", folder)
+    before = contents(folder)
+    big.write_text("grid: {dcs: 1, podsets: 10, pods: 40, servers: 40}\n")
+    done = planned(big, "-o", "arrow", "-w", folder, status=2)
+    assert done.stderr.count(b"\n") == 1
+    assert b"No space left on device" in done.stderr
+    after = contents(folder)
+    assert not before.keys() & after.keys()  # those servers are not of this plan
+    whole = [name for name in after if name.endswith(".arrow")]
+    assert len(whole) > 100
+    for name in [*whole[:20], *whole[-20:]]:
+        assert read_pinglist(after[name]).server == name.removesuffix(".arrow")
+    planned(EXAMPLE, "-w", folder)  # and what was too much goes again
+    assert contents(folder) == before

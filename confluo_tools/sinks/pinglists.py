@@ -72,13 +72,20 @@ class ListFolder:
         return found
 
     def begin(self, servers: Iterable[str], about: dict[str, Any]) -> None:
-        """Say which files will be there, so that none is left over when this is killed."""
-        self._files = []
-        for name in servers:
-            self._files.append(name + self.suffix)
-            if self.key is not None:
-                self._files.append(name + ".sig")
+        """Remove the lists of servers that are gone, and say which files will be there: a plan that is killed leaves
+        nothing that the next one does not know.
+        """
+        known = set(servers)
+        self._files = sorted(name + end for name in known for end in [self.suffix, *([".sig"] if self.key else [])])
+        self._remove(f for f in self._old if f.rpartition(".")[0] not in known)  # first: they may be in the way
         self._write({"complete": False, **about, "files": sorted(self._old.union(self._files))})
+
+    def _remove(self, files: Iterable[str]) -> None:
+        for file in sorted(files):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, file))
+                self.removed += not file.endswith(".sig")
+            self._old.discard(file)
 
     def add(self, name: str, data: bytes) -> None:
         """A server's list."""
@@ -104,11 +111,8 @@ class ListFolder:
             return None
 
     def finish(self, about: dict[str, Any]) -> None:
-        """All lists are there: remove those of servers that are gone, and say what the plan is."""
-        for file in sorted(self._old.difference(self._files)):
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, file))
-                self.removed += not file.endswith(".sig")
+        """All lists are there: remove what they replace (of another form, signatures), and say what the plan is."""
+        self._remove(self._old.difference(self._files))
         self._write({"complete": True, **about, "files": self._files})
 
     def _write(self, what: dict[str, Any]) -> None:
