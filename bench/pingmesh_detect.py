@@ -3,6 +3,8 @@
     bench/pingmesh_detect.py [--runs 2] [--seed 1000]      # the cases of docs/pingmesh-detection.md, as TSV
     bench/pingmesh_detect.py --case blackhole1 --case none # only these
     bench/pingmesh_detect.py --strength                    # how weak a fault may be and how short the span
+    bench/pingmesh_detect.py --thresholds                  # "drop rate > 1e-3" alone against sla, by scope
+    bench/pingmesh_detect.py --markdown TSV                # the first table as the document has it
 
 Each run has another seed: another place that is broken, other ports and paths, other latencies.  Nothing was fitted to
 these seeds.  A row a case and judgement: over all runs, answers that were expected, that were given, those of them that
@@ -170,6 +172,17 @@ def flapping(r: Random) -> Case:
                  for pod in r.sample(PODS, 8)])  # fmt: skip
 
 
+def amid_trouble(case: Callable[[Random], Case]) -> Callable[[Random], Case]:
+    """The same while some servers are off or overloaded, which is nobody's fault but theirs."""
+
+    def worse(r: Random) -> Case:
+        made = case(r)
+        made.faults += dead_servers(r).faults[:4] + busy_hosts(r).faults
+        return made
+
+    return worse
+
+
 CASES: dict[str, Callable[[Random], Case]] = {
     "none": lambda r: Case([]), "busy hosts": busy_hosts, "8 dead servers": dead_servers,
     "8 flapping servers": flapping, "podset down": podset_down, "podset failure": podset_failure,
@@ -179,6 +192,9 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "black hole 2, ToR": hole("blackhole2"), "two black holes": two_holes, "black hole 1, leaves": hole_leaf,
     "black hole 2, spines": hole_spine, "black hole 1, one leaf": hole_one_leaf,
     "black hole 2, one spine": hole_one_spine, "one pair of servers": one_pair,
+    **{f"{name}, amid trouble": amid_trouble(case) for name, case in (
+        ("podset failure", podset_failure), ("spine drops 1%", spine_drops), ("ToR drops 1%", tor_drops),
+        ("black hole 1", hole("blackhole1")), ("black hole 2", hole("blackhole2")))},
 }  # fmt: skip
 
 
@@ -299,14 +315,78 @@ def strength(runs: int, seed: int) -> None:
                       flush=True)  # fmt: skip
 
 
+def thresholds(runs: int, seed: int) -> None:
+    """Groups of ten minutes whose drop rate is above 1e-3, and those that sla calls bad."""
+    print("#fields\tcase\tscope\tgroups\tfaulty\tabove_1e-3\tright\tprecision\trecall\tsla_bad\tsla_right\t"
+          "sla_precision\tsla_recall\tnot_enough")  # fmt: skip
+    for name in ("none", "spine drops 1%", "ToR drops 1%"):
+        for scope in ("server_pair", "pod_pair", "podset_pair", "pod"):
+            groups = faulty = fixed = fixed_right = bad = bad_right = few = 0
+            for run in range(runs):
+                case = CASES[name](Random(seed + run))
+                with simulated(case.faults, seed + run, "--span", "10m") as log:
+                    for row in rows("sla", log, "--by", scope, "--window", "10m"):
+                        broken = touched(case, [v for k, v in row.items() if k in PLACE_FIELDS])
+                        over = row["dropped"] > 1e-3 * row["ok"]
+                        judged = row["state"] == "bad" and "drop" in (row["why"] or "")
+                        groups += 1
+                        faulty += broken
+                        fixed += over
+                        fixed_right += over and broken
+                        bad += judged
+                        bad_right += judged and broken
+                        few += row["state"] == "not_enough_probes"
+            print(f"{name}\t{scope}\t{groups}\t{faulty}\t{fixed}\t{fixed_right}\t{ratio(fixed_right, fixed)}\t"
+                  f"{ratio(fixed_right, faulty)}\t{bad}\t{bad_right}\t{ratio(bad_right, bad)}\t"
+                  f"{ratio(bad_right, faulty)}\t{few}", flush=True)  # fmt: skip
+
+
+PLACE_FIELDS = ("src", "dst", "src_pod", "dst_pod", "src_podset", "dst_podset", "pod", "podset")
+
+
+def touched(case: Case, places: list[str]) -> bool:
+    """Whether the fault makes this group (one place or a pair) drop more than 1e-3 of its probes."""
+    places = [place.partition("s")[0] if place[0] == "p" and place[1] != "s" else place for place in places]  # pods
+    if not case.faults:
+        return False
+    at = case.faults[0].partition(":")[2]
+    if case.faults[0].startswith("tor"):  # 2 % of the pod's probes; a sixth of those of its podset with others
+        return at in places or (len(places) == 2 and podset_of(at) in places)
+    # a spine of eight: 0.25 % of all probes between podsets, which are 18 of 32 that a server of this fleet sends
+    podsets = [place if place in PODSETS else podset_of(place) for place in places]
+    return len(places) == 1 or podsets[0] != podsets[1]
+
+
+def markdown(path: str) -> None:
+    """A row a case, a column a judgement: precision and recall, or how many answers where none was expected."""
+    found: dict[str, dict[str, str]] = {}
+    with open(path) as lines:
+        for line in lines:
+            case, judge, _, wanted, given, _, precision, recall = (line.rstrip("\n").split("\t") + [""] * 8)[:8]
+            if not line.startswith("#"):
+                cell = f"{float(precision):.2f} {float(recall):.2f}" if "-" not in (precision, recall) else (
+                    f"{given} false" if wanted == "0" else f"0 of {wanted}")
+                found.setdefault(case, {})[judge] = "none" if wanted == given == "0" else cell
+    print("| case | " + " | ".join(JUDGES) + " |")
+    print("|---" * (len(JUDGES) + 1) + "|")
+    for case, cells in found.items():
+        print(f"| {case.replace('%', ' %')} | " + " | ".join(cells.get(judge, "") for judge in JUDGES) + " |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--case", action="append", choices=list(CASES))
     parser.add_argument("--strength", action="store_true")
+    parser.add_argument("--thresholds", action="store_true")
+    parser.add_argument("--markdown", metavar="TSV")
     options = parser.parse_args()
-    if options.strength:
+    if options.markdown:
+        markdown(options.markdown)
+    elif options.thresholds:
+        thresholds(options.runs, options.seed)
+    elif options.strength:
         strength(options.runs, options.seed)
     else:
         table(options.case or list(CASES), options.runs, options.seed)
