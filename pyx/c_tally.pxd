@@ -1,7 +1,8 @@
 # What a tally of probes keeps: cells of counters, drops that may be somebody's, what hosts told.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from c_hash cimport Table
+from libc.string cimport memcmp, memcpy
+from c_hash cimport Table, hash1, hash2, hash_words
 from c_values cimport Values
 
 cdef enum:
@@ -88,3 +89,31 @@ cdef struct Part:
     uint32_t width
     uint32_t word           # where it begins in the key
     uint32_t words
+    Table* classes          # values that have a class of their own, or NULL: all have
+    uint64_t* class_of
+
+cdef inline uint64_t class_of(const Part* p, const uint8_t* value) noexcept nogil:
+    """The class of a value of at most 32 bytes, 0 of those that have none."""
+    cdef uint64_t key[4]
+    cdef uint64_t h, slot, at
+    cdef const Table* t = p.classes
+    cdef size_t size = <size_t>t.words * 8
+    if t.count == 0:
+        return 0
+    key[t.words - 1] = 0
+    memcpy(key, value, p.width)
+    h = key[0]
+    if t.words == 1:
+        h = hash1(t, key[0])
+    elif t.words == 2:
+        h = hash2(t, key[0], key[1])
+    else:
+        h = hash_words(t, key)
+    at = h >> t.shift
+    while True:
+        slot = t.slots[at]
+        if slot == 0:
+            return 0
+        if slot >> 32 == h >> 32 and memcmp(t.keys + <size_t>(<uint32_t>slot - 1) * t.words, key, size) == 0:
+            return p.class_of[<uint32_t>slot - 1]
+        at = (at + 1) & t.mask

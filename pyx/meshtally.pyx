@@ -2,14 +2,14 @@
 
 import os
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
 from c_block cimport BLOCK_ROWS
 from c_tally cimport (
     BLAMED, CHUNK, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
     N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE,
-    NAMED, OK, PROBES, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window,
+    NAMED, OK, PROBES, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window, class_of,
 )
 from c_values cimport values_add, values_free, values_merge, values_prefetch, values_quantile
 from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
@@ -73,6 +73,7 @@ cdef class MeshTally:
     """Probes by window and by group.
 
     ``by``: for each part of a key the numbers of its columns (an address has two).  ``window``: ns; 0: one for all.
+    ``classes``: {number of a column: {bytes of its value: class, from 1}}: keys then have the class, 0 of all others.
     ``limits``: up to 4 round-trip times (ns); above each of them is counted.
     ``signature``: (from, to, drops) of connection times in ns, for records whose retries nobody knows.
     ``most_drops``: so many drops of a window are kept for `pending`; the others are counted in ``crowded``.
@@ -107,7 +108,8 @@ cdef class MeshTally:
     def __cinit__(self):
         self.part, self.windows_, self.span = NULL, NULL, NULL
 
-    def __init__(self, Layout layout not None, by, int64_t window=0, *, limits=(), signature=(), most_drops=1 << 20):
+    def __init__(self, Layout layout not None, by, int64_t window=0, *, classes=None, limits=(), signature=(),
+                 most_drops=1 << 20):
         cdef uint64_t room = 0
         cdef bytes seed = os.urandom(32)
         if self.part != NULL or self.seed[1]:
@@ -131,8 +133,10 @@ cdef class MeshTally:
                 width = layout.column[<int>col].width
                 self.part[self.parts].col, self.part[self.parts].width = col, width
                 self.part[self.parts].word, self.part[self.parts].words = self.words, (width + 7) // 8
-                self.words += self.part[self.parts].words
                 self.parts += 1
+                if classes is not None and col in classes:
+                    self._classes(&self.part[self.parts - 1], classes[col], seed)
+                self.words += self.part[self.parts - 1].words
                 if self.words > MOST_WORDS:
                     raise ValueError("too wide a key")
         for i, limit in enumerate(limits):
@@ -146,10 +150,38 @@ cdef class MeshTally:
         cdef uint64_t i
         for i in range(self.windows_n):
             self._clear(&self.windows_[i])
+        for i in range(self.parts):
+            if self.part[i].classes != NULL:
+                table_free(self.part[i].classes)
+                free(self.part[i].classes)
+                free(self.part[i].class_of)
         free(self.windows_)
         free(self.part)
         free(self.span)
         table_free(&self.targets)
+
+    cdef int _classes(self, Part* p, dict classes, bytes seed) except -1:
+        cdef uint64_t key[4]
+        cdef uint64_t at
+        cdef Table* t
+        if p.width > 32:
+            raise ValueError("classes are of values of at most 32 bytes")
+        p.classes = t = <Table*>calloc(1, sizeof(Table))
+        if t == NULL:
+            raise MemoryError
+        p.class_of = <uint64_t*>calloc(len(classes) + 1, 8)
+        t.words = p.words
+        memcpy(t.seed, <const char*>seed, 16)
+        t.seed[1] |= 1
+        if p.class_of == NULL or table_room(t, len(classes) + 1) < 0:
+            raise MemoryError
+        for value, number in classes.items():
+            memset(key, 0, sizeof(key))
+            memcpy(key, <const char*>(<bytes>value), min(<size_t>len(value), <size_t>p.width))
+            at = table_find(t, key)
+            p.class_of[at] = number
+        p.words = 1
+        return 0
 
     cdef void _clear(self, Window* w) noexcept nogil:
         cdef uint64_t i
@@ -291,7 +323,10 @@ cdef class MeshTally:
                 key[i][0] = 0
         for j in range(<uint32_t>self.parts):
             p = &self.part[j]
-            if p.width == 16:                       # names of pods
+            if p.classes != NULL:
+                for i in range(n):
+                    key[i][p.word] = class_of(p, col[p.col] + <size_t>row[i] * p.width)
+            elif p.width == 16:                     # names of pods
                 for i in range(n):                  # 16 bytes at once: gcc 12 takes them for aligned
                     memcpy(&key[i][p.word], col[p.col] + <size_t>row[i] * 16, 8)
                     memcpy(&key[i][p.word + 1], col[p.col] + <size_t>row[i] * 16 + 8, 8)
@@ -417,19 +452,23 @@ cdef class MeshTally:
         return self._find(start).table.count
 
     def keys(self, int64_t start):
-        """The key of each group of a window: for each column of ``by``, all its bytes joined in the order of groups."""
+        """The key of each group of a window: for each column of ``by``, all its bytes joined in the order of groups.
+
+        Of a column with classes, u64.
+        """
         cdef Window* w = self._find(start)
-        cdef uint64_t j, i
+        cdef uint64_t j, i, size
         cdef Part* p
         cdef bytearray raw
         cdef uint8_t* to
         cdef list out = []
         for j in range(self.parts):
             p = &self.part[j]
-            raw = bytearray(w.table.count * p.width)
+            size = 8 if p.classes != NULL else p.width
+            raw = bytearray(w.table.count * size)
             to = <uint8_t*>raw
             for i in range(w.table.count):
-                memcpy(to + i * p.width, w.table.keys + i * w.table.words + p.word, p.width)
+                memcpy(to + i * size, w.table.keys + i * w.table.words + p.word, size)
             out.append(bytes(raw))
         return out
 

@@ -166,6 +166,18 @@ def test_keys_of_all_types() -> None:
     assert key == ("10.0.0.1", "::1", 443, 3, 1 << 63, "é", 1, 5)
 
 
+@given(st.lists(ROW, min_size=1, max_size=60), st.sampled_from(["src", "src_pod"]),
+       st.dictionaries(st.sampled_from(["", "a", "b" * 32, "p1", "x"]), st.integers(1, 1 << 60)))  # fmt: skip
+def test_classes_of_names(rows: list[dict[str, Any]], name: str, classes: dict[str, int]) -> None:
+    tally = Mesh(SCHEMA, ("kind", name, "dst_pod"), classes={name: classes})
+    tally.update(block(rows))
+    expected = twin([r | {name: classes.get(r[name], 0)} for r in rows], ("kind", name, "dst_pod"))
+    found = dict(iter(tally.tallied(0))) if tally.windows() else {}
+    assert {key for _, key in expected} == found.keys()
+    for key, cell in found.items():
+        same(cell, expected[0, key])
+
+
 def host(start: int, elapsed: int, overflows: int, name: str = "b1", **more: Any) -> dict[str, Any]:
     """What a host writes at the end of ``elapsed``."""
     return {"ts": start + elapsed, "kind": 16, "elapsed": elapsed, "overflows": overflows, "src": name} | more
@@ -242,6 +254,8 @@ def test_the_core_refuses() -> None:
         MeshTally(layout, [[SCHEMA.index("detail")]] * 3)
     with pytest.raises(ValueError, match="too many limits"):
         MeshTally(layout, [], limits=range(5))
+    with pytest.raises(ValueError, match="at most 32 bytes"):
+        MeshTally(layout, [[SCHEMA.index("detail")]], classes={SCHEMA.index("detail"): {b"a": 1}})
     tally = MeshTally(layout, [[SCHEMA.index("src_pod")]])
     other = Schema("probe", [SCHEMA["ts"]])
     with pytest.raises(ValueError, match="another layout"):

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from confluo_tools.core.block import Block, Layout, Picks
@@ -20,6 +20,7 @@ class MeshTally:
         by: Iterable[Iterable[int]],
         window: int = 0,
         *,
+        classes: Mapping[int, Mapping[bytes, int]] | None = None,
         limits: Sequence[int] = (),
         signature: Sequence[tuple[int, int, int]] = (),
         most_drops: int = 1048576,

@@ -141,12 +141,13 @@ class Mesh:
 
     ``limits``: up to four round-trip times (ns), above each of which samples are counted.
     ``signature``: (from, to, drops) of connection times in ns, for records that do not say how often they were sent.
+    ``classes``: {field of type text: {value: number from 1}}: keys have the number instead, 0 for all other values.
     MemoryError when there are more windows (a million) or groups than there is room for.
     """
 
     def __init__(
         self, schema: Schema, by: Sequence[str], *, window: int = 0, limits: Sequence[int] = (),
-        signature: Signature = (), where: str = "",
+        signature: Signature = (), where: str = "", classes: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:  # fmt: skip
         from confluo_tools.core.meshtally import MeshTally
 
@@ -155,8 +156,14 @@ class Mesh:
             raise UsageError("a window of less than nothing")
         self.schema, self.by, self.window = schema, tuple(by), window
         columns = [[schema.index(c.name) for c in schema[name].columns] for name in by]
+        self._classes = {
+            schema.index(name): {value.encode(): number for value, number in of.items()}
+            for name, of in (classes or {}).items()
+        }
         try:
-            self._tally = MeshTally(schema.layout, columns, window, limits=limits, signature=signature)
+            self._tally = MeshTally(
+                schema.layout, columns, window, classes=self._classes, limits=limits, signature=signature
+            )
         except ValueError as e:
             raise UsageError(str(e), where=", ".join(by)) from None
         self._budget: dict[tuple[int, int, int, int], int] = {}
@@ -207,7 +214,10 @@ class Mesh:
     def keys(self, window: int) -> list[Key]:
         """The key of each group of a window, in the order in which they came."""
         parts = iter(self._tally.keys(window))
-        columns = [_values(self.schema, name, parts) for name in self.by]
+        columns = [
+            memoryview(next(parts)).cast("Q").tolist() if self.schema.index(name) in self._classes
+            else _values(self.schema, name, parts) for name in self.by
+        ]  # fmt: skip
         return list(zip(*columns, strict=True)) if columns else [()] * self._tally.groups(window)
 
     def tallied(self, window: int, unions: Iterable[tuple[Key, Iterable[int]]] | None = None) -> Tallied:
