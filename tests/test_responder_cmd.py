@@ -134,7 +134,7 @@ def test_records_of_the_host(tmp_path: Path) -> None:
     told = subprocess.run([ROOT / "bin" / "confluo-query", log, "-J", "-n"], capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in told.stdout.splitlines()]
     assert 1 <= len(rows) <= 4
-    assert {(r["kind"], r["src"], r["outcome"]) for r in rows} == {(16, "p001s01", 0)}
+    assert {(r["kind"], r["src"], r["src_ip"], r["outcome"]) for r in rows} == {(16, "p001s01", "127.0.0.1", 0)}
     assert all(10 << 20 < r["rss"] < 1 << 30 for r in rows)
     again = run(*HERE, "-w", log, "--duration", "20ms")
     assert (again.returncode, "--append adds to it" in again.stderr) == (2, True)

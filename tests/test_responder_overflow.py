@@ -67,6 +67,13 @@ def query(log: Path, *words: Any) -> list[str]:
     return done.stdout.splitlines()
 
 
+def judged(log: Path) -> tuple[int, int]:
+    """What confluo-pingmesh sla makes of it: drops of the network, and of the target's host."""
+    done = subprocess.run([PINGMESH, "sla", log, "--by", "all", "-J"], capture_output=True, text=True, check=False)
+    (row,) = map(json.loads, done.stdout.splitlines())
+    return row["dropped"], row["overflow"]
+
+
 def dropped(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in query(log, "retries > 0", "-J", "-f", "retries,notes,rtt,outcome")]
 
@@ -89,6 +96,7 @@ def test_the_target_overflows(pair: tuple[Space, Space], tmp_path: Path) -> None
     assert {row["outcome"] for row in rows} == {"ok"}
     assert {row["rtt"] for row in rows} == {0}
     assert [row for row in rows if "overflow" not in row["notes"]] == [], err
+    assert judged(log) == (0, len(rows))
 
 
 def test_the_network_loses_while_others_overflow(pair: tuple[Space, Space], tmp_path: Path) -> None:
@@ -116,3 +124,4 @@ def test_the_network_loses_while_others_overflow(pair: tuple[Space, Space], tmp_
     assert len(rows) >= 3
     assert {row["outcome"] for row in rows} == {"ok"}
     assert [row for row in rows if "overflow" in row["notes"]] == [], err
+    assert judged(log) == (len(rows), 0)

@@ -126,16 +126,20 @@ class Result:
             "status": self.status, "errno": self.errno, "dst": self.target.host, "detail": self.words,
         }  # fmt: skip
         for side, address in (("src", self.src), ("dst", self.dst or self.target.address)):
-            plain = address.partition("%")[0]
-            if ":" in plain:
-                row["ip_version"] = 6
-                row[f"{side}_ip6"] = socket.inet_pton(socket.AF_INET6, plain)
-            elif plain:
-                row["ip_version"] = 4
-                row[f"{side}_ip"] = int.from_bytes(socket.inet_pton(socket.AF_INET, plain), "big")
+            row |= columns_of(side, address)
         if self.retries and row.get("ip_version") == 6:
             row["notes"] = RELABEL
         return row
+
+
+def columns_of(side: str, address: str) -> dict[str, Any]:
+    """The columns of ``src`` or ``dst`` with this address; none of ''."""
+    plain = address.partition("%")[0]
+    if ":" in plain:
+        return {"ip_version": 6, f"{side}_ip6": socket.inet_pton(socket.AF_INET6, plain)}
+    if plain:
+        return {"ip_version": 4, f"{side}_ip": int.from_bytes(socket.inet_pton(socket.AF_INET, plain), "big")}
+    return {}
 
 
 def block(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Block:

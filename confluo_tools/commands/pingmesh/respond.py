@@ -152,11 +152,15 @@ class Run:
     """Waits while the responder answers, and writes records of the host."""
 
     def __init__(self, responder: Responder, name: str, schema: Schema | None) -> None:
+        from confluo_tools.sources.webprobe import columns_of
+
         self.responder, self.name = responder, name
         self.stopped = 0
         self._over = threading.Event()
         self._start = time.monotonic()
         self._schema = schema
+        place = responder.bound[0].address
+        self._address = {} if place in ("0.0.0.0", "::") else columns_of("src", place)
         if schema is not None:
             self._last = self._read()
             self._row(self._last)  # what it needs is loaded before other people's files cannot be read any more
@@ -202,7 +206,8 @@ class Run:
 
         assert self._schema is not None
         (counters, cost), (before, earlier) = now, self._last
-        return block(self._schema, [{**host_row(counters - before, cost, earlier), "src": self.name}])
+        row = {**host_row(counters - before, cost, earlier), "src": self.name, **self._address}
+        return block(self._schema, [row])
 
 
 def places(listen: Sequence[str], qos: Sequence[str]) -> list[Listen]:
