@@ -382,3 +382,32 @@ def test_records_that_are_no_probes(tmp_path: Path) -> None:
     done = run("confluo-pingmesh", "blackholes", path)
     assert done.returncode == 2
     assert b"not probes" in done.stderr
+
+
+def test_records_without_places_and_a_topology_that_has_them(probes: Path, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text("grid: {dcs: 1, podsets: 4, pods: 4, servers: 8}\n")
+    few = "ts,kind,outcome,notes,retries,hint,elapsed,src_ip,dst_ip,src_port,dst_port"
+    bare = run("confluo-query", probes, "-f", few, "-o", "stream").stdout
+    assert {row["what"] for row in rows("-", stdin=bare)} == {"pair"}
+    place = rows("-", "--topology", tmp_path / "fleet.yaml", stdin=bare)[0]
+    assert (place["what"], place["pod"], place["podset"]) == ("tor", "p003", "ps01")
+    less = run("confluo-query", probes, "-f", few.replace(",notes", ""), "-o", "stream").stdout
+    done = run("confluo-pingmesh", "blackholes", stdin=less)
+    assert done.returncode == 2
+    assert b"standard input: has no field 'notes'" in done.stderr
+
+
+def test_over_ipv6(tmp_path: Path) -> None:
+    """And a pod with both; IPv6 probes of simulations say that retries may go another way."""
+    pods = {f"r{p}": {f"s{p}.{i}": f"fd00::{p}:{i}" if (p, i) != (3, 4) else "10.0.0.4" for i in range(1, 5)}
+            for p in range(1, 6)}  # fmt: skip
+    podsets = {"ps1": {r: pods[r] for r in ("r1", "r2", "r3")}, "ps2": {r: pods[r] for r in ("r4", "r5")}}
+    (tmp_path / "six.yaml").write_text(json.dumps({"dcs": {"dc1": podsets}}))
+    made = shell('confluo-pingmesh simulate -q --topology "$1" --fault blackhole1:r2,rate=30% -w "$2"',
+                 tmp_path / "six.yaml", tmp_path / "six.arrows")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    [place] = rows(tmp_path / "six.arrows")
+    assert (place["what"], place["pod"], place["servers"]) == ("tor", "r2", 4)
+    pairs = rows(tmp_path / "six.arrows", "--pairs")
+    assert {row["ip_version"] for row in pairs} == {6}
+    assert all(row["src_ip"] == pods[row["src"].split(".")[0].replace("s", "r")][row["src"]] for row in pairs)

@@ -6,12 +6,13 @@ with pairs of servers (about 100 bytes each), with servers times slices of time,
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluo_tools.errors import UsageError
+from confluo_tools.errors import SchemaError, UsageError
 from confluo_tools.store.mesh import check, overflowed
 
 if TYPE_CHECKING:
@@ -125,7 +126,11 @@ class Pass:
     """
 
     def __init__(self, reader: Reader, where: str = "", since: int | None = None, until: int | None = None) -> None:
-        check(reader.schema, ("src_ip", "dst_ip", "src_port"), reader.name)
+        check(reader.schema, (), reader.name)
+        for name in (*FAILURE, "notes"):
+            if name not in reader.schema:
+                hint = "schema probe has; do not leave it out"
+                raise SchemaError(f"has no field '{name}'", where=reader.name, hint=hint)
         self.reader, self.schema = reader, reader.schema
         self.text = _Text()
         self.rows = self.others = self.overflows = 0
@@ -193,7 +198,10 @@ class Pass:
                     self._spans.append((ts - took, ts, lost, address or name))
 
     def excused(self, probes: Sequence[Failure], servers: Mapping[str, Server]) -> tuple[list[Failure], int]:
-        """Those that the target's host did not drop, as it told (records of kind host), and how many it did."""
+        """Those that the target's host did not drop, as it told (records of kind host), and how many it did.
+
+        Which of those at one time and target were the host's nobody knows: where most were, none is left.
+        """
         if not self._spans:
             return list(probes), 0
         number: dict[str, int] = {}
@@ -202,7 +210,18 @@ class Pass:
         spans = [(begin, end, lost, (number[whose],)) for begin, end, lost, whose in self._spans if whose in number]
         drops = [(p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i) for i, p in enumerate(probes)]
         theirs = set(overflowed(drops, spans, {}))
-        return [p for i, p in enumerate(probes) if i not in theirs], len(theirs)
+        ends: dict[int, list[tuple[int, int]]] = {}
+        for begin, end, _, (target,) in sorted(spans, key=lambda span: span[1]):
+            ends.setdefault(target, []).append((end, begin))
+        together: dict[tuple[int, int], list[int]] = {}
+        for begin, end, _, target, i in drops:
+            its = ends.get(target, [])
+            at = bisect_left(its, (begin,))
+            if at < len(its) and its[at][1] <= end:
+                together.setdefault((target, at), []).append(i)
+        unclear = [i for same in together.values() if 2 * len(theirs.intersection(same)) > len(same) for i in same]
+        gone = theirs.union(unclear)
+        return [p for i, p in enumerate(probes) if i not in gone], len(theirs)
 
 
 class Servers:
@@ -210,15 +229,20 @@ class Servers:
 
     def __init__(self, run: Pass, called: Mapping[str, Server]) -> None:
         self._called = called
-        names = "first({0}), first({0}_pod), first({0}_podset), first({0}_dc)"
-        self._sums = [run.ask("outcome != local", names.format(end), f"{end}_ip") for end in ("src", "dst")]
         self._run = run
+        self._sums = []
+        for end in ("src", "dst"):
+            names = (end, f"{end}_pod", f"{end}_podset", f"{end}_dc")
+            there = [name in run.schema for name in names]
+            asked = ", ".join(f"first({name})" for name in names if name in run.schema) or "count"
+            self._sums.append((there, run.ask("outcome != local", asked, f"{end}_ip")))
 
     def read(self) -> dict[str, Server]:
         """{address: server}; a name that several addresses have is followed by each one's."""
         found: dict[str, Server] = {}
-        for one in self._sums:
-            for address, *words in one.rows(self._run.text):
+        for there, one in self._sums:
+            for address, *values in one.rows(self._run.text):
+                words = [values.pop(0) if is_there else "" for is_there in there]
                 known = found.get(address)
                 if known is None or not known.pod:
                     found[address] = Server(*words)
