@@ -45,7 +45,7 @@ def test_units_are_what_systemd_takes(tmp_path: Path, unit: str) -> None:
     if verify is None:
         pytest.skip("no systemd-analyze")
     text = (ROOT / "examples" / f"{unit}.service").read_text()
-    assert f"ExecStart={unit.replace('-agent', ' agent').replace('-serve', ' serve')}" in text
+    assert f"ExecStart={unit.replace('pingmesh-', 'pingmesh ')}" in text
     copy = tmp_path / f"{unit}.service"
     copy.write_text(text.replace("ExecStart=", f"ExecStart={BIN}/"))
     done = subprocess.run([verify, "verify", "--man=no", copy], capture_output=True, text=True, check=False, timeout=60)
