@@ -100,8 +100,8 @@ def bare(folder: Path, spaces: tuple[str, str], seconds: float, targets: int) ->
     (folder / "bare.c").write_text(BARE)
     subprocess.run(["cc", "-O2", "-o", program, folder / "bare.c"], check=True)
     inside = ["ip", "netns", "exec"]
-    other = subprocess.Popen([*inside, spaces[1], ROOT / "bin/confluo-pingmesh", "respond", "-q", "--listen", "0.0.0.0"],
-                             stderr=subprocess.DEVNULL)  # fmt: skip
+    respond = [ROOT / "bin/confluo-pingmesh", "respond", "-q", "--listen", "0.0.0.0"]
+    other = subprocess.Popen([*inside, spaces[1], *respond], stderr=subprocess.DEVNULL)
     try:
         time.sleep(1)
         done = subprocess.run([*inside, spaces[0], program, str(targets // 10), str(seconds), str(targets)],

@@ -1,0 +1,236 @@
+"""The agent's loop in this process, with a controller, a disk and clocks that the test makes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+from typing import Any
+
+import agent_lab as lab
+import pytest
+
+from confluo_tools.algo.pinglists import SECOND, Peer, Pinglist
+from confluo_tools.commands.pingmesh import mesh_agent
+from confluo_tools.commands.pingmesh.mesh_agent import Agent, Settings
+from confluo_tools.core.block import Block
+from confluo_tools.errors import DiskFullError
+from confluo_tools.remote.lists import Controller, Reply
+from confluo_tools.schema import builtin
+
+SCHEMA = builtin("probe")
+
+
+class Log:
+    """Rows as dictionaries; may be full."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.full = False
+        self.refused = 0
+
+    def __call__(self, block: Block) -> None:
+        if self.full:
+            self.refused += block.rows
+            raise DiskFullError("no room", where="log")
+        names = ("ts", "kind", "outcome", "notes", "event", "reason", "list", "probes", "rss", "src_pod")
+        at = [(name, block.layout.index(name)) for name in names]
+        for row in range(block.rows):
+            self.rows.append({name: block.get(i, row) for name, i in at})
+
+    def probes(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["kind"] < 16]
+
+    def events(self) -> list[str]:
+        words, reasons = SCHEMA["event"].names, SCHEMA["reason"].names
+        return [f"{words[r['event']]} {reasons.get(r['reason'], '')}".strip() for r in self.rows if r["kind"] == 17]
+
+
+class Rig:
+    """An agent in a thread, and what its controller will say."""
+
+    def __init__(self, reply: Reply, **settings: Any) -> None:
+        self.reply, self.log, self.said = reply, Log(), []
+        self.asked: list[str] = []
+        here = (ip_network("127.0.0.0/8"),)
+        known = Settings("a1", Controller(("nowhere",)), here, every=0.1, deadline=1.0, lab=True)
+        self.agent = Agent(known._replace(**settings), None, self.log, tell=self.said.append)
+        self.agent._ask = self._ask  # type: ignore[method-assign]
+        self.agent._asker._ask = self._ask
+        self.status: int | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _ask(self, etag: str) -> Reply:
+        self.asked.append(etag)
+        if self.reply.kind == "list" and etag and etag == self.reply.etag:
+            return Reply("same")
+        return self.reply
+
+    def _run(self) -> None:
+        self.status = self.agent.run(30)
+
+    def until(self, what: Callable[[], object], seconds: float = 15.0) -> None:
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, (self.said, len(self.log.rows))
+            time.sleep(0.02)
+
+    def __enter__(self) -> Rig:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.agent.stop(15)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def found(peers: tuple[Peer, ...], version: int = 1, etag: str = "e1") -> Reply:
+    return Reply("list", "", etag, Pinglist("a1", version, 7, peers))
+
+
+@pytest.fixture
+def targets() -> Iterator[lab.Targets]:
+    with lab.Targets(4) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh_agent, "HOST", 0.2)
+    monkeypatch.setattr(mesh_agent, "TICK", 0.05)
+    monkeypatch.setattr(mesh_agent, "DRAIN", 0.3)
+    monkeypatch.setattr(mesh_agent, "DISK", 0.5)
+
+
+def test_only_the_list_that_is_followed_is_confirmed(targets: lab.Targets) -> None:
+    """An agent that refused a list does not ask whether it is still the same."""
+    peers = lab.peers_at(*targets.ports, interval=SECOND // 10)
+    with Rig(found(peers)) as rig:
+        rig.until(lambda: "e1" in rig.asked and len(rig.asked) > 3)
+        rig.reply = found((*peers, replace(peers[0], name="away", address="10.0.0.1")), 2, "e2")
+        rig.until(lambda: "stopped bad_list" in rig.log.events())
+        before = len(rig.asked)
+        rig.until(lambda: len(rig.asked) > before + 3)
+        assert set(rig.asked[before + 1 :]) == {""}
+        rig.reply = found(peers, 3, "e3")
+        rig.until(lambda: rig.asked[-1] == "e3")
+    assert rig.log.events() == ["started", "list", "stopped bad_list", "resumed", "ended signal"]
+    stop = next(r for r in rig.log.rows if r["reason"])
+    assert stop["list"] == 1  # the one that is over
+    assert rig.status == 0
+
+
+def test_a_peer_that_the_core_refuses_ends_the_whole_list(targets: lab.Targets) -> None:
+    """Twice the same, and without --lab an interval below 10 s: refused, not rounded."""
+    one = lab.peers_at(targets.ports[0])
+    with Rig(found(one * 2)) as rig:
+        rig.until(lambda: rig.log.events()[1:] == ["stopped bad_list"])
+        assert targets.quiet_for(0.3)
+    with Rig(found(one), lab=False) as rig:
+        rig.until(lambda: rig.log.events()[1:] == ["stopped bad_list"])
+        assert "at least 10 s" in rig.said[-1]
+        assert targets.quiet_for(0.3)
+
+
+def test_a_full_disk_costs_these_records_and_nothing_else(targets: lab.Targets) -> None:
+    with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 20))) as rig:
+        rig.until(lambda: len(rig.log.probes()) > 10)
+        rig.log.full = True
+        rig.until(lambda: rig.agent.discarded > 30)
+        count = targets.count
+        assert rig.log.refused < rig.agent.discarded  # it was not tried each time
+        rig.log.full = False
+        kept = len(rig.log.probes())
+        rig.until(lambda: len(rig.log.probes()) > kept + 10)
+        assert targets.count > count
+    assert any("no room" in line for line in rig.said)
+    # what was sent is what was kept or discarded; a probe or two may have been out at the end
+    in_log, lost = len(rig.log.probes()), rig.agent.discarded
+    assert in_log < rig.agent.tally.probes <= in_log + lost
+    assert abs(rig.agent.tally.probes - targets.count) <= 4
+
+
+@pytest.mark.parametrize("step", [86400, -86400])
+def test_a_clock_that_is_set_changes_nothing(targets: lab.Targets, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Records have the new time; the pace, the list and the time-outs do not know of it."""
+    true_ns, true = time.time_ns, time.time
+    offset = 0
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + offset)
+    monkeypatch.setattr(time, "time", lambda: true() + offset / 1e9)
+    with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 5))) as rig:
+        rig.until(lambda: targets.count > 8)
+        before, offset = targets.count, step * SECOND
+        time.sleep(2)
+        sent = targets.count - before
+        assert rig.agent.authority.probing
+    assert 4 * 2 * 5 * 0.5 < sent < 4 * 2 * 5 * 1.6
+    assert rig.log.events() == ["started", "list", "ended signal"]
+    assert {row["outcome"] for row in rig.log.probes()} == {1}
+
+
+def test_too_much_memory_ends_it_and_says_so(targets: lab.Targets) -> None:
+    with Rig(found(lab.peers_at(*targets.ports)), memory=1 << 20) as rig:
+        rig.until(lambda: rig.status is not None)
+    assert rig.status == 2
+    assert rig.log.events()[-1] == "ended limit"
+    assert "memory" in rig.said[-1]
+
+
+def test_a_host_without_room_slows_it_down_and_it_never_stops(
+    targets: lab.Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 10)), cpu=1e-6) as rig:
+        rig.until(lambda: sum(e == "slowed local_pressure" for e in rig.log.events()) == 3)
+        assert rig.agent.throttle.pace == 10
+        before = targets.count
+        rig.until(lambda: targets.count > before + 3)  # a tenth as fast, but not silent
+        assert any(row["notes"] & 32 for row in rig.log.probes())
+        rig.agent.settings = rig.agent.settings._replace(cpu=1.0)
+        rig.until(lambda: "resumed local_pressure" in rig.log.events())
+        assert rig.agent.throttle.pace == 1
+    assert not rig.log.probes()[0]["notes"] & 32
+    assert rig.status == 0
+
+
+def test_over_its_share_for_too_long_it_ends(targets: lab.Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh_agent, "PATIENCE", 0.5)
+    with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 10)), cpu=1e-6) as rig:
+        rig.until(lambda: rig.status is not None)
+    assert rig.status == 2
+    assert rig.log.events()[-1] == "ended limit"
+
+
+def test_records_of_the_host_add_up(targets: lab.Targets) -> None:
+    with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 10))) as rig:
+        rig.until(lambda: targets.count > 40)
+    hosts = [row for row in rig.log.rows if row["kind"] == 16]
+    assert len(hosts) > 3
+    assert sum(row["probes"] for row in hosts) == targets.count == len(rig.log.probes())
+    assert all(1 << 20 < row["rss"] < 1 << 31 for row in hosts)
+
+
+def test_it_says_where_it_is(targets: lab.Targets) -> None:
+    with Rig(found(lab.peers_at(*targets.ports))) as rig:
+        rig.until(lambda: rig.log.probes())
+    assert {row["src_pod"].rstrip(b"\0") for row in rig.log.probes()} == {b"p1"}
+    with Rig(found(lab.peers_at(*targets.ports)), place=("q9", "", "")) as rig:
+        rig.until(lambda: rig.log.probes())
+    assert {row["src_pod"].rstrip(b"\0") for row in rig.log.probes()} == {b"q9"}
+
+
+def test_whoever_asks_has_died(targets: lab.Targets) -> None:
+    """The lease ends what nobody confirms."""
+    with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 10)), every=0.2, deadline=0.1) as rig:
+        rig.until(lambda: rig.agent.authority.probing)
+
+        def dead(etag: str) -> Reply:
+            threading.Event().wait()
+            raise AssertionError
+
+        rig.agent._asker._ask = dead
+        rig.until(lambda: "stopped controller_lost" in rig.log.events())
+        assert "nothing was heard" in rig.said[-1]
+        assert targets.quiet_for(0.5)
