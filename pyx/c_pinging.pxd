@@ -58,7 +58,7 @@ cdef struct Engine:
     uint32_t ports, port_low, port_span, capacity, n_peers, scheduled, flying, free_at, free_n, n_targets
     uint32_t room, row, n_wires, n_groups, targets_room, heap_room
     uint64_t serial, version, token
-    int64_t gap, earliest, jitter_share, slow_share
+    int64_t slack, gap, earliest, jitter_share, slow_share
     Address source4, source6
     Where us
     Probe* probe
@@ -93,7 +93,7 @@ cdef inline int work(Engine* e, int64_t until, bint idle) noexcept nogil:
             return DONE
         if next < 0 or next > until:
             next = until
-        tick = wheel_next(e.wheel)
+        tick = wheel_next(e.wheel) if e.flying else -1
         if 0 <= tick < next:
             next = tick
         n = wait_events(e.ep, e.events, EVENTS, next - now if next > now else 0)
@@ -142,7 +142,7 @@ cdef inline int64_t send_due(Engine* e, int64_t now) noexcept nogil:
     while e.scheduled and e.row < e.room:
         p = e.heap[0]
         if p.due > now:
-            next = p.due
+            next = p.due + e.slack      # several at once: fewer turns
             break
         if not e.free_n:
             break                   # an answer or a time-out makes room

@@ -30,6 +30,7 @@ MAX_PAYLOAD = MOST_BYTES
 MAX_RATE = 2000                         # probes a second of all peers together
 MAX_TARGET_RATE = 2                     # and of one address
 MAX_TIMEOUT = 60 * SECOND
+cdef int64_t SLACK = 20_000_000         # ns that a probe may wait for others
 TIMEOUTS = {TCP: 9 * SECOND, ECHO: 10 * SECOND, UDP: 3 * SECOND, ICMP: 3 * SECOND}
 KINDS = {"tcp": TCP, "echo": ECHO, "udp": UDP, "icmp": ICMP}
 COUNTS = ("probes", "ok", "timeout", "refused", "unreachable", "reset", "local", "garbled", "retried", "skipped",
@@ -69,6 +70,7 @@ cdef class Pinger:
         self.layout, self.e.lab, self.e.stamps, self.e.ports, self.e.capacity = layout, lab, stamps, ports, inflight
         self.e.jitter_share = <int64_t>(jitter * 65536)
         self.e.slow_share = 65536
+        self.e.slack = 0 if lab else SLACK
         for i, (name, width) in enumerate(_COLUMNS):
             self.at[i] = layout.index(name)
             if layout.column[self.at[i]].width != width:
