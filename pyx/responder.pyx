@@ -13,6 +13,7 @@ from c_request cimport (
     ASKS_COUNTERS, ASKS_PING, MAYBE_REQUEST, NO_REQUEST, Request, read_request, request_begins, request_ends,
     write_head)
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
 
 cdef extern from "responder.h" nogil:
     enum: DATAGRAMS
@@ -234,16 +235,22 @@ cdef class Answerer:
     def run(self, int milliseconds=-1):
         """Answer for that long (-1: until `wake`)."""
         cdef int64_t until = -1
+        cdef bint interrupted = True
         if milliseconds >= 0:
             until = clock_ns(0) + milliseconds * MS
         if self.running or self.poll < 0:
             raise RuntimeError("it is running, or closed")
         self.running = True
-        with nogil:
-            self._run(until)
-        self.running = False
+        try:
+            while interrupted:
+                with nogil:
+                    interrupted = self._run(until)
+                PyErr_CheckSignals()
+        finally:
+            self.running = False
 
-    cdef void _run(self, int64_t until) noexcept nogil:
+    cdef bint _run(self, int64_t until) noexcept nogil:
+        # Whether it was interrupted by a signal and should go on.
         cdef int n, i, wait
         cdef int64_t now = clock_ns(0)
         cdef uint64_t tag, word
@@ -257,6 +264,8 @@ cdef class Answerer:
             if (self.paused[0] or self.paused[1]) and (wait < 0 or wait > TICK):
                 wait = TICK
             n = epoll_wait(self.poll, self.events, EVENTS, wait)
+            if n < 0 and errno == EINTR:
+                return True
             now = clock_ns(0)
             for i in range(n if n > 0 else 0):
                 tag = self.events[i].data.u64
@@ -276,7 +285,8 @@ cdef class Answerer:
                 if self.paused[i] and now >= self.paused[i]:
                     self._listen(i, 0)
             if until >= 0 and now >= until:
-                return
+                break
+        return False
 
     # -- new connections
 
@@ -499,7 +509,8 @@ cdef class Answerer:
         cdef uint32_t body = 0, n
         if r.asks == ASKS_COUNTERS:
             if now - self.document_at >= 10 * MS or not self.document_size:
-                self._ask_document()
+                with gil:
+                    self._make_document()
                 self.document_at = now
             body = self.document_size
         elif r.asks == ASKS_PING:
@@ -514,10 +525,6 @@ cdef class Answerer:
         self._send_back(slot, self.scratch, n)
         if c.kind == ANSWERING and not c.have:
             self._write(slot)
-
-    cdef void _ask_document(self) noexcept nogil:
-        with gil:
-            self._make_document()
 
     cdef void _make_document(self) noexcept:
         self.document_size = 0

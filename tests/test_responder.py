@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import re
+import signal
 import socket
 import struct
 import threading
@@ -184,6 +186,36 @@ def test_requests_in_pieces(responder: Responder, cuts: list[int]) -> None:
         answer = everything(s)
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b"\r\n\r\n\0\0\0")
+
+
+def status_of(path: str) -> int:
+    """Written down anew: what is answered to GET of this path."""
+    if path == "/counters" or path.startswith("/counters?"):
+        return 200
+    if path.partition("?")[0] != "/ping":
+        return 404
+    if path == "/ping":
+        return 204
+    if not re.fullmatch(r"/ping\?size=[0-9]{1,7}", path):
+        return 400
+    size = int(path.partition("=")[2])
+    return 413 if size > PAYLOAD else 200 if size else 204
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(
+    st.lists(st.sampled_from(["/", "ping", "counters", "?", "size=", "0", "7", "65536", "65537", "x", "&", "%"]),
+             max_size=6).map("".join),
+    st.integers(0, 10**9).map("/ping?size={}".format),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30),
+))  # fmt: skip
+@example("/counters?x")
+@example("/ping?")
+@example("?")
+def test_paths(responder: Responder, path: str) -> None:
+    with connect(responder) as s:
+        s.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        assert everything(s).startswith(f"HTTP/1.1 {status_of(path)} ".encode())
 
 
 @pytest.mark.parametrize("request_", [
@@ -369,6 +401,24 @@ def test_it_stops_and_starts_again(responder: Responder) -> None:
         it.close()
     with pytest.raises(ConnectionRefusedError):
         connect(it)
+
+
+def test_a_signal_is_heard_while_it_runs_in_the_first_thread() -> None:
+    it = Responder([Listen("127.0.0.1", 0)])
+
+    def heard(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, heard)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            it.run(20_000)
+        it.wake()
+        it.run()  # and it can go on
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        it.close()
 
 
 def test_what_is_closed_leaves_no_descriptor() -> None:
