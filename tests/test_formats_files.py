@@ -426,6 +426,9 @@ def test_the_day_is_said_once_unless_it_changes() -> None:
 
 def test_what_a_table_shows_of_many_fields() -> None:
     assert default_fields(builtin("packet"))[:2] == ["ts", "src_ip"]
+    for kind, first in {"alert": ["ts", "event", "trigger"], "probe": ["ts", "kind", "src"]}.items():
+        assert default_fields(builtin(kind))[:3] == first
+        assert len(default_fields(builtin(kind))) < 10
     assert default_fields(ALL) == [f.name for f in ALL.fields]
     assert (cut("abcdef", 6), cut("abcdefg", 6)) == ("abcdef", "abcde~")
 

@@ -22,13 +22,17 @@ TIME_FLOOR = 12  # 10:20:30.123
 
 # What to show of a record with too many fields, if it has these.
 SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len", "sent", "lost")
+OF_KIND = {
+    "alert": ("ts", "event", "trigger", "key", "value", "threshold", "rows", "lasted"),
+    "probe": ("ts", "kind", "src", "dst", "src_port", "outcome", "retries", "rtt", "elapsed"),
+}
 _NUMBERS = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "duration")
 
 
 def default_fields(schema: Schema) -> list[str]:
     """The fields a table shows when nobody chose."""
     names = [f.name for f in schema.fields]
-    some = [n for n in SUMMARY if n in schema]
+    some = [n for n in OF_KIND.get(schema.kind, SUMMARY) if n in schema]
     return some if len(names) > 12 and len(some) >= 4 else names
 
 
