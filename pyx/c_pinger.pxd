@@ -63,7 +63,7 @@ cdef extern from "pinger.h" nogil:
     int wire_open(Wire* w, int six, int icmp, int dscp, int stamps, const Address* source)
     uint8_t* wire_next(Wire* w, const Address* to, uint32_t slot, uint32_t head, const uint8_t* padding, uint32_t more)
     int wire_send(Wire* w, unsigned first)
-    int wire_receive(Wire* w, Letters* l, unsigned most, bint errors)
+    int wire_receive(Wire* w, Letters* l, unsigned most, bint errors, uint8_t* sink)
     void letter(Letters* l, int i, Letter* out)
     void wire_patience(int fd, int milliseconds)
 

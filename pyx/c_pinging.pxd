@@ -363,7 +363,7 @@ cdef inline void hear(Engine* e, uint32_t index) noexcept nogil:
     cdef Letter one
     cdef int n, i, _round
     for _round in range(8):
-        n = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), True)
+        n = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), True, e.scratch)
         for i in range(n):
             letter(e.letters, i, &one)
             hear_error(e, w, &one)
@@ -371,7 +371,7 @@ cdef inline void hear(Engine* e, uint32_t index) noexcept nogil:
             break
     if e.row >= e.room:
         return
-    n = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), False)
+    n = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), False, e.scratch)
     for i in range(n):
         letter(e.letters, i, &one)
         hear_answer(e, w, &one)

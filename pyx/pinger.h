@@ -214,7 +214,7 @@ typedef struct {
 
 typedef struct {
     struct mmsghdr head[WIRE_BATCH];
-    struct iovec vec[WIRE_BATCH];
+    struct iovec vec[WIRE_BATCH][2];
     Address from[WIRE_BATCH];
     uint8_t bytes[WIRE_BATCH][WIRE_HEAD];
     _Alignas(16) uint8_t control[WIRE_BATCH][CONTROL];
@@ -296,18 +296,20 @@ static inline int wire_send(Wire *w, unsigned from) {
     return n;
 }
 
-/* Up to `most` datagrams, or what the error queue holds; number or -errno. */
-static inline int wire_receive(Wire *w, Letters *l, unsigned most, int errors) {
+/* Up to `most` datagrams, or what the error queue holds; number or -errno.  `sink`, 64 KiB: for what nobody looks at,
+ * because ping sockets do not tell how long a datagram was that did not fit. */
+static inline int wire_receive(Wire *w, Letters *l, unsigned most, int errors, uint8_t *sink) {
     int n;
     if (most > WIRE_BATCH)
         most = WIRE_BATCH;
     for (unsigned i = 0; i < most; i++) {
         struct msghdr *m = &l->head[i].msg_hdr;
-        l->vec[i] = (struct iovec){l->bytes[i], WIRE_HEAD};
+        l->vec[i][0] = (struct iovec){l->bytes[i], WIRE_HEAD};
+        l->vec[i][1] = (struct iovec){sink, 65536};
         m->msg_name = &l->from[i];
         m->msg_namelen = sizeof l->from[i];
-        m->msg_iov = &l->vec[i];
-        m->msg_iovlen = 1;
+        m->msg_iov = l->vec[i];
+        m->msg_iovlen = w->icmp ? 2 : 1;
         m->msg_control = l->control[i];
         m->msg_controllen = CONTROL;
         m->msg_flags = 0;
