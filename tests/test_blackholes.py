@@ -83,6 +83,10 @@ TIMES = list(range(0, 600, 10))
     (TIMES[:30], 0, algo.TYPE1, "it was closed"),
     (TIMES[10:16], 0, 0, "an outage of a minute"),
     (TIMES[10:13], 0, 0, "one of half a minute"),
+    ([*TIMES[6:9], *TIMES[30:33], *TIMES[50:53]], 0, 0, "a link that is down three times"),
+    ([*TIMES[6:8], *TIMES[30:33], *TIMES[50:52]], 1, 0, "and that"),
+    ([TIMES[n] for n in (3, 4, 17, 29, 30, 44, 52)], 0, algo.TYPE2, "one of eight ways, two together by chance"),
+    (TIMES[:20:1][::2] + TIMES[21:60:2], 0, algo.TYPE2, "one of two ways, all the time"),
     (TIMES[3::16], 0, algo.TYPE2, "one of sixteen ways"),
     (TIMES[3::16], 30, 0, "half of all probes lose a packet: some lose them all"),
     (TIMES[::2], 0, algo.TYPE2, "one of two ways"),
@@ -214,6 +218,23 @@ def test_what_reaches_nobody_outside_is_cut_off() -> None:
     assert (verdict.what, verdict.action) == ("pod_cut", "notify")
     [verdict] = judged(dead, places, crossing={tor: (400, 3600), podset: (9000, 1000)})
     assert (verdict.what, verdict.action) == ("tor", "propose")
+
+
+def test_what_fails_at_times_is_told_and_not_proposed() -> None:
+    """Whoever reloads a ToR because a link of it flaps has gained nothing."""
+    places = fleet()
+
+    def verdict(when: list[int], apart: int = 0) -> Verdict:
+        pairs = [Pair(a, b, 50, 0, 0, 600 * SECOND, [((t + apart * i) % 600 * SECOND + i, 1) for t in when])
+                 for i, (a, b) in enumerate(at("t1.2", places))]  # fmt: skip
+        [found] = algo.judge([(pair, 2) for pair in pairs], places, places)
+        return found
+
+    for when, apart in ((TIMES, 0), (TIMES[::7], 10), (TIMES[40:], 0), (TIMES[:20], 0)):
+        found = verdict(when, apart)
+        assert (found.what, found.action, found.steady > 0.9) == ("tor", "propose", True), when
+    for when in (TIMES[20:26], [*TIMES[12:16], *TIMES[30:34], *TIMES[48:52]]):
+        assert (verdict(when).what, verdict(when).action) == ("tor", "notify"), when
 
 
 def test_nothing_is_concluded_from_nothing() -> None:

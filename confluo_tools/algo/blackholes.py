@@ -14,8 +14,9 @@ what one server explains is not laid at its ToR's door; and a verdict needs a gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil, log, sqrt
 
 THRESHOLD = 0.5  # score from which a ToR is a candidate; the paper does not tell its own
@@ -24,6 +25,7 @@ LEAST = (5, 3)  # failures from which a pair has the symptom: of type 1, of type
 HEALTHY = 0.2  # share of a server's probes that are answered while it is well
 TRIES = 3  # SYNs of a probe at least: TCP_SYNCNT is 2
 SURE = 1e-3  # chance that random loss looks like a type 2 hole, for one pair
+STEADY = 0.6  # of the time since it opened, or until it was closed, a hole has to be seen
 CUT = 0.02  # share of a place's probes that get out when it is cut off
 BUDGET = 20  # ToRs that are proposed a day
 CHANCE = 0.99  # of a blind spot: what was not seen then may be there
@@ -72,7 +74,8 @@ class Pair:
 def type_of(pair: Pair, *, least: tuple[int, int] = LEAST, tries: int = TRIES, sure: float = SURE) -> int:
     """`TYPE1`, `TYPE2`, or 0: what failed says nothing of a hole.
 
-    A hole may open or close within the window; failures in a row with answers before and after are an outage.
+    A hole may open or close within the window; failures in a row with answers before and after are an outage, and
+    several of these are a link that goes up and down.
     """
     k = pair.failed
     if not k:
@@ -82,12 +85,23 @@ def type_of(pair: Pair, *, least: tuple[int, int] = LEAST, tries: int = TRIES, s
         return TYPE1 if k >= least[0] else 0
     if k < least[1] or len(pair.ports) < min(k, least[1]):
         return 0
-    # About so many were answered between the first and the last failure: none when it was an outage.
-    whole = max(end, pair.last) - min(begin, pair.first)
-    between = (pair.reached + k + pair.unclear) * (end - begin) / max(whole, 1) + 1 - k - pair.unclear
-    if between < max(2.0, k / 4):
+    if not scattered(pair):
         return 0
     return TYPE2 if chance_of_loss(k, pair.retried, pair.reached, tries) < sure else 0
+
+
+def scattered(pair: Pair) -> bool:
+    """Whether failures come one by one, as ports are drawn, and not in the few runs of a link that was down at times.
+
+    Failures closer than 1.6 of the pair's mean interval are one run.  If a share f of its probes fails, k failures
+    make about 1 + (k - 1) (1 - f) of them; half of that is enough.
+    """
+    times = sorted(ts for ts, _ in pair.failures)
+    k, probes = len(times), len(times) + pair.reached + pair.unclear
+    whole = max(times[-1], pair.last) - min(times[0], pair.first)
+    near = 1.6 * whole / max(probes - 1, 1)
+    runs = 1 + sum(b - a > near for a, b in pairwise(times))
+    return runs >= max(2.0, (1 + (k - 1) * (1 - k / probes)) / 2)
 
 
 def chance_of_loss(failed: int, retried: int, reached: int, tries: int = TRIES) -> float:
@@ -163,6 +177,21 @@ def paths_seen(ports: int, chance: float = CHANCE) -> int:
     return low
 
 
+def steadiness(times: Collection[int], begin: int, end: int) -> float:
+    """How much of the time the failures of a place are there, 1 for those of a hole; low for a link that flaps.
+
+    Twentieths of the window from ``begin`` to ``end`` that have failures, by those that as many at random times would
+    have: from the first failure on, or up to the last one, whichever is more.
+    """
+    best = 0.0
+    for low, high in ((min(times), end), (begin, max(times))):
+        span = max(high - low, 1)
+        parts = max(1, ceil(20 * span / max(end - begin, 1)))
+        seen = len({min((t - low) * parts // span, parts - 1) for t in times})
+        best = max(best, seen / (parts * (1 - (1 - 1 / parts) ** len(times))))
+    return min(best, 1.0)
+
+
 # Who is to blame
 
 
@@ -172,8 +201,8 @@ class Verdict:
 
     ``what``: tor, leaf, spine, upper (leaf or spine), server, pod_cut, podset_cut.  ``score``: share of ``servers``
     with the symptom, ``shown``; ``literal``: the same with the pairs that others explain.  ``pairs`` that it
-    explains, ``type1`` and ``type2`` of them.  ``action``: propose (a reload), notify, few (the group is too small),
-    later (`ration`), done (proposed before on this day).
+    explains, ``type1`` and ``type2`` of them.  ``steady``: see `steadiness`.  ``action``: propose (a reload), notify,
+    few (the group is too small), later (`ration`), done (proposed before on this day).
     """
 
     what: str
@@ -187,6 +216,7 @@ class Verdict:
     type1: int = 0
     type2: int = 0
     action: str = "notify"
+    steady: float = 1.0
 
 
 Symptoms = Sequence[tuple[Pair, int]]  # pairs with the type of their symptom
@@ -228,8 +258,8 @@ def judge(
             continue
         alone = sum(_above(pod) == podset for pod in members) == 1
         for verdict in its:
-            few = verdict.servers < group
-            verdict.action = "few" if few else "notify" if alone else "propose"
+            few, unsure = verdict.servers < group, alone or verdict.steady < STEADY
+            verdict.action = "few" if few else "notify" if unsure else "propose"
             found.append(verdict)
     _merge_spines(found, {_above(pod) for pod in members})
     _cut_off(found, crossing or {})
@@ -361,7 +391,15 @@ def _candidates(board: _Board, threshold: float, group: int, literal: bool) -> t
 def _verdict(what: str, pod: Place, score: float, board: _Board, its: Sequence[Live]) -> Verdict:
     kinds = [kind for _, kind, _, _ in its]
     return Verdict(what, pod, "", score, score, len(board.members[pod]), len(board.shown(pod)), len(its),
-                   kinds.count(TYPE1), kinds.count(TYPE2))  # fmt: skip
+                   kinds.count(TYPE1), kinds.count(TYPE2), steady=_steady(its))  # fmt: skip
+
+
+def _steady(its: Sequence[Live]) -> float:
+    times = {ts for pair, _, _, _ in its for ts, _ in pair.failures}
+    if not times:
+        return 1.0
+    ends = [t for pair, _, _, _ in its if pair.reached for t in (pair.first, pair.last)]
+    return steadiness(times, min([min(times), *ends]), max([max(times), *ends]))
 
 
 def _full_podset(candidates: Sequence[Verdict], members: Mapping[Place, set[str]], group: int) -> Place | None:
@@ -385,7 +423,7 @@ def _upper(podset: Place, live: Sequence[Live], members: Mapping[Place, set[str]
     shown = {name for pair, _, _, _ in its for name in (pair.src, pair.dst)} & servers
     kinds = [kind for _, kind, _, _ in its]
     return Verdict("leaf" if inside else "upper", podset, "", len(shown) / len(servers), 0.0, len(servers), len(shown),
-                   len(its), kinds.count(TYPE1), kinds.count(TYPE2))  # fmt: skip
+                   len(its), kinds.count(TYPE1), kinds.count(TYPE2), steady=_steady(its))  # fmt: skip
 
 
 def _merge_spines(found: list[Verdict], podsets: set[Place]) -> None:
@@ -399,6 +437,7 @@ def _merge_spines(found: list[Verdict], podsets: set[Place]) -> None:
             continue
         servers, shown = sum(v.servers for v in above), sum(v.shown for v in above)
         merged = Verdict("spine", Place("", "", dc), "", shown / servers, 0.0, servers, shown)
+        merged.steady = max(v.steady for v in above)
         for name in ("pairs", "type1", "type2"):
             setattr(merged, name, sum(getattr(v, name) for v in above))
         found[:] = [v for v in found if v not in above] + [merged]

@@ -251,7 +251,8 @@ class Work:
         return {
             "what": WHAT[v.what], "action": ACTION[v.action], "type": kind, "dc": v.place.dc, "podset": v.place.podset,
             "pod": v.place.pod, "server": v.server, "score": round(v.score, 4), "literal": round(v.literal, 4),
-            "servers": v.servers, "shown": v.shown, "pairs": v.pairs, "type1": v.type1, "type2": v.type2,
+            "steady": round(v.steady, 4), "servers": v.servers, "shown": v.shown, "pairs": v.pairs,
+            "type1": v.type1, "type2": v.type2,
         }  # fmt: skip
 
     def _pair(self, pair: Pair, kind: int, port: int, servers: dict[str, Server]) -> dict[str, Any]:
