@@ -47,8 +47,9 @@ def probes(matrices: Sequence[Matrix], podset: int = 4, dc: str = "dc1") -> list
                 for server in range(SERVERS):
                     other = (server + 1) % SERVERS if i == j else server
                     row = {"kind": 1, "level": 1 if i == j else 2, "outcome": 1, "retries": 0, "src_dc": dc,
-                           "dst_dc": dc, "src_pod": f"p{i:02}", "dst_pod": f"p{j:02}", "src_podset": f"ps{i // podset + 1}",
-                           "dst_podset": f"ps{j // podset + 1}", "src": f"p{i:02}s{server}", "dst": f"p{j:02}s{other}",
+                           "dst_dc": dc, "src_pod": f"p{i:02}", "dst_pod": f"p{j:02}",
+                           "src_podset": f"ps{i // podset + 1}", "dst_podset": f"ps{j // podset + 1}",
+                           "src": f"p{i:02}s{server}", "dst": f"p{j:02}s{other}",
                            "rtt": 0}  # fmt: skip
                     at = START + window * WINDOW + (i * 12 + j) * 1_000_000_000
                     if not ms:

@@ -77,17 +77,13 @@ class Sheet:
 
     def put(self, cell: int, p50: float, p99: float, counts: Sequence[int]) -> None:
         """``p50`` and ``p99`` in ns, nan or 0 for none; ``counts``: `COUNTS`."""
-        self.p50[cell], self.p99[cell] = in_units(p50), in_units(p99)
+        for values, ns in ((self.p50, p50), (self.p99, p99)):
+            values[cell] = min(max(round(ns / UNIT), 1), MOST) if ns > 0 else 0  # nan is not above 0
         self.ok[cell], self.dropped[cell], self.overflow[cell], self.failed[cell] = [min(c, MOST) for c in counts]
 
     @property
     def probes(self) -> int:
         return sum(self.ok) + sum(self.failed)
-
-
-def in_units(ns: float) -> int:
-    """Nanoseconds in `UNIT`; nan and 0 are none, what is there is at least 1."""
-    return min(max(round(ns / UNIT), 1), MOST) if ns > 0 else 0  # nan is not above 0
 
 
 @dataclass(slots=True)
@@ -105,7 +101,7 @@ class Map:
     width: int
     limits: Limits
     sheets: list[Sheet] = field(default_factory=list)
-    absent: frozenset[int] = frozenset()  # cells that nobody ever probed, though they are a pod's own
+    absent: array[int] = field(default_factory=lambda: array("I"))  # cells that nobody was to probe
 
     @property
     def groups(self) -> list[tuple[int, int]]:
@@ -117,10 +113,12 @@ class Map:
         for sheet in self.sheets:
             sheet.partial = 2 * sheet.probes < counts[len(counts) // 2]
         n = len(self.names)
-        own = range(0, n * n, n + 1)
-        self.absent = frozenset(i for i in own if not any(s.ok[i] or s.failed[i] for s in self.sheets))
-        if len(self.absent) == n == 1:
-            self.absent = frozenset()
+        # Pods are a complete graph but for a pod of one server; of the pairs of servers few are on a list.
+        never = range(n * n) if self.by == "server" else range(0, n * n, n + 1)
+        for sheet in self.sheets:
+            ok, failed = sheet.ok, sheet.failed
+            never = [i for i in never if not ok[i] and not failed[i]]  # type: ignore[assignment]
+        self.absent = array("I", never if self.sheets and n > 1 else ())
 
     def latest(self) -> int:
         """The number of the last sheet that is not partial."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.algo.heatmap import CLASS, COUNTS, MOST, UNIT, Limits, Map, Sheet, group, in_units
+from confluo_tools.algo.heatmap import CLASS, COUNTS, MOST, UNIT, Limits, Map, Sheet, group
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.schema import Field, Schema
 
@@ -82,32 +82,35 @@ class Cells:
         self._windows: dict[int, _Window] = {}
 
     def __len__(self) -> int:
-        return sum(len(window.src) for window in self._windows.values())
-
-    def add(self, start: int, src: Unit, dst: Unit, p50: float, p99: float, counts: Sequence[int]) -> None:
-        """Cell of the window that begins at ``start``; latencies in ns, ``counts`` as `algo.heatmap.COUNTS`."""
-        if not src[2] or not dst[2]:
-            self.unnamed += counts[0] + counts[3]
-            return
-        if src[0] != dst[0]:
-            self.apart += 1
-            return
-        window = self.window(start)
-        window.src.append(self.number(src))
-        window.dst.append(self.number(dst))
-        window.p50.append(in_units(p50))
-        window.p99.append(in_units(p99))
-        for column, n in zip(window.counts, counts, strict=True):
-            column.append(min(n, MOST))
-
-    def window(self, start: int) -> _Window:
-        found = self._windows.get(start)
-        if found is None:
-            found = self._windows[start] = _Window()
-        return found
+        return sum(len(window.columns[0]) for window in self._windows.values())
 
     def number(self, unit: Unit) -> int:
-        return self.units.setdefault(unit, len(self.units))
+        """The number of a unit; -1 of one without a name."""
+        return self.units.setdefault(unit, len(self.units)) if unit[2] else -1
+
+    def add(
+        self, start: int, src: Sequence[int], dst: Sequence[int], p50: Iterable[float], p99: Iterable[float],
+        counts: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        """Cells of the window that begins at ``start``, as columns: `number` of units, latencies in ns (nan or 0 for
+        none), `algo.heatmap.COUNTS`.
+        """
+        dcs = [unit[0] for unit in self.units]
+        columns = (src, dst, *[[min(round(ns / UNIT) or 1, MOST) if ns > 0 else 0 for ns in its] for its in (p50, p99)],
+                   *counts)  # fmt: skip
+        if len(set(dcs)) > 1 or -1 in src or -1 in dst:
+            rows = []
+            for i, (a, b) in enumerate(zip(src, dst, strict=True)):
+                if a < 0 or b < 0:
+                    self.unnamed += counts[0][i] + counts[3][i]
+                elif dcs[a] != dcs[b]:
+                    self.apart += 1
+                else:
+                    rows.append(i)
+            columns = tuple([its[i] for i in rows] for its in columns)
+        window = self._windows.setdefault(start, _Window())
+        for column, its in zip(window.columns, columns, strict=True):
+            column.extend(its if not its or max(its) <= MOST else [min(n, MOST) for n in its])
 
     def maps(self, by: str, width: int, limits: Limits, known: Sequence[Unit] = ()) -> list[Map]:
         """A map for each data centre.  ``known``: units in the order wanted, whether there are cells of them or not.
@@ -115,7 +118,7 @@ class Cells:
         Raises UsageError when they are too many.
         """
         for window in self._windows.values():
-            self.senders |= set(window.src)
+            self.senders |= set(window.columns[0])
         order = {unit: i for i, unit in enumerate(known)}
         units = sorted({*self.units, *known}, key=lambda u: (order.get(u, len(order)), *map(natural, u)))
         dcs: dict[str, list[Unit]] = {}
@@ -139,8 +142,8 @@ class Cells:
         rows = [i * n for i in place]  # those of other data centres are below 0
         for start in sorted(self._windows):
             sheet, window = Sheet(start, n), self._windows[start]
-            where = [rows[a] + place[b] if place[a] >= 0 else -1 for a, b in zip(window.src, window.dst, strict=True)]
-            columns = (window.p50, window.p99, *window.counts)
+            src, dst, *columns = window.columns
+            where = [rows[a] + place[b] if place[a] >= 0 else -1 for a, b in zip(src, dst, strict=True)]
             for name, column in zip(("p50", "p99", *COUNTS), columns, strict=True):
                 target = getattr(sheet, name)
                 for i, value in zip(where, column, strict=True):
@@ -152,11 +155,10 @@ class Cells:
 
 
 class _Window:
-    """Columns: numbers of units, latencies in `UNIT`, counts."""
+    """Columns: numbers of units (from, to), latencies in `UNIT`, counts."""
 
     def __init__(self) -> None:
-        self.src, self.dst, self.p50, self.p99 = array("I"), array("I"), array("I"), array("I")
-        self.counts = tuple(array("I") for _ in COUNTS)
+        self.columns = tuple(array("I") for _ in range(4 + len(COUNTS)))
 
 
 def read_cells(reader: Reader, cells: Cells) -> int:
@@ -184,30 +186,28 @@ def read_cells(reader: Reader, cells: Cells) -> int:
             number = memo.get(key)
             if number is None:
                 dc, podset, name = (part.rstrip(b"\0").decode("utf-8", "replace") for part in key)
-                number = memo[key] = cells.number((dc, podset, name)) if name else -1
+                number = memo[key] = cells.number((dc, podset, name))
             found.append(number)
         return found
 
-    for block in reader:
-        def numbers(name: str, code: str, block: Block = block) -> array[int]:
-            return array(code, bytes(block.buffer(at[name]))[: block.rows * (8 if code in "Qq" else 4)])
+    def numbers(block: Block, name: str, code: str) -> array[int]:
+        return array(code, bytes(block.buffer(at[name]))[: block.rows * (8 if code == "q" else 4)])
 
-        widths |= set(numbers("window", "q"))
-        starts, src, dst = numbers("ts", "q"), units(block, "src"), units(block, "dst")
-        names = list(cells.units)
-        values = [[min(max(v, 0) // UNIT, MOST) for v in numbers(name, "q")] for name in ("p50", "p99")]
-        columns: list[Sequence[int]] = [src, dst, *values, *[numbers(name, "I") for name in COUNTS]]
-        apart = {i for i, (a, b) in enumerate(zip(src, dst, strict=True))
-                 if a < 0 or b < 0 or (a != b and names[a][0] != names[b][0])}  # fmt: skip
-        for start in sorted(set(starts)):
-            rows: Sequence[int] = range(block.rows)
-            if apart or len(set(starts)) > 1:
-                rows = [i for i in rows if starts[i] == start and i not in apart]
-            window = cells.window(start)
-            for column, its in zip((window.src, window.dst, window.p50, window.p99, *window.counts), columns,
-                                   strict=True):  # fmt: skip
-                column.extend(its if len(rows) == block.rows else [its[i] for i in rows])
-        cells.apart += len(apart)
+    for block in reader:
+        widths |= set(numbers(block, "window", "q"))
+        starts = numbers(block, "ts", "q")
+        columns: list[Sequence[int]] = [
+            units(block, "src"), units(block, "dst"), numbers(block, "p50", "q"), numbers(block, "p99", "q"),
+            *[numbers(block, name, "I") for name in COUNTS],
+        ]  # fmt: skip
+        there = set(starts)
+        for start in sorted(there):
+            if len(there) > 1:
+                rows = [i for i, ts in enumerate(starts) if ts == start]
+                src, dst, p50, p99, *counts = ([its[i] for i in rows] for its in columns)
+            else:
+                src, dst, p50, p99, *counts = columns  # type: ignore[assignment]
+            cells.add(start, src, dst, p50, p99, counts)
     if len(widths) > 1:
         raise FormatError("has windows of several lengths", where=reader.name)
     return widths.pop() if widths else 0

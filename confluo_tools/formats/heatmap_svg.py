@@ -55,7 +55,7 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     out += _badge(pattern, colours, width - 24)
     out.append(f'<text x="{left}" y="{84}" class="l">to →</text><text x="24" y="{top + 11}" class="l">from ↓</text>')
     out += _axes(chart, left, top, size, labels)
-    out.append(f'<rect x="{left}" y="{top}" width="{side:g}" height="{side:g}" class="s0"/>')
+    out.append(f'<rect x="{left}" y="{top}" width="{side:g}" height="{side:g}" class="s{SHADE_ABSENT}"/>')
     if n <= SHAPES:
         out += _cells(chart, sheet, metric, shades, left, top, size)
     else:

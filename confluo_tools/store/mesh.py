@@ -189,6 +189,11 @@ class Mesh:
         """Time of the newest probe."""
         return self._tally.newest
 
+    @property
+    def oldest(self) -> int:
+        """Time of the oldest probe."""
+        return self._tally.oldest
+
     def update(self, block: Block, picks: Picks | None = None) -> None:
         """Count the (picked) rows of a block."""
         if block.layout is not self.schema.layout:
@@ -376,7 +381,8 @@ def _values(schema: Schema, name: str, parts: Iterator[bytes]) -> list[Any]:
         cut = [raw[i : i + width] for i in range(0, len(raw), width)]
         if field.type.kind != "text":
             return cut
-        return [v.rstrip(b"\0").decode("utf-8", "replace") for v in cut]
+        words = {v: v.rstrip(b"\0").decode("utf-8", "replace") for v in set(cut)}  # few, in many groups
+        return [words[v] for v in cut]
     from array import array
 
     return array(_NUMBERS[main.code - 1], raw).tolist()

@@ -38,6 +38,7 @@ BY = ("pod", "podset", "server")
 ALL_CELLS = 5_000  # cells of all windows up to which the servers behind each of them go into a page
 WORST_CELLS = 400  # else those behind so many
 MOST_PAIRS = 200_000
+FAILURES = ("timeout", "refused", "unreachable", "reset", "garbled")
 
 
 def _option(*names: str, help: str, **more: Any) -> Any:
@@ -242,16 +243,19 @@ def gather(reader: Reader, asked: Asked, by: str, width: int) -> tuple[Cells, in
         if asked.text or asked.first is not None or asked.after is not None:
             raise UsageError("cells are drawn as they are", where=asked.path, hint="confluo-query chooses some of them")
         return cells, read_cells(reader, cells)
-    from confluo_tools.store.mesh import tally
+    from confluo_tools.store.mesh import read
 
     cells.probes = True
-    fields = {"pod": "pod", "podset": "podset", "server": ""}[by]
-    names = [f"{end}_{fields}" if fields else end for end in ("src", "dst")]
-    places = ["src_dc", "src_podset", "dst_dc", "dst_podset"]
-    for start, key, cell in tally(reader, by=(*places, *names), window=width, where=asked.where(), since=asked.first,
-                                  until=asked.after):
-        src, dst = (key[0], key[1], key[4]), (key[2], key[3], key[5])
-        cells.add(start, src, dst, cell.p50, cell.p99, (cell.ok, cell.dropped, cell.overflow, cell.failed))
+    what = "" if by == "server" else f"_{by}"
+    places = [f"{end}{name}" for end in ("src", "dst") for name in ("_dc", "_podset", what)]
+    mesh = read(reader, places, window=width, where=asked.where(), since=asked.first, until=asked.after)
+    for start in mesh.windows():
+        found = mesh.tallied(start)
+        src, dst = ([cells.number(key[i : i + 3]) for key in found.keys] for i in (0, 3))
+        failed = [sum(row) for row in zip(*map(found.column, FAILURES), strict=True)]
+        counts = [*[found.column(name).tolist() for name in ("ok", "dropped", "overflow")], failed]
+        cells.add(found.start, src, dst, found.column("p50").tolist(), found.column("p99").tolist(), counts)
+        mesh.pop(start)
     return cells, width
 
 

@@ -229,7 +229,6 @@
     const right = Math.min(state.x + n * c, stage.width), bottom = Math.min(state.y + n * c, stage.height);
     g.save();
     g.beginPath(); g.rect(area.left, area.top, right - area.left, bottom - area.top); g.clip();
-    g.fillStyle = colours.shades[0]; g.fillRect(area.left, area.top, stage.width, stage.height);
     g.imageSmoothingEnabled = c * ratio < 1;
     g.imageSmoothingQuality = "high";
     g.drawImage(picture, state.x, state.y, n * c, n * c);
@@ -572,7 +571,7 @@
   addEventListener("keydown", e => {
     if (e.ctrlKey || e.altKey || e.metaKey || $("help").open || !KEYS[e.key]) return;
     const its = e.target;
-    if (its.matches("select") || its === $("time") && /Arrow|Home|End/.test(e.key) || its.matches("button") && /^( |Enter)$/.test(e.key)) return;
+    if (its.matches("select") || its === $("time") && /Arrow|Home|End/.test(e.key) || its.matches("button") && !$("help").contains(its) && /^( |Enter)$/.test(e.key)) return;
     if (its.parentElement === $("metric") && /Arrow/.test(e.key)) {
       const at = (state.metric + (/Right|Down/.test(e.key) ? 1 : 2)) % 3;
       metric(at); $("metric").children[at].focus(); e.preventDefault(); return;
