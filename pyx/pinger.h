@@ -206,7 +206,7 @@ typedef struct {
     unsigned n;                 /* to be sent */
     uint32_t id;                /* what the kernel calls the next datagram sent */
     uint32_t slot[WIRE_BATCH];
-    uint8_t head[WIRE_BATCH][WIRE_HEAD];
+    _Alignas(8) uint8_t head[WIRE_BATCH][WIRE_HEAD];
     struct iovec vec[WIRE_BATCH][2];
     struct mmsghdr out[WIRE_BATCH];
     uint32_t ids[WIRE_IDS];     /* slots of the last ones sent */
