@@ -14,6 +14,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("blackholes", "switches that eat packets of some pairs of servers for good"),
     ("drops", "the layer that drops packets at random, and flows to trace"),
     ("sla", "drop rate and latency with intervals, and alarms"),
+    ("verdict", "is it the network? for a service and a span, with the evidence"),
     ("simulate", "probes of a fleet whose network has faults, and the truth about them"),
     ("heatmap", "latency and drops between pods as a picture that has a name"),
 )

@@ -1,0 +1,208 @@
+"""confluo-pingmesh verdict and algo.verdict: faults of simulated networks, and of hosts, told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mesh_records import fault, stream
+from mesh_twin import SCHEMA, block, probe
+from running import run
+
+from confluo_tools.algo import verdict as algo
+from confluo_tools.algo.sla import make_rule
+from confluo_tools.cli import output
+
+MINUTE = 60_000_000_000
+RULES = [make_rule("drop", 1e-3), make_rule("p99", 5e6, limit=0)]
+# web: a server in each of three podsets' first pods, and a neighbour of the first; db: all of p006
+TOPOLOGY = """
+grid: {dcs: 1, podsets: 4, pods: 4, servers: 8}
+services: {web: [p001s01, p001s02, p005s03, p009s04], db: [p006]}
+"""
+
+
+def verdict(path: Path, *words: Any) -> dict[str, Any]:
+    """The first row, and the status."""
+    done = run("confluo-pingmesh", "verdict", path, *map(str, words), "-J")
+    assert done.returncode in (0, 1), done.stderr.decode()
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({(r["verdict"], r["why"], r["reach"], r["servers"]) for r in rows}) == 1
+    assert (rows[0]["verdict"] in ("network", "one_server")) == (done.returncode == 0)
+    told = {name: rows[0][name] or "" for name in ("why", "reach", "servers")}
+    return {**rows[0], **told, "rows": {(r["what"], r["metric"]): r for r in rows}}
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(TOPOLOGY)
+    return path
+
+
+@pytest.mark.parametrize("seed", [101, 102, 103])
+@pytest.mark.parametrize(("faults", "service", "expected"), [
+    ((), "web", ("not_network", "")),
+    ((fault("spine_drops", "dc1", 0.04),), "web", ("network", "other pods, too")),
+    ((fault("tor_drops", "p006", 0.02),), "db", ("network", "its servers only")),
+    ((fault("tor_drops", "p006", 0.004),), "web", ("not_network", "")),
+    ((fault("podset_failure", "ps01"),), "web", ("network", "other pods, too")),
+    ((fault("tor_drops", "p001", 0.03),), "web", ("network", "its pods")),
+    ((fault("host_slow", "p006"),), "db", ("hosts", "")),
+    ((fault("host_slow", "p006"),), "web", ("not_network", "")),
+    ((fault("server_down", "p005s03"),), "web", ("hosts", "")),
+    ((fault("blackhole1", "p006", 0.2),), "db", ("unreachable", "")),
+    ((fault("podset_down", "ps02"),), "db", ("hosts", "")),
+])  # fmt: skip
+def test_faults_are_told_apart(
+    tmp_path: Path, topology: Path, faults: Any, service: str, expected: tuple[str, str], seed: int
+) -> None:
+    path = stream(tmp_path / "p.arrows", *faults, seed=seed, span=20 * MINUTE)
+    found = verdict(path, "--service", service, "--topology", topology)
+    assert (found["verdict"], found["reach"]) == expected
+    down = {"server_down": "p005s03", "podset_down": ",".join(f"p006s0{i}" for i in range(1, 9))}
+    assert found["servers"] == (down.get(faults[0].kind, "") if faults else "")
+
+
+def test_the_time_before(tmp_path: Path, topology: Path) -> None:
+    start, length = 20 * MINUTE, 10 * MINUTE
+    bad = fault("spine_drops", "dc1", 0.05, start=start, length=length)
+    path = stream(tmp_path / "p.arrows", bad, span=40 * MINUTE)
+    ask = ["--service", "web", "--topology", topology, "--since", "2026-01-01T00:20", "--until", "2026-01-01T00:29"]
+    found = verdict(path, *ask)
+    assert found["verdict"] == "network"
+    assert (found["ts"][11:16], found["span"]) == ("00:20", length)
+    one = found["rows"][algo.SOURCE, "drop"]
+    assert one["value"] > 1e-3 > one["before"]
+    # the same before as in the span before that: counts are those of sla
+    [row] = [json.loads(line) for line in run(
+        "confluo-pingmesh", "sla", path, "--by", "all", "--since", "2026-01-01T00:10", "--until", "2026-01-01T00:19",
+        "-e", "src in (p001s01, p001s02, p005s03, p009s04)", "-J").stdout.splitlines()]  # fmt: skip
+    assert one["before"] == pytest.approx(row["dropped"] / row["ok"])
+    alone = verdict(path, *ask, "--before", "0s")
+    assert alone["rows"][algo.SOURCE, "drop"]["before"] is None
+    early = verdict(path, *ask[:4], "--since", "2026-01-01T00:00", "--until", "2026-01-01T00:19")
+    assert early["verdict"] == "not_network"
+
+
+def link(bad: str, servers: Sequence[str], n: int, every: int) -> list[dict[str, Any]]:
+    """Servers of two pods probe each other; every so many-th probe from and to ``bad`` is dropped."""
+    rows = []
+    for i in range(n):
+        for a in servers:
+            for b in servers:
+                if a != b:
+                    lost = bad in (a, b) and i % every == 0
+                    rows.append(probe(ts=i * 1000, src=a, dst=b, src_pod=a[:2], dst_pod=b[:2], rtt=0 if lost else 9999,
+                                      retries=int(lost)))  # fmt: skip
+    return rows
+
+
+def test_one_server(tmp_path: Path) -> None:
+    servers = ["p1a", "p1b", "p1c", "p1d", "p2a", "p2b", "p2c", "p2d"]
+    rows = link("p1b", servers, 1000, 10)
+    path = tmp_path / "p.arrows"
+    with output(SCHEMA, "stream", path=str(path)) as out:
+        for i in range(0, len(rows), 60000):
+            out.write(block(rows[i : i + 60000]))
+    found = verdict(path, "--servers", "p1a,p1b,p2a")
+    assert (found["verdict"], found["servers"]) == ("one_server", "p1b")
+    assert "without p1b there is nothing" in found["why"]
+    # of the others, it is not known that it is only one
+    assert verdict(path, "--servers", "p1a,p2a")["verdict"] == "network"
+
+
+def test_few_probes_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "p.arrows"
+    with output(SCHEMA, "stream", path=str(path)) as out:
+        out.write(block(link("x", ["p1a", "p1b", "p2a"], 60, 60)))
+    assert verdict(path, "--servers", "p1a")["verdict"] == "not_enough_probes"
+    assert verdict(path, "--servers", "nobody")["verdict"] == "no_probes"
+    assert verdict(path, "--servers", "p1a", "--since", "2020-01-01")["verdict"] == "no_probes"
+
+
+def test_what_people_see(tmp_path: Path, topology: Path) -> None:
+    path = stream(tmp_path / "p.arrows", fault("spine_drops", "dc1", 0.04), span=20 * MINUTE)
+    done = run("confluo-pingmesh", "verdict", path, "--service", "web", "--topology", topology, "-o", "table")
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == "web: It is the network: too many drops from its servers, too many drops to its servers."
+    assert lines[1] == "It reaches: other pods, too."
+    assert lines[3].split()[:3] == ["what", "metric", "now"]
+    assert done.stderr == b""
+
+
+class Group:
+    """A group as `algo.verdict` looks at it."""
+
+    def __init__(self, ok: int = 100_000, dropped: int = 0, failed: int = 0, above: int = 0, overflow: int = 0,
+                 p99: float = 1e6, seen99: float = 2e6) -> None:  # fmt: skip
+        self.ok, self.dropped, self.failed, self.probes, self.overflow = ok, dropped, failed, ok + failed, overflow
+        self.samples, self.p50, self.p99, self.p999, self.seen99 = ok, 1e5, p99 if ok else nan, 1e7, seen99
+        self.above: tuple[int, ...] = (above,)
+        self.host_share = 0.1
+
+
+def weigh(groups: Mapping[str, Group], before: Mapping[str, Group] | None = None, **more: Any) -> algo.Verdict:
+    each = {"a": (Group(), Group()), "b": (Group(), Group())} | more.pop("servers", {})
+    return algo.weigh(groups, before or {}, each, RULES, **more)
+
+
+def test_what_rises_below_the_limit() -> None:
+    found = weigh({algo.SOURCE: Group(dropped=60)}, {algo.SOURCE: Group(dropped=3)})
+    assert found.verdict == algo.NOT_NETWORK
+    assert "more than before: drop from its servers" in found.why
+    assert [e.state for e in found.evidence if e.metric == "drop"] == ["risen"]
+    same = weigh({algo.SOURCE: Group(dropped=60)}, {algo.SOURCE: Group(dropped=50)})
+    assert [e.state for e in same.evidence if e.metric == "drop"] == ["ok"]
+
+
+@pytest.mark.parametrize(("groups", "expected"), [
+    ({algo.SOURCE: Group(), algo.TARGET: Group()}, algo.NOT_NETWORK),
+    ({algo.SOURCE: Group(dropped=500), algo.TARGET: Group()}, algo.NETWORK),
+    ({algo.SOURCE: Group(), algo.TARGET: Group(above=5000, p99=9e6)}, algo.NETWORK),
+    ({algo.SOURCE: Group(), algo.TARGET: Group(failed=5000)}, algo.UNREACHABLE),
+    ({algo.SOURCE: Group(), algo.TARGET: Group(overflow=5000)}, algo.HOSTS),
+    ({algo.SOURCE: Group(seen99=9e6), algo.TARGET: Group()}, algo.HOSTS),
+    ({algo.SOURCE: Group(ok=60), algo.TARGET: Group()}, algo.NOT_ENOUGH),
+    ({algo.SOURCE: Group(), algo.TARGET: Group(), algo.REST: Group(dropped=5000)}, algo.NOT_NETWORK),
+])  # fmt: skip
+def test_what_it_is(groups: dict[str, Group], expected: str) -> None:
+    assert weigh(groups).verdict == expected
+
+
+def test_servers_that_answer_nobody() -> None:
+    dead = (None, Group(ok=0, failed=500))
+    found = weigh({algo.SOURCE: Group(), algo.TARGET: Group(failed=500)}, servers={"b": dead})
+    assert (found.verdict, found.servers) == (algo.HOSTS, ("b",))
+    assert found.why == "1 of 2 servers answer nobody: b"
+
+
+@pytest.mark.parametrize(("words", "what"), [
+    ([], "whose network?; --service NAME with --topology FILE, or --servers NAMES"),
+    (["--service", "web", "--servers", "a"], "whose network?"),
+    (["--service", "web"], "--service: needs --topology FILE"),
+    (["--servers", ","], "--servers: names no server"),
+    (["--servers", "a", "--rule", "failed > 1%"], "--rule: failures are looked at in any case"),
+    (["--servers", "a", "--before", "1h"], "--before: needs --since TIME"),
+    (["--servers", "a", "--since", "2026-01-02", "--until", "2026-01-01"], "--until 2026-01-01 is not after"),
+    (["--servers", "a", "--signature", "x"], "--signature: not 'x'"),
+    (["--servers", "a", "--at", "x.yaml"], "--at: the snapshot names the logs"),
+])  # fmt: skip
+def test_refusals(tmp_path: Path, words: list[str], what: str) -> None:
+    path = stream(tmp_path / "p.arrows", span=MINUTE)
+    done = run("confluo-pingmesh", "verdict", path, *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith(f"confluo-pingmesh verdict: {what}")
+
+
+def test_names_that_nobody_knows(tmp_path: Path, topology: Path) -> None:
+    path = stream(tmp_path / "p.arrows", span=MINUTE)
+    done = run("confluo-pingmesh", "verdict", path, "--topology", topology, "--service", "mail")
+    assert done.stderr.decode().endswith("fleet.yaml: no service 'mail'; there are web, db\n")
+    done = run("confluo-pingmesh", "verdict", path, "--topology", topology, "--servers", "p001s01,x")
+    assert done.stderr.decode().endswith("fleet.yaml: no server 'x'\n")
