@@ -23,6 +23,12 @@ def test_verbs_are_modules_with_manuals_and_examples() -> None:
         assert line
 
 
+def test_its_version_is_that_of_the_others() -> None:
+    ours, others = run("confluo-pingmesh", "--version"), run("confluo-query", "--version")
+    assert ours.stdout == others.stdout.replace(b"confluo-query", b"confluo-pingmesh")
+    assert ours.returncode == 0
+
+
 @pytest.mark.parametrize(("words", "status", "said"), [
     ([], 2, b"Usage: confluo-pingmesh VERB"),
     (["paln"], 2, b"confluo-pingmesh: no verb 'paln'; "),

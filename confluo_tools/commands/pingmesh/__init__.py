@@ -29,6 +29,7 @@ def _usage(words: list[str]) -> int:
     lines += [
         "",
         "  --help     This list; after a verb, its options.",
+        "  --version  The version of the program and of its format.",
         "",
         "Examples:",
         "  confluo-pingmesh plan topology.yaml -w pinglists/",
@@ -56,4 +57,9 @@ def main(argv: list[str] | None = None) -> int:
 
         status: int = import_module(f"confluo_tools.commands.pingmesh.{words[0]}").main(words[1:])
         return status
+    if words[:1] == ["--version"]:
+        from confluo_tools.cli.runner import version
+
+        print(version("confluo-pingmesh"))
+        return 0
     return _usage(words)
