@@ -13,6 +13,7 @@ from pathlib import Path
 
 import agent_lab as lab
 import pytest
+from running import run
 
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.pinglist import read_pinglist
@@ -176,7 +177,7 @@ def test_a_list_comes_as_it_was_written(folder: Path, pki: lab.Pki) -> None:
 
 
 def test_a_list_in_arrow_is_the_same(folder: Path, tmp_path: Path) -> None:
-    from running import run
+
 
     for form in ("yaml", "arrow"):
         done = run("confluo-pingmesh", "plan", Path(__file__).parent.parent / "examples/pingmesh/topology.yaml", "-o",
@@ -280,3 +281,17 @@ def test_places_to_ask(text: str, signed: bool, good: bool) -> None:
     else:
         with pytest.raises(UsageError, match="--controller"):
             check_place(text, signed=signed)
+
+
+@pytest.mark.parametrize("form", ["yaml", "arrow"])
+@pytest.mark.parametrize("algo", ["mesh", "ring:2"])
+def test_a_list_says_where_its_server_is(tmp_path: Path, form: str, algo: str) -> None:
+    """Also that of a server alone in its pod."""
+    (tmp_path / "t.yaml").write_text("dcs: {d: {s: {p1: {a: 10.0.0.1}, p2: {b: 10.0.0.2, c: 10.0.0.3}}}}\n")
+    done = run("confluo-pingmesh", "plan", tmp_path / "t.yaml", "--algo", algo, "-o", form, "-w", tmp_path / "l")
+    assert done.returncode == 0, done.stderr
+    for name, pod in (("a", "p1"), ("b", "p2"), ("c", "p2")):
+        found = fetch(Controller((str(tmp_path / "l"),)), name).pinglist
+        assert found is not None
+        assert found.place == (pod, "s", "d")
+        assert found == read_pinglist(str(tmp_path / "l" / f"{name}.{form}"))

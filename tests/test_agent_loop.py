@@ -55,7 +55,7 @@ class Rig:
         self.reply, self.log, self.said = reply, Log(), []
         self.asked: list[str] = []
         here = (ip_network("127.0.0.0/8"),)
-        known = Settings("a1", Controller(("nowhere",)), here, every=0.1, deadline=1.0, lab=True)
+        known = Settings("a1", Controller(("nowhere",)), here, every=0.1, deadline=1.0, lab=True, memory=1 << 40)
         self.agent = Agent(known._replace(**settings), None, self.log, tell=self.said.append)
         self.agent._ask = self._ask  # type: ignore[method-assign]
         self.agent._asker._ask = self._ask

@@ -47,12 +47,15 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Pinglist:
-    """``version``: of what it says, 64 bits; ``token``: what udp probes carry, 64 bits (0: none was agreed on)."""
+    """``version``: of what it says, 64 bits; ``token``: what udp probes carry, 64 bits (0: none was agreed on);
+    ``place``: pod, podset and data centre of the server itself.
+    """
 
     server: str
     version: int
     token: int = 0
     peers: tuple[Peer, ...] = ()
+    place: tuple[str, str, str] = ("", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,8 @@ class Plan:
 
     def pinglist(self, server: Server) -> Pinglist:
         peers = self.peers(server)
-        return Pinglist(server.name, version_of(server.name, self.token, peers), self.token, peers)
+        place = server.pod, server.podset, server.dc
+        return Pinglist(server.name, version_of(server.name, self.token, peers), self.token, peers, place)
 
 
 def partners(mine: int, theirs: int, i: int, unequal: str = "wrap") -> Sequence[int]:

@@ -19,7 +19,7 @@ from confluo_tools.algo.pinglists import (
 )
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.fleet import canonical
-from confluo_tools.formats.pingparts import FORMAT, from_arrow, to_arrow, yaml_head, yaml_line
+from confluo_tools.formats.pingparts import FORMAT, from_arrow, place_of, to_arrow, yaml_head, yaml_line
 from confluo_tools.formats.unzip import compression
 
 MAX_BYTES = 16 << 20  # of a list as it is pulled
@@ -55,12 +55,12 @@ def read_pinglist(source: str | bytes, *, lab: bool = False, where: str = "pingl
         raise FormatError("has the same peer twice", where=where)
     if found.version != version_of(found.server, found.token, its):
         raise FormatError("does not fit its version: it was cut or changed", where=where, hint="plan it again")
-    return Pinglist(found.server, found.version, found.token, its)
+    return Pinglist(found.server, found.version, found.token, its, found.place)
 
 
 def to_yaml(found: Pinglist) -> bytes:
     """One list as YAML, a peer a line."""
-    lines = yaml_head(found.server, found.version, found.token, len(found.peers))
+    lines = yaml_head(found.server, found.version, found.token, len(found.peers), found.place)
     return ("\n".join([*lines, *map(yaml_line, found.peers)]) + "\n").encode()
 
 
@@ -71,13 +71,16 @@ def _from_yaml(data: bytes, where: str) -> Pinglist:
         tree: Any = yaml.load(data.decode(), getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # scalars are text
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise FormatError(f"is no pinglist: {' '.join(str(e).split())[:100]}", where=where) from None
-    if not isinstance(tree, dict) or set(tree) != _HEAD or tree["pinglist"] != str(FORMAT):
+    if not isinstance(tree, dict) or set(tree) - {"place"} != _HEAD or tree["pinglist"] != str(FORMAT):
         raise FormatError("is no pinglist", where=where, hint=f"it has the keys {', '.join(sorted(_HEAD))}")
     server, version, token, rows = (tree[key] for key in ("server", "version", "token", "peers"))
     if not isinstance(rows, list) or len(rows) > MAX_PEERS:
         raise FormatError("peers are no list", where=where)
     peers = tuple(_peer(row, where) for row in rows)
-    return Pinglist(_name(server, where), _hex(version, where), _hex(token, where), peers)
+    place = tree.get("place", "")
+    if not isinstance(place, str):
+        raise FormatError("place is no text", where=where, hint="write pod/podset/dc")
+    return Pinglist(_name(server, where), _hex(version, where), _hex(token, where), peers, place_of(place, where))
 
 
 def _peer(row: Any, where: str) -> Peer:

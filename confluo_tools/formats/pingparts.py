@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools import units
-from confluo_tools.algo.fleet import Server
+from confluo_tools.algo.fleet import PLACE_BYTES, WORD, Server
 from confluo_tools.algo.pinglists import KINDS, LEVELS, Part, Peer, Pinglist, Plan, peer_hash, version_from
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta as meta
@@ -29,6 +29,7 @@ FIELDS = ("dst", "ip_version", "dst_ip", "dst_port", "kind", "level", "interval"
 ROOM = 256 << 20  # bytes of parts that are kept
 MOST_PLAIN = 64 << 20  # bytes of a list when it is not compressed
 _KEY = "pinglist:"
+_PLACE = 3 * PLACE_BYTES + 2
 
 
 @dataclass(slots=True)
@@ -111,10 +112,11 @@ class Lists:
     def document(self, server: Server) -> tuple[bytes, int]:
         """(a server's list as it is stored, its version)."""
         parts, version, count = self._of(server)
+        place = server.pod, server.podset, server.dc
         if self.form == "arrow":
-            head = self._zip.compress(_head(server.name, version, self.plan.token))
+            head = self._zip.compress(_head(server.name, version, self.plan.token, place))
             return b"".join([head, *(p.frame for p in parts), self._end]), version
-        lines = yaml_head(server.name, version, self.plan.token, count)
+        lines = yaml_head(server.name, version, self.plan.token, count, place)
         for p in parts:
             own = p.at.get(server.name)
             lines += p.lines if own is None else [line for i, line in enumerate(p.lines) if i not in own]
@@ -196,26 +198,33 @@ def to_arrow(found: Pinglist) -> bytes:
     from zstandard import ZstdCompressor
 
     body = batch(columns_of(found.peers), len(found.peers)) if found.peers else b""
-    return ZstdCompressor(level=3).compress(_head(found.server, found.version, found.token) + body + meta.EOS)
+    head = _head(found.server, found.version, found.token, found.place)
+    return ZstdCompressor(level=3).compress(head + body + meta.EOS)
 
 
-def _head(server: str, version: int, token: int) -> bytes:
+def _head(server: str, version: int, token: int, place: tuple[str, str, str]) -> bytes:
     # Messages take a while to be built, so there is one for each length of a name, and its words are put in.
-    data, name, first, second = _template(len(server))
+    data, name, first, second, third = _template(len(server))
     out = bytearray(data)
     out[name : name + len(server)] = server.encode()
     out[first : first + 16] = b"%016x" % version
     out[second : second + 16] = b"%016x" % token
+    out[third : third + _PLACE] = "/".join(place).encode().ljust(_PLACE)
     return bytes(out)
 
 
 @cache
-def _template(length: int) -> tuple[bytes, int, int, int]:
-    blanks = {"server": "\x01" * length, "version": "\x02" * 16, "token": "\x03" * 16}
-    words = {"format": str(FORMAT), **blanks}
-    data = meta.schema_message(_shape(), {"confluo:kind": "pinglist", **{_KEY + k: v for k, v in words.items()}})
-    places = [data.index(blank.encode()) for blank in blanks.values()]
-    return data, places[0], places[1], places[2]
+def _template(length: int) -> tuple[bytes, int, int, int, int]:
+    sizes = {"server": length, "version": 16, "token": 16, "place": _PLACE}
+
+    def message(other: str) -> bytes:
+        words = {"format": str(FORMAT), **{k: ("y" if k == other else "x") * n for k, n in sizes.items()}}
+        return meta.schema_message(_shape(), {"confluo:kind": "pinglist", **{_KEY + k: v for k, v in words.items()}})
+
+    data = message("")
+    # A word stands where the message changes with it: short ones could stand anywhere.
+    places = [next(i for i, (a, b) in enumerate(zip(data, message(k), strict=True)) if a != b) for k in sizes]
+    return data, places[0], places[1], places[2], places[3]
 
 
 def from_arrow(data: bytes, where: str) -> Pinglist:
@@ -230,13 +239,14 @@ def from_arrow(data: bytes, where: str) -> Pinglist:
     with StreamReader(stream, warn=refuse) as reader:
         if reader.schema.kind != "pinglist" or reader.schema.layout.names != _shape().layout.names:
             raise FormatError("is no pinglist", where=where)
-        words = {key: reader.metadata.get(_KEY + key, "") for key in ("format", "server", "version", "token")}
+        words = {key: reader.metadata.get(_KEY + key, "") for key in ("format", "server", "version", "token", "place")}
         if words["format"] != str(FORMAT):
             raise FormatError(f"is a pinglist of format '{words['format'][:10]}'", where=where)
         peers: list[Peer] = []
         for block in reader.blocks():
             peers += _peers(block, where)
-    return Pinglist(words["server"], _hex(words["version"], where), _hex(words["token"], where), tuple(peers))
+    return Pinglist(words["server"], _hex(words["version"], where), _hex(words["token"], where), tuple(peers),
+                    place_of(words["place"].rstrip(" "), where))  # fmt: skip
 
 
 def _peers(block: Block, where: str) -> Iterator[Peer]:
@@ -285,10 +295,19 @@ def _plain(data: bytes, where: str) -> Any:
     return Bytes()
 
 
-def yaml_head(server: str, version: int, token: int, peers: int) -> list[str]:
+def yaml_head(server: str, version: int, token: int, peers: int, place: tuple[str, str, str]) -> list[str]:
     """The lines before the peers."""
-    return [f"pinglist: {FORMAT}", f"server: {server}", f"version: {version:016x}", f"token: {token:016x}",
+    where = [f"place: {'/'.join(place)}"] if any(place) else []
+    return [f"pinglist: {FORMAT}", f"server: {server}", *where, f"version: {version:016x}", f"token: {token:016x}",
             "peers:" if peers else "peers: []"]  # fmt: skip
+
+
+def place_of(text: str, where: str) -> tuple[str, str, str]:
+    """Of ``pod/podset/dc``, or of nothing.  Raises FormatError."""
+    words = text.split("/") if text else ["", "", ""]
+    if len(words) != 3 or any(w and (not WORD.fullmatch(w) or len(w) > PLACE_BYTES) for w in words):
+        raise FormatError(f"'{text[:60]}' is no place", where=where, hint="write pod/podset/dc")
+    return words[0], words[1], words[2]
 
 
 def yaml_line(p: Peer) -> str:

@@ -130,8 +130,8 @@ def _errand(told: Mapping[str, Any], data: bytes, deadline: float) -> tuple[Repl
 def _unpacked(rest: Any) -> Pinglist:
     from confluo_tools.formats.pinglist import Peer, Pinglist
 
-    server, version, token, peers = rest
-    return Pinglist(server, version, token, tuple(Peer(*p) for p in peers))
+    server, version, token, peers, (pod, podset, dc) = rest
+    return Pinglist(server, version, token, tuple(Peer(*p) for p in peers), (pod, podset, dc))
 
 
 # -- the child -------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def _checked(
         return "empty", f"{place} has a list without peers", "", None
     fields = type(found.peers[0]).__dataclass_fields__
     peers = [[getattr(p, f) for f in fields] for p in found.peers]
-    return "list", "", etag, [found.server, found.version, found.token, peers]
+    return "list", "", etag, [found.server, found.version, found.token, peers, found.place]
 
 
 def verify(body: bytes, signature: bytes, trust: str) -> None:

@@ -250,9 +250,8 @@ class Agent:
         """Where this server is: as told, else as the list has it, else as those of its own pod are."""
         if any(self.settings.place):
             return self.settings.place
-        own = tuple(getattr(found, key, "") for key in ("pod", "podset", "dc"))
-        if any(own):
-            return own[0], own[1], own[2]
+        if any(found.place):
+            return found.place
         for p in found.peers:
             if p.level == "pod":
                 return p.pod, p.podset, p.dc
