@@ -16,7 +16,7 @@ import pytest
 from heatmap_lab import SERVERS, START, WINDOW, Matrix, appendix, probes, write
 from hypothesis import given
 from hypothesis import strategies as st
-from running import run
+from running import environment, run, shell
 
 from confluo_tools.algo.heatmap import CLASS, COUNTS, SHADE_ABSENT, UNIT, Limits, Map, Sheet, group
 from confluo_tools.formats import heatmap_cells, heatmap_colours, heatmap_svg, heatmap_text
@@ -399,3 +399,32 @@ def test_through_a_pipe(canonical: Path) -> None:
     assert heatmap("-", "--patterns", "-T", stdin=data) == heatmap(canonical, "--patterns", "-T")
     page = heatmap("-", "-o", "html", stdin=data)
     assert "The records came through a pipe" in page
+
+
+def test_names_cannot_speak_to_a_terminal(tmp_path: Path) -> None:
+    rows = probes([FLAT], podset=1)
+    for row in rows:
+        for name in ("src_pod", "dst_pod", "src_podset", "dst_podset", "src_dc", "dst_dc"):
+            row[name] = "\x1b[2J\x07" + row[name]
+    path = write(tmp_path / "p.arrows", rows)
+    for kind in ("table", "svg"):
+        text = heatmap(path, "-o", kind)
+        assert not {c for c in text if not c.isprintable()} - {"\n"}
+        assert "[2J" in text
+    ElementTree.fromstring(heatmap(path, "-o", "svg"))
+
+
+def test_png_without_its_renderer(flat: Path, tmp_path: Path) -> None:
+    (tmp_path / "resvg_py.py").write_text("raise ImportError('not here')\n")
+    done = run("confluo-pingmesh", "heatmap", flat, "-w", tmp_path / "m.png",
+               env=environment(PYTHONPATH=str(tmp_path)))  # fmt: skip
+    assert done.returncode == 2
+    assert b"PNG needs the package resvg-py; pip install 'confluo-tools[pingmesh]', or -o svg" in done.stderr
+    assert not (tmp_path / "m.png").exists()
+
+
+@pytest.mark.parametrize("kind", ["svg", "html", "table", "tsv"])
+def test_a_full_disk_is_no_success(kind: str, flat: Path) -> None:
+    done = shell('confluo-pingmesh heatmap "$1" -o "$2" >/dev/full', flat, kind)
+    assert done.returncode == 2
+    assert b"No space left on device" in done.stderr

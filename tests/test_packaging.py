@@ -73,6 +73,7 @@ def test_the_archive_holds_every_source(sdist: Path) -> None:
     wanted = {str(p.relative_to(ROOT)) for folder, pattern in (
         ("pyx", "*"), ("confluo_tools", "**/*.py"), ("confluo_tools", "**/*.pxd"), ("confluo_tools", "**/*.pyi"),
         ("confluo_tools", "**/*.yaml"), ("man", "*/*.[1-8]"), ("docs", "*.md"), ("examples", "**/*.md"),
+        ("confluo_tools/formats/heatmap_page", "*"),
     ) for p in (ROOT / folder).glob(pattern) if p.is_file()}
     wanted |= {"README.md", "DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "setup.py"}
     assert sorted(wanted - names) == []
@@ -90,6 +91,8 @@ def test_the_wheel_holds_what_runs_and_no_more(wheel: Path) -> None:
         assert any(name.endswith(f"share/man/{page.parent.name}/{page.name}") for name in names), page
     for schema in (ROOT / "confluo_tools" / "schema").glob("*.yaml"):
         assert f"confluo_tools/schema/{schema.name}" in names
+    for part in (ROOT / "confluo_tools" / "formats" / "heatmap_page").iterdir():
+        assert f"confluo_tools/formats/heatmap_page/{part.name}" in names
     assert "confluo_tools/py.typed" in names
 
 

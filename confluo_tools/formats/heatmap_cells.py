@@ -96,8 +96,7 @@ class Cells:
         none), `algo.heatmap.COUNTS`.
         """
         dcs = [unit[0] for unit in self.units]
-        columns = (src, dst, *[[min(round(ns / UNIT) or 1, MOST) if ns > 0 else 0 for ns in its] for its in (p50, p99)],
-                   *counts)  # fmt: skip
+        columns = (src, dst, *[[round(ns / UNIT) or 1 if ns > 0 else 0 for ns in its] for its in (p50, p99)], *counts)
         if len(set(dcs)) > 1 or -1 in src or -1 in dst:
             rows = []
             for i, (a, b) in enumerate(zip(src, dst, strict=True)):
@@ -177,10 +176,12 @@ def read_cells(reader: Reader, cells: Cells) -> int:
     memo: dict[tuple[bytes, ...], int] = {}
 
     def units(block: Block, end: str) -> list[int]:
-        parts = []
+        parts: list[Iterable[bytes]] = []
         for name, size in (("_dc", 16), ("_podset", 16), ("", 32)):
-            raw = bytes(block.buffer(at[end + name]))
-            parts.append([raw[i : i + size] for i in range(0, size * block.rows, size)])
+            raw = bytes(block.buffer(at[end + name]))[: size * block.rows]
+            same = raw == raw[:size] * block.rows  # there are few data centres
+            parts.append([raw[:size]] * block.rows if same else
+                         [raw[i : i + size] for i in range(0, len(raw), size)])  # fmt: skip
         found = []
         for key in zip(*parts, strict=True):
             number = memo.get(key)

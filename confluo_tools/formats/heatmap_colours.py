@@ -50,6 +50,11 @@ NAMES = ("paper", "safe")
 THEMES = ("light", "dark")
 
 
+def clean(text: str) -> str:
+    """Without what terminals obey and XML forbids: names are other people's."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
 def latency(units: int) -> str:
     """A latency of so many `UNIT`: ``1.57 ms``, ``216 us``, ``1.02 s``; three digits are what is known of it."""
     us = units * UNIT / 1000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain, others
 from confluo_tools.algo.patterns import LETTERS, MIXED
 from confluo_tools.errors import ConfluoError
-from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, Palette, latency, ranges, rate
+from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, Palette, clean, latency, ranges, rate
 
 if TYPE_CHECKING:
     from confluo_tools.algo.heatmap import Map, Sheet
@@ -62,8 +62,7 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
         out.append(_image(shades, n, colours, left, top, side))
     out += _grid(chart, left, top, size, side, colours)
     out += _legend(chart, metric, shades, pattern, colours, left + max(side, 300) + 28, top)
-    out.append("</svg>\n")
-    return "\n".join(out)
+    return "\n".join([*map(clean, out), "</svg>\n"])
 
 
 def _badge(pattern: Pattern, colours: Palette, right: float) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.algo.heatmap import CLASS, explain, others
 from confluo_tools.algo.patterns import ABSENT, GREEN, NONE, RED, YELLOW
-from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, ranges
+from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, clean, ranges
 
 if TYPE_CHECKING:
     from confluo_tools.algo.heatmap import Map, Sheet
@@ -46,15 +46,15 @@ def text_map(
     out = StringIO()
     console = Console(file=out, width=max(width, 20), force_terminal=color, color_system="truecolor" if color else None,
                       highlight=False, markup=False, emoji=False, no_color=not color)  # fmt: skip
-    console.print(Text(f"{METRIC_NAMES[metric]}{' · ' + chart.dc if chart.dc else ''} · {when}", Style(bold=True)),
-                  no_wrap=True, overflow="ignore", crop=False)  # fmt: skip
-    console.print(Text.assemble((pattern.text, Style(bold=True)), ". ", explain(pattern, metric, chart.limits)))
+    title = " · ".join(filter(None, [METRIC_NAMES[metric], clean(chart.dc), when]))
+    console.print(Text(title, Style(bold=True)), no_wrap=True, overflow="ignore", crop=False)
+    console.print(Text.assemble((clean(pattern.text), Style(bold=True)), ". ", explain(pattern, metric, chart.limits)))
     for other, its in others(chart, sheet, metric):
-        console.print(Text(f"{METRIC_NAMES[other]}: {its} (--metric {other})", Style(bold=True)))
+        console.print(Text(f"{METRIC_NAMES[other]}: {clean(its)} (--metric {other})", Style(bold=True)))
     console.print()
     console.print(Text(" " * (head + 2) + _columns(chart, parts)), no_wrap=True, overflow="ignore", crop=False)
     for name, first, after in parts:
-        line = Text(f"{name:>{head}.{head}}  ")
+        line = Text(f"{clean(name):>{head}.{head}}  ")
         for _, left, right in parts:
             line.append(*cell(_colour(rows[first:after], left, right)))
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
@@ -99,4 +99,4 @@ def _columns(chart: Map, parts: list[tuple[str, int, int]]) -> str:
             continue
         room = 2 * len(places) - 1
         line = line.ljust(2 * places[0]) + (name if len(name) <= room else name[: max(room - 1, 0)] + "~" * (room > 0))
-    return line
+    return clean(line)
