@@ -88,6 +88,7 @@ def test_words_are_taken_as_they_are_written() -> None:
     ("dcs: {a: {b: {c: {d: 10.0.0.300}}}}", "server 'd' has no address"),
     ("dcs: {a: {b: {c: {d: 224.0.0.1}}}}", "server 'd' has no address"),
     ("dcs: {a: {b: {c: {d: 'ff02::1'}}}}", "server 'd' has no address"),
+    ("dcs: {a: {b: {c: {d: 'fe80::1'}}}}", "server 'd' has no address"),
     ("dcs: {a: {b: {c: {d: 0.0.0.0}}}}", "server 'd' has no address"),
     ("dcs: {a: {b: {c: {d: '10.0.0.1:0'}}}}", "server 'd' has no address"),
     ("dcs: {a: {b: {c: {d: {address: 10.0.0.1, port: 70000}}}}}", "port of server 'd' is no number from 1 to 65535"),
@@ -136,7 +137,7 @@ def test_addresses_as_another_program_writes_them(address: ipaddress.IPv4Address
     mapped = getattr(address, "ipv4_mapped", None)
     bare = mapped or address
     bad = bare.is_multicast or bare.is_unspecified or (bare.version == 4 and int(bare) < 1 << 24)
-    bad = bad or (bare.version == 4 and int(bare) >= 224 << 24)
+    bad = bad or (bare.version == 4 and int(bare) >= 224 << 24) or (bare.version == 6 and bare.is_link_local)
     assert canonical(str(address)) == (None if bad else str(bare))
 
 

@@ -75,6 +75,14 @@ def test_pairs_are_the_lists_as_records(tmp_path: Path) -> None:
     assert said == sorted((x.server.encode(), p.name.encode(), p.port, x.version) for x in its for p in x.peers)
 
 
+def test_a_topology_from_a_pipe() -> None:
+    done = run(*PLAN, "-", "-T", stdin=EXAMPLE.read_bytes())
+    assert done.stdout == planned(EXAMPLE, "-T").stdout
+    done = run(*PLAN, "-", "-T", stdin=b"x")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"confluo-pingmesh plan: standard input: is no topology; ")
+
+
 def test_an_arrow_list_is_one_for_others_too(tmp_path: Path) -> None:
     planned(EXAMPLE, "-o", "arrow", "-w", tmp_path / "p")
     data = (tmp_path / "p" / "web08.arrow").read_bytes()

@@ -19,8 +19,8 @@ __all__ = ["Fleet", "Server", "address_port", "canonical", "read_fleet"]
 
 
 def read_fleet(path: str) -> Fleet:
-    """The fleet that a file describes.  Raises FormatError, with the line where that is known."""
-    return parse_fleet(read_whole(path, MAX_BYTES, "topology"), path)
+    """The fleet that a file describes; - is standard input.  Raises FormatError, with the line where that is known."""
+    return parse_fleet(read_whole(path, MAX_BYTES, "topology"), "standard input" if path == "-" else path)
 
 
 def parse_fleet(data: bytes, path: str) -> Fleet:
@@ -101,6 +101,8 @@ def canonical(text: str) -> str | None:
         return units.format_ip4(four) if 1 << 24 <= four < 224 << 24 else None
     six = units.try_ip6(text)
     if six is None or six[0] == 255 or six == bytes(16):
+        return None
+    if six[0] == 0xFE and six[1] & 0xC0 == 0x80:  # of a link: it says nothing without an interface
         return None
     if six[:12] == bytes(10) + b"\xff\xff":
         return canonical(units.format_ip4(int.from_bytes(six[12:], "big")))

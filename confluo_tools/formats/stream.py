@@ -190,9 +190,9 @@ def open_bytes(path: str) -> ByteStream:
 
 
 def read_whole(path: str, most: int, what: str) -> bytes:
-    """A small file.  Raises FormatError; larger than ``most`` bytes, it is "no ``what``"."""
+    """A small file; - is standard input.  Raises FormatError; larger than ``most`` bytes, it is "no ``what``"."""
     try:
-        with open(path, "rb") as f:
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as f:
             data = f.read(most + 1)
     except OSError as e:
         raise FormatError(e.strerror or str(e), where=path) from None

@@ -39,7 +39,9 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 
 @app.command()
 def plan(
-    topology: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="The servers: YAML.", show_default=False)],
+    topology: Annotated[
+        str, typer.Argument(metavar="TOPOLOGY", help="The servers: YAML; - for stdin.", show_default=False)
+    ],
     algo: Annotated[
         str, _option("--algo", metavar="GRAPH", help="mesh, ring:N (the next N of a ring) or full (mesh).")
     ] = "mesh",
