@@ -31,8 +31,9 @@ from confluo_tools.core.block import Block  # noqa: E402
 from confluo_tools.schema import builtin  # noqa: E402
 
 ROWS = 65536
-NAMES = ["ts", "kind", "level", "outcome", "notes", "retries", "hint", "rtt", "elapsed", "src", "src_podset", "dst_podset"]
-SCHEMA = builtin("probe").project(NAMES)
+SCHEMA = builtin("probe").project(
+    ["ts", "kind", "level", "outcome", "notes", "retries", "hint", "rtt", "elapsed", "src", "src_podset", "dst_podset"]
+)
 PODSETS, PODS, SERVERS = 20, 50, 40  # 40,000 servers
 SPAN = 600_000_000_000
 START = 1_767_225_600_000_000_000
@@ -56,8 +57,9 @@ def blocks(n: int, r: random.Random) -> list[list[object]]:
         places = [r.randrange(PODSETS) for _ in range(ROWS)]
         names = [f"p{r.randrange(PODS):03d}s{r.randrange(SERVERS):02d}-{place:02d}" for place in places]
         out.append([
-            None, bytes([1]) * ROWS, bytes([2]) * ROWS, bytes([1]) * ROWS, None, bytes(0 if v else 1 for v in rtt), None,
-            array("q", rtt), array("q", [v + int(r.lognormvariate(11, 0.7)) if v else 1_010_000_000 for v in rtt]),
+            None, bytes([1]) * ROWS, bytes([2]) * ROWS, bytes([1]) * ROWS, None, bytes(0 if v else 1 for v in rtt),
+            None, array("q", rtt),
+            array("q", [v + int(r.lognormvariate(11, 0.7)) if v else 1_010_000_000 for v in rtt]),
             b"".join(name.encode().ljust(32, b"\0") for name in names),
             b"".join(f"dc1-ps{place:02d}".encode().ljust(16, b"\0") for place in places),
             b"".join(f"dc1-ps{r.randrange(PODSETS):02d}".encode().ljust(16, b"\0") for _ in range(ROWS)),
@@ -107,9 +109,10 @@ def main() -> None:
         log = Path(folder) / "probes.ml"
         make(log, records)
         for name in options.only:
-            words = [str(ROOT / "bin" / w) if i == 0 else w.replace("LOG", str(log)) for i, w in enumerate(QUESTIONS[name])]
-            took, groups, memory = measured(words, options.times)
-            print(f"{name}\t{records}\t{groups}\t{took:.2f}\t{1e9 * took / records:.1f}\t{memory / 1024:.0f}", flush=True)
+            program, *words = [w.replace("LOG", str(log)) for w in QUESTIONS[name]]
+            took, groups, memory = measured([str(ROOT / "bin" / program), *words], options.times)
+            values = (f"{took:.2f}", f"{1e9 * took / records:.1f}", f"{memory / 1024:.0f}")
+            print(name, records, groups, *values, sep="\t", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import duckdb
 import pytest
 from mesh_records import Simulated, fault
 from mesh_twin import SCHEMA, block, probe, quantile, twin
+from remote_lab import env
 from running import BIN, environment, run
 
 from confluo_tools import store
@@ -215,6 +216,27 @@ def test_ranges_expressions_and_several_inputs(tmp_path: Path) -> None:
     some = sla(log, "--by", "all", "-e", "src == s1", "--since", "@60", "--until", "@240")
     expected = twin([r for r in rows if r["src"] == "s1" and r["level"] != 3 and 60 <= r["ts"] / 1e9 < 240], ())
     assert some[0]["ok"] == expected[0, ()]["ok"]
+
+
+def test_logs_on_other_hosts(tmp_path: Path) -> None:
+    rows = rows_of(6)
+    late = [probe(ts=i, src="x", dst="h", rtt=0, retries=1, elapsed=10**9) for i in range(5)]
+    rows += [*late, {"ts": 10**9, "kind": 16, "elapsed": 10**9, "overflows": 3, "src": "h"}]
+    for name, some in (("all", rows), ("a", rows[::2]), ("b", rows[1::2])):
+        with store.create(str(tmp_path / f"{name}.ml"), SCHEMA) as log, log.writer() as writer:
+            writer.append(block(some))
+    words = ["--by", "server", "-e", "src != s0", "--until", "@1500", "-J"]
+    here = run("confluo-pingmesh", "sla", tmp_path / "all.ml", *words)
+    there = run("confluo-pingmesh", "sla", f"sw1:{tmp_path}/a.ml", f"sw2:{tmp_path}/b.ml", *words, env=env(tmp_path))
+    assert there.stdout == here.stdout
+    assert (there.returncode, there.stderr) == (0, b"")
+    [row] = [json.loads(line) for line in here.stdout.splitlines() if b'"x"' in line]
+    assert (row["dropped"], row["overflow"]) == (2, 3)
+    ask = ["--servers", "s1,x", "-J"]
+    here = run("confluo-pingmesh", "verdict", tmp_path / "all.ml", *ask)
+    there = run("confluo-pingmesh", "verdict", f"sw1:{tmp_path}/a.ml", f"sw2:{tmp_path}/b.ml", *ask, env=env(tmp_path))
+    assert there.stdout == here.stdout
+    assert b"not_enough_probes" in here.stdout
 
 
 def test_windows_are_told_when_they_are_over(tmp_path: Path) -> None:

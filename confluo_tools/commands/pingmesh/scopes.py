@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from confluo_tools.algo.sla import Rule
     from confluo_tools.core.block import Block
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
     from confluo_tools.store.mesh import Key, Mesh
 
@@ -243,6 +244,13 @@ class Follower:
             self.idle()
             time.sleep(0.1)
         self.finish()
+
+
+def wish(where: str, since: int | None, until: int | None) -> Wish:
+    """What logs on other hosts are asked for: probes, and what hosts told."""
+    from confluo_tools.remote.wish import Wish
+
+    return Wish(f"({where}) or kind == host" if where.strip() else "", since, until)
 
 
 def one_log(inputs: Sequence[str]) -> bool:

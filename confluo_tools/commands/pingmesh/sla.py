@@ -173,7 +173,7 @@ def sla(
         shown = [*(["ts"] if length else []), *scope.names, *SHOWN]
     asked = Asked(scope, length, where or "", span, scopes.limits_of(rules), signature)
     with ExitStack() as stack:
-        source = stack.enter_context(Source(inputs or [], input_format, follow, at, partial))
+        source = stack.enter_context(Source(inputs or [], input_format, follow, at, partial, asked))
         out = stack.enter_context(cli.output(
             schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
             header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
@@ -204,7 +204,7 @@ class Source:
     """The probes: of any input, or of a log as it grows."""
 
     def __init__(
-        self, inputs: Sequence[str], input_format: str | None, follow: bool, at: str | None, partial: bool
+        self, inputs: Sequence[str], input_format: str | None, follow: bool, at: str | None, partial: bool, asked: Asked
     ) -> None:
         from confluo_tools.commands.pingmesh import scopes
         from confluo_tools.schema import builtin
@@ -220,8 +220,9 @@ class Source:
             self.schema, self.name = self.log.schema, inputs[0]
         else:
             reader = self.reader = cli.open_records(
-                inputs, input_format=input_format, schema=builtin("probe"), at=at, partial=partial
-            )
+                inputs, input_format=input_format, schema=builtin("probe"), at=at, partial=partial,
+                wish=scopes.wish(asked.where, *asked.span),
+            )  # fmt: skip
             self.schema, self.name, self.metadata = reader.schema, reader.name, reader.metadata
         try:
             scopes.check_kind(self.schema, self.name)

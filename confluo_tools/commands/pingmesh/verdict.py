@@ -123,11 +123,12 @@ def verdict(
     if shown is None and fmt == "table" and not wide:
         shown = list(SHOWN)
     with cli.open_records(
-        inputs or [], input_format=input_format, schema=builtin("probe"), at=at, partial=partial
+        inputs or [], input_format=input_format, schema=builtin("probe"), at=at, partial=partial,
+        wish=scopes.wish(no_wan(where), earlier[0] if earlier is not None else span[0], span[1]),
     ) as reader:
         scopes.check_kind(reader.schema, reader.name)
         work = Work(reader, who, pods, rules, signature)
-        work.read(where or "", span, earlier)
+        work.read(where, span, earlier)
         found = work.verdict()
         if fmt == "table" and output is None and shown == list(SHOWN):
             print(cli.printable(f"{name}: {SENTENCES[found.verdict]}: {found.why}."))
@@ -141,6 +142,11 @@ def verdict(
         if stats:
             cli.note(f"{work.now.probes} probes, {work.then.probes if work.then is not None else 0} before")
     return cli.OK if found.verdict in ("network", "one_server") else cli.NOTHING
+
+
+def no_wan(where: str | None) -> str:
+    """Without probes between data centres, whose round trips are long by nature."""
+    return f"({where}) and not level == wan" if where and where.strip() else "not level == wan"
 
 
 def spans(
@@ -220,12 +226,11 @@ class Work:
             signature=signature,
         )  # fmt: skip
 
-    def read(self, where: str, span: tuple[int | None, int | None], earlier: tuple[int, int] | None) -> None:
+    def read(self, where: str | None, span: tuple[int | None, int | None], earlier: tuple[int, int] | None) -> None:
         """All probes, in one pass."""
         from confluo_tools.store import mesh as tally
 
-        text = f"({where}) and not level == wan" if where.strip() else "not level == wan"
-        expr = tally.chosen(self.reader.schema, text, self.reader.filters)
+        expr = tally.chosen(self.reader.schema, no_wan(where), self.reader.filters)
         meshes = [(expr.within(*span).program, self.now)]
         if earlier is not None:
             self.then = self._mesh()
