@@ -53,6 +53,25 @@ class Case:
     drops: Answers = field(default_factory=set)
     holes: Answers = field(default_factory=set)
     sla: Answers = field(default_factory=set)
+    verdict: Answers = field(default_factory=lambda: {("not_network",)})
+    service: tuple[str, ...] = ("p001", "p013")  # pods that have the first five servers of one
+
+    @property
+    def servers(self) -> str:
+        """Those of the service, but for what is off."""
+        off = {fault.partition(":")[2].partition(",")[0] for fault in self.faults}
+        return ",".join(s for pod in self.service for i in range(1, 6) if (s := f"{pod}s{i:02d}") not in off)
+
+
+NETWORK: Answers = {("network",)}
+HOSTS: Answers = {("hosts",)}
+UNREACHABLE: Answers = {("unreachable",)}
+
+
+def two_pods(place: str) -> tuple[str, str]:
+    """Of a podset; or a pod, and one of another podset."""
+    at = PODSETS.index(place) * 6 if place in PODSETS else PODS.index(place)
+    return PODS[at], PODS[at + 1 if place in PODSETS else (at + 6) % 24]
 
 
 def podset_of(pod: str) -> str:
@@ -71,95 +90,103 @@ def apart(metric: str) -> Answers:
 def podset_down(r: Random) -> Case:
     podset = r.choice(PODSETS)
     down = {("podset down", podset)}
-    return Case([f"podset_down:{podset}"], p99=down, drop=down)
+    return Case([f"podset_down:{podset}"], p99=down, drop=down, verdict=HOSTS, service=two_pods(podset))
 
 
 def podset_failure(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"podset_failure:{podset}"], p99={("podset failure", podset)}, sla=crossing(podset))
+    return Case([f"podset_failure:{podset}"], p99={("podset failure", podset)}, sla=crossing(podset), verdict=NETWORK,
+                service=two_pods(podset))  # fmt: skip
 
 
 def congested_podset(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"congestion:{podset}"], p99={("podset failure", podset)}, drop=None, sla=crossing(podset))
+    return Case([f"congestion:{podset}"], p99={("podset failure", podset)}, drop=None, sla=crossing(podset),
+                verdict=NETWORK, service=two_pods(podset))  # fmt: skip
 
 
 def congested_spine(r: Random) -> Case:
-    return Case(["congestion:dc1"], p99={("spine failure",)}, drop=None, sla=apart("p99"))
+    return Case(["congestion:dc1"], p99={("spine failure",)}, drop=None, sla=apart("p99"), verdict=NETWORK)
 
 
 def down_and_slow(r: Random) -> Case:
     a, b = r.sample(PODSETS, 2)
     both = {("podset down", a), ("podset failure", b)}
     slow = {("p99", x, y) for _, x, y in crossing(b) if a not in (x, y)}
-    return Case([f"podset_down:{a}", f"podset_failure:{b}"], p99=both, drop={("podset down", a)}, sla=slow)
+    return Case([f"podset_down:{a}", f"podset_failure:{b}"], p99=both, drop={("podset down", a)}, sla=slow,
+                verdict=NETWORK, service=two_pods(b))  # fmt: skip
 
 
 def spine_drops(r: Random) -> Case:
     return Case([f"spine_drops:dc1/{r.randint(1, 8)}"], drop={("spine failure",)}, drops={("spine", "dc1")},
-                sla=apart("drop"))  # fmt: skip
+                sla=apart("drop"), verdict=NETWORK)  # fmt: skip
 
 
 def leaf_drops(r: Random) -> Case:
     podset = r.choice(PODSETS)
     pairs = {("drop", a, b) for _, a, b in crossing(podset)}
     return Case([f"leaf_drops:{podset}/{r.randint(1, 4)}"], drop={("podset failure", podset)},
-                drops={("leaf", podset)}, sla=pairs)  # fmt: skip
+                drops={("leaf", podset)}, sla=pairs, verdict=NETWORK, service=two_pods(podset))  # fmt: skip
 
 
 def tor_drops(r: Random) -> Case:
     pod = r.choice(PODS)
     pairs = {("drop", a, b) for _, a, b in crossing(podset_of(pod))}  # a pod in six: 0.3 % of their probes
-    return Case([f"tor_drops:{pod}"], drop=OTHER, drops={("tor", pod)}, sla=pairs)
+    return Case([f"tor_drops:{pod}"], drop=OTHER, drops={("tor", pod)}, sla=pairs, verdict=NETWORK,
+                service=two_pods(pod))  # fmt: skip
 
 
 def tor_and_spine(r: Random) -> Case:
     pod = r.choice(PODS)
     return Case([f"tor_drops:{pod}", f"spine_drops:dc1/{r.randint(1, 8)}"], drop=OTHER,
                 drops={("tor", pod), ("spine", "dc1")}, sla=apart("drop") | {("drop", podset_of(pod), podset_of(pod))},
-                )  # fmt: skip
+                verdict=NETWORK, service=two_pods(pod))  # fmt: skip
 
 
 def hole(kind: str) -> Callable[[Random], Case]:
     def case(r: Random) -> Case:
         pod = r.choice(PODS)
-        return Case([f"{kind}:{pod}"], holes={("tor", pod)})
+        return Case([f"{kind}:{pod}"], holes={("tor", pod)}, verdict=UNREACHABLE, service=two_pods(pod))
 
     return case
 
 
 def two_holes(r: Random) -> Case:
     a, b = r.sample(PODS, 2)
-    return Case([f"blackhole1:{a}", f"blackhole2:{b}"], holes={("tor", a), ("tor", b)})
+    return Case([f"blackhole1:{a}", f"blackhole2:{b}"], holes={("tor", a), ("tor", b)},
+                verdict=UNREACHABLE, service=two_pods(b))  # fmt: skip
 
 
 def hole_leaf(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"blackhole1:{podset}"], holes={("leaf", podset)})
+    return Case([f"blackhole1:{podset}"], holes={("leaf", podset)}, verdict=UNREACHABLE, service=two_pods(podset))
 
 
 def hole_spine(r: Random) -> Case:
-    return Case(["blackhole2:dc1"], holes={("spine", "dc1")})
+    return Case(["blackhole2:dc1"], holes={("spine", "dc1")}, verdict=UNREACHABLE)
 
 
 def hole_one_leaf(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"blackhole1:{podset}/{r.randint(1, 4)},rate=20%"], holes={("leaf", podset)})
+    return Case([f"blackhole1:{podset}/{r.randint(1, 4)},rate=20%"], holes={("leaf", podset)},
+                verdict=UNREACHABLE, service=two_pods(podset))  # fmt: skip
 
 
 def hole_one_spine(r: Random) -> Case:
-    return Case([f"blackhole2:dc1/{r.randint(1, 8)},rate=20%"], holes={("spine", "dc1")})
+    return Case([f"blackhole2:dc1/{r.randint(1, 8)},rate=20%"], holes={("spine", "dc1")},
+                verdict=UNREACHABLE)  # fmt: skip
 
 
 def one_pair(r: Random) -> Case:
     """Two servers that cannot reach each other: no ToR is at fault."""
     a, b = r.sample(PODS, 2)
     i = r.randint(1, 10)
-    return Case([f"blackhole1:{a}s{i:02d}>{b}s{i:02d}"])
+    return Case([f"blackhole1:{a}s{i:02d}>{b}s{i:02d}"], service=(a, b))
 
 
 def busy_hosts(r: Random) -> Case:
-    return Case([f"host_slow:{r.choice(PODS)},rate=5%"])
+    pod = r.choice(PODS)
+    return Case([f"host_slow:{pod},rate=5%"], verdict=HOSTS, service=two_pods(pod))
 
 
 def dead_servers(r: Random) -> Case:
@@ -241,13 +268,18 @@ def alarms(log: str) -> Answers:
     return found
 
 
-JUDGES: dict[str, tuple[str, Callable[[str], Answers]]] = {
-    "heatmap P99": ("p99", lambda log: patterns(log, "p99")),
-    "heatmap drop": ("drop", lambda log: patterns(log, "drop")),
-    "sla, podset pairs": ("sla", alarms),
-    "drops": ("drops", layers),
-    "blackholes": ("holes", holes),
-}  # fmt: skip
+def verdicts(log: str, servers: str) -> Answers:
+    return {(row["verdict"],) for row in rows("verdict", log, "--servers", servers) if row["verdict"]}
+
+
+JUDGES: dict[str, tuple[str, Callable[[str, Case], Answers]]] = {
+    "heatmap P99": ("p99", lambda log, _: patterns(log, "p99")),
+    "heatmap drop": ("drop", lambda log, _: patterns(log, "drop")),
+    "sla, podset pairs": ("sla", lambda log, _: alarms(log)),
+    "drops": ("drops", lambda log, _: layers(log)),
+    "blackholes": ("holes", lambda log, _: holes(log)),
+    "verdict": ("verdict", lambda log, case: verdicts(log, case.servers)),
+}
 
 
 @contextlib.contextmanager
@@ -279,7 +311,7 @@ def table(names: list[str], runs: int, seed: int) -> None:
                     if getattr(case, what) is None:
                         continue
                     asked.add(judge)
-                    wanted, given = getattr(case, what), ask(log)
+                    wanted, given = getattr(case, what), ask(log, case)
                     for i, n in enumerate((len(wanted), len(given), len(wanted & given))):
                         counts[judge][i] += n
                     if wanted != given:
@@ -294,25 +326,27 @@ def table(names: list[str], runs: int, seed: int) -> None:
 def strength(runs: int, seed: int) -> None:
     """Recall and precision against how strong the fault is, and for how long it was watched."""
     print("#fields\tfault\tstrength\tspan\truns\tprecision\trecall")
-    cases: list[tuple[str, str, tuple[str, ...], Callable[[str], Answers], Callable[[str], str]]] = [
-        ("spine_drops", "spine", ("0.1%", "0.2%", "0.5%", "1%"), layers, lambda r: "dc1"),
-        ("tor_drops", "tor", ("0.05%", "0.1%", "0.2%", "0.5%"), layers, lambda r: r),
-        ("blackhole1", "tor", ("0.5%", "1%", "2%", "5%", "20%"), holes, lambda r: r),
-        ("blackhole2", "tor", ("0.5%", "1%", "2%", "5%", "20%"), holes, lambda r: r),
-    ]
-    for kind, what, strengths, ask, place in cases:
-        for rate in strengths:
+    cases: list[tuple[str, str, tuple[str, ...], Callable[[str], Answers], Callable[[str], tuple[str, ...]]]] = [
+        ("spine_drops", "rate", ("0.1%", "0.2%", "0.5%", "1%"), layers, lambda _: ("spine", "dc1")),
+        ("tor_drops", "rate", ("0.02%", "0.05%", "0.1%", "0.2%"), layers, lambda pod: ("tor", pod)),
+        ("blackhole1", "rate", ("0.5%", "1%", "2%", "5%"), holes, lambda pod: ("tor", pod)),
+        ("blackhole2", "rate", ("0.2%", "0.5%", "1%", "2%"), holes, lambda pod: ("tor", pod)),
+        ("podset_failure", "delay", ("1ms", "2ms", "3ms"), lambda log: patterns(log, "p99"),
+         lambda pod: ("podset failure", podset_of(pod))),
+    ]  # fmt: skip
+    for kind, name, strengths, ask, answer in cases:
+        for strong in strengths:
             for span in ("10m", "1h"):
                 counts = [0, 0, 0]
                 for run in range(runs):
-                    at = Random(seed + run).choice(PODS)
-                    where = "dc1/1" if kind == "spine_drops" else at
-                    with simulated([f"{kind}:{where},rate={rate}"], seed + run, "--span", span) as log:
-                        wanted, given = {(what, place(at))}, ask(log)
+                    pod = Random(seed + run).choice(PODS)
+                    where = {"spine_drops": "dc1/1", "podset_failure": podset_of(pod)}.get(kind, pod)
+                    with simulated([f"{kind}:{where},{name}={strong}"], seed + run, "--span", span) as log:
+                        wanted, given = {answer(pod)}, ask(log) - {("normal",)}
                     for i, n in enumerate((1, len(given), len(wanted & given))):
                         counts[i] += n
-                print(f"{kind}\t{rate}\t{span}\t{runs}\t{ratio(counts[2], counts[1])}\t{ratio(counts[2], counts[0])}",
-                      flush=True)  # fmt: skip
+                print(f"{kind}\t{strong}\t{span}\t{runs}\t{ratio(counts[2], counts[1])}\t"
+                      f"{ratio(counts[2], counts[0])}", flush=True)  # fmt: skip
 
 
 def thresholds(runs: int, seed: int) -> None:
