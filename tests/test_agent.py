@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
+import pwd
 import random
+import re
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +241,53 @@ def test_http_peers_are_probed_too(tmp_path: Path) -> None:
     assert {tuple(row) for row in web} == {("ok", "204", "t0", "a1", "pod", "lab")}
     echoed = lab.rows(tmp_path / "a1.ml", "kind == echo && outcome == ok && echo > 0 && payload == 1000", "--count")
     assert (len(web), int(echoed[0][0])) == (seen["requests"], seen["echoed"])
+
+
+def test_it_probes_itself_by_datagrams_too(tmp_path: Path) -> None:
+    """Client and responder in one process; the token of datagrams is that of the list."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    peer = lab.peers_at(port)[0]
+    both = (peer, replace(peer, kind="udp", payload=100, timeout=SECOND))
+    lab.write_list(tmp_path / "lists", "a1", both, token=99)
+    with lab.agent(tmp_path, str(tmp_path / "lists"), "--listen", f"127.0.0.1:{port}") as agent:
+        agent.says("list: 2 peers")
+        time.sleep(2)
+        agent.end()
+    found = {row[0]: row[1:] for row in lab.rows(tmp_path / "a1.ml", "kind < 16 && outcome == ok && rtt > 0", "--agg",
+                                                 "count", "--by", "kind")}  # fmt: skip
+    assert set(found) == {"tcp", "udp"}
+    assert lab.rows(tmp_path / "a1.ml", "kind < 16 && outcome != ok", "--count") == [["0"]]
+
+
+@pytest.mark.root
+def test_as_nobody_it_does_all_the_same() -> None:
+    """Also the children that ask, which are made when nothing is left of root: where that cannot be, it is said."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    base = Path(tempfile.mkdtemp(prefix="confluo-agent-"))
+    try:
+        base.chmod(0o755)
+        with lab.Targets(1) as targets:
+            lab.write_list(base / "lists", "a1", lab.peers_at(*targets.ports))
+            with lab.controller(base / "lists", "--records", base / "all.ml", "-Z", "nobody") as (served, url), \
+                    lab.agent(base, url, "-Z", "nobody", "--send", "1s") as agent:  # fmt: skip
+                if "may not run it" in agent.says("list: 1 peers|may not run it")[0]:  # Python is in root's own folder
+                    assert agent.process.wait(20) == 2
+                    assert os.stat("/root").st_mode & 0o1 == 0
+                    assert lab.rows(base / "all.ml", "--count") == [["0"]]
+                    return
+                time.sleep(2)
+                for pid in (agent.pid, served.pid):
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    nobody = pwd.getpwnam("nobody").pw_uid
+                    assert re.search(rf"^Uid:\t{nobody}\t{nobody}\t{nobody}\t{nobody}$", status, re.M)
+                    assert re.search(r"^CapPrm:\t0+$", status, re.M)
+                assert agent.end() == 143
+                assert " 0 not sent" in agent.said
+        assert int(lab.rows(base / "all.ml", "kind == tcp", "--count")[0][0]) > 2
+    finally:
+        shutil.rmtree(base)
 
 
 @pytest.mark.parametrize(("words", "said"), [

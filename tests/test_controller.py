@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pwd
 import shutil
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -265,6 +267,33 @@ def test_an_agent_sends_only_records_of_its_own(lists: Path, probes: Path, pki: 
         assert post(url, (probes / "others").read_bytes(), tls=context(pki, "a1")) == 403
         assert post(url, (probes / "mine").read_bytes(), tls=context(pki, "elsewhere")) == 403
     assert lab.rows(tmp_path / "r.ml", "--count") == [["1000"]]
+
+
+@pytest.mark.root
+def test_as_nobody_it_does_all_the_same(probes: Path, pki: lab.Pki) -> None:
+    """What it needs was loaded before: Python itself may be where only root can read."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    base = Path(tempfile.mkdtemp(prefix="confluo-serve-"))
+    try:
+        base.chmod(0o755)
+        lab.write_list(base / "lists", "a1", lab.peers_at(1))
+        tls = ("--cert", pki("controller.pem"), "--key", pki("controller.key"), "--client-ca", pki("ca.pem"))
+        with lab.controller(base / "lists", *tls, "--records", base / "r.ml", "-Z", "nobody") as (process, url):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            assert "CapPrm:\t0000000000000000" in status
+            assert f"Uid:\t{pwd.getpwnam('nobody').pw_uid}" in status
+            mine = context(pki, "a1")
+            got = ask(url, "/v1/pinglist/a1", tls=mine)
+            assert got[0] == 200
+            assert ask(url, "/v1/pinglist/a1", tls=mine, If_None_Match=got[1]["etag"])[0] == 304
+            assert post(url, (probes / "mine").read_bytes(), "one", tls=mine) == 204
+            assert post(url, (probes / "others").read_bytes(), "two", tls=mine) == 403
+            assert post(url, b"garbage", tls=mine) == 400
+            assert ask(url, "/metrics", tls=mine)[0] == 200
+        assert lab.rows(base / "r.ml", "--count") == [["1000"]]
+    finally:
+        shutil.rmtree(base)
 
 
 # ---------------------------------------------------------------- clients that do not behave

@@ -381,6 +381,7 @@ class Service:
             timeout_graceful_shutdown=5, h11_max_incomplete_event_size=16384, loop="asyncio",
             ssl_context_factory=(lambda *_: tls) if tls is not None else None,
         )  # fmt: skip
+        config.load()
         self._server, self._sockets = Server(config), sockets
 
     def stop(self) -> None:
@@ -388,6 +389,45 @@ class Service:
 
     def run(self) -> None:
         self._server.run(sockets=self._sockets)
+
+
+def rehearse() -> None:
+    """Answer one question of each kind to nobody: every module is loaded then, and later may not be ours to read."""
+    import asyncio
+    from tempfile import TemporaryDirectory
+
+    from confluo_tools.formats.build import block_of
+    from confluo_tools.formats.bundle import Bundle
+    from confluo_tools.schema import builtin
+
+    schema = builtin("probe")
+    bundle = Bundle(schema)
+    bundle.add(block_of(schema, {"ts": [1], "src": ["x"]}, 1))
+    upload = bundle.bytes()
+    cert = {"subject": ((("commonName", "x"),),)}
+
+    async def questions(folder: str) -> None:
+        app = make_app(Lists(folder), Intake(lambda blocks: None), own=True)
+        for path, body in (("/v1/pinglist/x", b""), ("/v1/records", upload), ("/metrics", b""), ("/healthz", b""),
+                           ("/none", b"")):  # fmt: skip
+            method = "POST" if body else "GET"
+            scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
+                     "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"x")], "root_path": "",
+                     "scheme": "https", "server": ("x", 1), "client": ("x", 1), "confluo.peercert": cert}  # fmt: skip
+            message = {"type": "http.request", "body": body, "more_body": False}
+
+            async def receive(message: Any = message) -> Any:
+                return message
+
+            async def send(message: Any) -> None:
+                pass
+
+            await app(scope, receive, send)
+
+    with TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "x.yaml"), "wb") as file:
+            file.write(b"x")
+        asyncio.run(questions(folder))
 
 
 def tls_context(cert: str, key: str | None, client_ca: str | None) -> SSLContext:

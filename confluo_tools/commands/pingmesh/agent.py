@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -17,6 +18,7 @@ from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.cli.privileges import Account
     from confluo_tools.commands.pingmesh.mesh_agent import Agent
     from confluo_tools.remote.lists import Controller
     from confluo_tools.sources.responder import Listen
@@ -196,6 +198,7 @@ def agent(
         if out is None and (output is not None or send is None):
             into = records()
         hand_over(out, owner)  # before there are threads
+        may_ask(owner)
         if responder is not None:
             responder.start()
         if send is not None:
@@ -222,6 +225,16 @@ def agent(
     if status:
         return status
     return 128 + agent.stopped if agent.stopped else cli.OK
+
+
+def may_ask(owner: Account | None) -> None:
+    """Whoever asks the controller is a child of ours: this user must be able to run Python, and what it reads first.
+
+    Raises ConfluoError.
+    """
+    if owner is not None and not (os.access(sys.executable, os.X_OK) and os.access(os.__file__, os.R_OK)):
+        hint = "install Python where others may read it, or name another user"
+        raise ConfluoError(f"{owner.name} may not run it", where=sys.executable, hint=hint)
 
 
 def reload_on_hangup(agent: Agent) -> None:

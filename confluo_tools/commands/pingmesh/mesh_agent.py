@@ -112,7 +112,7 @@ class Agent:
         end = now() + seconds if seconds is not None else float("inf")
         self._host, self._load, self._mine = self._counters.read(), load(), time.thread_time_ns()
         self._was = (0, 0, 0)
-        self._event("started", "", f"pid {os.getpid()}, every {self.settings.every:g} s")
+        self._event("started", "", f"pid {os.getpid()}, every {self.settings.every:g} s{sysctls()}")
         self._asker.start()
         next_look = now() + HOST
         try:
@@ -370,3 +370,15 @@ class Agent:
             figures += [f"{self.sender.sent} sent", f"{self.sender.discarded} not sent"]
         return ", ".join(figures)
 
+
+
+def sysctls() -> str:
+    """How this network repeats SYNs: whoever reads times of connections later has to know."""
+    found = ""
+    for name in ("tcp_syn_linear_timeouts", "tcp_syn_retries"):
+        try:
+            with open(f"/proc/sys/net/ipv4/{name}", encoding="ascii") as f:
+                found += f", {name} {int(f.read())}"
+        except (OSError, ValueError):
+            continue
+    return found

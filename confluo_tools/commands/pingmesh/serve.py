@@ -95,14 +95,15 @@ def serve(
         with ExitStack() as stack:
             sockets = [stack.enter_context(endpoint.listen(*place)) for place in places]
             out = log_of(records, append=append, index=index, keep=keep, sync=sync)
-            hand_over(out, owner)
-            take: Callable[[list[Block]], None] | None = None
-            if out is not None:
-                take = into(stack.enter_context(out))
-            intake = Intake(take) if take is not None else None
+            intake = Intake(into(out)) if out is not None else None
             service = Service(
                 make_app(Lists(lists), intake, own=client_ca is not None and not any_name), sockets, tls
             )  # fmt: skip
+            if owner is not None:
+                controller.rehearse()
+            hand_over(out, owner)
+            if out is not None:
+                stack.enter_context(out)
             stopped = 0
 
             def stop(number: int) -> None:
