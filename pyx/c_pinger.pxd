@@ -104,7 +104,7 @@ cdef struct Peer:
     Address to
     Address self                        # where we are, seen from there; port 0
     Where where
-    int64_t interval, timeout, due, sent_at
+    int64_t interval, timeout, sent_at
     uint64_t left                       # probes still to be sent; 0: no end
     uint64_t serial                     # never used again
     uint32_t payload, seq, flying, target, index
@@ -113,6 +113,10 @@ cdef struct Peer:
     uint16_t notes                      # for its next record
     uint8_t kind, level, dscp, gone, counted
     uint16_t wire                       # the first one of its socket group
+
+cdef struct Turn:                       # of a peer; apart from it, so that looking for the next one stays in the cache
+    int64_t due
+    Peer* peer
 
 cdef struct Target:                     # one address, whatever is probed there
     int64_t next_at
@@ -179,10 +183,10 @@ cdef inline int64_t wheel_next(const Wheel* w) noexcept nogil:
             return (w.at + 1 + ((word * 64 + <uint32_t>trailing(bits) - start) & (WHEEL - 1))) << TICK
     return -1
 
-# -- what is due: a heap of peers
+# -- what is due: a heap
 
-cdef inline void heap_sink(Peer** heap, uint32_t n, uint32_t i) noexcept nogil:
-    cdef Peer* p = heap[i]
+cdef inline void heap_sink(Turn* heap, uint32_t n, uint32_t i) noexcept nogil:
+    cdef Turn t = heap[i]
     cdef uint32_t child
     while True:
         child = 2 * i + 1
@@ -190,18 +194,18 @@ cdef inline void heap_sink(Peer** heap, uint32_t n, uint32_t i) noexcept nogil:
             break
         if child + 1 < n and heap[child + 1].due < heap[child].due:
             child += 1
-        if heap[child].due >= p.due:
+        if heap[child].due >= t.due:
             break
         heap[i] = heap[child]
         i = child
-    heap[i] = p
+    heap[i] = t
 
-cdef inline void heap_rise(Peer** heap, uint32_t i) noexcept nogil:
-    cdef Peer* p = heap[i]
-    while i and heap[(i - 1) >> 1].due > p.due:
+cdef inline void heap_rise(Turn* heap, uint32_t i) noexcept nogil:
+    cdef Turn t = heap[i]
+    while i and heap[(i - 1) >> 1].due > t.due:
         heap[i] = heap[(i - 1) >> 1]
         i = (i - 1) >> 1
-    heap[i] = p
+    heap[i] = t
 
 # -- the record
 

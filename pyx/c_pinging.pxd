@@ -64,7 +64,7 @@ cdef struct Engine:
     Probe* probe
     uint32_t* free_slot                 # a ring: a slot is used again as late as possible
     Peer** peer
-    Peer** heap
+    Turn* heap
     Target* target
     Wire** wire
     Letters* letters
@@ -140,9 +140,9 @@ cdef inline int64_t send_due(Engine* e, int64_t now) noexcept nogil:
     cdef int64_t next = -1
     cdef uint32_t n = 0, i
     while e.scheduled and e.row < e.room:
-        p = e.heap[0]
-        if p.due > now:
-            next = p.due + e.slack      # several at once: fewer turns
+        p = e.heap[0].peer
+        if e.heap[0].due > now:
+            next = e.heap[0].due + e.slack      # several at once: fewer turns
             break
         if not e.free_n:
             break                   # an answer or a time-out makes room
@@ -155,7 +155,7 @@ cdef inline int64_t send_due(Engine* e, int64_t now) noexcept nogil:
                 break
             t = &e.target[p.target]
             if t.next_at > now:
-                p.due = t.next_at
+                e.heap[0].due = t.next_at
                 heap_sink(e.heap, e.scheduled, 0)
                 continue
             t.next_at = now + TARGET_GAP
@@ -171,7 +171,7 @@ cdef inline int64_t send_due(Engine* e, int64_t now) noexcept nogil:
 cdef inline void begin_probe(Engine* e, Peer* p, int64_t now) noexcept nogil:
     cdef uint32_t slot = e.free_slot[e.free_at]
     cdef Probe* probe = &e.probe[slot]
-    cdef int64_t late = now - p.due, pause
+    cdef int64_t late = now - e.heap[0].due, pause
     e.free_at = e.free_at + 1 if e.free_at + 1 < e.capacity else 0
     e.free_n -= 1
     e.flying += 1
@@ -202,7 +202,7 @@ cdef inline void begin_probe(Engine* e, Peer* p, int64_t now) noexcept nogil:
         pause = (p.interval >> 16) * e.slow_share + ((p.interval & 65535) * e.slow_share >> 16)
         if e.jitter_share:
             pause += <int64_t>below(&e.random, <uint64_t>((p.interval >> 16) * e.jitter_share) + 1)
-        p.due = now + pause
+        e.heap[0].due = now + pause
     if e.scheduled:
         heap_sink(e.heap, e.scheduled, 0)
     if p.kind >= UDP:

@@ -2,7 +2,7 @@
 
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 from cpython.exc cimport PyErr_CheckSignals
 from c_pinger cimport *
@@ -157,7 +157,7 @@ cdef class Pinger:
         cdef Peer* p
         cdef uint32_t i, most
         cdef int version = 4 if len(address) == 4 else 6
-        cdef int64_t now = ping_now()
+        cdef int64_t now = ping_now(), due
         if len(address) not in (4, 16):
             raise ValueError("an address has 4 or 16 bytes")
         if kind not in TIMEOUTS:
@@ -224,13 +224,13 @@ cdef class Pinger:
             # The golden ratio's multiples are spread evenly, however many there will be.
             share = <double>(self.e.serial * <uint64_t>0x9E3779B97F4A7C15u >> 11) / 2.0 ** 53
             after = <int64_t>(<double>interval * share)
-        p.due = now + after
+        due = now + after
         if earlier is not None:
             sent_at, p.seq, p.port_at, p.port_step, span = earlier
             if span != self.e.port_span:
                 p.port_at, p.port_step = 0, 1
             if sent_at + interval > now:
-                p.due = sent_at + interval
+                due = sent_at + interval
             p.sent_at = sent_at
         self.e.peer[self.e.n_peers] = p
         self.e.n_peers += 1
@@ -239,7 +239,7 @@ cdef class Pinger:
         self.planned += rate
         self._set_gap()
         i = self.e.scheduled
-        self.e.heap[i] = p
+        self.e.heap[i].due, self.e.heap[i].peer = due, p
         self.e.scheduled += 1
         heap_rise(self.e.heap, i)
         return p.index
@@ -272,23 +272,18 @@ cdef class Pinger:
 
     cdef int _make_room(self) except -1:
         cdef uint32_t n = max(self.e.heap_room * 2, <uint32_t>64)
-        cdef Peer** more
-        cdef int i
+        cdef Peer** peers
+        cdef Turn* turns
         if self.e.n_peers < self.e.heap_room:
             return 0
-        for i in range(2):
-            more = <Peer**>calloc(n, sizeof(void*))
-            if more == NULL:
-                raise MemoryError
-            if self.e.heap_room:
-                memcpy(more, self.e.peer if i else self.e.heap, self.e.heap_room * sizeof(void*))
-            if i:
-                free(self.e.peer)
-                self.e.peer = more
-            else:
-                free(self.e.heap)
-                self.e.heap = more
-        self.e.heap_room = n
+        peers = <Peer**>realloc(self.e.peer, n * sizeof(void*))
+        if peers == NULL:
+            raise MemoryError
+        self.e.peer = peers
+        turns = <Turn*>realloc(self.e.heap, n * sizeof(Turn))
+        if turns == NULL:
+            raise MemoryError
+        self.e.heap, self.e.heap_room = turns, n
         return 0
 
     cdef uint32_t _target(self, bytes address) except? 0xFFFFFFFF:
@@ -299,12 +294,9 @@ cdef class Pinger:
             return index
         if self.e.n_targets == self.e.targets_room:
             n = max(self.e.targets_room * 2, <uint32_t>64)
-            more = <Target*>calloc(n, sizeof(Target))
+            more = <Target*>realloc(self.e.target, n * sizeof(Target))
             if more == NULL:
                 raise MemoryError
-            if self.e.n_targets:
-                memcpy(more, self.e.target, self.e.n_targets * sizeof(Target))
-            free(self.e.target)
             self.e.target, self.e.targets_room = more, n
         self.targets[address] = self.e.n_targets
         self.e.target[self.e.n_targets].next_at = 0

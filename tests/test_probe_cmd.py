@@ -87,6 +87,34 @@ def test_records() -> None:
     assert all(r["rtt"] > 0 and r["echo"] > 0 for r in found)
 
 
+def test_requests_with_their_phases() -> None:
+    """A web server of the standard library: some answers, one that hangs, one that is none."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/hangs":
+                time.sleep(2)
+            self.send_response(204 if self.path == "/ping" else 404)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        found = told(f"127.0.0.1:{port}", "--kind", "http", "--kind", "tcp", "-c", 3, "-i", "10ms")
+        lines = run(f"http://127.0.0.1:{port}/nothing", "-c", 1, "-o", "lines")
+        late = told(f"http://127.0.0.1:{port}/hangs", "-c", 1, "--timeout", "300ms")
+        server.shutdown()
+    assert sorted((r["kind"], r["outcome"], r["status"], r["notes"]) for r in found) == [
+        ("http", "ok", 204, "lab")] * 3 + [("tcp", "ok", 0, "lab")] * 3  # fmt: skip
+    assert all(r["rtt"] > 0 and (r["first_byte"] > 0) == (r["kind"] == "http") for r in found)
+    assert re.search(rf"^http://127.0.0.1:{port}/nothing  .* ms, first byte .*, status 404, from", lines.stdout, re.M)
+    assert [(r["outcome"], r["rtt"]) for r in late] == [("timeout", 0)]
+
+
 def test_a_log_that_is_added_to(tmp_path: Path) -> None:
     log = tmp_path / "probes.ml"
     with Targets() as target:
