@@ -59,7 +59,7 @@
     + (map().width % 60000 || ms % 60000 ? ":" + pad(d.getUTCSeconds()) : ""); }
   function day(ms) { return new Date(ms).toISOString().slice(0, 10); }
   function span(w) {
-    if (!map().width) return "all records";
+    if (!map().width) return "all records from " + day(w.start) + " " + clock(w.start) + " UTC";
     const end = w.start + map().width, date = day(w.start);
     return date + " " + clock(w.start) + " – " + (day(end) === date || clock(end) === "00:00" ? "" : day(end) + " ")
       + clock(end) + " UTC";
@@ -122,7 +122,7 @@
     const m = map(), n = size(), at = state.window, { title, box: list } = facts(cell);
     const parts = [element("h3", { textContent: title }), list];
     const line = element("canvas", {});
-    const many = m.windows.length > 1 && m.windows.length * n * n <= 4e6;
+    const many = m.windows.length > 1 && shades[cell] !== ABSENT && m.windows.length * n * n <= 4e6;
     if (many) parts.push(line, element("p", { className: "hint", textContent:
       head.metrics[state.metric] + " in all windows" }));
     const pairs = m.pairs.rows ? columns(await unpack(m.pairs.blob), PAIR, m.pairs.rows) : null;
@@ -203,18 +203,17 @@
     const wide = Math.max(...map().podsets.map(p => g.measureText(p[0]).width), 10);
     const longest = map().names.reduce((a, b) => b.length > a.length ? b : a, "");
     const name = g.measureText(longest).width;
-    const room = Math.min(stage.width - wide - 40, stage.height - 50);
-    const labels = (room - name) / n >= 10;
-    area = { left: wide + 16 + (labels ? name + 6 : 0), top: 24 + (labels ? name + 4 : 0), labels, name };
+    area = { left: wide + name + 22, top: name + 28, name };  // names are there when somebody is close enough
     area.wide = Math.max(stage.width - area.left - 4, 50);
     area.high = Math.max(stage.height - area.top - 4, 50);
     area.least = Math.min(area.wide, area.high) / n;
   }
-  function home() { state.scale = Math.min(area.least, 64); state.x = area.left; state.y = area.top; }
+  const LARGEST = 110;  // px of a cell
+  const bounded = scale => Math.min(Math.max(scale, area.least), LARGEST);
+  function home() { state.scale = Math.min(area.least, LARGEST); state.x = area.left; state.y = area.top; }
   function clamp() {
-    const n = size(), most = Math.max(64, area.least);
-    state.scale = Math.min(Math.max(state.scale, Math.min(area.least, 64)), most);
-    const wide = n * state.scale;
+    state.scale = bounded(state.scale);
+    const wide = size() * state.scale;
     state.x = Math.min(area.left, Math.max(state.x, area.left + Math.min(0, area.wide - wide)));
     state.y = Math.min(area.top, Math.max(state.y, area.top + Math.min(0, area.high - wide)));
   }
@@ -282,7 +281,7 @@
   function axes(g, right, bottom) {
     const m = map(), n = size(), c = state.scale;
     const cell = state.hover >= 0 ? state.hover : state.focus, row = Math.floor(cell / n), column = cell % n;
-    const labels = c >= 10 && area.labels;
+    const labels = c >= 10;
     g.textBaseline = "middle";
     if (labels) {
       for (let i = 0; i < n; i++) {
@@ -359,7 +358,7 @@
     $("explain").textContent = its.explain + (w.partial ? " The records begin or end within this window." : "");
     document.body.style.setProperty("--tone", tone(its.name));
     $("title").textContent = head.title + (map().dc ? " · " + map().dc : "");
-    $("about").textContent = head.metrics[state.metric] + " · " + span(w) + " · " + count(size()) + " " + map().by + "s"
+    $("about").textContent = head.metrics[state.metric] + " · " + span(w) + " · " + count(size()) + " " + map().by + (size() > 1 ? "s" : "")
       + (map().by === "podset" ? "" : " in " + count(map().podsets.length) + " podset" + (map().podsets.length > 1 ? "s" : ""))
       + " · " + count(w.probes) + " probes";
     document.title = its.text + " · " + $("title").textContent;
@@ -462,9 +461,7 @@
   }
   function zoom(by, x, y) {
     const before = state.scale;
-    state.scale *= by;
-    const n = size(), most = Math.max(64, area.least);
-    state.scale = Math.min(Math.max(state.scale, Math.min(area.least, 64)), most);
+    state.scale = bounded(before * by);
     const k = state.scale / before;
     state.x = x - (x - state.x) * k; state.y = y - (y - state.y) * k;
     clamp(); draw(); showTip();
@@ -551,6 +548,10 @@
   $("play").onclick = () => play(!state.playing);
   $("time").oninput = e => { play(false); goto(+e.target.value); };
   $("bars").onclick = e => { play(false); goto(Math.floor((e.offsetX - 8) / (($("bars").clientWidth - 16) / map().windows.length))); };
+  $("bars").onmousemove = e => {
+    const w = map().windows[Math.floor((e.offsetX - 8) / (($("bars").clientWidth - 16) / map().windows.length))];
+    $("bars").title = w ? span(w) + ": " + w.patterns[state.metric].text : "";
+  };
   $("theme").onclick = () => { state.theme = state.dark ? "light" : "dark"; theme(); refresh(); showCell(); };
   $("safe").onclick = () => { state.palette = state.palette === "safe" ? "paper" : "safe"; theme(); refresh(); showCell(); };
   $("keys").onclick = () => $("help").showModal();
