@@ -14,6 +14,8 @@ cdef enum:
     PROBES = 16             # kinds below it
     HOST = 16
     OK = 1
+    FORWARD = 1             # hints
+    REVERSE = 2
     BLAMED = 4              # note `overflow`
     NAMED = 4               # words of a name
     TARGET = 6              # words that tell a host: name, or zeros and the address

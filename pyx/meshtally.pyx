@@ -7,9 +7,9 @@ from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
 from c_block cimport BLOCK_ROWS
 from c_tally cimport (
-    BLAMED, CHUNK, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
+    BLAMED, CHUNK, FORWARD, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
     N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE,
-    NAMED, OK, PROBES, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window, class_of,
+    NAMED, OK, PROBES, REVERSE, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window, class_of,
 )
 from c_values cimport values_add, values_free, values_merge, values_prefetch, values_quantile
 from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
@@ -379,8 +379,8 @@ cdef class MeshTally:
                 s.count[N_OVERFLOW] += 1
                 return 0
             s.count[N_DROPPED] += 1
-            s.count[N_FORWARD] += c.hint[r] == 1
-            s.count[N_REVERSE] += c.hint[r] == 2
+            s.count[N_FORWARD] += c.hint[r] == FORWARD
+            s.count[N_REVERSE] += c.hint[r] == REVERSE
             return self._drop(w, number, c, r, retries)
         if rtt <= 0:
             return 0
@@ -406,6 +406,8 @@ cdef class MeshTally:
     cdef int _drop(self, Window* w, uint32_t cell, const Rows* c, uint32_t r, uint32_t retries) noexcept nogil:
         cdef uint64_t key[TARGET]
         cdef Drop* d
+        if c.hint[r] == REVERSE:            # the target had taken it
+            return 0
         if w.drops >= self.most_drops:
             self.crowded += 1
             return 0
@@ -566,10 +568,7 @@ cdef class MeshTally:
             d.retries = 0
             w.cell[d.cell].count[N_DROPPED] -= 1
             w.cell[d.cell].count[N_OVERFLOW] += 1
-            if d.hint == 1:
-                w.cell[d.cell].count[N_FORWARD] -= 1
-            elif d.hint == 2:
-                w.cell[d.cell].count[N_REVERSE] -= 1
+            w.cell[d.cell].count[N_FORWARD] -= d.hint == FORWARD
 
     def pop(self, int64_t start):
         """Forget a window."""

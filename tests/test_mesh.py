@@ -192,6 +192,9 @@ def test_overflows_of_the_target_are_no_drops_of_the_network() -> None:
         [(_, _, cell)] = mesh.tally(Rows(order), ())
         # 0 and 1 by the first, 4, 5 and 6 overlap the second, 7 takes the one of the third
         assert (cell.ok, cell.dropped, cell.overflow, cell.forward) == (11, 5, 6, 5)
+    back = [row | {"hint": 2} for row in rows]  # the SYN-ACK was lost: the target's host had room
+    [(_, _, cell)] = mesh.tally(Rows([*back, *hosts]), ())
+    assert (cell.dropped, cell.overflow, cell.reverse) == (11, 0, 11)
     rows = [probe(ts=i * SECOND, dst_ip=7, **late) for i in range(3)]
     [(_, _, cell)] = mesh.tally(Rows([*rows, host(0, 9 * SECOND, 2, src_ip=7)]), ("kind",), where="dst_ip == 0.0.0.7")
     assert (cell.dropped, cell.overflow) == (1, 2)

@@ -5,7 +5,7 @@ window ten minutes or a day:
 
 * ``ok``: it was answered, however late; ``dropped`` of these: only after the kernel had sent a SYN again.
 * ``overflow``: so had those, but it was the target's host that dropped them: as the probe's note says, or the
-  counters of that host (kind `host`) for that time.  No part of ``dropped``.
+  counters of that host (kind `host`) for that time; not when it was lost on the way back.  No part of ``dropped``.
 * ``failed``: timeout, refused, unreachable, reset or garbled; no part of ``ok``, and never of the drop rate.
 * ``local``: this host could not send it; nobody's, in no rate.
 * Round-trip times are those of answered probes that were not sent again: only these have one.
