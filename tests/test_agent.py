@@ -17,11 +17,12 @@ from pathlib import Path
 
 import agent_lab as lab
 import pytest
-from running import run
+from running import resize, run
 
 for package in ("starlette", "uvicorn", "prometheus_client", "cryptography"):
     pytest.importorskip(package)
 SECOND = 10**9
+DISK = "2m"  # of small_disk: enough for a log, not for its first rows
 
 
 @pytest.fixture(scope="module")
@@ -316,3 +317,27 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, words: list[str], said: str) 
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert said in done.stderr.decode()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.root
+def test_a_disk_without_room_and_then_with(small_disk: Path, tmp_path: Path) -> None:
+    with lab.Targets(4) as targets:
+        lab.write_list(tmp_path / "lists", "a1", lab.peers_at(*targets.ports, interval=SECOND // 20))
+        with lab.agent(tmp_path, str(tmp_path / "lists"), "-w", small_disk / "a1.ml") as agent:
+            agent.says("list: 4 peers")
+            agent.says("no room|disk is full")
+            before = targets.count
+            time.sleep(1.5)
+            assert targets.count > before + 20  # it goes on probing
+            assert answers(agent.pid)
+            resize(small_disk, "200m")
+            end = time.monotonic() + 25
+            while "resumed disk" not in lab.events(small_disk / "a1.ml"):
+                assert time.monotonic() < end
+                time.sleep(0.5)
+            assert agent.end() == 143
+            discarded = re.search(r"(\d+) records discarded", agent.said)
+    assert discarded
+    kept = int(lab.rows(small_disk / "a1.ml", "--count")[0][0])
+    assert kept + int(discarded[1]) >= targets.count
+    assert run("confluo-info", small_disk / "a1.ml", "--verify").returncode == 0

@@ -147,6 +147,7 @@ def test_a_full_disk_costs_these_records_and_nothing_else(targets: lab.Targets) 
         rig.until(lambda: len(rig.log.probes()) > kept + 10)
         assert targets.count > count
     assert any("no room" in line for line in rig.said)
+    assert "resumed disk" in rig.log.events()
     # what was sent is what was kept or discarded; a probe or two may have been out at the end
     in_log, lost = len(rig.log.probes()), rig.agent.discarded
     assert in_log < rig.agent.tally.probes <= in_log + lost

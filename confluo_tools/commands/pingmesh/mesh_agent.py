@@ -80,6 +80,7 @@ class Agent:
         self.version = self.peers = self.unprobed = 0
         self.discarded = 0  # records
         self._full_until = 0.0
+        self._missed = 0  # of the discarded ones, those that the log knows of
         self._over = 0.0  # since when a limit is exceeded
         self.share, self.rss, self.overflows = 0.0, 0, 0
         self.events: dict[str, int] = {}
@@ -357,6 +358,10 @@ class Agent:
             self.discarded += block.rows
             self._full_until = now() + DISK
             self.tell(str(e))
+            return
+        if self.discarded > self._missed:
+            missed, self._missed = self.discarded - self._missed, self.discarded
+            self._event("resumed", "disk", f"{missed} records were discarded")
 
     def counts(self) -> str:
         """What happened so far, on one line."""
