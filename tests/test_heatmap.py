@@ -197,7 +197,7 @@ def test_the_topology_knows_who_is_silent(tmp_path: Path) -> None:
 def test_by_podset_and_by_server(canonical: Path) -> None:
     found = table(heatmap(canonical, "--by", "podset", "--when", "2026-01-01T00:25", "--patterns", "-J"))
     assert [(r["pattern"], r["podset"]) for r in found] == [("podset failure", "ps2")]
-    words = "src_pod == p00 and dst_pod == p00", "--by", "server", "--when", "@1767225600", "-J"
+    words = "-e", "src_pod == p00 and dst_pod == p00", "--by", "server", "--when", "@1767225600", "-J"
     rows = table(heatmap(canonical, *words))
     assert {(r["src"], r["dst"]) for r in rows} == {(f"p00s{i}", f"p00s{(i + 1) % 4}") for i in range(4)}
 
@@ -206,7 +206,7 @@ def test_windows(canonical: Path) -> None:
     assert len(heatmap(canonical, "-T", "--no-header").splitlines()) == 4 * 144
     for words, count in ((["--since", "2026-01-01T00:10"], 3), (["--until", "2026-01-01T00:09"], 1),
                          (["--window", "all"], 1), (["--window", "20m"], 2),
-                         (["ts >= 2026-01-01T00:30"], 1)):  # fmt: skip
+                         (["-e", "ts >= 2026-01-01T00:30"], 1)):  # fmt: skip
         starts = {r["ts"] for r in table(heatmap(canonical, *words, "--patterns", "-J"))}
         assert len(starts) == count, words
 
@@ -379,8 +379,23 @@ def test_other_records_are_no_probes(tmp_path: Path) -> None:
     assert b"missing: No such file or directory" in done.stderr
 
 
+def test_logs_of_several_agents_are_one_map(canonical: Path, tmp_path: Path) -> None:
+    """Each has what it sent; logs and streams, merged or one after the other, and a snapshot of the logs."""
+    text = heatmap(canonical, "-T")
+    parts = []
+    for k in range(3):
+        its = [row for row in probes(appendix()) if row["src_podset"] == f"ps{k + 1}"]
+        parts.append(write(tmp_path / f"{k}.arrows", its))
+        assert run("confluo-convert", parts[-1], "-w", tmp_path / f"{k}.ml").returncode == 0
+    assert heatmap(*parts, "-T") == text
+    logs = [tmp_path / f"{k}.ml" for k in range(3)]
+    assert heatmap(*logs, "-T") == text
+    assert run("confluo-snapshot", *logs, "-w", tmp_path / "s.yaml").returncode == 0
+    assert heatmap("--at", tmp_path / "s.yaml", "-T") == text
+
+
 def test_nothing_is_no_map(canonical: Path, tmp_path: Path) -> None:
-    done = run("confluo-pingmesh", "heatmap", canonical, "dst_port == 9", "-w", tmp_path / "m.svg")
+    done = run("confluo-pingmesh", "heatmap", canonical, "-e", "dst_port == 9", "-w", tmp_path / "m.svg")
     assert (done.returncode, done.stdout, (tmp_path / "m.svg").exists()) == (1, b"", False)
     assert b"no probes between places that have names" in done.stderr
 

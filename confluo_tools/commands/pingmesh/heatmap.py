@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
-from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.heatmap import Limits, Map, Sheet
@@ -47,7 +47,11 @@ def _option(*names: str, help: str, **more: Any) -> Any:
 
 @app.command()
 def heatmap(
-    operands: cli.Operands = None,
+    inputs: cli.Inputs = None,
+    where: Annotated[str | None, _option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    at: cli.At = None,
+    partial: cli.Partial = False,
+    no_archive: cli.NoArchive = False,
     input_format: cli.InputFormat = None,
     metric: Annotated[str, _option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
     by: Annotated[str, _option("--by", metavar="WHAT", help="What has a row: pod, podset or server (pod).")] = "pod",
@@ -102,18 +106,18 @@ def heatmap(
 
     if file is not None:
         config.use_file(file)
-    for value, there, where in ((metric, ("p50", "p99", "drop"), "--metric"), (by, BY, "--by"),
+    for value, there, option in ((metric, ("p50", "p99", "drop"), "--metric"), (by, BY, "--by"),
                                 (palette, NAMES, "--palette"), (theme, (*THEMES, "auto"), "--theme")):  # fmt: skip
         if value not in there:
-            raise UsageError(f"not '{value[:60]}'", where=where, hint=f"there are {', '.join(there)}")
+            raise UsageError(f"not '{value[:60]}'", where=option, hint=f"there are {', '.join(there)}")
     if fields == "help":
         from confluo_tools.formats.heatmap_cells import cell_schema, pattern_schema
 
         print(cli.list_fields(pattern_schema() if patterns else cell_schema()))
         return cli.OK
-    if cli.no_input(operands or []):
+    if at is None and cli.no_input(inputs or []):
         return cli.usage(app)
-    asked = Asked((operands or ["-"])[0], " ".join((operands or [])[1:]), since, until, input_format)
+    asked = Asked(inputs or [], where or "", since, until, {"input_format": input_format, "at": at, "partial": partial})
     kind = choose(format, tsv, ndjson, output, patterns)
     width = _width(window)
     limits = _limits(metric, green, red)
@@ -126,15 +130,15 @@ def heatmap(
         if dc is not None and len(cells):
             raise UsageError(f"no probes within '{dc[:60]}'", where="--dc")
         return cli.NOTHING
-    at = [_find(chart, when) for chart in charts]
+    numbers = [_find(chart, when) for chart in charts]
     if kind == "html":
-        write_page(charts, at, asked, output, force, metric=metric, title=title, palette=palette, theme=theme,
+        write_page(charts, numbers, asked, output, force, metric=metric, title=title, palette=palette, theme=theme,
                    pairs=not no_pairs and cells.probes)  # fmt: skip
     elif kind in ("svg", "png"):
-        write_picture(kind, charts, at, output, force, metric=metric, palette=palette, scale=scale,
+        write_picture(kind, charts, numbers, output, force, metric=metric, palette=palette, scale=scale,
                       theme="light" if theme == "auto" else theme)  # fmt: skip
     elif kind == "table" and not patterns:
-        write_text(charts, at, output, force, metric=metric, palette=palette, wide=wide, color=color)
+        write_text(charts, numbers, output, force, metric=metric, palette=palette, wide=wide, color=color)
     else:
         from confluo_tools.formats import heatmap_cells as records
 
@@ -142,33 +146,39 @@ def heatmap(
         make = records.pattern_block if patterns else records.cell_blocks
         with cli.output(schema, kind, path=output, force=force, fields=cli.choose_fields(fields, schema),
                         header=not no_header, numeric=numeric, wide=wide, color=color) as out:  # fmt: skip
-            for chart, number in zip(charts, at, strict=True):
+            for chart, number in zip(charts, numbers, strict=True):
                 for block in make(chart, metric, chart.sheets if when is None else chart.sheets[number : number + 1]):
                     out.write(block)
     return cli.OK
 
 
 class Asked:
-    """The input and which of its records are meant: as often as they are read."""
+    """The inputs and which of their records are meant: as often as they are read."""
 
-    def __init__(self, path: str, text: str, since: str | None, until: str | None, input_format: str | None) -> None:
+    def __init__(self, inputs: list[str], text: str, since: str | None, until: str | None, how: dict[str, Any]) -> None:
         from confluo_tools import units
 
-        self.path, self.text, self.input_format = path, text, input_format
+        self.inputs, self.text, self.how = inputs, text, how
         self.first = units.time(since) if since is not None else None
         self.after = units.until(until) if until is not None else None
-        if path != "-" and cli.remote(path) is None and not os.path.lexists(path):
-            hint = "the first operand is the input, - for standard input"
-            raise FormatError("No such file or directory", where=path, hint=hint)
 
     @property
     def again(self) -> bool:
-        """Whether it can be read a second time."""
-        return self.path != "-" and (cli.remote(self.path) is not None or os.path.isfile(self.path)
-                                     or os.path.isdir(self.path))  # fmt: skip
+        """Whether they can be read a second time."""
+        return self.how["at"] is not None or (bool(self.inputs) and all(
+            cli.remote(path) is not None or os.path.isfile(path) or os.path.isdir(path) for path in self.inputs
+        ))  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """The inputs as the shell has them; '' when they are read only once."""
+        from shlex import join
+
+        where = ["--at", self.how["at"]] if self.how["at"] is not None else self.inputs
+        return join(where) if self.again else ""
 
     def open(self) -> Reader:
-        return cli.open_records([self.path], input_format=self.input_format)
+        return cli.open_records(self.inputs, **self.how)
 
     def where(self, more: str = "") -> str:
         """The condition: what was asked, and ``more``."""
@@ -241,7 +251,8 @@ def gather(reader: Reader, asked: Asked, by: str, width: int) -> tuple[Cells, in
     cells = Cells()
     if reader.schema.kind == "cell":
         if asked.text or asked.first is not None or asked.after is not None:
-            raise UsageError("cells are drawn as they are", where=asked.path, hint="confluo-query chooses some of them")
+            hint = "confluo-query chooses some of them"
+            raise UsageError("cells are drawn as they are", where=reader.name, hint=hint)
         return cells, read_cells(reader, cells)
     from confluo_tools.store.mesh import read
 
@@ -289,15 +300,13 @@ def write_page(
     charts: list[Map], at: list[int], asked: Asked, output: str | None, force: bool, *, metric: str, title: str,
     palette: str, theme: str, pairs: bool,
 ) -> None:  # fmt: skip
-    from shlex import quote
-
     from confluo_tools.formats.heatmap_html import page
 
     behind = gather_pairs(charts, at, asked) if pairs and charts[0].by == "pod" else []
     sink = _sink(output, force)
     try:
         for piece in page(charts, metric, at=at, pairs=behind, title=title, palette=palette, theme=theme,
-                          command=cli.command_line(), source=quote(asked.path) if asked.again else ""):  # fmt: skip
+                          command=cli.command_line(), source=asked.words):  # fmt: skip
             sink.write(piece)
         sink.close()
     except BaseException:

@@ -159,7 +159,7 @@
     if (m.by === "server" || shades[cell] === ABSENT || (values && !values.ok[cell] && !values.failed[cell])) return [];
     const found = [element("p", { className: "hint", textContent: m.pairs.why || "Its servers are not in this page." })];
     if (head.source) {
-      const text = "confluo-pingmesh heatmap " + head.source + " \"src_" + m.by + " == '" + m.names[Math.floor(cell / n)]
+      const text = "confluo-pingmesh heatmap " + head.source + " -e \"src_" + m.by + " == '" + m.names[Math.floor(cell / n)]
         + "' and dst_" + m.by + " == '" + m.names[cell % n] + "'\" --by server -o html -w pair.html";
       found.push(element("code", { textContent: text }));
     }
