@@ -68,6 +68,7 @@ cdef struct Engine:
     Target* target
     Wire** wire
     Letters* letters
+    Letters* errors
     uint8_t* pattern
     uint8_t* scratch
     Wheel* wheel
@@ -277,14 +278,15 @@ cdef inline void flush_wire(Engine* e, Wire* w) noexcept nogil:
         elif (n == -ECONNREFUSED or n == -EHOSTUNREACH) and tries < 5:
             tries += 1              # of an earlier one: the error queue tells which
         else:
-            refuse_datagram(e, w.slot[at], -n)
+            put_off(e, w.slot[at], LOCAL, -n)
             at += 1
             tries = 0
     w.n = 0
 
-cdef inline void refuse_datagram(Engine* e, uint32_t slot, int error) noexcept nogil:
+cdef inline void put_off(Engine* e, uint32_t slot, int outcome, int error) noexcept nogil:
+    """It has ended; its record is written at the next tick."""
     cdef Probe* probe = &e.probe[slot]
-    probe.outcome, probe.error = LOCAL, error
+    probe.outcome, probe.error = <uint8_t>outcome, error
     wheel_take(e.wheel, e.probe, slot)
     probe.deadline = 0
     wheel_put(e.wheel, e.probe, slot)
@@ -358,36 +360,38 @@ cdef inline void look_echo(Engine* e, uint32_t slot) noexcept nogil:
                  <uint64_t>probe.generation << 32 | slot)
 
 cdef inline void hear(Engine* e, uint32_t index) noexcept nogil:
-    """Answers, and before them what the error queue knows of when they were sent."""
+    """Answers; before they are looked at, what the error queue has by now: it knows when they were asked for."""
     cdef Wire* w = e.wire[index]
     cdef Letter one
-    cdef int n, i, _round
+    cdef int answers, n, i, _round
+    answers = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), False, e.scratch)
     for _round in range(8):
-        n = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), True, e.scratch)
+        n = wire_receive(w, e.errors, WIRE_BATCH, True, e.scratch)
         for i in range(n):
-            letter(e.letters, i, &one)
-            hear_error(e, w, &one)
+            letter(e.errors, i, &one)
+            hear_error(e, w, &one, <uint32_t>max(answers, 0))
         if n < <int>WIRE_BATCH:
             break
-    if e.row >= e.room:
-        return
-    n = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), False, e.scratch)
-    for i in range(n):
+    for i in range(answers):
         letter(e.letters, i, &one)
         hear_answer(e, w, &one)
 
-cdef inline void hear_error(Engine* e, Wire* w, const Letter* one) noexcept nogil:
+cdef inline void hear_error(Engine* e, Wire* w, const Letter* one, uint32_t kept) noexcept nogil:
+    """``kept``: rows that are for others."""
     cdef uint32_t slot
     cdef Probe* probe
     if one.origin == SO_EE_ORIGIN_TIMESTAMPING:
         if w.stamps and w.id - one.id <= WIRE_IDS:
             probe = &e.probe[w.ids[one.id % WIRE_IDS]]
-            if probe.state == FLYING:
+            if probe.state == FLYING and one.stamp >= probe.wall:
                 probe.tx_wall = one.stamp
         return
     slot = whose(e, w, one, True)
     if slot and one.origin != SO_EE_ORIGIN_LOCAL:
-        fail_probe(e, slot - 1, one.error, False)
+        if e.row + kept < e.room:
+            fail_probe(e, slot - 1, one.error, False)
+        else:
+            put_off(e, slot - 1, outcome_of(one.error), one.error)
 
 cdef inline uint32_t whose(Engine* e, const Wire* w, const Letter* one, bint ours) noexcept nogil:
     """Slot + 1 of the probe that this belongs to, 0: of none that is out."""
@@ -489,23 +493,21 @@ cdef inline void time_out(Engine* e, uint32_t slot) noexcept nogil:
     e.probe[slot].error = ETIMEDOUT
     end_probe(e, slot, TIMEOUT, 0)
 
+cdef inline int outcome_of(int error) noexcept nogil:
+    if error == ETIMEDOUT:
+        return TIMEOUT
+    if error == ECONNREFUSED:
+        return REFUSED
+    if error == ECONNRESET or error == EPIPE:
+        return RESET
+    if error == EHOSTUNREACH or error == ENETUNREACH or error == EPROTO or error == ENOPROTOOPT:
+        return UNREACHABLE
+    return LOCAL
+
 cdef inline void fail_probe(Engine* e, uint32_t slot, int error, bint local) noexcept nogil:
     """``local``: this host did not even send it."""
-    cdef Probe* probe = &e.probe[slot]
-    cdef int outcome = LOCAL
-    probe.error = error
-    if local:
-        if error == ECONNREFUSED:
-            outcome = REFUSED
-    elif error == ETIMEDOUT:
-        outcome = TIMEOUT
-    elif error == ECONNREFUSED:
-        outcome = REFUSED
-    elif error == ECONNRESET or error == EPIPE:
-        outcome = RESET
-    elif error == EHOSTUNREACH or error == ENETUNREACH or error == EPROTO or error == ENOPROTOOPT:
-        outcome = UNREACHABLE
-    end_probe(e, slot, outcome, 0)
+    e.probe[slot].error = error
+    end_probe(e, slot, LOCAL if local and error != ECONNREFUSED else outcome_of(error), 0)
 
 cdef inline void end_probe(Engine* e, uint32_t slot, int outcome, int64_t echo) noexcept nogil:
     cdef Probe* probe = &e.probe[slot]

@@ -91,12 +91,14 @@ cdef class Pinger:
         self.e.free_slot = <uint32_t*>calloc(inflight, 4)
         self.e.wheel = <Wheel*>calloc(1, sizeof(Wheel))
         self.e.letters = <Letters*>calloc(1, sizeof(Letters))
+        self.e.errors = <Letters*>calloc(1, sizeof(Letters))
         self.e.pattern = <uint8_t*>malloc(MOST_BYTES)
         self.e.scratch = <uint8_t*>malloc(MOST_BYTES)
         self.e.events = <Event*>calloc(EVENTS, sizeof(Event))
         self.e.wire = <Wire**>calloc(MOST_GROUPS * ports, sizeof(void*))
         if (self.e.probe == NULL or self.e.free_slot == NULL or self.e.wheel == NULL or self.e.letters == NULL
-                or self.e.pattern == NULL or self.e.scratch == NULL or self.e.events == NULL or self.e.wire == NULL):
+                or self.e.errors == NULL or self.e.pattern == NULL or self.e.scratch == NULL or self.e.events == NULL
+                or self.e.wire == NULL):
             raise MemoryError
         for i in range(inflight):
             self.e.free_slot[i] = i
@@ -136,6 +138,7 @@ cdef class Pinger:
         free(self.e.target)
         free(self.e.wire)
         free(self.e.letters)
+        free(self.e.errors)
         free(self.e.pattern)
         free(self.e.scratch)
         free(self.e.wheel)
@@ -160,6 +163,8 @@ cdef class Pinger:
         cdef int64_t now = ping_now(), due
         if len(address) not in (4, 16):
             raise ValueError("an address has 4 or 16 bytes")
+        if not _one_host(<const uint8_t*><const char*>address, version):
+            raise ValueError("not the address of one host")
         if kind not in TIMEOUTS:
             raise ValueError(f"no kind of probe {kind}")
         if kind == ICMP:
@@ -438,6 +443,24 @@ cdef int _name(uint8_t* to, size_t room, str text) except -1:
         raise ValueError(f"the name '{text[:60]}' is longer than {room} bytes")
     memcpy(to, <const char*>data, len(data))
     return 0
+
+
+cdef bint _one_host(const uint8_t* a, int version) noexcept nogil:
+    """Not everybody's, nobody's, a group's, or IPv4 in the guise of IPv6."""
+    cdef int i
+    if version == 4:
+        return 0 < a[0] < 224
+    if a[0] == 0xFF:
+        return False
+    for i in range(10):
+        if a[i]:
+            return True
+    if a[10] == 0xFF and a[11] == 0xFF:
+        return False
+    for i in range(10, 16):
+        if a[i]:
+            return True
+    return False
 
 
 cdef _ports():

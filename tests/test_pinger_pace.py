@@ -272,7 +272,10 @@ def test_descriptors_are_given_back() -> None:
 
 
 @pytest.mark.parametrize(("words", "more"), [
-    ("4 or 16", {"address": b"abc"}), ("no kind", {"kind": 3}), ("port 0", {"port": 0}),
+    ("4 or 16", {"address": b"abc"}), ("one host", {"address": packed("224.0.0.1")}),
+    ("one host", {"address": packed("255.255.255.255")}), ("one host", {"address": packed("0.0.0.0")}),
+    ("one host", {"address": packed("ff02::1")}), ("one host", {"address": packed("::")}),
+    ("one host", {"address": packed("::ffff:10.0.0.1")}), ("no kind", {"kind": 3}), ("port 0", {"port": 0}),
     ("not below 64", {"dscp": 64}), ("an interval", {"interval": -1}), ("a time-out", {"timeout": -1}),
     ("a time-out", {"timeout": 61 * SECOND}), ("needs a payload", {"kind": ECHO}),
     ("at most 65507", {"kind": UDP, "payload": 65508}), ("longer than 32", {"name": "x" * 33}),

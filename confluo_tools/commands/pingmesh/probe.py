@@ -109,6 +109,8 @@ def probe(
     )
     if four and six:
         raise UsageError("-4 and -6 exclude each other")
+    if token is None and any(w.kind == "udp" for w in wanted):
+        cli.tell("udp without --token: responders do not answer that")
     plan = Plan(
         wanted=wanted, times=count or 0, lab=lab, payload=size_of("--payload", payload), dscp=class_of(dscp),
         interval=span("--interval", interval), timeout=span("--timeout", timeout) or 0, source=source or "",
