@@ -156,6 +156,22 @@ def test_an_alarm_begins_and_ends(tmp_path: Path) -> None:
     assert listed.stdout == b"3\n"
 
 
+def test_who_falls_silent_is_told_of(tmp_path: Path) -> None:
+    def at(minute: int, *servers: str) -> list[dict[str, Any]]:
+        return [probe(ts=minute * MINUTE + i, src=name) for name in servers for i in range(3)]
+
+    parts = [at(0, "a", "b"), at(1, "a"), at(2, "a", "b"), *[at(m, "a") for m in range(3, 12)], at(12, "a", "b")]
+    path = stream(tmp_path / "p.arrows", *parts)
+    rows = sla(path, "--by", "server", "--window", "1m")
+    silent = [int(r["ts"][14:16]) for r in rows if r["server"] == "b" and r["state"] == "no_probes"]
+    assert silent == [1, 3, 4, 5, 6, 7, 8]  # then it is forgotten
+    assert [r["probes"] for r in rows if r["server"] == "a"] == [3] * 13
+    events = sla(path, "--by", "server", "--window", "1m", "--alerts", "--rule", "silent", "--calm", "1")
+    assert {e["key"] for e in events} == {"server=b"}
+    found = [(e["ts"][14:16], e["event"]) for e in events]
+    assert found == [("02", "fire"), ("03", "clear"), ("04", "fire"), ("13", "clear")]
+
+
 def test_services_are_the_probes_of_their_servers(tmp_path: Path) -> None:
     topology = tmp_path / "fleet.yaml"
     topology.write_text(

@@ -141,6 +141,7 @@ def _enough(test: Excess) -> int:
 # --- rules
 
 RATES = ("drop", "failed")
+SILENT = "silent"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 OK, BAD, FEW, NONE = "ok", "bad", "not_enough_probes", "no_probes"
 
@@ -179,7 +180,7 @@ class Rule(NamedTuple):
     """``metric`` above ``threshold`` (a rate, or ns) is bad; an alarm ends below ``clear``.
 
     ``limit``: of quantiles, which of `store.mesh`'s limits is the threshold.
-    ``test``: what is too many.
+    ``test``: what is too many.  Metric `silent`: no probes at all are bad.
     """
 
     metric: str
@@ -190,6 +191,9 @@ class Rule(NamedTuple):
 
     def judge(self, cell: Counted) -> Judged:
         """Bad: above the threshold, by more than chance.  Without enough probes nothing is ok."""
+        if self.metric == SILENT:
+            sent = cell.probes
+            return Judged(OK if sent else BAD, float(sent), 0 if sent else 1, 1, 1, sent > 0)
         if self.metric in RATES:
             hits, n = (cell.dropped, cell.ok) if self.metric == "drop" else (cell.failed, cell.probes)
             value = hits / n if n else nan
@@ -216,6 +220,8 @@ def make_rule(
     of values above the limit that makes it bad at all.  Alarms end at half the rate, or four fifths of the time.
     Raises ValueError for what cannot be.
     """
+    if metric == SILENT:
+        return Rule(metric, 0.0, 0.0, Excess(0.5, 0.9, false_alarm, power))
     if metric in RATES:
         if not 0 < threshold < 1:
             raise ValueError("a rate is above 0 and below 1")

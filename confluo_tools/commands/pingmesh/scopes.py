@@ -107,9 +107,13 @@ def parse_rules(
         if text is not None:
             options[name] = rate(text, f"--{name.replace('_', '-')}")
     for text in texts:
+        if text.strip() == sla.SILENT:
+            found.append((sla.SILENT, sla.make_rule(sla.SILENT, 0.0)))
+            continue
         match = _RULE.match(text)
         if match is None:
-            raise UsageError(f"'{text[:60]}' is not a rule", where="--rule", hint="write e.g. 'p99 > 5ms clear 4ms'")
+            hint = "write e.g. 'p99 > 5ms clear 4ms', or silent"
+            raise UsageError(f"'{text[:60]}' is not a rule", where="--rule", hint=hint)
         metric, limit, ends = match[1], match[2], match[3]
         if metric not in (*sla.RATES, *sla.QUANTILES):
             known = ", ".join((*sla.RATES, *sla.QUANTILES))

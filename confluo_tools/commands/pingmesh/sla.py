@@ -39,6 +39,7 @@ confluo-pingmesh sla other.csv --signature windows
 )
 
 EXACT = 512  # samples up to which quantiles are
+REMEMBERED = 6  # windows that a group may be silent before it is forgotten
 METRICS = ("drop", "failed", "p50", "p99", "p999")
 SHOWN = ("probes", "drop_rate", "drop_low", "drop_high", "failed", "p50", "p99", "state", "why")
 STATES = {1: "ok", 2: "bad", 3: "not_enough_probes", 4: "no_probes"}
@@ -338,18 +339,31 @@ class Work:
         self.services: dict[str, tuple[str, ...]] = {}
         self.alarms: list[Hysteresis] = [] if alerts is None else [Hysteresis(*alerts) for _ in rules]
         self.found = 0
+        self._seen: dict[Key, int] = {}  # the last window that a group had probes in
+        self._windows = 0
 
     def blocks(self, mesh: Mesh, window: int) -> Iterator[Block]:
         """The records about one window; windows come in the order of time."""
         tallied = mesh.tallied(window, self.scope.unions(mesh, window, self.services))
         length = mesh.window or mesh.newest + 1 - tallied.start
-        rows = sorted(tallied, key=lambda pair: pair[0])
+        rows = sorted([*tallied, *self._silent(tallied.keys)], key=lambda pair: pair[0])
         if self.alarms:
             yield from self._alerts(tallied.start + length, length, rows)
             return
         if self.top is not None:
             rows = sorted(rows, key=lambda pair: -self._worth(pair[1]))[: self.top]
         yield from self._rows(tallied.start, length, rows)
+
+    def _silent(self, keys: Sequence[Key]) -> list[tuple[Key, Cell]]:
+        """Groups that had probes in the windows before this one, and have none now."""
+        from confluo_tools.store.mesh import Cell
+
+        self._windows += 1
+        self._seen.update(dict.fromkeys(keys, self._windows))
+        if len(self._seen) == len(keys):
+            return []
+        self._seen = {key: last for key, last in self._seen.items() if self._windows - last <= REMEMBERED}
+        return [(key, Cell()) for key, last in self._seen.items() if last < self._windows]
 
     def _worth(self, cell: Cell) -> float:
         from confluo_tools.algo.sla import finite, wilson

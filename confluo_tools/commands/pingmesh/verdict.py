@@ -110,7 +110,7 @@ def verdict(
     if signature is not None and signature not in SIGNATURES:
         raise UsageError(f"not '{signature[:60]}'", where="--signature", hint=f"there are {', '.join(SIGNATURES)}")
     rules = scopes.parse_rules(rule or scopes.RULES, background=None, false_alarm=false_alarm, power=None)
-    if any(r.metric == "failed" for _, r in rules):
+    if any(r.metric in ("failed", "silent") for _, r in rules):
         raise UsageError("failures are looked at in any case", where="--rule", hint="rules are about drop and times")
     span, earlier = spans(since, until, before, local)
     if at is not None and inputs:
