@@ -266,6 +266,12 @@ def test_a_large_svg_has_its_cells_as_pixels() -> None:
     raw = zlib.decompress(data)
     assert b"".join(raw[i * 151 + 1 : i * 151 + 151] for i in range(150)) == shades
     assert {raw[i * 151] for i in range(150)} == {0}
+    titles = {t.text for r in root.iter(f"{SVG}rect") if (t := r.find(f"{SVG}title")) is not None}
+    classes, names = shades.translate(CLASS), ("no data", "green", "yellow", "red")
+    for a, b in ((0, 0), (3, 14), (14, 3)):
+        cells = b"".join(classes[i * 150 + 10 * b : i * 150 + 10 * b + 10] for i in range(10 * a, 10 * a + 10))
+        said = ", ".join(f"{cells.count(k)} {names[k]}" for k in (3, 2, 1, 0))
+        assert f"ps{a:02} → ps{b:02}: {said}" in titles
 
 
 @pytest.mark.parametrize("palette", heatmap_colours.NAMES)
@@ -443,3 +449,77 @@ def test_a_full_disk_is_no_success(kind: str, flat: Path) -> None:
     done = shell('confluo-pingmesh heatmap "$1" -o "$2" >/dev/full', flat, kind)
     assert done.returncode == 2
     assert b"No space left on device" in done.stderr
+
+
+# ---------------------------------------------------------------- servers behind cells
+
+def behind(path: Path, most: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[Map, Any]:
+    """The map, and the pairs behind its cells: of all, or of the worst ``most``."""
+    from confluo_tools.commands.pingmesh import heatmap as command
+
+    if most is not None:
+        monkeypatch.setattr(command, "ALL_CELLS", 0)
+        monkeypatch.setattr(command, "WORST_CELLS", most)
+    asked = command.Asked([str(path)], "", None, None, {})
+    with asked.open() as reader:
+        cells, width = command.gather(reader, asked, "pod", WINDOW)
+    [chart] = cells.maps("pod", width, Limits())
+    [pairs] = command.gather_pairs([chart], [chart.latest()], asked)
+    return chart, pairs
+
+
+def truth(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
+    """(window, from, to, server, server) -> ok, dropped, failed, P50 and P99 in units of 100 ns, by hand."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        window = (row["ts"] - START) // WINDOW
+        found.setdefault((window, row["src_pod"], row["dst_pod"], row["src"], row["dst"]), []).append(row)
+    return {key: [sum(r["outcome"] == 1 for r in its), sum(r["outcome"] == 1 and r["retries"] > 0 for r in its),
+                  sum(r["outcome"] == 2 for r in its), *middle(sorted(r["rtt"] // 100 for r in its if r["rtt"]))]
+            for key, its in found.items()}  # fmt: skip
+
+
+def middle(values: list[int]) -> tuple[int, int]:
+    return (values[(len(values) + 1) // 2 - 1], values[-1]) if values else (0, 0)
+
+
+def told(chart: Map, pairs: Any) -> dict[tuple[Any, ...], list[int]]:
+    n, c = len(chart.names), pairs.columns
+    return {(c["window"][i], chart.names[c["cell"][i] // n], chart.names[c["cell"][i] % n], pairs.names[c["src"][i]],
+             pairs.names[c["dst"][i]]): [c[name][i] for name in ("ok", "dropped", "failed", "p50", "p99")]
+            for i in range(len(pairs))}  # fmt: skip
+
+
+def test_all_pairs_of_a_small_map(canonical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chart, pairs = behind(canonical, None, monkeypatch)
+    assert pairs.whole
+    assert told(chart, pairs) == truth(probes(appendix()))
+
+
+@pytest.mark.parametrize("most", [1, 30, 200])
+def test_pairs_of_the_worst_cells(most: int, canonical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is better than any that is left out; first of the window that is shown, the last one."""
+    chart, pairs = behind(canonical, most, monkeypatch)
+    assert not pairs.whole
+    found, whole = told(chart, pairs), truth(probes(appendix()))
+    assert found == {key: value for key, value in whole.items() if key in found}
+    cells = {key[:3] for key in found}
+    assert len(found) == SERVERS * len(cells) == SERVERS * most
+    shade = {}
+    for window, sheet in enumerate(chart.sheets):
+        shades = chart.shades(sheet, "p99"), chart.shades(sheet, "drop")
+        for i in range(144):
+            shade[window, chart.names[i // 12], chart.names[i % 12]] = max(s[i] for s in shades)
+    worst = min(shade[cell] for cell in cells)
+    assert worst >= 7
+    assert all(value <= worst for cell, value in shade.items() if cell not in cells and cell[0] == 3)
+
+
+def test_pairs_of_pods_with_odd_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = ['"', "\\", "a b' or", "ü*?"]
+    rows = probes([[[9.0] * 4 for _ in range(4)]], podset=2)
+    for row in rows:
+        row["src_pod"], row["dst_pod"] = odd[int(row["src_pod"][1:])], odd[int(row["dst_pod"][1:])]
+    path = write(tmp_path / "p.arrows", rows)
+    chart, pairs = behind(path, 16, monkeypatch)
+    assert told(chart, pairs) == truth(rows)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain, others
 from confluo_tools.algo.patterns import LETTERS, MIXED
 from confluo_tools.errors import ConfluoError
-from confluo_tools.formats.heatmap_colours import METRIC_NAMES, PALETTES, Palette, clean, latency, ranges, rate
+from confluo_tools.formats.heatmap_colours import (
+    CLASS_NAMES,
+    METRIC_NAMES,
+    PALETTES,
+    Palette,
+    clean,
+    latency,
+    ranges,
+    rate,
+)
 
 if TYPE_CHECKING:
     from confluo_tools.algo.heatmap import Map, Sheet
@@ -61,6 +70,8 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     else:
         out.append(_image(shades, n, colours, left, top, side))
     out += _grid(chart, left, top, size, side, colours)
+    if n > SHAPES and len(chart.podsets) <= SHAPES:
+        out += _blocks(chart, shades, left, top, size)
     out += _legend(chart, metric, shades, pattern, colours, left + max(side, 300) + 28, top)
     return "\n".join([*map(clean, out), "</svg>\n"])
 
@@ -159,6 +170,22 @@ def _grid(chart: Map, left: float, top: float, size: float, side: float, colours
         at = first * size - (0.5 if size >= 8 else 0)
         lines.append(f"M{left + at:g} {top}v{side:g}M{left} {top + at:g}h{side:g}")
     return [f'<path class="g" d="{"".join(lines)}" stroke="{colours.soft}" stroke-opacity="0.6"/>']
+
+
+def _blocks(chart: Map, shades: bytes, left: float, top: float, size: float) -> list[str]:
+    """What stands behind each block of an image, as texts that browsers show: ``ps01 → ps02: 1,600 green, 12 red``."""
+    from html import escape
+
+    rows = chart.colours(shades)
+    out = []
+    for name, first, after in chart.podsets:
+        for other, start, end in chart.podsets:
+            counts = [sum(row.count(colour, start, end) for row in rows[first:after]) for colour in range(4)]
+            said = [f"{counts[i]:,} {CLASS_NAMES[i]}" for i in (3, 2, 1, 0) if counts[i]]
+            out.append(f'<rect x="{left + start * size:g}" y="{top + first * size:g}" width="{(end - start) * size:g}" '
+                       f'height="{(after - first) * size:g}" fill-opacity="0"><title>{escape(name)} → {escape(other)}: '
+                       f"{', '.join(said) or 'nothing to measure'}</title></rect>")  # fmt: skip
+    return out
 
 
 def _legend(

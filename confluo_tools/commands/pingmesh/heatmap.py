@@ -165,7 +165,7 @@ class Asked:
     @property
     def again(self) -> bool:
         """Whether they can be read a second time."""
-        return self.how["at"] is not None or (bool(self.inputs) and all(
+        return self.how.get("at") is not None or (bool(self.inputs) and all(
             cli.remote(path) is not None or os.path.isfile(path) or os.path.isdir(path) for path in self.inputs
         ))  # fmt: skip
 
@@ -174,8 +174,8 @@ class Asked:
         """The inputs as the shell has them; '' when they are read only once."""
         from shlex import join
 
-        where = ["--at", self.how["at"]] if self.how["at"] is not None else self.inputs
-        return join(where) if self.again else ""
+        at = self.how.get("at")
+        return "" if not self.again else join(["--at", str(at)] if at is not None else self.inputs)
 
     def open(self) -> Reader:
         return cli.open_records(self.inputs, **self.how)

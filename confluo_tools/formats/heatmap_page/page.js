@@ -491,6 +491,7 @@
     if (x + c > area.left + area.wide) state.x -= x + c - area.left - area.wide;
     if (y + c > area.top + area.high) state.y -= y + c - area.top - area.high;
     clamp(); draw(); showTip();
+    $("map").setAttribute("aria-label", $("tip").innerText.replaceAll("\n", " "));  // for those who listen
     if (state.kept) { remember(); return showCell(); }
   }
 
