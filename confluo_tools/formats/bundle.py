@@ -16,20 +16,23 @@ class Bundle:
     """Records as one compressed Arrow stream."""
 
     def __init__(self, schema: Schema) -> None:
-        from zstandard import ZstdCompressor
+        from zstandard import ZstdCompressionParameters, ZstdCompressor
 
-        self._zip = ZstdCompressor(level=1).compressobj()
+        few = ZstdCompressionParameters.from_level(1, window_log=18)  # an agent has little memory
+        self._zip = ZstdCompressor(compression_params=few).compressobj()
         self._pieces: list[bytes] = []
         self.size = self.rows = 0
         self._out = StreamWriter(schema, self)
 
     def writev(self, pieces: Sequence[bytes | memoryview]) -> None:
-        data = self._zip.compress(b"".join(pieces))
-        self._pieces.append(data)
-        self.size += len(data)
+        for piece in pieces:
+            if data := self._zip.compress(piece):
+                self._pieces.append(data)
+                self.size += len(data)
 
     def add(self, block: Block) -> None:
         self._out.write(block)
+        self._out.flush()  # compressed at once, not gathered
         self.rows += block.rows
 
     def bytes(self) -> bytes:
