@@ -217,9 +217,11 @@ class Verdict:
     type2: int = 0
     action: str = "notify"
     steady: float = 1.0
+    symptoms: Sequence[Live] = field(default=(), repr=False, compare=False)  # that it explains
 
 
 Symptoms = Sequence[tuple[Pair, int]]  # pairs with the type of their symptom
+Live = tuple[Pair, int, Place, Place]  # and where both are
 
 
 def judge(
@@ -258,6 +260,7 @@ def judge(
             continue
         alone = sum(_above(pod) == podset for pod in members) == 1
         for verdict in its:
+            verdict.steady = _steady(verdict.symptoms)
             few, unsure = verdict.servers < group, alone or verdict.steady < STEADY
             verdict.action = "few" if few else "notify" if unsure else "propose"
             found.append(verdict)
@@ -296,9 +299,6 @@ def ration(verdicts: Iterable[Verdict], *, budget: int = BUDGET, before: Iterabl
     return left
 
 
-Live = tuple[Pair, int, Place, Place]
-
-
 def _place(name: str, place_of: Mapping[str, Place]) -> Place:
     return place_of.get(name, Place())
 
@@ -311,43 +311,52 @@ def _above(place: Place) -> Place:
 class _Board:
     """Symptoms by pod; those that something explains are taken off."""
 
-    def __init__(self, live: Iterable[Live], members: Mapping[Place, set[str]]) -> None:
-        self.members = members
-        self.at: dict[Place, dict[int, Live]] = {}
-        for number, one in enumerate(live):
-            for place in {one[2], one[3]}:
-                if place in members:
-                    self.at.setdefault(place, {})[number] = one
+    def __init__(self, live: Sequence[Live], members: Mapping[Place, set[str]]) -> None:
+        self.live, self.members = live, members
+        self.at: dict[Place, set[int]] = {}  # numbers of the pod's symptoms
+        self.hits: dict[Place, dict[str, int]] = {}  # healthy servers of the pod, by how many of these they have
+        for number, (pair, _, a, b) in enumerate(live):
+            for place in {a, b} & members.keys():
+                self.at.setdefault(place, set()).add(number)
+                hits = self.hits.setdefault(place, {})
+                for name in {pair.src, pair.dst} & members[place]:
+                    hits[name] = hits.get(name, 0) + 1
 
-    def shown(self, pod: Place, without: str = "") -> set[str]:
-        """Healthy servers of the pod with a symptom that has nothing to do with the server ``without``."""
-        ends = {name for pair, _, _, _ in self.at.get(pod, {}).values() if without not in (pair.src, pair.dst)
-                for name in (pair.src, pair.dst)}  # fmt: skip
-        return ends & self.members[pod]
+    def its(self, pod: Place) -> list[Live]:
+        return [self.live[number] for number in sorted(self.at.get(pod, ()))]
 
     def score(self, pod: Place, without: str = "") -> float:
-        group = len(self.members[pod] - {without})
-        return len(self.shown(pod, without)) / group if group else 0.0
+        """Share of the pod's healthy servers with a symptom that has nothing to do with the server ``without``."""
+        shown = self.hits.get(pod, {}).keys()
+        group = self.members[pod] - {without}
+        if without:
+            pairs = [pair for pair, _, _, _ in self.its(pod) if without not in (pair.src, pair.dst)]
+            shown = {name for pair in pairs for name in (pair.src, pair.dst)} & group  # type: ignore[assignment]
+        return len(shown) / len(group) if group else 0.0
 
-    def take(self, numbers: Iterable[int]) -> None:
+    def take(self, numbers: Iterable[int]) -> set[Place]:
+        """Take these symptoms off; the pods that had them."""
+        touched = set()
         for number in list(numbers):
-            for its in self.at.values():
-                its.pop(number, None)
+            pair, _, a, b = self.live[number]
+            for place in {a, b} & self.at.keys():
+                if number not in self.at[place]:
+                    continue
+                touched.add(place)
+                self.at[place].discard(number)
+                hits = self.hits[place]
+                for name in {pair.src, pair.dst} & hits.keys():
+                    hits[name] -= 1
+                    if not hits[name]:
+                        del hits[name]
+        return touched
 
-    def take_pod(self, pod: Place) -> list[Live]:
-        taken = self.at.pop(pod, {})
-        for number, one in taken.items():
-            other = one[3] if one[2] == pod else one[2]
-            if other in self.at:
-                self.at[other].pop(number, None)
-        return list(taken.values())
-
-    def busiest(self, pod: Place) -> tuple[str, dict[int, Live]]:
-        """The server that most of the pod's symptoms have to do with, and those."""
-        of: dict[str, dict[int, Live]] = {}
-        for number, one in self.at[pod].items():
-            for name in (one[0].src, one[0].dst):
-                of.setdefault(name, {})[number] = one
+    def busiest(self, pod: Place) -> tuple[str, list[int]]:
+        """The server that most of the pod's symptoms have to do with, and their numbers."""
+        of: dict[str, list[int]] = {}
+        for number in sorted(self.at[pod]):
+            for name in (self.live[number][0].src, self.live[number][0].dst):
+                of.setdefault(name, []).append(number)
         name = max(of, key=lambda name: (len(of[name]), name))
         return name, of[name]
 
@@ -359,43 +368,42 @@ def _candidates(board: _Board, threshold: float, group: int, literal: bool) -> t
     if literal:
         for pod in board.members:
             if (score := board.score(pod)) >= threshold:
-                tors.append(_verdict("tor", pod, score, board, list(board.at[pod].values())))
+                tors.append(_verdict(pod, score, board))
         return tors, servers
     scores = {pod: board.score(pod) for pod in board.at}
     while scores:
-        pod = max(scores, key=lambda p: (scores[p], len(board.at.get(p, {})), p.dc, p.podset, p.pod))
+        pod = max(scores, key=lambda p: (scores[p], len(board.at[p]), p.dc, p.podset, p.pod))
         score = scores[pod]
         if score < threshold or not board.at.get(pod):
             break
-        name, its = board.busiest(pod)
+        name, numbers = board.busiest(pod)
         if board.score(pod, name) < threshold:
-            touched = {place for _, _, a, b in its.values() for place in (a, b)}
-            others = {end for pair, _, _, _ in its.values() for end in (pair.src, pair.dst)} - {name}
+            its = [board.live[number] for number in numbers]
+            others = {end for pair, _, _, _ in its for end in (pair.src, pair.dst)} - {name}
             if len(others) >= group:
-                home = next(a if pair.src == name else b for pair, _, a, b in its.values())
-                kinds = [kind for _, kind, _, _ in its.values()]
+                home = next(a if pair.src == name else b for pair, _, a, b in its)
+                kinds = [kind for _, kind, _, _ in its]
                 servers.append(Verdict("server", home, name, 1.0, 1.0, 1, 1, len(its), kinds.count(TYPE1),
                                        kinds.count(TYPE2)))  # fmt: skip
-            board.take(its)
         else:
-            verdict = _verdict("tor", pod, score, board, list(board.at[pod].values()))
-            taken = board.take_pod(pod)
-            touched = {place for _, _, a, b in taken for place in (a, b)}
+            numbers = sorted(board.at[pod])
+            tors.append(_verdict(pod, score, board))
             del scores[pod]
-            tors.append(verdict)
+        touched = board.take(numbers)
         for place in touched & scores.keys():
             scores[place] = board.score(place)
     return tors, servers
 
 
-def _verdict(what: str, pod: Place, score: float, board: _Board, its: Sequence[Live]) -> Verdict:
+def _verdict(pod: Place, score: float, board: _Board) -> Verdict:
+    its = board.its(pod)
     kinds = [kind for _, kind, _, _ in its]
-    return Verdict(what, pod, "", score, score, len(board.members[pod]), len(board.shown(pod)), len(its),
-                   kinds.count(TYPE1), kinds.count(TYPE2), steady=_steady(its))  # fmt: skip
+    return Verdict("tor", pod, "", score, score, len(board.members[pod]), len(board.hits[pod]), len(its),
+                   kinds.count(TYPE1), kinds.count(TYPE2), symptoms=its)  # fmt: skip
 
 
 def _steady(its: Sequence[Live]) -> float:
-    times = {ts for pair, _, _, _ in its for ts, _ in pair.failures}
+    times = [ts for pair, _, _, _ in its for ts, _ in pair.failures]
     if not times:
         return 1.0
     ends = [t for pair, _, _, _ in its if pair.reached for t in (pair.first, pair.last)]

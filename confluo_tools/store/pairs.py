@@ -1,11 +1,13 @@
 """Probes by pairs of servers: what black holes and silent drops are found from, in one pass over the records.
 
 Several roll-ups are kept at once; rows of failures and drops, which are few, are looked at one by one.  Memory grows
-with pairs of servers (about 100 bytes each), with servers times slices of time, and with failures and drops.
+with pairs of servers (about 100 bytes each), with servers times slices of time, and with failures and drops
+(about 40 bytes each).
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +58,62 @@ class Failure(NamedTuple):
     elapsed: int
 
 
+class Failures(Sequence[Failure]):
+    """Many of them, in 34 bytes each."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._number: dict[str, int] = {}
+        self.columns = [array(code) for code in "qIIHHBBq"]
+
+    def extend(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Rows of the fields `FAILURE`, column by column."""
+        for i, (kept, values) in enumerate(zip(self.columns, columns, strict=True)):
+            kept.extend(map(self._of, values) if i in (1, 2) else values)
+
+    def _of(self, name: str) -> int:
+        number = self._number.get(name)
+        if number is None:
+            number = self._number[name] = len(self._names)
+            self._names.append(name)
+        return number
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, row: Any) -> Any:
+        ts, src, dst, *rest = [column[row] for column in self.columns]
+        return Failure(ts, self._names[src], self._names[dst], *rest)
+
+    def ends(self) -> Iterator[tuple[int, str, str]]:
+        """Time, source and target of each."""
+        names, (ts, src, dst, *_) = self._names, self.columns
+        for when, a, b in zip(ts, src, dst, strict=True):
+            yield when, names[a], names[b]
+
+
+class Some(Sequence[Failure]):
+    """Some of them, by number."""
+
+    def __init__(self, whole: Failures) -> None:
+        self._whole = whole
+        self._numbers = array("I")
+
+    def add(self, number: int) -> None:
+        self._numbers.append(number)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._whole[self._numbers[row]]
+
+    def ports(self) -> list[tuple[int, int]]:
+        """(time, source port) of each."""
+        ts, _, _, port, *_ = self._whole.columns
+        return [(ts[i], port[i]) for i in self._numbers]
+
+
 @dataclass
 class Window:
     """What probes of a window met, by addresses as text.
@@ -69,7 +127,7 @@ class Window:
     start: int
     answered: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
     retried: dict[tuple[str, str], int] = field(default_factory=dict)
-    failures: dict[tuple[str, str], list[Failure]] = field(default_factory=dict)
+    failures: dict[tuple[str, str], Some] = field(default_factory=dict)
     ends: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     crossing: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
     tried: Counter[int] = field(default_factory=Counter)
@@ -142,7 +200,7 @@ class Pass:
         if all(name in self.schema for name in ("overflows", "elapsed", "src")):
             self._hosts = self.compile("kind == host && overflows > 0")
         self._sums: list[_Sum] = []
-        self._looks: list[tuple[Expr, list[Failure]]] = []
+        self._looks: list[tuple[Expr, Failures]] = []
         self._columns: set[str] = set(FAILURE) | {"kind", "outcome", "notes", "src"} | set(self._where.fields)
 
     def compile(self, text: str) -> Expr:
@@ -157,9 +215,9 @@ class Pass:
         self._sums.append(made)
         return made
 
-    def look(self, what: str) -> list[Failure]:
+    def look(self, what: str) -> Failures:
         """The rows for which ``what`` holds, as `run` finds them."""
-        found: list[Failure] = []
+        found = Failures()
         self._looks.append((self.compile(f"{PROBES} && ({what})"), found))
         return found
 
@@ -187,7 +245,7 @@ class Pass:
             if len(found) + len(picks) > MOST_ROWS:
                 what = f"more than {MOST_ROWS} probes failed or were dropped"
                 raise UsageError(what, where=self.reader.name, hint="choose a part: --since, --until, --where")
-            found += map(Failure._make, zip(*_values(self.schema, block.take(picks), self.text, FAILURE), strict=True))
+            found.extend(_values(self.schema, block.take(picks), self.text, FAILURE))
         if self._hosts is not None:
             picks = self._hosts.program.select(block)
             if len(picks):
@@ -197,18 +255,20 @@ class Pass:
                 ):
                     self._spans.append((ts - took, ts, lost, address or name))
 
-    def excused(self, probes: Sequence[Failure], servers: Mapping[str, Server]) -> tuple[list[Failure], int]:
-        """Those that the target's host did not drop, as it told (records of kind host), and how many it did.
+    def excused(self, probes: Failures, servers: Mapping[str, Server]) -> tuple[set[int], int]:
+        """Numbers of those that the target's host dropped, as it told (records of kind host), and how many it did.
 
         Which of those at one time and target were the host's nobody knows: where most were, none is left.
         """
         if not self._spans:
-            return list(probes), 0
+            return set(), 0
         number: dict[str, int] = {}
         for address, server in servers.items():  # hosts tell their addresses, or only their names
             number[server.name] = number[address] = number.get(server.name, len(number))
         spans = [(begin, end, lost, (number[whose],)) for begin, end, lost, whose in self._spans if whose in number]
-        drops = [(p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i) for i, p in enumerate(probes)]
+        told = {target for *_, (target,) in spans}
+        drops = [(p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i) for i, p in enumerate(probes)
+                 if number[p.dst] in told]  # fmt: skip
         theirs = set(overflowed(drops, spans, {}))
         ends: dict[int, list[tuple[int, int]]] = {}
         for begin, end, _, (target,) in sorted(spans, key=lambda span: span[1]):
@@ -220,8 +280,7 @@ class Pass:
             if at < len(its) and its[at][1] <= end:
                 together.setdefault((target, at), []).append(i)
         unclear = [i for same in together.values() if 2 * len(theirs.intersection(same)) > len(same) for i in same]
-        gone = theirs.union(unclear)
-        return [p for i, p in enumerate(probes) if i not in gone], len(theirs)
+        return theirs.union(unclear), len(theirs)
 
 
 class Servers:
@@ -269,7 +328,7 @@ def by_windows(
     run.run()
     windows: dict[int, Window] = {}
     known = servers.read()
-    failures, run.overflows = run.excused(failures, known)
+    theirs, run.overflows = run.excused(failures, known)
 
     def of(start: int) -> Window:
         if start not in windows:
@@ -277,12 +336,23 @@ def by_windows(
         return windows[start]
 
     seen: dict[tuple[str, int], list[int]] = {}
-    for failure in failures:
-        start = failure.ts // window * window if window else 0
-        of(start).failures.setdefault((failure.src, failure.dst), []).append(failure)
-        for address in (failure.src, failure.dst):
-            seen.setdefault((address, failure.ts // piece * piece), [0, 0])[1] += 1
-    begin = min((f.ts for f in failures), default=1 << 63)
+    begin = 1 << 63
+    for number, (ts, src, dst) in enumerate(failures.ends()):
+        if number in theirs:
+            continue
+        if ts < begin:
+            begin = ts
+        its = of(ts // window * window if window else 0)
+        some = its.failures.get((src, dst))
+        if some is None:
+            some = its.failures[src, dst] = Some(failures)
+        some.add(number)
+        when_ = ts // piece * piece
+        for address in (src, dst):
+            counts = seen.get((address, when_))
+            if counts is None:
+                counts = seen[address, when_] = [0, 0]
+            counts[1] += 1
     for *when, src, dst, count, first, last in pairs.rows(run.text):
         its = of(when[0] if window else 0)
         failed = its.failures.get((src, dst))
@@ -325,7 +395,7 @@ class Drops:
     cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
     ok: dict[tuple[str, str], int] = field(default_factory=dict)
     failed: dict[tuple[str, str], int] = field(default_factory=dict)
-    dropped: dict[tuple[str, str], list[Failure]] = field(default_factory=dict)
+    dropped: dict[tuple[str, str], Some] = field(default_factory=dict)
 
 
 def drops_by_windows(
@@ -354,9 +424,14 @@ def drops_by_windows(
             windows[start] = Drops(start)
         return windows[start]
 
-    for drop in theirs:
+    for number, drop in enumerate(dropped):
+        if number in theirs:
+            continue
         its = of(drop.ts // window * window if window else 0)
-        its.dropped.setdefault((drop.src, drop.dst), []).append(drop)
+        pair = drop.src, drop.dst
+        if pair not in its.dropped:
+            its.dropped[pair] = Some(dropped)
+        its.dropped[pair].add(number)
         cell(its, drop.src, drop.dst)[1] += 1
     for *when, src, dst, count, first in answered.rows(run.text):
         its = of(when[0] if window else 0)

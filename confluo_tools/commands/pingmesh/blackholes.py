@@ -213,10 +213,10 @@ class Work:
         for (src, dst), failures in window.failures.items():
             reached, first, last = window.answered.get((src, dst), (0, 0, 0))
             pair = algo.Pair(src, dst, reached, window.retried.get((src, dst), 0), first, last)
-            for f in failures:
-                when = f.ts // self.pieces * self.pieces
+            for ts, port in failures.ports():
+                when = ts // self.pieces * self.pieces
                 if well.get((src, when)) and well.get((dst, when)):
-                    pair.failures.append((f.ts, f.src_port))
+                    pair.failures.append((ts, port))
                 else:
                     pair.unclear += 1
             self.unclear += pair.unclear
