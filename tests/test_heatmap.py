@@ -312,7 +312,10 @@ def test_text_has_a_shape_for_each_cell(canonical: Path) -> None:
 
 
 @pytest.mark.parametrize(("pods", "podset", "places"), [(30, 10, 30), (60, 10, 6), (200, 1, 50), (1000, 25, 40)])
-def test_text_of_many_pods_stays_narrow(pods: int, podset: int, places: int) -> None:
+def test_text_of_many_pods_stays_narrow(
+    pods: int, podset: int, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
     made = chart(pods, podset)
     text = heatmap_text.text_map(made, made.sheets[0], "p99", "now", width=120)
     lines = text.splitlines()

@@ -36,15 +36,15 @@ def text_map(
     head = min(head, 16)
     room = max((width - head - 2) // 2, 4)
     parts = _parts(chart, room)
-    theme = PALETTES[palette, "dark"].shades
-    styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[4], bgcolor=theme[2])}
-    styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 9))}
+    theme = PALETTES[palette, "light"].shades
+    styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[3], bgcolor=theme[6])}
+    styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 10))}
 
     def cell(colour: int) -> tuple[str, Any]:
         return SHAPES[colour], styles[colour]
 
     out = StringIO()
-    console = Console(file=out, width=max(width, 20), force_terminal=color, color_system="truecolor" if color else None,
+    console = Console(file=out, width=max(width, 20), force_terminal=color, color_system="auto" if color else None,
                       highlight=False, markup=False, emoji=False, no_color=not color)  # fmt: skip
     title = " · ".join(filter(None, [METRIC_NAMES[metric], clean(chart.dc), when]))
     console.print(Text(title, Style(bold=True)), no_wrap=True, overflow="ignore", crop=False)
