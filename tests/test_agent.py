@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import pwd
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import agent_lab as lab
 import pytest
-from running import resize, run
+from running import ROOT, resize, run
 
 for package in ("starlette", "uvicorn", "prometheus_client", "cryptography"):
     pytest.importorskip(package)
@@ -212,6 +213,12 @@ def test_what_prometheus_gets_is_what_is_in_the_log(tmp_path: Path) -> None:
     assert rtt["sum"] == pytest.approx(int(total[1]) / 1e9)
     assert families["pingmesh_probing"].samples[0].value == 0
     assert families["pingmesh_agent_info"].samples[0].labels["reason"] == "no_list"
+    board = json.loads((ROOT / "examples/pingmesh/grafana.json").read_text())
+    asked = {name for panel in board["panels"] for target in panel["targets"]
+             for name in re.findall(r"(?:pingmesh|process)_\w+", target["expr"])}  # fmt: skip
+    given = {sample.name for family in families.values() for sample in family.samples}
+    assert asked - given == {"pingmesh_dropped_probes_total"}  # there was none
+    assert len(board["panels"]) > 10
 
 
 def test_a_hangup_asks_at_once(tmp_path: Path) -> None:

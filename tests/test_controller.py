@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import socket
 import ssl
 import tempfile
@@ -147,6 +148,33 @@ def test_who_has_no_certificate_gets_nothing_and_who_has_one_gets_its_own(lists:
         assert ask(url, "/v1/pinglist/a1.sig", tls=mine)[0] == 200
     with lab.controller(lists, *tls, "--any-name") as (_, url):
         assert ask(url, "/v1/pinglist/b1", tls=context(pki, "a1"))[0] == 200
+
+
+def test_a_certificate_is_renewed_without_an_end(lists: Path, pki: lab.Pki, tmp_path: Path) -> None:
+    def use(name: str) -> None:
+        for suffix in ("pem", "key"):
+            shutil.copy(pki(f"{name}.{suffix}"), tmp_path / f"now.{suffix}")
+
+    def shown(url: str) -> bytes:
+        address, port = url.removeprefix("https://").split(":")
+        return ssl.get_server_certificate((address, int(port))).encode()
+
+    use("controller")
+    with lab.controller(lists, "--cert", tmp_path / "now.pem", "--key", tmp_path / "now.key") as (process, url):
+        first = shown(url)
+        use("elsewhere")
+        os.kill(process.pid, signal.SIGHUP)
+        end = time.monotonic() + 10
+        while shown(url) == first:
+            assert time.monotonic() < end
+        second = shown(url)
+        (tmp_path / "now.key").write_bytes(Path(pki("a1.key")).read_bytes())  # another's
+        os.kill(process.pid, signal.SIGHUP)
+        process.says("is no certificate with its key: .*; the old one stays")
+        assert shown(url) == second
+    want = [ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(Path(pki(f"{name}.pem")).read_text())).encode()
+            for name in ("controller", "elsewhere")]  # fmt: skip
+    assert [first, second] == want
 
 
 @pytest.mark.parametrize(("words", "said"), [

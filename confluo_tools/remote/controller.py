@@ -436,10 +436,7 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> SSLContext
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as e:
-        raise ConfluoError(f"is no certificate with its key: {_why(e)}", where=cert, hint="PEM is read") from None
+    show(context, cert, key)
     if client_ca is not None:
         try:
             context.load_verify_locations(client_ca)
@@ -447,6 +444,17 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> SSLContext
             raise ConfluoError(f"is no certificate: {_why(e)}", where=client_ca, hint="PEM is read") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def show(context: SSLContext, cert: str, key: str | None) -> None:
+    """Show this certificate to those who come from now on.  Raises ConfluoError: then the one before is shown on."""
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)  # half of a new pair must not be taken
+        context.load_cert_chain(cert, key)
+    except OSError as e:
+        raise ConfluoError(f"is no certificate with its key: {_why(e)}", where=cert, hint="PEM is read") from None
 
 
 def _why(e: OSError) -> str:

@@ -260,6 +260,7 @@ def limit_memory(resident: int) -> None:
 
 def metrics_of(agent: Agent, door: Any) -> Any:
     """The endpoint of Prometheus on that socket.  Raises ConfluoError when its package is not there."""
+    from confluo_tools.algo.authority import BAD, EMPTY, LIST, LOST, MISSING, SAME
     from confluo_tools.sinks.metrics import Collector, Endpoint
 
     def gauges() -> Mapping[str, tuple[str, float]]:
@@ -277,8 +278,9 @@ def metrics_of(agent: Agent, door: Any) -> Any:
                                            + (agent.sender.discarded if agent.sender is not None else 0)),
             "pingmesh_listen_overflows": ("Connections that this host had no room for", agent.overflows),
         }  # fmt: skip
-        for kind, n in agent.asked.items():
-            found[f"pingmesh_controller_{kind}"] = f"Questions to the controller that ended so: {kind}", n
+        for kind in (LIST, SAME, MISSING, EMPTY, BAD, LOST):
+            words = f"Questions to the controller that ended so: {kind}"
+            found[f"pingmesh_controller_{kind}"] = words, agent.asked.get(kind, 0)
         if agent.responder is not None:
             answered = agent.responder.counts
             for word in ("connections", "requests", "datagrams"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,7 +115,16 @@ def serve(
             def counts() -> str:
                 return f"{out.rows if out is not None else 0} records taken"
 
+            def again(number: int, frame: Any) -> None:
+                if tls is not None and cert is not None:
+                    try:
+                        controller.show(tls, cert, key)
+                    except ConfluoError as e:
+                        cli.note(f"{e}; the old one stays")
+
             with cli.signals(stop, counts=counts):
+                if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                    signal.signal(signal.SIGHUP, again)
                 if not quiet:
                     where = ", ".join(endpoint.show(*s.getsockname()[:2]) for s in sockets)
                     cli.note(f"{'https' if tls else 'http'} at {where}; pid {os.getpid()}")
