@@ -1,7 +1,7 @@
 # What a tally of probes keeps: cells of counters, drops that may be somebody's, what hosts told.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
 from c_hash cimport Table, hash1, hash2, hash_words
 from c_values cimport Values
 
@@ -10,7 +10,9 @@ cdef enum:
     LIMITS = 4
     SIGNATURE = 8
     MOST_WORDS = 32         # of a key
-    MOST_WINDOWS = 1 << 20
+    MOST_WINDOWS = 1 << 18  # at a time
+    FIRST_BITS = 6          # slots of a window's table at first
+    FIRST_ROOM = 40
     PROBES = 16             # kinds below it
     HOST = 16
     OK = 1
@@ -119,3 +121,18 @@ cdef inline uint64_t class_of(const Part* p, const uint8_t* value) noexcept nogi
         if slot >> 32 == h >> 32 and memcmp(t.keys + <size_t>(<uint32_t>slot - 1) * t.words, key, size) == 0:
             return p.class_of[<uint32_t>slot - 1]
         at = (at + 1) & t.mask
+
+cdef inline int64_t window_of(int64_t ts, int64_t length) noexcept nogil:
+    cdef int64_t rest = ts % length
+    if rest < 0:
+        rest += length
+    return ts - rest if ts >= INT64_MIN + rest else INT64_MIN
+
+cdef inline void target_of(const uint8_t* name, uint32_t v4, const uint8_t* v6, uint64_t* key) noexcept nogil:
+    # The name, if there is one, else the address.
+    memset(key, 0, TARGET * 8)
+    memcpy(key, name, NAMED * 8)
+    if (key[0] | key[1] | key[2] | key[3]) == 0:
+        memcpy(key + NAMED, v6, 16)
+        if (key[4] | key[5]) == 0:
+            key[4] = v4

@@ -7,9 +7,10 @@ from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
 from c_block cimport BLOCK_ROWS
 from c_tally cimport (
-    BLAMED, CHUNK, FORWARD, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED,
-    N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE,
-    NAMED, OK, PROBES, REVERSE, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window, class_of,
+    BLAMED, CHUNK, FIRST_BITS, FIRST_ROOM, FORWARD, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED,
+    N_FORWARD, N_GARBLED, N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW,
+    N_TIMEOUT, N_UNREACHABLE, OK, PROBES, REVERSE, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window, class_of,
+    target_of, window_of,
 )
 from c_values cimport values_add, values_free, values_merge, values_prefetch, values_quantile
 from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
@@ -33,7 +34,7 @@ cdef int _grow(void** p, uint64_t* room, uint64_t need, size_t size) noexcept no
     cdef void* fresh
     if need <= room[0]:
         return 0
-    more = max(need, room[0] + room[0] // 2, 64)
+    more = max(need, room[0] + room[0] // 2, 8)
     fresh = realloc(p[0], more * size)
     if fresh == NULL:
         return -1
@@ -49,23 +50,6 @@ cdef const uint8_t* _column(Block block, str name, size_t width) except NULL:
     if block.layout.column[i].width != width:
         raise ValueError(f"column {name} has another type")
     return block.col[i]
-
-
-cdef inline int64_t _window_of(int64_t ts, int64_t length) noexcept nogil:
-    cdef int64_t rest = ts % length
-    if rest < 0:
-        rest += length
-    return ts - rest if ts >= INT64_MIN + rest else INT64_MIN
-
-
-cdef inline void _target(const uint8_t* name, uint32_t v4, const uint8_t* v6, uint64_t* key) noexcept nogil:
-    # The name, if there is one, else the address.
-    memset(key, 0, TARGET * 8)
-    memcpy(key, name, NAMED * 8)
-    if (key[0] | key[1] | key[2] | key[3]) == 0:
-        memcpy(key + NAMED, v6, 16)
-        if (key[4] | key[5]) == 0:
-            key[4] = v4
 
 
 @cython.final
@@ -86,6 +70,7 @@ cdef class MeshTally:
     cdef readonly int64_t newest        # of all probes
     cdef readonly int64_t oldest
     cdef uint64_t most_drops
+    cdef uint64_t most_windows
     cdef Part* part
     cdef tuple by
     cdef uint64_t parts
@@ -109,7 +94,7 @@ cdef class MeshTally:
         self.part, self.windows_, self.span = NULL, NULL, NULL
 
     def __init__(self, Layout layout not None, by, int64_t window=0, *, classes=None, limits=(), signature=(),
-                 most_drops=1 << 20):
+                 most_drops=1 << 20, most_windows=MOST_WINDOWS):
         cdef uint64_t room = 0
         cdef bytes seed = os.urandom(32)
         if self.part != NULL or self.seed[1]:
@@ -121,7 +106,8 @@ cdef class MeshTally:
         self.targets.words = TARGET
         if window < 0 or len(limits) > LIMITS or len(signature) > SIGNATURE:
             raise ValueError("a window below 0, or too many limits")
-        self.layout, self.window, self.most_drops = layout, window, most_drops
+        self.layout, self.window = layout, window
+        self.most_drops, self.most_windows = most_drops, most_windows
         self.newest, self.oldest = INT64_MIN, INT64_MAX
         self.by = tuple([tuple(columns) for columns in by])
         for columns in self.by:
@@ -207,14 +193,22 @@ cdef class MeshTally:
 
     cdef Window* _open(self, int64_t ts) noexcept nogil:
         # The window of a time; NULL without memory.
-        cdef int64_t start = _window_of(ts, self.window) if self.window else 0
+        cdef int64_t start = window_of(ts, self.window) if self.window else 0
         cdef uint64_t at = self._at(start), i
+        cdef uint64_t* slots
+        cdef uint64_t* keys
         cdef Window* w
         if at < self.windows_n and self.windows_[at].start == start:
             return &self.windows_[at]
-        if self.windows_n >= MOST_WINDOWS:
+        if self.windows_n >= self.most_windows:
             return NULL
         if _grow(<void**>&self.windows_, &self.windows_room, self.windows_n + 1, sizeof(Window)) < 0:
+            return NULL
+        slots = <uint64_t*>calloc(1 << FIRST_BITS, 8)           # a table of its own would begin with 4,096
+        keys = <uint64_t*>calloc(FIRST_ROOM * max(self.words, <uint32_t>1), 8)
+        if slots == NULL or keys == NULL:
+            free(slots)
+            free(keys)
             return NULL
         i = self.windows_n
         while i > at:
@@ -226,6 +220,8 @@ cdef class MeshTally:
         w.start = start
         w.table.seed[0], w.table.seed[1] = self.seed[0], self.seed[1]
         w.table.words = max(self.words, <uint32_t>1)
+        w.table.slots, w.table.keys, w.table.room = slots, keys, FIRST_ROOM
+        w.table.mask, w.table.shift = (1 << FIRST_BITS) - 1, 64 - FIRST_BITS
         return w
 
     cdef Window* _find(self, int64_t start) except NULL:
@@ -415,7 +411,7 @@ cdef class MeshTally:
             return -1
         if _grow(<void**>&w.drop, &w.drop_room, w.drops + 1, sizeof(Drop)) < 0:
             return -1
-        _target(c.dst + <size_t>r * 32, c.dst_ip[r], c.dst_ip6 + <size_t>r * 16, key)
+        target_of(c.dst + <size_t>r * 32, c.dst_ip[r], c.dst_ip6 + <size_t>r * 16, key)
         d = &w.drop[w.drops]
         w.drops += 1
         d.ts, d.end = c.ts[r], c.ts[r] + max(c.elapsed[r], <int64_t>0)
@@ -435,10 +431,10 @@ cdef class MeshTally:
         self.spans_n += 1
         s.end, s.overflows = c.ts[r], c.overflows[r]        # told at the end of the time that it is about
         s.ts = s.end - min(max(c.elapsed[r], <int64_t>0), LONGEST)
-        _target(c.src + <size_t>r * 32, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
+        target_of(c.src + <size_t>r * 32, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
         s.name = table_find(&self.targets, key)
         memset(none, 0, 32)
-        _target(none, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
+        target_of(none, c.src_ip[r], c.src_ip6 + <size_t>r * 16, key)
         s.address = table_find(&self.targets, key) if key[4] | key[5] else NONE
         return 0
 

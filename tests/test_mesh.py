@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, isnan, sqrt
 from typing import Any
 
@@ -12,7 +13,7 @@ from mesh_twin import SCHEMA, Rows, block, probe, quantile, twin
 
 from confluo_tools.core.block import Picks
 from confluo_tools.core.meshtally import MeshTally
-from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 from confluo_tools.schema import Schema, builtin
 from confluo_tools.store import mesh
 from confluo_tools.store.mesh import Cell, Mesh, overflowed
@@ -243,6 +244,12 @@ def test_what_is_no_probe() -> None:
         list(mesh.tally(reader))
 
 
+def test_more_windows_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluo_tools.core.meshtally.MeshTally", partial(MeshTally, most_windows=5))
+    with pytest.raises(ConfluoError, match="more windows and groups than there is room for; longer windows"):
+        list(mesh.tally(Rows([probe(ts=t) for t in range(6)]), window=1))
+
+
 def test_rows_that_say_nothing_are_counted_apart() -> None:
     tally = Mesh(SCHEMA, ())
     tally.update(block([probe(kind=0), probe(outcome=0), probe(outcome=8), probe(kind=16, outcome=0)]))
@@ -266,6 +273,13 @@ def test_the_core_refuses() -> None:
     with pytest.raises(ValueError, match="another block"):
         tally.update(block([probe()]), Picks.of(2))
     tally.update(block([probe(retries=1, rtt=0)]))
+    few = MeshTally(layout, [], 10, most_windows=2)
+    few.update(block([probe(ts=0), probe(ts=10)]))
+    with pytest.raises(MemoryError):
+        few.update(block([probe(ts=20)]))
+    few.pop(0)
+    few.update(block([probe(ts=20)]))
+    assert few.windows() == [10, 20]
     tally.excuse(0, [0])
     with pytest.raises(ValueError, match="excused already"):
         tally.excuse(0, [0])

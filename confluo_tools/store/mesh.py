@@ -142,7 +142,7 @@ class Mesh:
     ``limits``: up to four round-trip times (ns), above each of which samples are counted.
     ``signature``: (from, to, drops) of connection times in ns, for records that do not say how often they were sent.
     ``classes``: {field of type text: {value: number from 1}}: keys have the number instead, 0 for all other values.
-    MemoryError when there are more windows (a million) or groups than there is room for.
+    Raises ConfluoError when there are more windows (262,144 at a time) or groups than there is room for.
     """
 
     def __init__(
@@ -200,7 +200,11 @@ class Mesh:
             if picks is not None:
                 block, picks = block.take(picks), None
             block = block.project(self.schema.layout)
-        self._tally.update(block, picks)
+        try:
+            self._tally.update(block, picks)
+        except MemoryError:
+            hint = "longer windows, or fewer groups"
+            raise ConfluoError("more windows and groups than there is room for", hint=hint) from None
 
     def windows(self) -> list[int]:
         """Starts of the windows there are, ascending; of one for all, 0."""
@@ -328,11 +332,8 @@ def read(
     """All probes of a reader in a `Mesh`; see `tally`."""
     mesh = Mesh(reader.schema, by, window=window, limits=limits, signature=signature, where=reader.name)
     expr = chosen(reader.schema, where, reader.filters).within(since, until)
-    try:
-        for block, picks in reader.select(expr, columns_of(reader.schema, by, expr), by_time=False):
-            mesh.update(block, picks)
-    except MemoryError:
-        raise ConfluoError("more windows and groups than there is memory for", hint="group by less") from None
+    for block, picks in reader.select(expr, columns_of(reader.schema, by, expr), by_time=False):
+        mesh.update(block, picks)
     return mesh
 
 
