@@ -5,9 +5,12 @@ The target's firewall drops the first N SYNs (or SYN-ACKs) of every connection: 
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import dpkt
 import pytest
 from netns import Space
 from ping_lab import (
@@ -204,3 +207,41 @@ def test_few_rows_at_a_time(pair: tuple[Space, Space]) -> None:
             at = [SCHEMA.layout.index(name) for name in ("kind", "seq")]
             numbers += [(block.get(at[0], i), block.get(at[1], i)) for i in range(n)]
     assert sorted(numbers) == sorted((kind, seq) for kind in (TCP, UDP, ECHO) for seq in range(1, 301))
+
+
+def test_a_capture_counts_the_same_retries(pair: tuple[Space, Space], tmp_path: Path) -> None:
+    """A third of all SYNs and answers is lost at random: what the wire saw is what was told, probe by probe."""
+    a, b = pair
+    linear(a, 4)
+    file = tmp_path / "syns.pcap"
+    watching = a.popen("tcpdump", "-i", "v0", "-n", "-U", "-Z", "root", "-w", file, "tcp[13] & 2 != 0",
+                       stderr=subprocess.PIPE)  # fmt: skip
+    assert watching.stderr is not None
+    assert b"listening" in watching.stderr.readline()
+    lose(b, f"in: {SYN} numgen random mod 3 == 0 drop\nout: {SYN_ACK} numgen random mod 3 == 0 drop")
+    try:
+        found = connects(pair, 400, timeout=5 * SECOND)
+    finally:
+        restore(b)
+        watching.terminate()
+        watching.communicate()
+    sent: Counter[int] = Counter()
+    first: dict[int, float] = {}
+    answered: dict[int, list[float]] = {}
+    with file.open("rb") as stream:
+        for at, data in dpkt.pcap.Reader(stream):
+            tcp = dpkt.ethernet.Ethernet(data).data.data
+            if tcp.flags & dpkt.tcp.TH_ACK:
+                answered.setdefault(tcp.dport, []).append(at)
+            else:
+                sent[tcp.sport] += 1
+                first.setdefault(tcp.sport, at)
+    assert len(found) == 400
+    for r in found:
+        port = r["src_port"]
+        assert r["retries"] == sent[port] - 1, r
+        assert (r["outcome"] == "ok") == (port in answered) or r["outcome"] == "timeout"
+        if r["retries"] == 0:
+            assert abs(r["rtt"] / 1e9 - (answered[port][0] - first[port])) < 0.02
+        assert (r["rtt"] > 0) == (r["outcome"] == "ok" and r["retries"] == 0)
+    assert sum(r["retries"] > 0 for r in found) > 100
