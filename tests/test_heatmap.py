@@ -175,6 +175,8 @@ def test_each_data_centre_has_a_map(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert ">podset failure: ps2" in heatmap(path, "-o", "svg")  # the one that has trouble
     assert ">normal" in heatmap(path, "-o", "svg", "--dc", "east")
+    heatmap(path, "-w", tmp_path / "cells.arrows")  # the same names in both
+    assert heatmap(tmp_path / "cells.arrows", "-T") == heatmap(path, "-T")
     text = heatmap(path, "-o", "table")
     assert "P99 · east" in text
     assert "P99 · west" in text

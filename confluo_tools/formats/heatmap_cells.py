@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.algo.heatmap import CLASS, COUNTS, MOST, UNIT, Limits, Map, Sheet, group
@@ -20,6 +21,7 @@ MOST_PATTERN = 40  # podsets whose blocks a pattern record has room for
 NS = 1_000_000_000
 Unit = tuple[str, str, str]  # data centre, podset, name
 COLOURS = {1: "green", 2: "yellow", 3: "red"}
+_PARTS = (("_dc", 16), ("_podset", 16), ("", 32))  # of a unit, and their bytes
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -143,11 +145,15 @@ class Cells:
             sheet, window = Sheet(start, n), self._windows[start]
             src, dst, *columns = window.columns
             where = [rows[a] + place[b] if place[a] >= 0 else -1 for a, b in zip(src, dst, strict=True)]
+            whole = len(where) == n * n and where == list(range(n * n))
             for name, column in zip(("p50", "p99", *COUNTS), columns, strict=True):
-                target = getattr(sheet, name)
-                for i, value in zip(where, column, strict=True):
-                    if value and i >= 0:
-                        target[i] = value
+                if whole:
+                    setattr(sheet, name, column[:])
+                elif any(column):
+                    target = getattr(sheet, name)
+                    for i, value in zip(where, column, strict=True):
+                        if value and i >= 0:
+                            target[i] = value
             chart.sheets.append(sheet)
         chart.finish()
         return chart
@@ -174,22 +180,25 @@ def read_cells(reader: Reader, cells: Cells) -> int:
     at = {f.name: schema.index(f.name) for f in wanted.fields}
     widths: set[int] = set()
     memo: dict[tuple[bytes, ...], int] = {}
+    latest: dict[bytes, tuple[int, bytes, bytes]] = {}  # name -> its number, podset and data centre when last looked up
 
     def units(block: Block, end: str) -> list[int]:
-        parts: list[Iterable[bytes]] = []
-        for name, size in (("_dc", 16), ("_podset", 16), ("", 32)):
-            raw = bytes(block.buffer(at[end + name]))[: size * block.rows]
-            same = raw == raw[:size] * block.rows  # there are few data centres
-            parts.append([raw[:size]] * block.rows if same else
-                         [raw[i : i + size] for i in range(0, len(raw), size)])  # fmt: skip
-        found = []
-        for key in zip(*parts, strict=True):
+        dcs, podsets, raw = (bytes(block.buffer(at[end + name]))[: size * block.rows] for name, size in _PARTS)
+        names = [raw[i : i + 32] for i in range(0, len(raw), 32)]
+        with suppress(KeyError):  # nearly always, a name says the rest
+            found = [latest[name] for name in names]
+            if b"".join([its[1] for its in found]) == podsets and b"".join([its[2] for its in found]) == dcs:
+                return [its[0] for its in found]
+        numbers = []
+        for i, name in enumerate(names):
+            key = (dcs[16 * i : 16 * i + 16], podsets[16 * i : 16 * i + 16], name)
             number = memo.get(key)
             if number is None:
-                dc, podset, name = (part.rstrip(b"\0").decode("utf-8", "replace") for part in key)
-                number = memo[key] = cells.number((dc, podset, name))
-            found.append(number)
-        return found
+                dc, podset, text = (part.rstrip(b"\0").decode("utf-8", "replace") for part in key)
+                number = memo[key] = cells.number((dc, podset, text))
+            latest[name] = (number, key[1], key[0])
+            numbers.append(number)
+        return numbers
 
     def numbers(block: Block, name: str, code: str) -> array[int]:
         return array(code, bytes(block.buffer(at[name]))[: block.rows * (8 if code == "q" else 4)])

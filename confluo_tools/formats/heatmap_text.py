@@ -38,7 +38,7 @@ def text_map(
     parts = _parts(chart, room)
     theme = PALETTES[palette, "light"].shades
     styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[3], bgcolor=theme[6])}
-    styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 10))}
+    styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 9))}
 
     def cell(colour: int) -> tuple[str, Any]:
         return SHAPES[colour], styles[colour]
