@@ -22,6 +22,7 @@ from confluo_tools.algo.heatmap import CLASS, COUNTS, SHADE_ABSENT, UNIT, Limits
 from confluo_tools.formats import heatmap_cells, heatmap_colours, heatmap_svg, heatmap_text
 from confluo_tools.formats.reader import Reader
 
+ROOT = Path(__file__).resolve().parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
 FLAT: Matrix = [[1.0, 2.0, 4.5], [9.99, 0, 1.0], [1.0, 1.0, 1.0]]
 
@@ -243,6 +244,16 @@ def test_every_cell_of_the_svg(canonical: Path) -> None:
                 assert (p99 in values) if ms else (values == "none of 4 probes answered")
 
 
+def test_the_figure_is_what_the_example_draws(tmp_path: Path) -> None:
+    """docs/figures/heatmap.svg, from the commands of the narrated example."""
+    text = (ROOT / "examples" / "pingmesh_heatmap_example.md").read_text()
+    commands = re.findall(r"^\$ (confluo-pingmesh (?:simulate|heatmap) .*(?:probes.ml -q|failure.svg))$", text, re.M)
+    assert len(commands) == 2
+    done = shell("; ".join(commands), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert (tmp_path / "failure.svg").read_text() == (ROOT / "docs" / "figures" / "heatmap.svg").read_text()
+
+
 def chart(pods: int, podset: int, seed: int = 1) -> Map:
     rng = random.Random(seed)
     names, podsets = group([(f"p{i:03}", f"ps{i // podset:02}") for i in range(pods)])
@@ -379,7 +390,7 @@ def test_refusals(words: list[str], said: str, canonical: Path) -> None:
 
 
 def test_other_records_are_no_probes(tmp_path: Path) -> None:
-    done = run("confluo-pingmesh", "heatmap", Path(__file__).resolve().parent.parent / "examples/data/vlan.pcap.gz")
+    done = run("confluo-pingmesh", "heatmap", ROOT / "examples/data/vlan.pcap.gz")
     assert done.returncode == 2
     assert b"not probes" in done.stderr
     (tmp_path / "c.ndjson").write_text('{"ts": 1, "src": "a"}\n')
