@@ -98,6 +98,13 @@ def test_the_symptom_of_a_pair(failed: list[int], retried: int, kind: int, why: 
                              retried)) == kind, why  # fmt: skip
 
 
+def test_where_nearly_all_is_lost_a_pair_may_lose_it_all() -> None:
+    dead = pair(TIMES, [])
+    assert algo.type_of(dead, loss=0.94) == 0  # one pair in forty does
+    assert algo.type_of(dead, loss=0.5) == algo.TYPE1
+    assert algo.type_of(pair(TIMES[:6], []), loss=0.5) == 0
+
+
 def test_a_port_that_worked_at_another_time_is_no_hole() -> None:
     one = pair(TIMES[3::16], [t for t in TIMES if t not in TIMES[3::16]])
     assert one.ports == [40030, 40190, 40350, 40510]
@@ -301,6 +308,8 @@ def test_a_hole_that_opened_in_the_middle() -> None:
     ("", "", {}), ("podset_down", "ps02", {}), ("podset_failure", "ps02", {}), ("server_down", "", {}),
     ("server_down", "p003s01", {"start": 2 * MINUTE, "length": 90 * SECOND}), ("host_slow", "p003", {}),
     ("congestion", "ps02", {}), ("spine_drops", "dc1", {"rate": 0.3}), ("tor_drops", "p003", {"rate": 0.3}),
+    ("spine_drops", "dc1/all", {"rate": 0.9}), ("leaf_drops", "ps02/all", {"rate": 0.9}),
+    ("leaf_drops", "ps02/all", {"rate": 0.8}), ("tor_drops", "p003", {"rate": 0.8}),
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", SEEDS)
 def test_other_trouble_is_no_hole(kind: str, place: str, more: dict[str, Any], seed: int) -> None:

@@ -26,6 +26,7 @@ HEALTHY = 0.2  # share of a server's probes that are answered while it is well
 TRIES = 3  # SYNs of a probe at least: TCP_SYNCNT is 2
 SURE = 1e-3  # chance that random loss looks like a type 2 hole, for one pair
 STEADY = 0.6  # of the time since it opened, or until it was closed, a hole has to be seen
+MOSTLY = 2 / 3  # of a pod's symptoms that have to do with one server, when it is the server
 CUT = 0.02  # share of a place's probes that get out when it is cut off
 BUDGET = 20  # ToRs that are proposed a day
 CHANCE = 0.99  # of a blind spot: what was not seen then may be there
@@ -71,18 +72,21 @@ class Pair:
         return sorted({port for _, port in self.failures if port} - self.answered)
 
 
-def type_of(pair: Pair, *, least: tuple[int, int] = LEAST, tries: int = TRIES, sure: float = SURE) -> int:
+def type_of(
+    pair: Pair, *, least: tuple[int, int] = LEAST, tries: int = TRIES, sure: float = SURE, loss: float = 0.0
+) -> int:
     """`TYPE1`, `TYPE2`, or 0: what failed says nothing of a hole.
 
     A hole may open or close within the window; failures in a row with answers before and after are an outage, and
-    several of these are a link that goes up and down.
+    several of these are a link that goes up and down.  ``loss``: share of probes that fail between pairs of these
+    servers where some do not: by chance all of this pair's may.
     """
     k = pair.failed
     if not k:
         return 0
     begin, end = min(pair.failures)[0], max(pair.failures)[0]
     if not pair.reached or pair.last < begin or pair.first > end:
-        return TYPE1 if k >= least[0] else 0
+        return TYPE1 if k >= least[0] and loss**k < sure else 0
     if k < least[1] or len(pair.ports) < min(k, least[1]):
         return 0
     if not scattered(pair):
@@ -377,7 +381,7 @@ def _candidates(board: _Board, threshold: float, group: int, literal: bool) -> t
         if score < threshold or not board.at.get(pod):
             break
         name, numbers = board.busiest(pod)
-        if board.score(pod, name) < threshold:
+        if len(numbers) >= MOSTLY * len(board.at[pod]) and board.score(pod, name) < threshold:
             its = [board.live[number] for number in numbers]
             others = {end for pair, _, _, _ in its for end in (pair.src, pair.dst)} - {name}
             if len(others) >= group:

@@ -209,7 +209,9 @@ class Work:
         place_of = {address: algo.Place(s.pod, s.podset, s.dc) for address, s in servers.items()}
         well = {end: ok >= algo.HEALTHY * (ok + failed) for end, (ok, failed) in window.ends.items()}
         suspects: list[tuple[Pair, int]] = []
+        pairs: list[Pair] = []
         ports: dict[tuple[str, str], int] = {}
+        mixed: dict[str, list[int]] = {}  # of a server's pairs that fail at times: failures, probes
         for (src, dst), failures in window.failures.items():
             reached, first, last = window.answered.get((src, dst), (0, 0, 0))
             pair = algo.Pair(src, dst, reached, window.retried.get((src, dst), 0), first, last)
@@ -220,10 +222,19 @@ class Work:
                 else:
                     pair.unclear += 1
             self.unclear += pair.unclear
-            kind = algo.type_of(pair, least=self.least, tries=self.tries)
+            pairs.append(pair)
+            ports[src, dst] = failures[-1].dst_port
+            if pair.failed and algo.type_of(pair, least=(1, 1)) != 1:
+                for end in (src, dst):
+                    its = mixed.setdefault(end, [0, 0])
+                    its[0] += pair.failed
+                    its[1] += pair.failed + reached
+        loss = {end: failed / probes for end, (failed, probes) in mixed.items()}
+        for pair in pairs:
+            worse = max(loss.get(pair.src, 0.0), loss.get(pair.dst, 0.0))
+            kind = algo.type_of(pair, least=self.least, tries=self.tries, loss=worse)
             if kind:
                 suspects.append((pair, kind))
-                ports[src, dst] = failures[-1].dst_port
             elif pair.failed >= min(self.least):
                 self.outages += 1
         self.symptoms += len(suspects)
