@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import resource
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -139,6 +143,32 @@ def test_children_stay_small() -> None:
     with hostile(endless) as at:
         assert fetch(at, "a1", deadline=DEADLINE).kind == "bad"
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 300_000
+
+
+def test_a_child_outlives_nobody() -> None:
+    """Also when the one who sent it was killed, and its controller drips on for ever."""
+
+    def for_ever(s: socket.socket) -> None:
+        s.sendall(b"HTTP/1.1 200 OK\r\nX-A: ")
+        while True:
+            s.sendall(b"a")
+            time.sleep(0.1)
+
+    with hostile(for_ever) as at:
+        told = {"do": "fetch", "name": "a1", "etag": "", "deadline": 0.5, **at._asdict()}
+        child = subprocess.Popen([sys.executable, "-m", "confluo_tools.remote.lists"], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE)  # fmt: skip
+        assert child.communicate(json.dumps(told).encode() + b"\n", timeout=15)[0] == b""
+        assert child.returncode == -signal.SIGALRM
+
+
+def test_no_process_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*words: object, **more: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", none)
+    reply = fetch(Controller(("http://127.0.0.1:1",)), "a1")
+    assert (reply.kind, reply.detail) == ("lost", "nobody can be sent to ask: Resource temporarily unavailable")
 
 
 def test_nobody_is_there() -> None:

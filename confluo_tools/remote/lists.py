@@ -115,8 +115,8 @@ def _errand(told: Mapping[str, Any], data: bytes, deadline: float) -> tuple[Repl
                 return Reply("lost", f"no answer within {deadline:g} s"), None
             finally:
                 child.kill()
-    except OSError as e:
-        return Reply("lost", f"nobody can be sent to ask: {e.strerror}"), None
+    except (OSError, RuntimeError, MemoryError) as e:  # no process, no thread, no memory
+        return Reply("lost", f"nobody can be sent to ask: {getattr(e, 'strerror', None) or e}"), None
     try:
         kind, detail, etag, rest = json.loads(out)
     except ValueError:
@@ -331,6 +331,7 @@ def _child() -> None:
         hard = resource.getrlimit(what)[1]
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     told = json.loads(sys.stdin.buffer.readline())
+    signal.setitimer(signal.ITIMER_REAL, told["deadline"] + 2)  # whoever sent us may have died
     try:
         reply = _fetch(told) if told["do"] == "fetch" else _send(told, sys.stdin.buffer.read())
     except MemoryError:
