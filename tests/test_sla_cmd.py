@@ -282,6 +282,26 @@ def test_windows_are_told_when_they_are_over(tmp_path: Path) -> None:
             follower.stdout.close()
 
 
+def test_rows_and_alarms_in_logs_of_their_own(tmp_path: Path) -> None:
+    path = stream(tmp_path / "p.arrows", rows_of(7))
+    log = tmp_path / "sla.ml"
+    words = ["sla", str(path), "--by", "server", "--window", "10m"]
+    assert run("confluo-pingmesh", *words, "-w", log).returncode == 0
+    again = run("confluo-pingmesh", *words, "-w", log)
+    assert again.stderr.decode() == f"confluo-pingmesh sla: {log}: exists; --append adds to it\n"
+    assert run("confluo-pingmesh", *words, "-w", log, "--append").returncode == 0
+    once = len(sla(*words[1:]))
+    assert run("confluo-query", log, "--count").stdout == b"%d\n" % (2 * once)
+    rows = run("confluo-query", log, "server == s1", "-f", "ok,p99,state", "-J", "-c", "1").stdout
+    first = next(r for r in sla(*words[1:]) if r["server"] == "s1")
+    assert json.loads(rows) == {name: first[name] for name in ("ok", "p99", "state")}
+    alarms = tmp_path / "alarms.ml"
+    run("confluo-pingmesh", *words, "--alerts", "--rule", "p50 > 1us", "-w", alarms)
+    assert run("confluo-query", alarms, "event == fire and key == 'server=s1'", "--count").stdout == b"1\n"
+    assert "--append is for a MultiLog" in refused(path, "--append")
+    assert "a MultiLog is a folder" in refused(path, "-o", "multilog")
+
+
 def test_late_probes_are_counted_apart() -> None:
     mesh = Mesh(SCHEMA, (), window=MINUTE)
     done: list[tuple[int, int]] = []

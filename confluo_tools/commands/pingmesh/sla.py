@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
+from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ confluo-pingmesh sla probes.ml --by pod_pair --top 10 --metric p99
 # of services, whose servers the topology names; alarms as records
 confluo-pingmesh sla probes.ml --by service --topology topology.yaml --window 10m --alerts -o ndjson
 
-# as probes come in
+# as probes come in; alarms into a log of their own
 confluo-pingmesh sla probes.ml --by dc --window 1m --follow
+confluo-pingmesh sla probes.ml --by podset --window 10m --follow --alerts -w alarms.ml --append
 
 # records of others, without TCP_INFO: drops by connection times
 confluo-pingmesh sla other.csv --signature windows
@@ -107,6 +109,9 @@ def sla(
     at: cli.At = None,
     partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
+    append: Annotated[
+        bool, _option("--append", help="-w LOG may exist; rows are added to it.")
+    ] = False,
     fields: cli.Fields = None,
     format: cli.Format = None,
     tsv: cli.Tsv = False,
@@ -168,17 +173,28 @@ def sla(
         units.time(since, local=local) if since is not None else None,
         units.until(until, local=local) if until is not None else None,
     )
-    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+    to_log = format == "multilog" or (format is None and (output or "").rstrip("/").endswith(".ml"))
+    if to_log and output in (None, "-"):
+        raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
+    cli.only_for_logs(to_log, {"--append": append})
+    fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
     shown = cli.choose_fields(fields, schema)
     if shown is None and fmt == "table" and not wide and not alerts:
         shown = [*(["ts"] if length else []), *scope.names, *SHOWN]
     asked = Asked(scope, length, where or "", span, scopes.limits_of(rules), signature)
     with ExitStack() as stack:
         source = stack.enter_context(Source(inputs or [], input_format, follow, at, partial, asked))
-        out = stack.enter_context(cli.output(
-            schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
-            header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-        ))  # fmt: skip
+        out: LogOutput | cli.RecordOutput
+        if to_log:
+            out = stack.enter_context(LogOutput(
+                str(output), schema.project(shown) if shown else schema, append=append, asked=(), index=None,
+                sync="none", lanes=4, small=True,
+            ))  # fmt: skip
+        else:
+            out = stack.enter_context(cli.output(
+                schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
+                header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
+            ))  # fmt: skip
         mesh = source.run(asked, work, out, patience, stack)
     tell(mesh, source, stats)
     if source.stopped:
@@ -231,7 +247,7 @@ class Source:
             self.close()
             raise
 
-    def run(self, asked: Asked, work: Work, out: cli.RecordOutput, lateness: int, stack: ExitStack) -> Mesh:
+    def run(self, asked: Asked, work: Work, out: LogOutput | cli.RecordOutput, lateness: int, stack: ExitStack) -> Mesh:
         """Count, and write what ``work`` makes of each window."""
         from confluo_tools.commands.pingmesh import scopes
         from confluo_tools.store import mesh as tally
@@ -276,9 +292,9 @@ class Source:
         self.close()
 
 
-def _write(out: cli.RecordOutput, blocks: Iterator[Block]) -> None:
+def _write(out: LogOutput | cli.RecordOutput, blocks: Iterator[Block]) -> None:
     for block in blocks:
-        out.write(block)
+        out.write(block, None)
 
 
 def rows_schema(scope: Scope, probe: Schema) -> Schema:
