@@ -117,9 +117,13 @@ def test_cells_are_what_was_probed(flat: Path) -> None:
 
 
 def test_cells_are_drawn_as_their_probes_were(canonical: Path, tmp_path: Path) -> None:
-    heatmap(canonical, "-w", tmp_path / "cells.parquet")
-    for words in (["--patterns", "-T"], ["-o", "svg"], ["-o", "table"], ["-T"]):
-        assert heatmap(tmp_path / "cells.parquet", *words) == heatmap(canonical, *words)
+    for name in ("cells.parquet", "cells.tsv"):
+        heatmap(canonical, "-w", tmp_path / name)
+        for words in (["--patterns", "-T"], ["-o", "svg"], ["-o", "table"], ["-T"]):
+            assert heatmap(tmp_path / name, *words) == heatmap(canonical, *words)
+    done = run("confluo-pingmesh", "heatmap", tmp_path / "cells.tsv", "-e", "src == p01")
+    assert done.returncode == 2
+    assert b"cells are drawn as they are; confluo-query chooses some of them" in done.stderr
 
 
 class Blocks(Reader):
@@ -165,7 +169,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     assert b"1 probes whose record names no pod are left out" in done.stderr
     alone = [row for row in rows if row["src_pod"] == "p00" and row["dst_dc"] == "dc1"]
     done = run("confluo-pingmesh", "heatmap", write(tmp_path / "q.arrows", alone), "-T")
-    assert b"all probes come from one pod" in done.stderr
+    assert b"probes come from 1 of 3 pods" in done.stderr
 
 
 def test_each_data_centre_has_a_map(tmp_path: Path) -> None:

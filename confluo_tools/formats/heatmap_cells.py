@@ -166,18 +166,27 @@ class _Window:
         self.columns = tuple(array("I") for _ in range(4 + len(COUNTS)))
 
 
+def are_cells(schema: Schema) -> bool:
+    """Whether records of that schema are cells; text does not say what it is, but has their fields."""
+    return schema.kind == "cell" or all(field.name in schema for field in _wanted())
+
+
+def _wanted() -> list[Field]:
+    """What is needed of cells: rate and colour follow from the counts."""
+    return [field for field in cell_schema().fields if field.name not in ("drop_rate", "colour")]
+
+
 def read_cells(reader: Reader, cells: Cells) -> int:
     """Put the cells of records that somebody wrote before into ``cells``; the width of their windows (ns).
 
     Raises FormatError when windows of several lengths are mixed.
     """
     schema = reader.schema
-    wanted = cell_schema()
-    for field in wanted.fields:
+    for field in _wanted():
         if field.name not in schema or schema[field.name].type.text != field.type.text:
             raise FormatError(f"has no field {field.name} ({field.type.text}): these are no cells of a heat map",
                               where=reader.name)  # fmt: skip
-    at = {f.name: schema.index(f.name) for f in wanted.fields}
+    at = {f.name: schema.index(f.name) for f in _wanted()}
     widths: set[int] = set()
     memo: dict[tuple[bytes, ...], int] = {}
     latest: dict[bytes, tuple[int, bytes, bytes]] = {}  # name -> its number, podset and data centre when last looked up

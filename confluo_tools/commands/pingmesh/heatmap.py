@@ -246,10 +246,10 @@ def of_fleet(path: str, by: str) -> list[Unit]:
 
 def gather(reader: Reader, asked: Asked, by: str, width: int) -> tuple[Cells, int]:
     """The cells of all windows, and their length; probes are tallied, cells of an earlier run taken as they are."""
-    from confluo_tools.formats.heatmap_cells import Cells, read_cells
+    from confluo_tools.formats.heatmap_cells import Cells, are_cells, read_cells
 
     cells = Cells()
-    if reader.schema.kind == "cell":
+    if are_cells(reader.schema):
         if asked.text or asked.first is not None or asked.after is not None:
             hint = "confluo-query chooses some of them"
             raise UsageError("cells are drawn as they are", where=reader.name, hint=hint)
@@ -278,8 +278,9 @@ def say_what_is_missing(cells: Cells, by: str) -> None:
     if not len(cells):
         cli.note("no probes between places that have names"
                  + ("" if by == "server" else "; --by server draws those between servers"))  # fmt: skip
-    elif len(cells.senders) == 1 < len(cells.units):
-        cli.note(f"all probes come from one {by}: a row, no map")
+    elif 2 * len(cells.senders) < len(cells.units):
+        cli.note(f"probes come from {len(cells.senders)} of {len(cells.units)} {by}s: the others' rows are white, "
+                 "whatever the network does")  # fmt: skip
 
 
 def _find(chart: Map, when: str | None) -> int:
