@@ -172,6 +172,18 @@ def test_who_falls_silent_is_told_of(tmp_path: Path) -> None:
     assert found == [("02", "fire"), ("03", "clear"), ("04", "fire"), ("13", "clear")]
 
 
+def test_groups_of_any_field(tmp_path: Path) -> None:
+    rows = [probe(ip_version=4, src_ip=0x0A000001, dscp=46), probe(ip_version=6, src_ip6=bytes(15) + b"\1", rate=0.5)]
+    path = stream(tmp_path / "p.arrows", [*rows, probe(src_pod="é", kind=5)])
+
+    def keys(by: str) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in by.split(",")) for row in sla(path, "--by", by)]
+
+    assert keys("src_ip") == [(None,), ("10.0.0.1",), ("::1",)]
+    assert keys("kind,dscp") == [("tcp", 0), ("tcp", 46), ("udp", 0)]
+    assert keys("rate,src_pod") == [(0.0, "a"), (0.0, "é"), (0.5, "a")]
+
+
 def test_services_are_the_probes_of_their_servers(tmp_path: Path) -> None:
     topology = tmp_path / "fleet.yaml"
     topology.write_text(
@@ -324,6 +336,7 @@ def test_refusals(tmp_path: Path) -> None:
     path = stream(tmp_path / "p.arrows", [probe()])
     assert refused(path, "--by", "rack") == (
         "--by: no scope 'rack'; all, server, pod, podset, dc, service, X_pair, or fields of the records")
+    assert refused(path, "--by", "src,ts") == "--by ts: is the time; --window TIME groups by it"
     assert refused(path, "--by", "src,src") == "--by: names a field twice"
     assert refused(path, "--as", "both") == "--as: not 'both'; source or target"
     assert "--rule: 'p99' is not a rule" in refused(path, "--rule", "p99")

@@ -54,6 +54,8 @@ class Scope:
                     raise UsageError(f"no scope '{name[:60]}'", where="--by", hint=hint)
             if len(set(self.by)) < len(self.by):
                 raise UsageError("names a field twice", where="--by")
+            if "ts" in self.by:
+                raise UsageError("is the time", where="--by ts", hint="--window TIME groups by it")
             self.names = self.by
             self.wan = bool({"level", "src_dc", "dst_dc"} & set(self.by))
 
