@@ -35,7 +35,8 @@ cdef extern from * nogil:
 
 cdef enum:
     SPREE = 64                          # probes begun between two looks at what came back
-    BURST = 16                          # probes that may go together when many are due
+    FEW = 4                             # the same when there is time, so that nobody waits for the others
+    BURST = 16                          # probes that may go together when many are due, beside those of a turn
     MOST_BYTES = 65536
     MAGIC = 0x43504D31                  # 'CPM1'
     HEAD = 48                           # of a datagram
@@ -147,12 +148,12 @@ cdef inline int64_t send_due(Engine* e, int64_t now) noexcept nogil:
             break
         if not e.free_n:
             break                   # an answer or a time-out makes room
-        if n == SPREE:
+        if n == <uint32_t>(FEW if e.slack else SPREE):
             next = now
             break
         if e.gap:
-            if e.earliest - BURST * e.gap > now:
-                next = e.earliest - BURST * e.gap
+            if e.earliest - BURST * e.gap - 2 * e.slack > now:
+                next = e.earliest - BURST * e.gap - e.slack
                 break
             t = &e.target[p.target]
             if t.next_at > now:
