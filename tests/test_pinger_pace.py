@@ -117,6 +117,30 @@ def test_probes_that_were_due_and_not_sent_are_counted() -> None:
     assert p.counts["skipped"] >= 8
 
 
+def test_a_host_that_stalls_is_not_a_slow_network(pair: tuple[Space, Space]) -> None:
+    """Second acceptance check of the reference, made exact: answers are there and nobody looks for 0.3 s."""
+    a, b = pair
+    with b.inside():
+        target = Targets(b.address)
+    with target, a.inside():
+        first = pinger()
+        first.add(target.address, target.port, UDP, interval=MS, count=1)
+        probe(first)  # the kernel begins to stamp a moment after the first socket wants it
+        p = pinger()
+        for kind in (TCP, UDP):
+            for dscp in range(20):
+                p.add(target.address, target.port, kind, interval=SECOND, count=1, after=0, dscp=dscp // 4 * 8,
+                      scope=dscp % 4)  # fmt: skip
+        block = Staging(SCHEMA.layout, 100)
+        p.run(block, 0)
+        assert (block.rows, p.inflight) == (0, 40)
+        time.sleep(0.3)
+        found = probe(p)
+    assert Counter((r["kind"], r["outcome"]) for r in found) == {("tcp", "ok"): 20, ("udp", "ok"): 20}
+    assert all(r["elapsed"] >= 300 * MS for r in found)
+    assert all(0 < r["rtt"] < 250 * MS for r in found)
+
+
 def test_time_outs_of_every_length() -> None:
     """Nobody is given up before his time, and everybody is."""
     lengths = random.Random(3)
