@@ -147,20 +147,30 @@ class Browser:
     def screenshot(self) -> bytes:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
-    def colours(self, png: bytes) -> dict[tuple[int, int, int], float]:
-        """The share of each colour of a picture, by the browser's own decoder."""
+    def _decoded(self, png: bytes, what: str) -> Any:
         url = "data:image/png;base64," + base64.b64encode(png).decode()
-        counts = self.js(f"""(async () => {{
+        return self.js(f"""(async () => {{
             const image = new Image(); image.src = {json.dumps(url)}; await image.decode();
             const canvas = document.createElement("canvas");
             canvas.width = image.width; canvas.height = image.height;
             const g = canvas.getContext("2d"); g.drawImage(image, 0, 0);
-            const data = g.getImageData(0, 0, image.width, image.height).data, counts = {{}};
-            for (let i = 0; i < data.length; i += 4) {{
-                const key = data[i] + "," + data[i + 1] + "," + data[i + 2]; counts[key] = (counts[key] || 0) + 1; }}
-            return counts; }})()""")
+            const data = g.getImageData(0, 0, image.width, image.height).data;
+            {what} }})()""")
+
+    def colours(self, png: bytes) -> dict[tuple[int, int, int], float]:
+        """The share of each colour of a picture, by the browser's own decoder."""
+        counts = self._decoded(png, """const counts = {};
+            for (let i = 0; i < data.length; i += 4) {
+                const key = data[i] + "," + data[i + 1] + "," + data[i + 2]; counts[key] = (counts[key] || 0) + 1; }
+            return counts;""")
         total = sum(counts.values())
         return {tuple(map(int, key.split(","))): n / total for key, n in counts.items()}  # type: ignore[misc]
+
+    def pixels(self, png: bytes, at: list[tuple[int, int]]) -> list[tuple[int, ...]]:
+        """The colours at some places (x, y) of a picture."""
+        found = self._decoded(png, f"""return {json.dumps(at)}.map(([x, y]) => {{
+            const i = 4 * (y * image.width + x); return [...data.slice(i, i + 3)]; }});""")
+        return [tuple(colour) for colour in found]
 
     def close(self) -> None:
         self._session = ""

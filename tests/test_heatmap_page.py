@@ -329,3 +329,26 @@ def test_a_thousand_pods(browser: Browser, tmp_path: Path) -> None:
     said = dict(zip(lines[1::2], lines[2::2], strict=True))
     assert said["P99"] == {4.5e6: "4.50 ms", 7e6: "7.00 ms", 2e7: "20.0 ms"}[cells[cell]]
     assert browser.problems == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("deficiency", ["none", "protanopia", "deuteranopia", "tritanopia"])
+def test_colours_that_everybody_can_tell_apart(browser: Browser, deficiency: str, theme: str) -> None:
+    """The palette `safe` as the browser shows it to people who see less: no two classes look alike."""
+    shades = heatmap_colours.PALETTES["safe", theme].shades[:SHADE_ABSENT]
+    cells = "".join(f"<td style='background:{c};width:20px;height:20px;padding:0'>" for c in shades)
+    browser.size(400, 100)
+    browser.open("about:blank")
+    browser.js(f"document.body.innerHTML = `<table style='border-spacing:0'><tr>{cells}</table>`, 0")
+    browser.call("Emulation.setEmulatedVisionDeficiency", type=deficiency)
+    try:
+        picture = browser.screenshot()
+    finally:
+        browser.call("Emulation.setEmulatedVisionDeficiency", type="none")
+    at = [(8 + 20 * k + 10, 18) for k in range(len(shades))]
+    seen = browser.pixels(picture, at)
+    if deficiency == "none":
+        assert seen == [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in shades]
+    pairs = [(sum((a - b) ** 2 for a, b in zip(seen[i], seen[j], strict=True)) ** 0.5, i, j)
+             for i in range(len(shades)) for j in range(i) if CLASS[i] != CLASS[j]]  # fmt: skip
+    assert min(pairs)[0] > 25, min(pairs)

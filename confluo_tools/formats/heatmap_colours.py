@@ -43,8 +43,8 @@ PALETTES = {
         "#ffffff", "#e0ebf7 #c9dcf0 #adc9e6 #8db3da #6c9ccd #4c83bd", "#f4d847",
         "#9c4a98 #86388a #6c2774 #51195b #360e3f", _LIGHT),
     ("safe", "dark"): _palette(
-        "#171b21", "#16304c #1a3a5c #20476f #285685 #32669d #3e78b6", "#ead24f",
-        "#c25bb2 #d477c4 #e394d5 #f0b3e4 #fbd3f2", _DARK),
+        "#171b21", "#14304f #173a60 #1b4471 #1f4e82 #235893 #2762a4", "#ead24f",
+        "#b920df #ca36e2 #d94ce6 #e663e9 #ec79e7", _DARK),
 }  # fmt: skip
 NAMES = ("paper", "safe")
 THEMES = ("light", "dark")
