@@ -11,6 +11,7 @@ cdef enum:
     SIGNATURE = 8
     MOST_WORDS = 32         # of a key
     MOST_WINDOWS = 1 << 18  # at a time
+    LOOK = 16               # updates between two looks at how much memory there is in use
     FIRST_BITS = 6          # slots of a window's table at first
     FIRST_ROOM = 40
     PROBES = 16             # kinds below it

@@ -7,10 +7,10 @@ from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
 from c_block cimport BLOCK_ROWS
 from c_tally cimport (
-    BLAMED, CHUNK, FIRST_BITS, FIRST_ROOM, FORWARD, HOST, LIMITS, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL, N_DROPPED,
-    N_FORWARD, N_GARBLED, N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN, N_SLOW,
-    N_TIMEOUT, N_UNREACHABLE, OK, PROBES, REVERSE, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window, class_of,
-    target_of, window_of,
+    BLAMED, CHUNK, FIRST_BITS, FIRST_ROOM, FORWARD, HOST, LIMITS, LOOK, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL,
+    N_DROPPED, N_FORWARD, N_GARBLED, N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN,
+    N_SLOW, N_TIMEOUT, N_UNREACHABLE, OK, PROBES, REVERSE, SIGNATURE, TARGET, Cell, Drop, Part, Rows, Span, Window,
+    class_of, target_of, window_of,
 )
 from c_values cimport values_add, values_free, values_merge, values_prefetch, values_quantile
 from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
@@ -71,6 +71,8 @@ cdef class MeshTally:
     cdef readonly int64_t oldest
     cdef uint64_t most_drops
     cdef uint64_t most_windows
+    cdef uint64_t most_bytes
+    cdef uint32_t updates
     cdef Part* part
     cdef tuple by
     cdef uint64_t parts
@@ -94,7 +96,7 @@ cdef class MeshTally:
         self.part, self.windows_, self.span = NULL, NULL, NULL
 
     def __init__(self, Layout layout not None, by, int64_t window=0, *, classes=None, limits=(), signature=(),
-                 most_drops=1 << 20, most_windows=MOST_WINDOWS):
+                 most_drops=1 << 20, most_windows=MOST_WINDOWS, uint64_t most_bytes=1 << 40):
         cdef uint64_t room = 0
         cdef bytes seed = os.urandom(32)
         if self.part != NULL or self.seed[1]:
@@ -107,7 +109,7 @@ cdef class MeshTally:
         if window < 0 or len(limits) > LIMITS or len(signature) > SIGNATURE:
             raise ValueError("a window below 0, or too many limits")
         self.layout, self.window = layout, window
-        self.most_drops, self.most_windows = most_drops, most_windows
+        self.most_drops, self.most_windows, self.most_bytes = most_drops, most_windows, most_bytes
         self.newest, self.oldest = INT64_MIN, INT64_MAX
         self.by = tuple([tuple(columns) for columns in by])
         for columns in self.by:
@@ -253,8 +255,20 @@ cdef class MeshTally:
         c.src_ip, c.dst_ip, c.src_ip6, c.dst_ip6 = <const uint32_t*>p[11], <const uint32_t*>p[12], p[13], p[14]
         with nogil:
             status = self._update(block.col, &c, rows, n)
-        if status < 0:
+        self.updates += 1
+        if status < 0 or (self.updates % LOOK == 0 and self.memory() > self.most_bytes):
             raise MemoryError
+
+    def memory(self):
+        """Bytes of the groups of all windows, about."""
+        cdef uint64_t i, j, size = 0
+        cdef Window* w
+        for i in range(self.windows_n):
+            w = &self.windows_[i]
+            size += w.room * sizeof(Cell) + w.table.room * (w.table.words + 2) * 8 + w.drop_room * sizeof(Drop)
+            for j in range(w.table.count):
+                size += (w.cell[j].rtt.room + w.cell[j].seen.room) * 8
+        return size
 
     cdef int _update(self, const uint8_t** col, const Rows* c, const uint16_t* rows, uint32_t n) noexcept nogil:
         cdef uint32_t row[CHUNK]

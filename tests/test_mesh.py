@@ -246,7 +246,7 @@ def test_what_is_no_probe() -> None:
 
 def test_more_windows_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("confluo_tools.core.meshtally.MeshTally", partial(MeshTally, most_windows=5))
-    with pytest.raises(ConfluoError, match="more windows and groups than there is room for; longer windows"):
+    with pytest.raises(ConfluoError, match="more windows and groups than there is room for; ask for less"):
         list(mesh.tally(Rows([probe(ts=t) for t in range(6)]), window=1))
 
 
@@ -280,6 +280,13 @@ def test_the_core_refuses() -> None:
     few.pop(0)
     few.update(block([probe(ts=20)]))
     assert few.windows() == [10, 20]
+    large = MeshTally(layout, [[SCHEMA.index("src_port")]], most_bytes=1 << 20)
+    part = block([probe(src_port=i, rtt=i) for i in range(6000)])
+    for _ in range(15):
+        large.update(part)
+    with pytest.raises(MemoryError):
+        large.update(part)
+    assert large.memory() > 6000 * 8 * 16 * 2
     tally.excuse(0, [0])
     with pytest.raises(ValueError, match="excused already"):
         tally.excuse(0, [0])

@@ -15,6 +15,7 @@ window ten minutes or a day:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,8 @@ class Mesh:
     ``limits``: up to four round-trip times (ns), above each of which samples are counted.
     ``signature``: (from, to, drops) of connection times in ns, for records that do not say how often they were sent.
     ``classes``: {field of type text: {value: number from 1}}: keys have the number instead, 0 for all other values.
-    Raises ConfluoError when there are more windows (262,144 at a time) or groups than there is room for.
+    Raises ConfluoError when there are more windows (262,144 at a time) or groups than there is room for: half of the
+    host's memory.
     """
 
     def __init__(
@@ -162,8 +164,9 @@ class Mesh:
         }
         try:
             self._tally = MeshTally(
-                schema.layout, columns, window, classes=self._classes, limits=limits, signature=signature
-            )
+                schema.layout, columns, window, classes=self._classes, limits=limits, signature=signature,
+                most_bytes=os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
+            )  # fmt: skip
         except ValueError as e:
             raise UsageError(str(e), where=", ".join(by)) from None
         self._budget: dict[tuple[int, int, int, int], int] = {}
@@ -203,7 +206,7 @@ class Mesh:
         try:
             self._tally.update(block, picks)
         except MemoryError:
-            hint = "longer windows, or fewer groups"
+            hint = "ask for less time, longer windows or fewer groups"
             raise ConfluoError("more windows and groups than there is room for", hint=hint) from None
 
     def windows(self) -> list[int]:
