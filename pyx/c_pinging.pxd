@@ -306,7 +306,7 @@ cdef inline void look_connected(Engine* e, uint32_t slot) noexcept nogil:
             fail_probe(e, slot, h.error, False)
         return
     if probe.retries == 0:
-        probe.rtt = max(<int64_t>h.rtt, <int64_t>1) * 1000
+        probe.rtt = max(<int64_t>h.rtt, <int64_t>(0 if h.error else 1)) * 1000
     else:
         if address_six(&probe.peer.to):
             probe.notes |= RELABEL

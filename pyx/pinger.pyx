@@ -173,7 +173,7 @@ cdef class Pinger:
             raise ValueError("port 0")
         if not 0 <= dscp < 64:
             raise ValueError(f"DSCP {dscp} is not below 64")
-        if interval < 0 or interval > 1 << 60 or (interval < MIN_INTERVAL and not self.e.lab):
+        if interval < 0 or interval > 1 << 50 or (interval < MIN_INTERVAL and not self.e.lab):
             raise ValueError(f"an interval of {interval / 1e9:g} s: at least {MIN_INTERVAL // SECOND} s are between "
                              f"two probes of a pair")
         if timeout == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 from typing import Any
@@ -108,3 +109,24 @@ def test_run_returns_in_time_and_when_it_is_stopped() -> None:
     assert time.monotonic_ns() - begun >= 50 * MS
     p.stop()
     assert p.run(block, time.monotonic_ns() + 100 * SECOND) == 0  # it would take too long otherwise
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+def test_a_connection_that_was_ended_at_once_was_open(how: str) -> None:
+    """Who accepts and hangs up has answered, whether we look before or after."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        p = pinger()
+        p.add(packed("127.0.0.1"), server.getsockname()[1], TCP, interval=0, count=20)
+        p.add(packed("127.0.0.1"), server.getsockname()[1], ECHO, interval=0, count=20, payload=10)
+        block = Staging(SCHEMA.layout, 100)
+        while p.inflight < 40:
+            p.run(block, 0)
+        for _ in range(40):
+            connection, _ = server.accept()
+            if how == "reset":
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+        found = probe(p)
+    assert {(r["outcome"], r["rtt"] > 0) for r in found if r["kind"] == "tcp"} == {("ok", True)}
+    assert {(r["outcome"], r["rtt"]) for r in found if r["kind"] == "echo"} == {("reset", 0)}
+    assert len(found) == 40

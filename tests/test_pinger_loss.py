@@ -80,6 +80,18 @@ def test_a_lost_answer_is_known_by_its_echo(pair: tuple[Space, Space], timeouts:
     assert Counter((r["outcome"], r["retries"], r["hint"], r["rtt"]) for r in found) == {("ok", 1, "reverse", 0): 200}
 
 
+def test_without_time_stamps_there_is_no_hint(pair: tuple[Space, Space]) -> None:
+    a, b = pair
+    lose(b, f"in: {SYN} update @lost {{ tcp sport {LIMIT.format(1)} }} drop")
+    a.run("sh", "-c", "echo 0 >/proc/sys/net/ipv4/tcp_timestamps")
+    try:
+        found = connects(pair, 50)
+    finally:
+        restore(b)
+        a.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_timestamps")
+    assert Counter((r["outcome"], r["retries"], r["hint"], r["rtt"]) for r in found) == {("ok", 1, 0, 0): 50}
+
+
 def test_some_are_lost_and_the_others_keep_their_times(pair: tuple[Space, Space]) -> None:
     """Source ports tell which: percentiles of what was not sent again are those of a network without loss."""
     a, b = pair
