@@ -251,17 +251,24 @@ def test_http_peers_are_probed_too(tmp_path: Path) -> None:
     assert (len(web), int(echoed[0][0])) == (seen["requests"], seen["echoed"])
 
 
-def test_it_probes_itself_by_datagrams_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_it_probes_itself_by_datagrams_too(tmp_path: Path, address: str) -> None:
     """Client and responder in one process; the token of datagrams is that of the list."""
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
-    peer = lab.peers_at(port)[0]
+    six = ":" in address
+    try:
+        with socket.create_server((address, 0), family=socket.AF_INET6 if six else socket.AF_INET) as s:
+            port = s.getsockname()[1]
+    except OSError as e:
+        pytest.skip(f"no {address} here: {e}")
+    peer = replace(lab.peers_at(port)[0], address=address)
     both = (peer, replace(peer, kind="udp", payload=100, timeout=SECOND))
     lab.write_list(tmp_path / "lists", "a1", both, token=99)
-    with lab.agent(tmp_path, str(tmp_path / "lists"), "--listen", f"127.0.0.1:{port}") as agent:
+    with lab.agent(tmp_path, str(tmp_path / "lists"), "--listen",
+                   f"[{address}]:{port}" if six else f"{address}:{port}") as agent:  # fmt: skip
         agent.says("list: 2 peers")
         time.sleep(2)
         agent.end()
+    assert {row[0] for row in lab.rows(tmp_path / "a1.ml", "kind < 16", "-f", "dst_ip")} == {address}
     found = {row[0]: row[1:] for row in lab.rows(tmp_path / "a1.ml", "kind < 16 && outcome == ok && rtt > 0", "--agg",
                                                  "count", "--by", "kind")}  # fmt: skip
     assert set(found) == {"tcp", "udp"}

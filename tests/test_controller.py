@@ -136,11 +136,14 @@ def context(pki: lab.Pki, cert: str = "") -> ssl.SSLContext:
 
 def test_who_has_no_certificate_gets_nothing_and_who_has_one_gets_its_own(lists: Path, pki: lab.Pki) -> None:
     tls = ("--cert", pki("controller.pem"), "--key", pki("controller.key"), "--client-ca", pki("ca.pem"))
-    with lab.controller(lists, *tls) as (_, url):
+    with lab.controller(lists, *tls, "--metrics", "127.0.0.1:0") as (process, url):
         assert url.startswith("https://")
         for cert in ("", "stranger"):
             with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
                 ask(url, "/healthz", tls=context(pki, cert))
+        beside = "http://" + process.says(r"metrics at (\S+:\d+)")[1]
+        assert [ask(beside, path)[0] for path in ("/healthz", "/metrics", "/v1/pinglist/a1", "/v1/records")] == [
+            200, 200, 404, 404]  # fmt: skip
         mine = context(pki, "a1")
         assert ask(url, "/v1/pinglist/a1", tls=mine)[0] == 200
         for other in ("b1", "b1.sig", "nobody"):

@@ -8,6 +8,8 @@ copies of one folder answer alike (the paper has several behind one virtual addr
     POST /v1/records             an Arrow stream of probe records; 204, 400, 403, 413, 429, 507
     GET  /healthz                200 while the folder can be read
     GET  /metrics                for Prometheus
+
+The last two may also be had elsewhere, without a certificate: for what stands before several controllers.
 """
 
 from __future__ import annotations
@@ -231,7 +233,10 @@ def certified(scope: Any) -> list[str]:
 
 
 def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starlette:
-    """The ASGI application.  ``own``: an agent gets, and sends, only what is its own by its certificate."""
+    """The ASGI application.  ``own``: an agent gets, and sends, only what is its own by its certificate.
+
+    Its ``state.beside`` is another one, of /healthz and /metrics alone.
+    """
     import asyncio
     from base64 import b64encode
 
@@ -333,19 +338,26 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
         there.set(await run_in_threadpool(count))
         return Response(prometheus.generate_latest(registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[
+    beside = [Route("/healthz", healthz, methods=["GET"]), Route("/metrics", metrics, methods=["GET"])]
+    app = Starlette(routes=[
         Route("/v1/pinglist/{name}", pinglist, methods=["GET"]),
-        Route("/v1/records", records, methods=["POST", "PUT"]),
-        Route("/healthz", healthz, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
+        Route("/v1/records", records, methods=["POST", "PUT"]), *beside,
     ])  # fmt: skip
+    app.state.beside = Starlette(routes=beside)
+    return app
 
 
 class Service:
-    """uvicorn around ``app`` on sockets that listen already; ends when `stop` was called."""
+    """uvicorn around ``app`` on sockets that listen already; ends when `stop` was called.
 
-    def __init__(self, app: Any, sockets: list[socket.socket], tls: SSLContext | None) -> None:
+    ``beside``: a socket for what anybody may ask, without TLS.
+    """
+
+    def __init__(
+        self, app: Any, sockets: list[socket.socket], tls: SSLContext | None, beside: socket.socket | None = None
+    ) -> None:
         from contextlib import nullcontext
+        from functools import partial
 
         import uvicorn
         from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -375,20 +387,31 @@ class Service:
             def capture_signals(self) -> Any:  # they are the command's
                 return nullcontext()
 
-        config = uvicorn.Config(
-            app, http=Protocol, ws="none", lifespan="off", log_config=None, log_level="critical", access_log=False,
+        def server(app: Any, tls: SSLContext | None) -> uvicorn.Server:
+            return Server(configured(app, ssl_context_factory=(lambda *_: tls) if tls is not None else None))
+
+        configured = partial(
+            uvicorn.Config, http=Protocol, ws="none", lifespan="off", log_config=None, log_level="critical", access_log=False,
             server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS, timeout_keep_alive=15,
             timeout_graceful_shutdown=5, h11_max_incomplete_event_size=16384, loop="asyncio",
-            ssl_context_factory=(lambda *_: tls) if tls is not None else None,
         )  # fmt: skip
-        config.load()
-        self._server, self._sockets = Server(config), sockets
+        self._servers = [(server(app, tls), sockets)]
+        if beside is not None:
+            self._servers.append((server(app.state.beside, None), [beside]))
+        for one, _ in self._servers:
+            one.config.load()
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        for one, _ in self._servers:
+            one.should_exit = True
 
     def run(self) -> None:
-        self._server.run(sockets=self._sockets)
+        import asyncio
+
+        async def all() -> None:
+            await asyncio.gather(*(one.serve(sockets=its) for one, its in self._servers))
+
+        asyncio.run(all())
 
 
 def rehearse() -> None:

@@ -54,6 +54,9 @@ def serve(
         bool, _option("--any-name", help="A certificate is good for all lists, not only for that of its name.")
     ] = False,
     plain: Annotated[bool, _option("--plain", help="HTTP where others can reach it: a proxy does TLS.")] = False,
+    metrics: Annotated[
+        str | None, _option("--metrics", metavar="ADDRESS:PORT", help="/metrics and /healthz there, too, for anybody.")
+    ] = None,
     records: Annotated[
         str | None, _option("--records", metavar="LOG", help="MultiLog for the records that agents send.")
     ] = None,
@@ -96,9 +99,12 @@ def serve(
         with ExitStack() as stack:
             sockets = [stack.enter_context(endpoint.listen(*place)) for place in places]
             out = log_of(records, append=append, index=index, keep=keep, sync=sync)
+            beside = None
+            if metrics is not None:
+                beside = stack.enter_context(endpoint.listen(*endpoint.parse(metrics, "--metrics")))
             intake = Intake(into(out)) if out is not None else None
             service = Service(
-                make_app(Lists(lists), intake, own=client_ca is not None and not any_name), sockets, tls
+                make_app(Lists(lists), intake, own=client_ca is not None and not any_name), sockets, tls, beside
             )  # fmt: skip
             if owner is not None:
                 controller.rehearse()
@@ -127,6 +133,8 @@ def serve(
                     signal.signal(signal.SIGHUP, again)
                 if not quiet:
                     where = ", ".join(endpoint.show(*s.getsockname()[:2]) for s in sockets)
+                    if beside is not None:
+                        where += f", metrics at {endpoint.show(*beside.getsockname()[:2])}"
                     cli.note(f"{'https' if tls else 'http'} at {where}; pid {os.getpid()}")
                 service.run()
             if stats or stopped:
