@@ -392,8 +392,8 @@ class Service:
 
         configured = partial(
             uvicorn.Config, http=Protocol, ws="none", lifespan="off", log_config=None, log_level="critical",
-            access_log=False, server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS, timeout_keep_alive=15,
-            timeout_graceful_shutdown=5, h11_max_incomplete_event_size=16384, loop="asyncio",
+            access_log=False, server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=15, timeout_graceful_shutdown=5, h11_max_incomplete_event_size=16384, loop="asyncio",
         )  # fmt: skip
         self._servers = [(server(app, tls), sockets)]
         if beside is not None:
