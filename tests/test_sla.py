@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from confluo_tools.algo import sla
-from confluo_tools.algo.sla import BAD, FEW, NONE, OK, Excess, Hysteresis, Judged, make_rule, state_of
+from confluo_tools.algo.sla import BAD, DEAD, FEW, NONE, OK, Excess, Hysteresis, Judged, make_rule, state_of
 
 MS = 1_000_000
 
@@ -83,7 +83,8 @@ def test_one_drop_of_60_probes_is_not_enough_probes() -> None:
     assert rule.judge(Counts(60, 3)).state == BAD
     assert rule.judge(Counts(40_000, 3)) == Judged(OK, 3 / 40_000, 3, 40_000, 0, True)
     assert rule.judge(Counts(40_000, 60)).state == BAD
-    assert rule.judge(Counts(0, 0, 50)).state == NONE
+    assert rule.judge(Counts(0, 0, 50)).state == DEAD
+    assert rule.judge(Counts(0, 0, 0)).state == NONE
 
 
 def test_between_the_thresholds_nothing_is_calm() -> None:
@@ -122,7 +123,8 @@ def test_rules_that_cannot_be(metric: str, threshold: float, more: dict[str, flo
 
 
 def test_the_worst_rule_counts() -> None:
-    judged = {s: Judged(s, 0.0, 0, 0, 0, False) for s in (OK, BAD, FEW, NONE)}
+    judged = {s: Judged(s, 0.0, 0, 0, 0, False) for s in (OK, BAD, DEAD, FEW, NONE)}
+    assert state_of([judged[DEAD], judged[FEW]]) == DEAD
     assert state_of([judged[OK], judged[BAD], judged[FEW]]) == BAD
     assert state_of([judged[OK], judged[FEW], judged[NONE]]) == FEW
     assert state_of([judged[OK], judged[NONE]]) == NONE

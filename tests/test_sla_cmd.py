@@ -184,6 +184,17 @@ def test_groups_of_any_field(tmp_path: Path) -> None:
     assert keys("rate,src_pod") == [(0.0, "a"), (0.0, "é"), (0.5, "a")]
 
 
+def test_nobody_answers(tmp_path: Path) -> None:
+    rows = [probe(dst="x", outcome=2, rtt=0)] * 5 + [probe(dst="y")] * 5
+    path = stream(tmp_path / "p.arrows", rows)
+    found = sla(path, "--by", "server", "--as", "target")
+    assert [(r["server"], r["failed"], r["state"]) for r in found] == [
+        ("x", 5, "no_answers"), ("y", 0, "not_enough_probes"),
+    ]  # fmt: skip
+    [row, _] = sla(path, "--by", "server", "--as", "target", "--rule", "failed > 1%")
+    assert (row["state"], row["why"]) == ("bad", "failed")
+
+
 def test_services_are_the_probes_of_their_servers(tmp_path: Path) -> None:
     topology = tmp_path / "fleet.yaml"
     topology.write_text(

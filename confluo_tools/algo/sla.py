@@ -144,6 +144,7 @@ RATES = ("drop", "failed")
 SILENT = "silent"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 OK, BAD, FEW, NONE = "ok", "bad", "not_enough_probes", "no_probes"
+DEAD = "no_answers"  # to none of the probes
 
 
 class Counted(Protocol):
@@ -200,7 +201,7 @@ class Rule(NamedTuple):
         else:
             hits, n, value = cell.above[self.limit], cell.samples, float(getattr(cell, self.metric))
         if n == 0:
-            return Judged(NONE, nan, 0, 0, 1, False)
+            return Judged(DEAD if cell.failed else NONE, nan, 0, 0, 1, False)
         over = value > self.threshold
         needed = self.test.needed(n) if over else 0
         if over and hits >= needed:
@@ -246,9 +247,9 @@ def make_rule(
 
 
 def state_of(judged: Sequence[Judged]) -> str:
-    """Of several rules: bad when one is, else not enough when that was so for one, else ok."""
+    """Of several rules: bad when one is; else without answers, or not enough, when that was so for one; else ok."""
     states = {j.state for j in judged}
-    return next((s for s in (BAD, FEW, NONE) if s in states), OK)
+    return next((s for s in (BAD, DEAD, FEW, NONE) if s in states), OK)
 
 
 # --- alarms

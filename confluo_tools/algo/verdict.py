@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Protocol
 
-from confluo_tools.algo.sla import BAD, FALSE_ALARM, FEW, NONE, OK, Counted, Rule, binomial_tail, make_rule, wilson
+from confluo_tools.algo import sla
+from confluo_tools.algo.sla import BAD, DEAD, FEW, NONE, OK, Counted, Rule, make_rule, wilson
 
 NETWORK, SERVER, UNREACHABLE, HOSTS = "network", "one_server", "unreachable", "hosts"
 NOT_NETWORK, NOT_ENOUGH, NO_PROBES = "not_network", "not_enough_probes", "no_probes"
@@ -102,7 +103,7 @@ def weigh(
     hosts = [e for e in evidence if e.metric in ("overflow", "seen99") and e.state == BAD]
     if hosts:
         return Verdict(HOSTS, ", ".join(dict.fromkeys(_NAMES[e.metric] for e in hosts)), "", evidence)
-    if any(e.state in (FEW, NONE) for e in own):
+    if any(e.state in (FEW, NONE, DEAD) for e in own):
         return Verdict(NOT_ENOUGH, "so few probes would not show it", "", evidence)
     why = "neither drop rate nor latency of its servers is above the limit"
     if risen := [e for e in own if e.state == RISEN]:
@@ -200,7 +201,7 @@ def _risen(k: int, n: int, k0: int, n0: int) -> bool:
     """k of n against k0 of n0 before: given k + k0, k is binomial if nothing changed."""
     if n == 0 or n0 == 0 or k / n < FOLD * k0 / n0:
         return False
-    return binomial_tail(k, k + k0, n / (n + n0)) < FALSE_ALARM
+    return sla.binomial_tail(k, k + k0, n / (n + n0)) < sla.FALSE_ALARM
 
 
 def _down(group: Group) -> bool:

@@ -44,7 +44,7 @@ EXACT = 512  # samples up to which quantiles are
 REMEMBERED = 6  # windows that a group may be silent before it is forgotten
 METRICS = ("drop", "failed", "p50", "p99", "p999")
 SHOWN = ("probes", "drop_rate", "drop_low", "drop_high", "failed", "p50", "p99", "state", "why")
-STATES = {1: "ok", 2: "bad", 3: "not_enough_probes", 4: "no_probes"}
+STATES = {1: "ok", 2: "bad", 3: "not_enough_probes", 4: "no_probes", 5: "no_answers"}
 COUNTS = ("probes", "ok", "dropped", "overflow", "failed", "timeout", "refused", "unreachable", "reset", "garbled",
           "local", "forward", "reverse", "slow", "samples")  # fmt: skip
 TIMES = ("p50", "p50_low", "p50_high", "p99", "p99_low", "p99_high", "p999", "seen50", "seen99")

@@ -37,7 +37,7 @@ SENTENCES = {
     "not_enough_probes": "Nobody can tell", "no_probes": "Nobody can tell",
 }  # fmt: skip
 SHOWN = ("what", "metric", "now", "between", "limit_text", "earlier", "probes", "state")
-STATES = {1: "ok", 2: "bad", 3: "not_enough_probes", 4: "no_probes", 5: "risen"}
+STATES = {1: "ok", 2: "bad", 3: "not_enough_probes", 4: "no_probes", 5: "risen", 6: "no_answers"}
 TIMES = ("p50", "p99", "p999", "seen99")
 
 
