@@ -50,14 +50,12 @@ def test_the_controller_is_killed(tmp_path: Path) -> None:
             controller.end(signal.SIGKILL)
             killed = time.monotonic()
             agent.says(r"stopped \(controller_lost\): 3 times without an answer")
-            stopped = time.monotonic()
             time.sleep(0.2)
             assert any(t > killed + 0.5 for t, _ in targets.seen)  # one answer that does not come is nothing yet
             assert targets.quiet_for(1.5)
             assert answers(agent.pid)
             assert lab.events(tmp_path / "a1.ml")[-1] == "stopped controller_lost"
             assert agent.end() == 143
-        assert stopped - killed < 3 * 1.1 + 10
         probes = lab.rows(tmp_path / "a1.ml", "kind < 16", "--count")
         assert probes == [[str(targets.count)]]
     assert lab.events(tmp_path / "a1.ml") == ["started -", "list -", "stopped controller_lost", "ended signal"]
