@@ -308,7 +308,7 @@ def test_palettes_tell_classes_apart(palette: str, theme: str) -> None:
         assert its == sorted(its, reverse=theme == "light")
 
 
-def test_png_is_drawn(canonical: Path, tmp_path: Path) -> None:
+def test_png_is_drawn(canonical: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resvg_py")
     heatmap(canonical, "-w", tmp_path / "m.png", "--scale", "1")
     heatmap(canonical, "-w", tmp_path / "m2.png")
@@ -316,6 +316,13 @@ def test_png_is_drawn(canonical: Path, tmp_path: Path) -> None:
     assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert small[0] > 500
     assert all(abs(2 * a - b) <= 2 for a, b in zip(small, large, strict=True))
+    heatmap(canonical, "-w", tmp_path / "m3.png", "--scale", "0.5")
+    tiny = struct.unpack(">II", (tmp_path / "m3.png").read_bytes()[16:24])
+    assert all(abs(a - 2 * b) <= 2 for a, b in zip(small, tiny, strict=True))
+    monkeypatch.setattr(heatmap_svg, "MOST_PNG", 300)
+    made = chart(12, 4)
+    capped = heatmap_svg.png(heatmap_svg.svg(made, made.sheets[0], "p99", "now"))
+    assert max(struct.unpack(">II", capped[16:24])) == 300
 
 
 def test_text_has_a_shape_for_each_cell(canonical: Path) -> None:

@@ -281,6 +281,21 @@ def test_names_of_other_people_do_nothing(browser: Browser, tmp_path: Path) -> N
     assert browser.problems == []
 
 
+def test_a_page_that_is_damaged_says_so(browser: Browser, canonical: Path, tmp_path: Path) -> None:
+    """Cut, as by mail; and a window whose bytes are not what they were."""
+    data = canonical.read_bytes()
+    browser.problems.clear()
+    (tmp_path / "cut.html").write_bytes(data[: len(data) * 2 // 3])
+    browser.open(str(tmp_path / "cut.html"))
+    assert "the end of the page is missing" in browser.text("#verdict")
+    at = data.index(b'id="b6">') + len(b'id="b6">')
+    (tmp_path / "odd.html").write_bytes(data[: at + 8] + data[at + 8 : at + 40][::-1] + data[at + 40 :])
+    browser.open(str(tmp_path / "odd.html"))
+    browser.wait("document.querySelector('#pattern').innerText === 'This page is damaged'")
+    browser.open("about:blank")
+    browser.problems.clear()
+
+
 def test_two_data_centres(browser: Browser, tmp_path: Path) -> None:
     good, _, bad, _ = appendix()
     write(tmp_path / "p.arrows", probes([good], dc="east") + probes([bad, good], dc="west"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain, others
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 SIDE = 720  # px that a map is wide, about
 SHAPES = 100  # pods up to which each cell is a shape with a text of its own; more are one image
-MOST_PNG = 16384  # px
+MOST_PNG = 8192  # px: a quarter of a gigabyte while it is drawn
 FONT = "system-ui, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', 'Liberation Sans', Arial, sans-serif"
 
 
@@ -232,15 +231,15 @@ def pixels(shades: bytes, n: int, colours: Palette) -> bytes:
 
 
 def png(text: str, scale: float = 2.0) -> bytes:
-    """The SVG rendered.  Raises ConfluoError when no renderer is installed."""
+    """The SVG rendered, ``scale`` pixels for one of its own, but at most `MOST_PNG` wide and high.
+
+    Raises ConfluoError when no renderer is installed.
+    """
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
         raise ConfluoError("PNG needs the package resvg-py", hint="pip install 'confluo-tools[pingmesh]', or -o svg"
                            ) from None  # fmt: skip
-    return bytes(svg_to_bytes(svg_string=text, zoom=scale))
-
-
-def needs_scale(names: Sequence[str], scale: float) -> float:
-    """``scale`` so that no cell is lost: a pixel or more for each."""
-    return max(scale, len(names) / SIDE)
+    width, height = map(float, text.partition('viewBox="0 0 ')[2].partition('"')[0].split())
+    scale = min(scale, MOST_PNG / max(width, height))
+    return bytes(svg_to_bytes(svg_string=text, width=round(width * scale), height=round(height * scale)))

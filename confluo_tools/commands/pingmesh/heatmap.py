@@ -319,7 +319,7 @@ def write_picture(
     kind: str, charts: list[Map], at: list[int], output: str | None, force: bool, *, metric: str, palette: str,
     theme: str, scale: float,
 ) -> None:  # fmt: skip
-    from confluo_tools.formats.heatmap_svg import MOST_PNG, png, svg
+    from confluo_tools.formats.heatmap_svg import png, svg
 
     number = 0
     if len(charts) > 1:
@@ -329,7 +329,7 @@ def write_picture(
         cli.note(f"one picture is of one data centre: {charts[number].dc or '-'} of {others}; --dc chooses")
     chart, sheet = charts[number], charts[number].sheets[at[number]]
     text = svg(chart, sheet, metric, span(chart, sheet), palette=palette, theme=theme)
-    data = text.encode() if kind == "svg" else png(text, min(scale, MOST_PNG / 2000))
+    data = text.encode() if kind == "svg" else png(text, scale)
     sink = _sink(output, force)
     try:
         sink.write(data)

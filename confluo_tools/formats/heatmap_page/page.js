@@ -589,6 +589,11 @@
   head.maps.forEach((m, i) => $("dc").append(element("option", { value: i, textContent: m.dc || "–" })));
   $("dc").hidden = head.maps.length < 2;
   $("command").textContent = head.command;
+  if (!window.DecompressionStream) {
+    $("pattern").textContent = "This browser is too old";
+    $("explain").textContent = "One of 2023 or later can unpack the page.";
+    return;
+  }
   recall(); theme(); choose();
-  show().catch(e => { $("pattern").textContent = "This page is damaged: " + e.message; throw e; });
+  show().catch(e => { $("pattern").textContent = "This page is damaged"; $("explain").textContent = e.message; });
 })();
