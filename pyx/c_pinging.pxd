@@ -55,9 +55,9 @@ cdef enum:                              # counts; the ones before are outcomes
 
 cdef struct Engine:
     int ep, wake_fd
-    bint lab, stamps
+    bint lab, stamps, more              # more: not all that came was read
     uint32_t ports, port_low, port_span, capacity, n_peers, scheduled, flying, free_at, free_n, n_targets
-    uint32_t room, row, n_wires, n_groups, targets_room, heap_room
+    uint32_t room, row, behind, n_wires, n_groups, targets_room, heap_room
     uint64_t serial, version, token
     int64_t slack, gap, earliest, jitter_share, slow_share
     Address source4, source6
@@ -84,10 +84,21 @@ cdef inline void let_go(Peer* p) noexcept nogil:
         free(p)
 
 cdef inline int work(Engine* e, int64_t until, bint idle) noexcept nogil:
-    cdef int64_t now = ping_now(), began = now, next, tick
+    cdef int64_t now = ping_now(), began = now, next = 0, tick, looked
     cdef int n
     while True:
-        expire(e, now)
+        looked, e.more = now, False
+        n = wait_events(e.ep, e.events, EVENTS, next - now if next > now else 0)
+        now = ping_now()
+        if n < 0:
+            return AGAIN if n == -EINTR else DONE
+        if n and not handle(e, n, now):
+            return DONE
+        # Whose answer came before we looked is not late, however long we were away: nobody is given up while answers
+        # wait to be read, unless they are more than there can be.
+        e.behind = e.behind + 1 if e.more or n == EVENTS else 0
+        if e.behind == 0 or e.behind > e.capacity // WIRE_BATCH + 16:
+            expire(e, looked)
         next = send_due(e, now)
         if e.row >= e.room or now >= until:
             return DONE
@@ -98,14 +109,6 @@ cdef inline int work(Engine* e, int64_t until, bint idle) noexcept nogil:
         tick = wheel_next(e.wheel) if e.flying else -1
         if 0 <= tick < next:
             next = tick
-        n = wait_events(e.ep, e.events, EVENTS, next - now if next > now else 0)
-        now = ping_now()
-        if n < 0:
-            if n != -EINTR:
-                return DONE
-            return AGAIN
-        if n and not handle(e, n, now):
-            return DONE
         if now - began > BUSY:
             return AGAIN
 
@@ -121,7 +124,7 @@ cdef inline bint handle(Engine* e, int n, int64_t now) noexcept nogil:
             read(e.wake_fd, &drained, 8)
             on = False
         elif e.row >= e.room:
-            continue                # it will be told again
+            e.more = True           # it will be told again
         elif what & WIRES:
             hear(e, <uint32_t>what)
         else:
@@ -364,8 +367,11 @@ cdef inline void hear(Engine* e, uint32_t index) noexcept nogil:
     """Answers; before they are looked at, what the error queue has by now: it knows when they were asked for."""
     cdef Wire* w = e.wire[index]
     cdef Letter one
+    cdef uint32_t room = min(e.room - e.row, <uint32_t>WIRE_BATCH)
     cdef int answers, n, i, _round
-    answers = wire_receive(w, e.letters, min(e.room - e.row, <uint32_t>WIRE_BATCH), False, e.scratch)
+    answers = wire_receive(w, e.letters, room, False, e.scratch)
+    if answers == <int>room:
+        e.more = True
     for _round in range(8):
         n = wire_receive(w, e.errors, WIRE_BATCH, True, e.scratch)
         for i in range(n):
@@ -450,6 +456,9 @@ cdef inline void hear_answer(Engine* e, const Wire* w, const Letter* one) noexce
         p.top = probe.seq
     probe.opened = ping_now()
     elapsed = probe.opened - probe.begun
+    if elapsed > p.timeout and one.stamp - probe.wall > p.timeout:
+        time_out(e, slot)                   # too late it was, not we
+        return
     rtt = one.stamp - (probe.tx_wall if probe.tx_wall else probe.wall) if one.stamp else elapsed
     if rtt <= 0 or rtt > elapsed + 1_000_000:
         rtt = elapsed               # the clock was set

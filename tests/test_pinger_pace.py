@@ -141,6 +141,28 @@ def test_a_host_that_stalls_is_not_a_slow_network(pair: tuple[Space, Space]) -> 
     assert all(0 < r["rtt"] < 250 * MS for r in found)
 
 
+def test_who_was_away_for_long_does_not_give_up_what_is_there(pair: tuple[Space, Space]) -> None:
+    """This process stands still for longer than any time-out: all answers have come, and none is called lost."""
+    a, b = pair
+    with b.inside():
+        target = Targets(b.address)
+        silent = Targets(b.address)
+        silent.mangle = lambda data: None
+    with target, silent, a.inside():
+        p = pinger(inflight=2000)
+        p.add(target.address, target.port, TCP, interval=0, count=500, timeout=100 * MS)
+        p.add(target.address, target.port, UDP, interval=0, count=500, timeout=100 * MS)
+        p.add(silent.address, silent.port, UDP, interval=0, count=20, timeout=100 * MS)
+        block = Staging(SCHEMA.layout, 2000)
+        while p.counts["probes"] < 1020:
+            p.run(block, 0)
+        time.sleep(0.4)
+        while p.active:
+            p.run(block, time.monotonic_ns() + SECOND)
+    found = Counter((r["kind"], r["dst_port"] == target.port, r["outcome"]) for r in records(block))
+    assert found == {("tcp", True, "ok"): 500, ("udp", True, "ok"): 500, ("udp", False, "timeout"): 20}
+
+
 def test_time_outs_of_every_length() -> None:
     """Nobody is given up before his time, and everybody is."""
     lengths = random.Random(3)
