@@ -124,17 +124,17 @@ class Tallied:
         return self._quantiles[self._quantile[name] :: len(self._quantile)]
 
     def __iter__(self) -> Iterator[tuple[Key, Cell]]:
-        names, values = Cell.__slots__[:14], list(self._quantile)
+        counts, quantiles = self._counts.tolist(), self._quantiles.tolist()
+        wide, many = self._width, len(self._quantile)
         first, samples = self._count["above"], self._count["samples"]
         for i, key in enumerate(self.keys):
-            cell = Cell.__new__(Cell)
-            counts = self._counts[i * self._width : (i + 1) * self._width].tolist()
-            for name, value in zip(names, counts, strict=False):
-                setattr(cell, name, value)
-            cell.above, cell.samples = tuple(counts[first : first + LIMITS]), counts[samples]
-            for j, name in enumerate(values):
-                setattr(cell, name, self._quantiles[i * len(values) + j])
-            yield key, cell
+            c, at = Cell.__new__(Cell), i * wide
+            (c.ok, c.dropped, c.overflow, c.timeout, c.refused, c.unreachable, c.reset, c.garbled, c.local, c.forward,
+             c.reverse, c.slow, c.network_ns, c.seen_ns) = counts[at : at + first]  # fmt: skip
+            c.above, c.samples = tuple(counts[at + first : at + first + LIMITS]), counts[at + samples]
+            (c.p50, c.p99, c.p999, c.p50_low, c.p50_high, c.p99_low, c.p99_high, c.seen50,
+             c.seen99) = quantiles[i * many : (i + 1) * many]  # fmt: skip
+            yield key, c
 
 
 class Mesh:

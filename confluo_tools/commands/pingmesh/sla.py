@@ -391,7 +391,9 @@ class Work:
         return finite(getattr(cell, self.metric), -1.0)
 
     def _rows(self, start: int, length: int, rows: list[tuple[Key, Cell]]) -> Iterator[Block]:
-        from confluo_tools.algo.sla import finite, state_of, wilson
+        from operator import attrgetter
+
+        from confluo_tools.algo.sla import state_of, wilson
         from confluo_tools.formats.build import blocks_of
 
         codes = {name: code for code, name in STATES.items()}
@@ -400,8 +402,11 @@ class Work:
         columns: dict[str, list[Any]] = {"ts": [start] * n, "window": [length] * n}
         for i, name in enumerate(self.scope.names):
             columns |= _key_columns(self.schema, name, [key[i] for key, _ in rows])
-        columns |= {name: [getattr(cell, name) for cell in cells] for name in COUNTS}
-        columns |= {name: [_duration(finite(getattr(c, name)), c.samples) for c in cells] for name in TIMES}
+        columns |= {name: list(map(attrgetter(name), cells)) for name in COUNTS}
+        columns |= {
+            name: [_duration(v, c) for v, c in zip(map(attrgetter(name), cells), columns["samples"], strict=True)]
+            for name in TIMES
+        }  # fmt: skip
         between = [wilson(c.dropped, c.ok) for c in cells]
         rates = {
             "drop_rate": [c.drop_rate for c in cells], "failed_rate": [c.failed_rate for c in cells],
@@ -456,8 +461,10 @@ class Work:
 
 
 def _duration(ns: float, samples: int) -> int:
-    # Four digits of what is known within 0.4 %.
-    return round(ns) if samples <= EXACT else round(float(f"{ns:.4g}"))
+    # Four digits of what is known within 0.4 %; 0 for nan.
+    if ns != ns:
+        return 0
+    return int(ns) if samples <= EXACT else round(float(f"{ns:.4g}"))
 
 
 def _key_columns(schema: Schema, name: str, values: list[Any]) -> dict[str, list[Any]]:
