@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block import Block
     from confluo_tools.formats.reader import Reader
 
-MOST_CELLS = 1 << 24  # of all windows: 24 bytes each
+MOST_CELLS = 1 << 23  # of all windows; a gigabyte on the way to a picture
 MOST_PATTERN = 40  # podsets whose blocks a pattern record has room for
 NS = 1_000_000_000
 Unit = tuple[str, str, str]  # data centre, podset, name
