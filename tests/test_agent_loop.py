@@ -123,6 +123,19 @@ def test_only_the_list_that_is_followed_is_confirmed(targets: lab.Targets) -> No
     assert rig.status == 0
 
 
+@pytest.mark.parametrize("address", [
+    "10.0.0.1", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "128.0.0.0", "126.255.255.255", "::", "0.0.0.0", "fe80::1",
+    "::2", "255.255.255.255", "224.0.0.1",
+])  # fmt: skip
+def test_whatever_its_address_looks_like(targets: lab.Targets, address: str) -> None:
+    """127.0.0.0/8 is allowed, and ::1; IPv4 in IPv6 is not one more way there."""
+    here = ip_network("127.0.0.0/8"), ip_network("::1/128")
+    with Rig(found((replace(lab.peers_at(targets.ports[0])[0], address=address),)), allow=here) as rig:
+        rig.until(lambda: len(rig.log.events()) > 1)
+        assert rig.log.events()[1] == "stopped bad_list"
+        assert rig.agent.tally.probes == 0
+
+
 def test_a_peer_that_the_core_refuses_ends_the_whole_list(targets: lab.Targets) -> None:
     """Twice the same, and without --lab an interval below 10 s: refused, not rounded."""
     one = lab.peers_at(targets.ports[0])

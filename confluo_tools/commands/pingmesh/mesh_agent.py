@@ -200,6 +200,7 @@ class Agent:
         """Why one of the targets may not be probed; '' when all may."""
         for p in peers:
             address = ip_address(p.address)
+            address = getattr(address, "ipv4_mapped", None) or address  # IPv4 by another name
             if address.is_multicast or address.is_unspecified or not any(address in a for a in self.settings.allow):
                 return f"{p.name} at {p.address} is not in --allow"
         return ""
