@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from netns import Space
 from ping_lab import SYN, Targets, lose, packed, restore
-from running import environment
+from running import environment, on_terminal
 
 from confluo_tools.errors import UsageError
 from confluo_tools.schema import builtin
@@ -284,3 +284,22 @@ def test_lookups_tell_each_once() -> None:
     assert sorted(f.wanted for f in found) == wanted
     assert {f.address for f in found} == {packed("127.0.0.1")}
     assert lookups.found(0.0) == []
+
+
+def test_a_terminal_gets_lines() -> None:
+    with Targets() as target:
+        where = f"127.0.0.1:{target.port}"
+        status, text = on_terminal("confluo-pingmesh", "probe", where, "-c", "2", "-i", "1ms")
+    assert status == 0
+    assert text.count(f"{where} tcp  0.") == 2
+    assert f"{where} tcp: 2 probes, 2 ok" in text
+
+
+def test_udp_wants_a_token() -> None:
+    with Targets() as target:
+        done = run(f"127.0.0.1:{target.port}", "--kind", "udp", "-c", 1, "-T", "--no-header", "-f", "outcome")
+        with_token = run(f"127.0.0.1:{target.port}", "--kind", "udp", "-c", 1, "--token", "7b", "-q", "-T")
+    assert (done.returncode, done.stdout) == (0, "ok\n")  # that one answers everybody
+    assert done.stderr == "confluo-pingmesh probe: udp without --token: responders do not answer that\n"
+    assert (with_token.returncode, with_token.stderr) == (0, "")
+    assert target.seen[-1][1][8:16] == (0x7B).to_bytes(8, "big")
