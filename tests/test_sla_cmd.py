@@ -305,6 +305,20 @@ def test_windows_are_told_when_they_are_over(tmp_path: Path) -> None:
             follower.stdout.close()
 
 
+def test_a_pipe_that_is_followed_gives_the_same(tmp_path: Path) -> None:
+    reader = Simulated(fault("spine_drops", "dc1", 0.6, start=2 * MINUTE), seed=8, grid=(1, 2, 2, 4), span=5 * MINUTE)
+    path = tmp_path / "p.arrows"
+    with output(reader.schema, "stream", path=str(path)) as out:
+        for part in reader.blocks():
+            out.write(part)
+    words = ["-", "--window", "1m", "--by", "podset"]
+    rows = sla(*words, stdin=path.read_bytes())
+    assert sla(*words, "--follow", stdin=path.read_bytes()) == rows
+    assert len(rows) == 10
+    events = sla(*words, "--alerts", "--rule", "drop > 1%", stdin=path.read_bytes())
+    assert sla(*words, "--alerts", "--rule", "drop > 1%", "--follow", stdin=path.read_bytes()) == events != []
+
+
 def test_rows_and_alarms_in_logs_of_their_own(tmp_path: Path) -> None:
     path = stream(tmp_path / "p.arrows", rows_of(7))
     log = tmp_path / "sla.ml"
