@@ -44,7 +44,7 @@ def test_twice_and_too_late() -> None:
     with Targets() as target:
         target.copies = 3
         p = pinger()
-        p.add(target.address, target.port, UDP, interval=20 * MS, count=5)
+        p.add(target.address, target.port, UDP, interval=100 * MS, count=5)
         found = probe(p)
         assert [r["outcome"] for r in found] == ["ok"] * 5
         # The copies are there before the next probe is, which says so.

@@ -209,7 +209,7 @@ def test_overflow_is_the_targets_not_the_networks(pair: tuple[Space, Space]) -> 
     probing = None
     try:
         assert "answering" in child.stderr.readline()
-        probing = a.popen(COMMAND, "probe", b.address, "-c", 12, "-i", "50ms", "--lab", "-o", "lines",
+        probing = a.popen(COMMAND, "probe", b.address, "-c", 40, "-i", "50ms", "--lab", "-o", "lines",
                           stdout=subprocess.PIPE, text=True, env=environment())  # fmt: skip
         assert probing.stdout is not None
         probing.stdout.readline()
