@@ -25,7 +25,7 @@ PORT = 8765
 
 
 @contextmanager
-def responder(space: Space, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def responder(space: Space, *words: Any) -> Iterator[subprocess.Popen[bytes]]:
     it = space.popen(PINGMESH, "respond", "--listen", f"{space.address}:{PORT}", *words, stderr=subprocess.PIPE)
     try:
         assert it.stderr is not None
@@ -67,6 +67,16 @@ def query(log: Path, *words: Any) -> list[str]:
     return done.stdout.splitlines()
 
 
+def told(host: Path, counter: str) -> int:
+    """The sum of a counter in the records of the target's host, after one more of them."""
+    before = int(query(host, "--count")[0])
+    for _ in range(200):
+        if int(query(host, "--count")[0]) > before:
+            break
+        time.sleep(0.05)
+    return int(query(host, "--agg", f"sum({counter})", "-T", "--no-header")[0])
+
+
 def judged(log: Path) -> tuple[int, int]:
     """What confluo-pingmesh sla makes of it: drops of the network, and of the target's host."""
     done = subprocess.run([PINGMESH, "sla", log, "--by", "all", "-J"], capture_output=True, text=True, check=False)
@@ -82,7 +92,8 @@ def test_the_target_overflows(pair: tuple[Space, Space], tmp_path: Path) -> None
     """Backlog 1, and nobody accepts for half a second."""
     a, b = pair
     log = tmp_path / "probes.ml"
-    with responder(b, "--backlog", "1") as it:
+    host = tmp_path / "host.ml"
+    with responder(b, "--backlog", "1", "-w", host, "--every", "200ms") as it:
         probe = begun(a, b.address, log, "-c", 12)
         stop(it)
         held = fill(a, b.address, PORT)
@@ -91,6 +102,7 @@ def test_the_target_overflows(pair: tuple[Space, Space], tmp_path: Path) -> None
         _, err = probe.communicate(timeout=30)
         for s in held:
             s.close()
+        assert told(host, "overflows") > 0
     rows = dropped(log)
     assert len(rows) >= 2
     assert {row["outcome"] for row in rows} == {"ok"}
@@ -105,7 +117,8 @@ def test_the_network_loses_while_others_overflow(pair: tuple[Space, Space], tmp_
     """
     a, b = pair
     log = tmp_path / "probes.ml"
-    with responder(b, "--backlog", "16"):
+    host = tmp_path / "host.ml"
+    with responder(b, "--backlog", "16", "-w", host, "--every", "200ms"):
         probe = begun(a, b.address, log, "-c", 8)
         b.run("nft", "add table ip lossy; add set ip lossy seen { type inet_service; flags dynamic; };"
               "add chain ip lossy i { type filter hook input priority 0; };"
@@ -118,6 +131,8 @@ def test_the_network_loses_while_others_overflow(pair: tuple[Space, Space], tmp_
             _, err = probe.communicate(timeout=30)
             for s in (*held, other):
                 s.close()
+            assert told(host, "listen_drops") > 0
+            assert told(host, "overflows") == 0  # of the responder's own sockets
         finally:
             b.run("nft", "delete table ip lossy")
     rows = dropped(log)

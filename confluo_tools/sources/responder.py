@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from confluo_tools.core.responder import Answerer
 from confluo_tools.errors import ConfluoError, UsageError
-from confluo_tools.sources.hostcounters import HostCounters
+from confluo_tools.sources.hostcounters import Counters, HostCounters
 
 PORT = 8765
 BACKLOG = 1024  # connections that wait for us; the kernel's somaxconn may allow less
@@ -113,6 +113,12 @@ class Responder:
     def own_drops(self) -> int:
         """Connections that our listening sockets had no room for: not the network's doing (listen(2))."""
         return sum(_drops(s) for s in self._tcp)
+
+    def counters(self) -> Counters:
+        """Those of the host, but for ``overflows``: of our own sockets, because what others had no room for excuses
+        no probe that was lost on its way to us.
+        """
+        return self.host.read()._replace(overflows=self.own_drops())
 
     def udp_drops(self) -> int:
         """Datagrams that our sockets had no room for."""

@@ -73,7 +73,7 @@ class Agent:
         self._web: Web | None = None
         self._wake = threading.Event()
         self._asker = Asker(self._ask, lambda first: self.authority.pause(first=first), self.wake)
-        self._counters = HostCounters()
+        self._counters = responder.counters if responder is not None else HostCounters().read
         self.place = settings.place
         self.stopped = 0  # the signal
         self.status = 0
@@ -111,7 +111,7 @@ class Agent:
     def run(self, seconds: float | None = None) -> int:
         """Until a signal, a limit, or so many seconds; the exit status (0 when it was told to end)."""
         end = now() + seconds if seconds is not None else float("inf")
-        self._host, self._load, self._mine = self._counters.read(), load(), time.thread_time_ns()
+        self._host, self._load, self._mine = self._counters(), load(), time.thread_time_ns()
         self._was = (0, 0, 0)
         self._event("started", "", f"pid {os.getpid()}, every {self.settings.every:g} s{sysctls()}")
         self._asker.start()
@@ -271,7 +271,7 @@ class Agent:
 
     def _look(self, *, last: bool = False) -> None:
         """A record of the host, and whether it has room for us."""
-        counters, mine, burden = self._counters.read(), time.thread_time_ns(), load()
+        counters, mine, burden = self._counters(), time.thread_time_ns(), load()
         span = max(1, burden.at - self._load.at)
         host, share = counters - self._host, burden.share(self._load)
         own = (mine - self._mine) / span

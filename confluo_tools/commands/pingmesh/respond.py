@@ -198,7 +198,7 @@ class Run:
     def _read(self) -> tuple[Counters, Load]:
         from confluo_tools.sources.hostcounters import load
 
-        return self.responder.host.read(), load()
+        return self.responder.counters(), load()
 
     def _row(self, now: tuple[Counters, Load]) -> Block:
         from confluo_tools.sources.hostcounters import host_row
