@@ -2,7 +2,7 @@
 """What confluo-pingmesh blackholes and drops cost: whole commands over the log of a simulated fleet.
 
 Bars, on one core, when one ToR is a black hole and another drops 1 %: 400 ns of CPU a probe for three minutes, 200 ns
-for ten and more, the start and 157,000 pairs of servers included; memory grows with pairs and failures, not with probes.
+for ten and more, start and 157,000 pairs of servers included; memory grows with pairs and failures, not with probes.
 
     bench/locate.py                     # 1,600 servers, three minutes: 3 million probes, some seconds
     bench/locate.py --span 30m          # 28 million
