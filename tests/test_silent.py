@@ -162,6 +162,14 @@ def test_a_place_then_flows(probes: Path) -> None:
     assert all(flow["src_pod"] != flow["dst_pod"] for flow in flows)
 
 
+def test_bursts_are_told_from_a_broken_switch(probes: Path, tmp_path: Path) -> None:
+    assert rows(probes, "--top", "0")[0]["steady"] > 0.9
+    bursts = [fault("spine_drops", "dc1/all", 0.2, start=start * 10**9, length=3 * 10**9) for start in (60, 200, 470)]
+    found = rows(stream(tmp_path / "b.arrows", *bursts, seed=14), "--top", "0")
+    assert [row["layer"] for row in found] == ["spine"]
+    assert found[0]["steady"] < 0.5
+
+
 def test_flows_are_the_probes_that_lost_packets(probes: Path) -> None:
     """Each with its ports; where the answer was lost, the answer's."""
     done = run("confluo-query", probes, "outcome == ok && retries > 0", "-J", "-f",

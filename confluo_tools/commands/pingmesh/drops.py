@@ -11,6 +11,7 @@ from confluo_tools import cli, config
 from confluo_tools.commands.pingmesh.blackholes import blocks_of_rows, time_of, tuple_of
 
 if TYPE_CHECKING:
+    from confluo_tools.algo.blackholes import Place
     from confluo_tools.algo.silent import Finding, Worst
     from confluo_tools.core.block import Block
     from confluo_tools.schema import Schema
@@ -151,18 +152,29 @@ class Work:
             if self.all_pairs or any(silent.crosses(f, a, b) for f in findings):
                 count = silent.Count(window.ok.get((src, dst), 0), len(failures), window.failed.get((src, dst), 0))
                 pairs.append((src, dst, count))
-        rows = [self._layer(rank, f) for rank, f in enumerate(findings, 1)]
+        rows = [self._layer(rank, f, self._steady(f, window, place_of)) for rank, f in enumerate(findings, 1)]
         for rank, pair in enumerate(silent.worst(pairs, self.top), 1):
             lost = sorted(window.dropped[pair.src, pair.dst])[-self.flows :]
             rows += [self._flow(rank, pair, one, servers) for one in lost]
         self.found += len(rows)
         yield from blocks_of_rows(self.schema, [{"ts": window.start, "window": self.length} | row for row in rows])
 
-    def _layer(self, rank: int, f: Finding) -> dict[str, Any]:
+    def _steady(self, finding: Finding, window: Drops, place_of: dict[str, Place]) -> float:
+        """Whether drops that went through the place came all the time."""
+        from confluo_tools.algo.blackholes import steadiness
+        from confluo_tools.algo.silent import crosses
+
+        every = [ts for its in window.dropped.values() for ts, _ in its.ports()]
+        times = [ts for (src, dst), its in window.dropped.items() if crosses(finding, place_of[src], place_of[dst])
+                 for ts, _ in its.ports()]  # fmt: skip
+        begin, end = window.start, window.start + self.length if self.length else max(every)
+        return steadiness(times, begin, end) if times else 0.0
+
+    def _layer(self, rank: int, f: Finding, steady: float) -> dict[str, Any]:
         return {
             "what": WHAT["layer"], "rank": rank, "layer": LAYER[f.layer], "dc": f.place.dc, "podset": f.place.podset,
             "pod": f.place.pod, "other": f.other, **_rate(*f.inside), "rest": digits(f.outside.rate),
-            "gain": digits(f.gain),
+            "gain": digits(f.gain), "steady": digits(steady),
         }  # fmt: skip
 
     def _flow(self, rank: int, pair: Worst, one: Failure, servers: dict[str, Server]) -> dict[str, Any]:
