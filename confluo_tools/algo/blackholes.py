@@ -181,16 +181,16 @@ def paths_seen(ports: int, chance: float = CHANCE) -> int:
     return low
 
 
-def steadiness(times: Collection[int], begin: int, end: int) -> float:
+def steadiness(times: Collection[int], begin: int, end: int, pieces: int = 20) -> float:
     """How much of the time the failures of a place are there, 1 for those of a hole; low for a link that flaps.
 
-    Twentieths of the window from ``begin`` to ``end`` that have failures, by those that as many at random times would
-    have: from the first failure on, or up to the last one, whichever is more.
+    Parts (of ``pieces`` of the window from ``begin`` to ``end``) that have failures, by those that as many at random
+    times would have: from the first failure on, or up to the last one, whichever is more.
     """
     best = 0.0
     for low, high in ((min(times), end), (begin, max(times))):
         span = max(high - low, 1)
-        parts = max(1, ceil(20 * span / max(end - begin, 1)))
+        parts = max(1, ceil(pieces * span / max(end - begin, 1)))
         seen = len({min((t - low) * parts // span, parts - 1) for t in times})
         best = max(best, seen / (parts * (1 - (1 - 1 / parts) ** len(times))))
     return min(best, 1.0)

@@ -34,6 +34,7 @@ confluo-vote paths.ml
 WHAT = {"layer": 1, "flow": 2}
 LAYER = {"tor": 1, "podset": 2, "leaf": 3, "spine": 4, "wan": 5, "all": 6}
 REVERSE = 2
+PIECE = 15_000_000_000  # ns: at least one round of probes
 SHOWN = ("what", "layer", "podset", "pod", "ok", "dropped", "rate", "src", "src_port", "dst", "way")
 
 
@@ -168,7 +169,8 @@ class Work:
         times = [ts for (src, dst), its in window.dropped.items() if crosses(finding, place_of[src], place_of[dst])
                  for ts, _ in its.ports()]  # fmt: skip
         begin, end = window.start, window.start + self.length if self.length else max(every)
-        return steadiness(times, begin, end) if times else 0.0
+        pieces = max(20, min(len(times) // 3, (end - begin) // PIECE))
+        return steadiness(times, begin, end, pieces) if times else 0.0
 
     def _layer(self, rank: int, f: Finding, steady: float) -> dict[str, Any]:
         return {
