@@ -138,7 +138,8 @@ def test_statuses() -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (["10.0.0.1", "-i", "9.9s"], "probe: --interval: a target is probed every 10 s at most; --lab lifts that"),
+    (["10.0.0.1", "-i", "990ms"], "probe: --interval: a target is probed every 1 s at most; --lab lifts that"),
+    ([f"10.0.{n // 250}.{n % 250 + 1}" for n in range(2001)], "more than 2000 probes a second; --interval makes"),
     (["127.0.0.1", "--kind", "sctp"], "no kind of probe 'sctp'; there are tcp, echo"),
     (["127.0.0.1", "--kind", "echo", "--payload", "65537"], "a payload of 65537 bytes: at most 65536"),
     (["127.0.0.1", "--timeout", "61s"], "a time-out of 61 s: at most 60 s"),
@@ -303,3 +304,18 @@ def test_udp_wants_a_token() -> None:
     assert done.stderr == "confluo-pingmesh probe: udp without --token: responders do not answer that\n"
     assert (with_token.returncode, with_token.stderr) == (0, "")
     assert target.seen[-1][1][8:16] == (0x7B).to_bytes(8, "big")
+
+
+def test_no_address_is_probed_more_often_than_twice_a_second() -> None:
+    """Three ports of one address, a second between two probes of each; nothing is sent."""
+    from confluo_tools.commands.pingmesh.probe import read_targets
+    from confluo_tools.schema import builtin
+    from confluo_tools.sources.pinging import Plan, Probing
+
+    wanted = read_targets([f"192.0.2.7:{port}" for port in (1, 2, 3)] + ["192.0.2.8:3"], ["tcp"])
+    with Probing(builtin("probe"), Plan(wanted)) as probing:
+        assert probing.lost() == [("192.0.2.7:3", "more than 2 probes a second to one address")]
+        assert probing.pinger.lab
+    with Probing(builtin("probe"), Plan(wanted, interval=10_000_000_000)) as probing:
+        assert probing.lost() == []
+        assert not probing.pinger.lab

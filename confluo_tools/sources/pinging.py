@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.core.block import Staging
-from confluo_tools.core.pinger import KINDS, MIN_INTERVAL, Pinger
+from confluo_tools.core.pinger import KINDS, MAX_RATE, MAX_TARGET_RATE, MIN_INTERVAL, Pinger
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.sources.targets import PORT, Lookups, Wanted, ask_counters, is_address, is_loopback
 
@@ -36,6 +36,7 @@ ROWS = 1024
 HELD = 8  # blocks that may wait for counters
 STEP = 50_000_000  # ns between two looks at what else there is
 PAYLOADS = {"echo": 1000}
+BY_HAND = 1_000_000_000  # ns between two probes of a target, at least, where somebody sits and watches, as with ping
 
 
 class Plan(NamedTuple):
@@ -65,9 +66,7 @@ class Plan(NamedTuple):
     @property
     def every(self) -> int:
         """The interval."""
-        if self.interval is not None:
-            return self.interval
-        return 1_000_000_000 if self.lifted else int(MIN_INTERVAL)
+        return BY_HAND if self.interval is None else self.interval
 
 
 class _Site:
@@ -94,17 +93,21 @@ class Probing:
         lookup: Callable[..., Any] = socket.getaddrinfo,
     ) -> None:  # fmt: skip
         self.schema, self.plan = schema, plan
-        lab = plan.lifted
-        if plan.every < MIN_INTERVAL and not lab:
-            raise UsageError(f"a target is probed every {MIN_INTERVAL // 10**9} s at most", where="--interval",
+        lifted = plan.lifted
+        if plan.every < BY_HAND and not lifted:
+            raise UsageError(f"a target is probed every {BY_HAND // 10**9} s at most", where="--interval",
                              hint="--lab lifts that, where nobody minds")  # fmt: skip
+        self._rate = 1e9 / plan.every if plan.every and not lifted else 0.0
+        if self._rate * len(plan.wanted) > MAX_RATE:
+            raise UsageError(f"more than {MAX_RATE} probes a second", hint="--interval makes them fewer")
+        self._rates: dict[bytes, float] = {}  # a second, by address
         source = (socket.inet_pton(socket.AF_INET6 if ":" in plan.source else socket.AF_INET, plan.source)
                   if plan.source and is_address(plan.source) else None)  # fmt: skip
         if plan.source and source is None:
             raise UsageError(f"'{plan.source[:60]}' is not an address", where="--source")
         self.pinger = Pinger(
-            schema.layout, seed=int.from_bytes(os.urandom(8)) if seed is None else seed, lab=lab, inflight=inflight,
-            source=source, jitter=0.0 if lab else 0.03,
+            schema.layout, seed=int.from_bytes(os.urandom(8)) if seed is None else seed, inflight=inflight,
+            lab=lifted or plan.every < MIN_INTERVAL, source=source, jitter=0.0 if lifted else 0.03,
         )  # fmt: skip
         self.pinger.token = plan.token
         self._lookups = Lookups(family={4: socket.AF_INET, 6: socket.AF_INET6}.get(plan.family, 0),
@@ -165,6 +168,10 @@ class Probing:
         plan = self.plan
         payload = plan.payload if plan.payload is not None else PAYLOADS.get(wanted.kind, 0)
         name = wanted.host if not is_address(wanted.host) else ""
+        rate = self._rates[address] = self._rates.get(address, 0.0) + self._rate
+        if rate > MAX_TARGET_RATE + 1e-9:
+            self._lost.append((wanted.text, f"more than {MAX_TARGET_RATE} probes a second to one address"))
+            return
         try:
             self.pinger.add(
                 address, wanted.port, KINDS[wanted.kind], interval=plan.every, timeout=plan.timeout, payload=payload,

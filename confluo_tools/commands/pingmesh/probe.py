@@ -31,7 +31,6 @@ confluo-pingmesh probe 10.0.0.7 10.0.0.8 -w probes.ml
 """
 )
 
-INTERVAL, SHORT = 10_000_000_000, 1_000_000_000  # ns: without and with --lab
 SPARE = 128  # descriptors that are not for probes
 
 
@@ -46,7 +45,7 @@ def probe(
     ],
     count: Annotated[int | None, _option("-c", "--count", metavar="N", min=1, help="Probes of each target.")] = None,
     interval: Annotated[
-        str | None, _option("-i", "--interval", metavar="TIME", help="Between two of a target (10s; with --lab 1s).")
+        str | None, _option("-i", "--interval", metavar="TIME", help="Between two of a target (1s).")
     ] = None,
     kind: Annotated[
         list[str] | None,
