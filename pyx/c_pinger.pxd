@@ -124,6 +124,7 @@ cdef struct Target:                     # one address, whatever is probed there
 cdef struct Probe:
     Peer* peer
     uint64_t serial                     # of the peer, which may be gone when an answer comes too late
+    uint64_t version                    # of the pinglist it was sent by
     int64_t begun, wall, deadline, opened, rtt, tx, tx_wall
     Address self
     int fd, error
@@ -259,7 +260,7 @@ cdef inline void put_where(uint8_t** col, uint32_t row, int first, const Where* 
     memcpy(col[first + 4] + <size_t>row * 16, w.podset, 16)
     memcpy(col[first + 6] + <size_t>row * 16, w.dc, 16)
 
-cdef inline void put_record(uint8_t** col, uint32_t row, const Probe* p, const Where* us, uint64_t version,
+cdef inline void put_record(uint8_t** col, uint32_t row, const Probe* p, const Where* us,
                             int64_t elapsed, int64_t echo, int64_t remote) noexcept nogil:
     cdef const Peer* peer = p.peer
     cdef bint six = address_six(&peer.to)
@@ -280,6 +281,6 @@ cdef inline void put_record(uint8_t** col, uint32_t row, const Probe* p, const W
     (<int64_t*>col[C_ECHO])[row] = echo
     (<int64_t*>col[C_REMOTE])[row] = remote
     (<uint16_t*>col[C_ERRNO])[row] = <uint16_t>p.error
-    (<uint64_t*>col[C_LIST])[row] = version
+    (<uint64_t*>col[C_LIST])[row] = p.version
     put_where(col, row, C_NAME, us)
     put_where(col, row, C_DNAME, &peer.where)

@@ -187,6 +187,7 @@ cdef inline void begin_probe(Engine* e, Peer* p, int64_t now) noexcept nogil:
     p.seq += 1
     probe.peer, probe.serial, probe.index, probe.seq = p, p.serial, p.index, p.seq
     probe.generation = (probe.generation + 1) & 0x7FFFFFFF
+    probe.version = e.version
     probe.rtt = probe.opened = probe.tx = probe.tx_wall = 0
     probe.error = 0
     probe.begun = 0
@@ -533,7 +534,7 @@ cdef inline void end_probe(Engine* e, uint32_t slot, int outcome, int64_t echo) 
     probe.outcome = <uint8_t>outcome
     probe.notes |= p.notes
     p.notes = 0
-    put_record(e.col, e.row, probe, &e.us, e.version, elapsed, echo, remote)
+    put_record(e.col, e.row, probe, &e.us, elapsed, echo, remote)
     e.row += 1
     e.count[outcome] += 1
     if probe.retries and outcome == OK:

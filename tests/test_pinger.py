@@ -67,6 +67,20 @@ def test_a_datagram_comes_back(size: int) -> None:
     assert all(0 < r["rtt"] <= r["elapsed"] + MS for r in found)
 
 
+def test_a_probe_tells_the_list_that_it_was_sent_by() -> None:
+    """Also when its answer does not come before the next list does."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        p, block = pinger(), Staging(SCHEMA.layout, 16)
+        p.list = 1
+        p.add(packed("127.0.0.1"), silent.getsockname()[1], UDP, interval=MS, count=1, after=0, timeout=300 * MS)
+        assert p.run(block, time.monotonic_ns() + 50 * MS) == 0
+        p.clear()
+        p.list = 2
+        [found] = probe(p)
+    assert (found["outcome"], found["list"]) == ("timeout", 1)
+
+
 def test_what_failed_has_no_rtt() -> None:
     with Targets() as target:
         port = target.port
