@@ -411,3 +411,13 @@ cdef object _value(uint8_t code, uint32_t size, const uint8_t* p):
     if code == I64:
         return <int64_t>u
     return u
+
+
+cdef const uint8_t* column_of(Block block, str name, size_t width) except NULL:
+    """The column ``name`` of a block; zeros when it has none.  Raises ValueError for another width than expected."""
+    cdef int i = block.layout.get(name)
+    if i < 0:
+        return zero_bytes(width * BLOCK_ROWS)
+    if block.layout.column[i].width != width:
+        raise ValueError(f"column {name} has another type")
+    return block.col[i]

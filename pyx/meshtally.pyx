@@ -2,10 +2,10 @@
 
 import os
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from c_hash cimport PREFETCH_FROM, Table, hash_words, prefetch, table_find
-from c_block cimport BLOCK_ROWS
+from c_room cimport grow
 from c_tally cimport (
     BLAMED, CHUNK, FIRST_BITS, FIRST_ROOM, FORWARD, HOST, LIMITS, LOOK, MOST_WINDOWS, MOST_WORDS, N_ABOVE, N_ALL,
     N_DROPPED, N_FORWARD, N_GARBLED, N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET, N_REVERSE, N_SEEN,
@@ -13,7 +13,7 @@ from c_tally cimport (
     class_of, target_of, window_of,
 )
 from c_values cimport values_add, values_free, values_merge, values_prefetch, values_quantile
-from confluo_tools.core.block cimport Block, Layout, Picks, zero_bytes
+from confluo_tools.core.block cimport Block, Layout, Picks, column_of
 from confluo_tools.core.groups cimport table_free, table_room
 cimport cython
 
@@ -27,29 +27,6 @@ cdef int64_t LONGEST = <int64_t>1 << 52            # ns, 52 days: that a record 
 cdef tuple COLUMNS = ("ts", "kind", "outcome", "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst",
                       "src_ip", "dst_ip", "src_ip6", "dst_ip6")
 cdef tuple WIDTHS = (8, 1, 1, 2, 1, 1, 8, 8, 4, 32, 32, 4, 4, 16, 16)
-
-
-cdef int _grow(void** p, uint64_t* room, uint64_t need, size_t size) noexcept nogil:
-    cdef uint64_t more
-    cdef void* fresh
-    if need <= room[0]:
-        return 0
-    more = max(need, room[0] + room[0] // 2, 8)
-    fresh = realloc(p[0], more * size)
-    if fresh == NULL:
-        return -1
-    memset(<uint8_t*>fresh + room[0] * size, 0, (more - room[0]) * size)
-    p[0], room[0] = fresh, more
-    return 0
-
-
-cdef const uint8_t* _column(Block block, str name, size_t width) except NULL:
-    cdef int i = block.layout.get(name)
-    if i < 0:
-        return zero_bytes(width * BLOCK_ROWS)
-    if block.layout.column[i].width != width:
-        raise ValueError(f"column {name} has another type")
-    return block.col[i]
 
 
 @cython.final
@@ -116,7 +93,7 @@ cdef class MeshTally:
             for col in columns:
                 if not 0 <= col < layout.n:
                     raise ValueError(f"no column {col}")
-                if _grow(<void**>&self.part, &room, self.parts + 1, sizeof(Part)) < 0:
+                if grow(<void**>&self.part, &room, self.parts + 1, 8, sizeof(Part)) < 0:
                     raise MemoryError
                 width = layout.column[<int>col].width
                 self.part[self.parts].col, self.part[self.parts].width = col, width
@@ -204,7 +181,7 @@ cdef class MeshTally:
             return &self.windows_[at]
         if self.windows_n >= self.most_windows:
             return NULL
-        if _grow(<void**>&self.windows_, &self.windows_room, self.windows_n + 1, sizeof(Window)) < 0:
+        if grow(<void**>&self.windows_, &self.windows_room, self.windows_n + 1, 8, sizeof(Window)) < 0:
             return NULL
         slots = <uint64_t*>calloc(1 << FIRST_BITS, 8)           # a table of its own would begin with 4,096
         keys = <uint64_t*>calloc(FIRST_ROOM * max(self.words, <uint32_t>1), 8)
@@ -248,7 +225,7 @@ cdef class MeshTally:
                 raise ValueError("picks of another block")
             rows, n = picks.as_list(), picks.n
         for i in range(15):
-            p[i] = _column(block, COLUMNS[i], WIDTHS[i])
+            p[i] = column_of(block, COLUMNS[i], WIDTHS[i])
         c.ts, c.kind, c.outcome, c.notes = <const int64_t*>p[0], p[1], p[2], <const uint16_t*>p[3]
         c.retries, c.hint, c.rtt, c.elapsed = p[4], p[5], <const int64_t*>p[6], <const int64_t*>p[7]
         c.overflows, c.src, c.dst = <const uint32_t*>p[8], p[9], p[10]
@@ -325,7 +302,7 @@ cdef class MeshTally:
         cdef const Part* p
         cdef Cell* s
         cdef bint far
-        if table_room(&w.table, n) < 0 or _grow(<void**>&w.cell, &w.room, w.table.count + n, sizeof(Cell)) < 0:
+        if table_room(&w.table, n) < 0 or grow(<void**>&w.cell, &w.room, w.table.count + n, 8, sizeof(Cell)) < 0:
             return -1
         self.probes += n
         if self.words == 0:
@@ -423,7 +400,7 @@ cdef class MeshTally:
             return 0
         if table_room(&self.targets, 1) < 0:
             return -1
-        if _grow(<void**>&w.drop, &w.drop_room, w.drops + 1, sizeof(Drop)) < 0:
+        if grow(<void**>&w.drop, &w.drop_room, w.drops + 1, 8, sizeof(Drop)) < 0:
             return -1
         target_of(c.dst + <size_t>r * 32, c.dst_ip[r], c.dst_ip6 + <size_t>r * 16, key)
         d = &w.drop[w.drops]
@@ -439,7 +416,7 @@ cdef class MeshTally:
         cdef Span* s
         if table_room(&self.targets, 2) < 0:
             return -1
-        if _grow(<void**>&self.span, &self.span_room, self.spans_n + 1, sizeof(Span)) < 0:
+        if grow(<void**>&self.span, &self.span_room, self.spans_n + 1, 8, sizeof(Span)) < 0:
             return -1
         s = &self.span[self.spans_n]
         self.spans_n += 1

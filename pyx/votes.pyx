@@ -5,11 +5,11 @@ What is concluded from it is core.blame's; the definitions stand in algo/voting.
 
 import os
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdlib cimport free
+from libc.string cimport memcmp, memcpy
 from c_hash cimport Table, hash1, hash2, mum, table_find1, table_find2
-from c_block cimport BLOCK_ROWS
-from confluo_tools.core.block cimport Block, Picks, zero_bytes
+from c_room cimport grow
+from confluo_tools.core.block cimport Block, Picks, column_of
 from confluo_tools.core.groups cimport table_free, table_room
 cimport cython
 
@@ -27,34 +27,11 @@ cdef tuple COLUMNS = (
 cdef tuple WIDTHS = (8, 1, 1, 1, 1, 4, 16, 4, 16, 2, 2, 4, 4, 1, 4 * HOPS, 16 * HOPS, 4, 4, 4, 4, 8)
 
 
-cdef int _grow(void** p, uint64_t* room, uint64_t need, size_t size) noexcept nogil:
-    cdef uint64_t more
-    cdef void* fresh
-    if need <= room[0]:
-        return 0
-    more = max(need, room[0] + room[0] // 2, 256)
-    fresh = realloc(p[0], more * size)
-    if fresh == NULL:
-        return -1
-    memset(<uint8_t*>fresh + room[0] * size, 0, (more - room[0]) * size)
-    p[0], room[0] = fresh, more
-    return 0
-
-
-cdef const uint8_t* _column(Block block, str name, size_t width) except NULL:
-    cdef int i = block.layout.get(name)
-    if i < 0:
-        return zero_bytes(width * BLOCK_ROWS)
-    if block.layout.column[i].width != width:
-        raise ValueError(f"column {name} has another type")
-    return block.col[i]
-
-
 cdef int _columns(Block block, Rows* c) except -1:
     cdef const uint8_t* p[21]
     cdef int i
     for i in range(21):
-        p[i] = _column(block, COLUMNS[i], WIDTHS[i])
+        p[i] = column_of(block, COLUMNS[i], WIDTHS[i])
     c.ts, c.kind, c.notes, c.version, c.proto = <const int64_t*>p[0], p[1], p[2], p[3], p[4]
     c.src, c.src6, c.dst, c.dst6 = <const uint32_t*>p[5], p[6], <const uint32_t*>p[7], p[8]
     c.sport, c.dport = <const uint16_t*>p[9], <const uint16_t*>p[10]
@@ -67,7 +44,7 @@ cdef int _columns(Block block, Rows* c) except -1:
 
 cdef int _fill(Table* t, uint64_t** values, uint64_t* room, dict pairs) except -1:
     cdef uint64_t key
-    if pairs and (table_room(t, len(pairs)) < 0 or _grow(<void**>values, room, len(pairs), 8) < 0):
+    if pairs and (table_room(t, len(pairs)) < 0 or grow(<void**>values, room, len(pairs), 256, 8) < 0):
         raise MemoryError
     for key, value in pairs.items():
         values[0][table_find1(t, hash1(t, key), key)] = value
@@ -94,7 +71,7 @@ def run(Block block not None, uint32_t start, int64_t epoch):
 
     ``epoch`` in ns; 0: all rows share one.
     """
-    cdef const int64_t* ts = <const int64_t*>_column(block, "ts", 8)
+    cdef const int64_t* ts = <const int64_t*>column_of(block, "ts", 8)
     cdef int64_t number = 0, first, latest = INT64_MIN, earliest = INT64_MAX
     cdef uint64_t past = 0, left        # of the epoch before the first row, and from it on: no time overflows
     cdef uint32_t i = start
@@ -189,15 +166,15 @@ cdef class Tally:
     cdef int _room(self, uint32_t n) noexcept nogil:
         if (table_room(&self.table, <uint64_t>n * MOST) < 0 or table_room(&self.known, n) < 0
                 or table_room(&self.pairs, n) < 0 or table_room(&self.named, <uint64_t>n * MOST) < 0
-                or _grow(<void**>&self.good, &self.good_room, self.table.room, 8) < 0
-                or _grow(<void**>&self.seen, &self.flow_room, self.flows + n, sizeof(Seen)) < 0
-                or _grow(<void**>&self.part, &self.part_room, self.parts + <uint64_t>n * MOST, 4) < 0
-                or _grow(<void**>&self.same, &self.same_room, self.known.room, 8) < 0
-                or _grow(<void**>&self.times, &self.times_room, self.pairs.room, 8) < 0
-                or _grow(<void**>&self.names, &self.names_room, self.named.room, 16) < 0
-                or _grow(<void**>&self.failed, &self.failed_room, self.failures + n, 8) < 0):
+                or grow(<void**>&self.good, &self.good_room, self.table.room, 256, 8) < 0
+                or grow(<void**>&self.seen, &self.flow_room, self.flows + n, 256, sizeof(Seen)) < 0
+                or grow(<void**>&self.part, &self.part_room, self.parts + <uint64_t>n * MOST, 256, 4) < 0
+                or grow(<void**>&self.same, &self.same_room, self.known.room, 256, 8) < 0
+                or grow(<void**>&self.times, &self.times_room, self.pairs.room, 256, 8) < 0
+                or grow(<void**>&self.names, &self.names_room, self.named.room, 256, 16) < 0
+                or grow(<void**>&self.failed, &self.failed_room, self.failures + n, 256, 8) < 0):
             return -1
-        if self.keep and _grow(<void**>&self.kept_flow, &self.kept_room, self.kept_rows + n, 4) < 0:
+        if self.keep and grow(<void**>&self.kept_flow, &self.kept_room, self.kept_rows + n, 256, 4) < 0:
             return -1
         return 0 if self.flows + n < 0x7FFFFFFF else -1
 

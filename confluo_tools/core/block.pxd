@@ -49,3 +49,5 @@ cdef enum:
     PICK_ALL = 0
     PICK_MASK = 1
     PICK_LIST = 2
+
+cdef const uint8_t* column_of(Block block, str name, size_t width) except NULL    # zeros when it has none
