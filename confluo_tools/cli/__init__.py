@@ -69,6 +69,7 @@ from confluo_tools.cli.state import (
     tell,
     warn,
 )
+from confluo_tools.cli.values import of_option
 
 __all__ = [
     "NOTHING",
@@ -125,6 +126,7 @@ __all__ = [
     "list_fields",
     "no_input",
     "note",
+    "of_option",
     "only_for_logs",
     "open_logs",
     "open_one",

@@ -272,11 +272,7 @@ def share(option: str, text: str | None) -> int:
         return 1
     from confluo_tools.expr.sample import share as parse
 
-    try:
-        return parse(text)
-    except UsageError as e:
-        e.where = option
-        raise
+    return cli.of_option(option, parse, text)
 
 
 def one_of(option: str, text: str | None, words: Sequence[str]) -> str:
@@ -291,11 +287,7 @@ def seconds_of(option: str, text: str | None) -> float | None:
         return None
     from confluo_tools.units import duration
 
-    try:
-        return duration(text) / 1e9
-    except UsageError as e:
-        e.where = option
-        raise
+    return cli.of_option(option, duration, text) / 1e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -258,11 +258,7 @@ def seconds_of(option: str, text: str | None) -> float | None:
         return None
     from confluo_tools.units import duration
 
-    try:
-        seconds = duration(text) / 1e9
-    except UsageError as e:
-        e.where = option
-        raise
+    seconds = cli.of_option(option, duration, text) / 1e9
     if seconds < 0.01:
         raise UsageError("10ms is the least", where=option)
     return seconds

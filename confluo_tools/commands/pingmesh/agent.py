@@ -389,11 +389,7 @@ def seconds(option: str, text: str | None, default: float, least: float) -> floa
         return default
     from confluo_tools import units
 
-    try:
-        found = units.duration(text) / 1e9
-    except UsageError as e:
-        e.where = option
-        raise
+    found = cli.of_option(option, units.duration, text) / 1e9
     if not least <= found <= 86400:
         raise UsageError(f"'{text}' is not possible", where=option, hint=f"from {least:g} s to a day")
     return found
@@ -404,11 +400,7 @@ def size(option: str, text: str | None, default: int) -> int:
         return default
     from confluo_tools import units
 
-    try:
-        found = units.size(text)
-    except UsageError as e:
-        e.where = option
-        raise
+    found = cli.of_option(option, units.size, text)
     if found < 16 << 20:
         raise UsageError(f"'{text}' is too little", where=option, hint="16MiB is the least")
     return found

@@ -361,11 +361,7 @@ def share(option: str, text: str) -> float:
 def time_of(option: str, text: str) -> int:
     from confluo_tools.units import duration
 
-    try:
-        found = duration(text)
-    except UsageError as e:
-        e.where = option
-        raise
+    found = cli.of_option(option, duration, text)
     if found <= 0:
         raise UsageError("is not possible", where=f"{option} {text}", hint="more than 0")
     return found

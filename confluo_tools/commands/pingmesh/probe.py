@@ -199,11 +199,7 @@ def span(option: str, text: str | None) -> int | None:
         return None
     from confluo_tools.units import duration
 
-    try:
-        ns = duration(text)
-    except UsageError as e:
-        e.where = option
-        raise
+    ns = cli.of_option(option, duration, text)
     if not 0 < ns <= 366 * 86400 * 10**9:
         raise UsageError(f"'{text[:60]}' is not possible", where=option)
     return ns
@@ -214,11 +210,7 @@ def size_of(option: str, text: str | None) -> int | None:
         return None
     from confluo_tools.units import size
 
-    try:
-        return size(text)
-    except UsageError as e:
-        e.where = option
-        raise
+    return cli.of_option(option, size, text)
 
 
 def class_of(text: str | None) -> int:

@@ -254,11 +254,7 @@ def number(text: str) -> int:
 def span(option: str, text: str) -> float:
     from confluo_tools.units import duration
 
-    try:
-        seconds = duration(text) / 1e9
-    except UsageError as e:
-        e.where = option
-        raise
+    seconds = cli.of_option(option, duration, text) / 1e9
     if not 0.01 <= seconds <= 10 * 365 * 86400:
         raise UsageError(f"'{text[:60]}' is not possible", where=option, hint="10ms is the least")
     return seconds

@@ -383,11 +383,7 @@ def at_least(option: str, text: str | None, default: int, least: int) -> int:
         return default
     from confluo_tools.units import duration
 
-    try:
-        found = duration(text)
-    except UsageError as e:
-        e.where = option
-        raise
+    found = cli.of_option(option, duration, text)
     if found < least:
         raise UsageError(f"{least // 1_000_000}ms is the least", where=option)
     return found
