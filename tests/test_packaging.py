@@ -89,8 +89,8 @@ def test_the_wheel_holds_what_runs_and_no_more(wheel: Path) -> None:
     assert modules == {p.stem for p in (ROOT / "pyx").glob("*.pyx")}
     for page in (ROOT / "man").glob("*/*.[1-8]"):
         assert any(name.endswith(f"share/man/{page.parent.name}/{page.name}") for name in names), page
-    for schema in (ROOT / "confluo_tools" / "schema").glob("*.yaml"):
-        assert f"confluo_tools/schema/{schema.name}" in names
+    for schema in (ROOT / "confluo_tools").rglob("*.yaml"):
+        assert str(schema.relative_to(ROOT)) in names
     for part in (ROOT / "confluo_tools" / "formats" / "heatmap_page").iterdir():
         assert f"confluo_tools/formats/heatmap_page/{part.name}" in names
     assert "confluo_tools/py.typed" in names

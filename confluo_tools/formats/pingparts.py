@@ -17,7 +17,7 @@ from confluo_tools.algo.fleet import PLACE_BYTES, WORD, Server
 from confluo_tools.algo.pinglists import KINDS, LEVELS, Part, Peer, Pinglist, Plan, peer_hash, version_from
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta as meta
-from confluo_tools.schema import builtin, fold6
+from confluo_tools.schema import fold6, load
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -126,7 +126,7 @@ class Lists:
         """A server's pairs as records; None when it has none."""
         from confluo_tools.core.block import Block
 
-        schema = builtin("pinglist")
+        schema = pairs_schema()
         parts, version, count = self._of(server)
         if not count:
             return None
@@ -156,8 +156,16 @@ class Lists:
 
 
 @cache
+def pairs_schema() -> Schema:
+    """A pair of a plan as a record; it has no time, so that pairs are no records for a log."""
+    import os
+
+    return load(os.path.join(os.path.dirname(__file__), "pinglist.yaml"))
+
+
+@cache
 def _shape() -> Schema:
-    return builtin("pinglist").project(FIELDS)
+    return pairs_schema().project(FIELDS)
 
 
 def columns_of(peers: Sequence[Peer]) -> list[bytes]:

@@ -96,12 +96,12 @@ def plan(
     """
     from confluo_tools.algo.pinglists import Plan
     from confluo_tools.formats.fleet import read_fleet
-    from confluo_tools.schema import builtin
+    from confluo_tools.formats.pingparts import pairs_schema
 
     if file is not None:
         config.use_file(file)
     if fields == "help":
-        print(cli.list_fields(builtin("pinglist")))
+        print(cli.list_fields(pairs_schema()))
         return cli.OK
     rules = rules_of(algo, unequal, per_podset, probe or ["tcp"], interval, timeout, max_peers, max_rate, lab)
     fleet = read_fleet(topology)
@@ -121,10 +121,10 @@ def plan(
             raise UsageError("pairs are not signed", where="--sign", hint="lists are: -w DIR/")
         its.token = token_of(token, {})
         chosen = [named(fleet, name) for name in server or ()] or None
-        names = cli.choose_fields(fields, builtin("pinglist"))
+        names = cli.choose_fields(fields, pairs_schema())
         fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
         with cli.output(
-            builtin("pinglist"), fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric,
+            pairs_schema(), fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric,
             wide=wide, color=color,
         ) as out:  # fmt: skip
             from confluo_tools.formats.pingparts import Lists
