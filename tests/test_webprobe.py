@@ -19,7 +19,8 @@ from certificates import make_certificate
 from netns import Space
 
 from confluo_tools.errors import UsageError
-from confluo_tools.schema import builtin
+from confluo_tools.formats.build import address_columns, block_of_rows
+from confluo_tools.schema import builtin, fold6
 from confluo_tools.sources import webprobe
 from confluo_tools.sources.responder import Listen, Responder
 from confluo_tools.sources.webprobe import (
@@ -34,7 +35,6 @@ from confluo_tools.sources.webprobe import (
     Result,
     Target,
     WebProber,
-    block,
     parse_url,
 )
 
@@ -172,7 +172,7 @@ def test_the_row_is_a_record() -> None:
     with web() as server:
         r = one(f"http://127.0.0.1:{server.server_port}/")
     schema = builtin("probe")
-    made = block(schema, [r.row(), {"ts": 5, "kind": 16}])
+    made = block_of_rows(schema, [r.row(), {"ts": 5, "kind": 16}])
     assert made.rows == 2
 
     def column(name: str) -> list[int]:
@@ -379,3 +379,11 @@ def test_what_the_network_does(pair: tuple[Space, Space]) -> None:
         assert (not_ours.outcome, not_ours.errno) == (LOCAL, errno.EADDRNOTAVAIL)
         marked = probe("ip dscp 8 drop", Limits(connect=0.5), dscp=8)
         assert (marked.outcome, marked.row()["dscp"]) == (TIMEOUT, 8)
+
+
+def test_addresses_of_ipv6_have_their_hash() -> None:
+    """The column that scans look at first; without it, no question for the address would find the record."""
+    packed = socket.inet_pton(socket.AF_INET6, "fe80::7")
+    assert address_columns("src", "fe80::7%lo") == {"ip_version": 6, "src_ip": fold6(packed), "src_ip6": packed}
+    assert address_columns("dst", "10.0.0.7") == {"ip_version": 4, "dst_ip": 0x0A000007}
+    assert address_columns("dst", "") == {}

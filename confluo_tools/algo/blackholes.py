@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, log, sqrt
+from math import ceil, log
+
+from confluo_tools.algo.sla import binomial_tail, wilson
 
 THRESHOLD = 0.5  # score from which a ToR is a candidate; the paper does not tell its own
 GROUP = 3  # servers of a ToR, or nothing is said of it
@@ -117,34 +119,6 @@ def chance_of_loss(failed: int, retried: int, reached: int, tries: int = TRIES) 
     hit = failed + retried
     rate = wilson(hit, reached + failed, 3.0)[1]
     return binomial_tail(failed, hit, rate ** (tries - 1))
-
-
-def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Interval for a rate of which ``k`` of ``n`` were seen."""
-    if n <= 0:
-        return 0.0, 1.0
-    p, z2 = k / n, z * z
-    middle, half = p + z2 / (2 * n), z * sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
-
-
-def binomial_tail(k: int, n: int, p: float) -> float:
-    """Chance of ``k`` or more of ``n``."""
-    if k <= 0:
-        return 1.0
-    if p <= 0 or k > n:
-        return 0.0
-    if p >= 1:
-        return 1.0
-    from math import exp, lgamma, log1p
-
-    total = 0.0
-    for i in range(k, n + 1):
-        term = exp(lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) + i * log(p) + (n - i) * log1p(-p))
-        total += term
-        if term < total * 1e-17 and i > n * p:
-            break
-    return min(1.0, total)
 
 
 # Blind spots: a hole on one of m equal paths is met only by the probes that ECMP sends there.

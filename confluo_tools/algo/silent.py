@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from math import log
 from typing import NamedTuple
 
-from confluo_tools.algo.blackholes import Place, wilson
+from confluo_tools.algo.blackholes import Place
+from confluo_tools.algo.sla import wilson
 
 # A drop rate that is a fault, when it is that for sure (95 %).  1e-4 to 1e-5 are normal, the paper's incident had 2e-3.
 ABOVE = 5e-4

@@ -45,6 +45,38 @@ def blocks_of(schema: Schema, columns: Mapping[str, Sequence[Any]], rows: int) -
         yield block_of(schema, part, min(ROWS, rows - start))
 
 
+def block_of_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
+    """The same (at most 65,536 rows) from rows {physical column: value}; what a row lacks is zero."""
+    names = {name for row in rows for name in row}
+    columns: dict[str, list[Any]] = {}
+    for column in schema.columns:
+        if column.name in names:
+            empty: Any = b"" if column.code > len(_CODES) else () if column.count > 1 else 0
+            columns[column.name] = [row.get(column.name, empty) for row in rows]
+    return block_of(schema, columns, len(rows))
+
+
+def blocks_of_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    """The same for any number of rows."""
+    for start in range(0, len(rows), ROWS):
+        yield block_of_rows(schema, rows[start : start + ROWS])
+
+
+def address_columns(side: str, address: str) -> dict[str, Any]:
+    """The physical columns of ``src_ip`` or ``dst_ip``, and the version, of an address as text; none of ''."""
+    import socket
+
+    from confluo_tools.schema import fold6
+
+    plain = address.partition("%")[0]
+    if ":" in plain:
+        packed = socket.inet_pton(socket.AF_INET6, plain)
+        return {"ip_version": 6, f"{side}_ip": fold6(packed), f"{side}_ip6": packed}
+    if plain:
+        return {"ip_version": 4, f"{side}_ip": int.from_bytes(socket.inet_pton(socket.AF_INET, plain), "big")}
+    return {}
+
+
 def _cut(value: Any, size: int) -> bytes:
     if isinstance(value, str):
         data = value.encode("utf-8", "surrogateescape")

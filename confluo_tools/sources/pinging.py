@@ -248,7 +248,7 @@ class Probing:
         return Staging(self.schema.layout, ROWS)
 
     def _poll(self, seconds: float) -> Block | None:
-        from confluo_tools.sources.webprobe import block
+        from confluo_tools.formats.build import block_of_rows
 
         web = self._web
         assert web is not None
@@ -264,7 +264,7 @@ class Probing:
         if self.pinger.lab:
             for row in done:
                 row["notes"] = row.get("notes", 0) | LAB
-        return block(self.schema, done) if done else None
+        return block_of_rows(self.schema, done) if done else None
 
     # -- whose fault it was
 

@@ -19,17 +19,16 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import UsageError
+from confluo_tools.formats.build import address_columns
 
 if TYPE_CHECKING:
     import ssl
 
-    from confluo_tools.core.block import Block
-    from confluo_tools.schema import Schema
 
 HTTP, HTTPS = 3, 4  # kinds of schema 'probe', and its outcomes
 OK, TIMEOUT, REFUSED, UNREACHABLE, RESET, LOCAL, GARBLED = 1, 2, 3, 4, 5, 6, 7
@@ -126,29 +125,10 @@ class Result:
             "status": self.status, "errno": self.errno, "dst": self.target.host, "detail": self.words,
         }  # fmt: skip
         for side, address in (("src", self.src), ("dst", self.dst or self.target.address)):
-            row |= columns_of(side, address)
+            row |= address_columns(side, address)
         if self.retries and row.get("ip_version") == 6:
             row["notes"] = RELABEL
         return row
-
-
-def columns_of(side: str, address: str) -> dict[str, Any]:
-    """The columns of ``src`` or ``dst`` with this address; none of ''."""
-    plain = address.partition("%")[0]
-    if ":" in plain:
-        return {"ip_version": 6, f"{side}_ip6": socket.inet_pton(socket.AF_INET6, plain)}
-    if plain:
-        return {"ip_version": 4, f"{side}_ip": int.from_bytes(socket.inet_pton(socket.AF_INET, plain), "big")}
-    return {}
-
-
-def block(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Block:
-    """Such rows as records."""
-    from confluo_tools.formats.build import block_of
-
-    rows = list(rows)
-    columns = {c.name: [row.get(c.name, b"" if c.code == 11 else 0) for row in rows] for c in schema.columns}
-    return block_of(schema, columns, len(rows))
 
 
 class _Resolver:

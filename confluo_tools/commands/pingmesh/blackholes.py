@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from confluo_tools import cli, config
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Pair, Place, Verdict
-    from confluo_tools.core.block import Block
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
     from confluo_tools.store.pairs import Server, Window
@@ -44,45 +42,41 @@ ACTION = {"propose": 1, "later": 2, "done": 3, "notify": 4, "few": 5}
 BOTH = 3
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def blackholes(
     inputs: cli.Inputs = None,
-    where: Annotated[str, _option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    where: Annotated[str, option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
+        str | None, option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
     ] = None,
     window: Annotated[
-        str | None, _option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
+        str | None, option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
     ] = None,
     piece: Annotated[
-        str, _option("--slice", metavar="TIME", help="Servers are well or not for so long at a time (1m).")
+        str, option("--slice", metavar="TIME", help="Servers are well or not for so long at a time (1m).")
     ] = "1m",
     threshold: Annotated[
-        str, _option("--threshold", metavar="SHARE", help="Score from which a ToR is a candidate (50%).")
+        str, option("--threshold", metavar="SHARE", help="Score from which a ToR is a candidate (50%).")
     ] = "50%",
     group: Annotated[
-        int, _option("--group", metavar="N", min=1, help="No verdict on a ToR with fewer healthy servers (3).")
+        int, option("--group", metavar="N", min=1, help="No verdict on a ToR with fewer healthy servers (3).")
     ] = 3,
     least: Annotated[
-        str, _option("--least", metavar="N[,M]", help="Failures of a pair: of type 1 at least N, of type 2 M (5,3).")
+        str, option("--least", metavar="N[,M]", help="Failures of a pair: of type 1 at least N, of type 2 M (5,3).")
     ] = "5,3",
     tries: Annotated[
-        int, _option("--tries", metavar="N", min=2, max=16, help="SYNs that a probe sends before it gives up (3).")
+        int, option("--tries", metavar="N", min=2, max=16, help="SYNs that a probe sends before it gives up (3).")
     ] = 3,
     literal: Annotated[
-        bool, _option("--literal", help="As in the paper: a pair counts for both of its ToRs.")
+        bool, option("--literal", help="As in the paper: a pair counts for both of its ToRs.")
     ] = False,
     budget: Annotated[
-        int, _option("--budget", metavar="N", min=0, help="ToRs that are proposed a day, at most (20).")
+        int, option("--budget", metavar="N", min=0, help="ToRs that are proposed a day, at most (20).")
     ] = 20,
-    pairs: Annotated[bool, _option("--pairs", help="Print the pairs, also those that a place explains.")] = False,
-    top: Annotated[int, _option("--top", metavar="N", min=0, help="Pairs that are printed at most (100).")] = 100,
+    pairs: Annotated[bool, option("--pairs", help="Print the pairs, also those that a place explains.")] = False,
+    top: Annotated[int, option("--top", metavar="N", min=0, help="Pairs that are printed at most (100).")] = 100,
     append: Annotated[
-        bool, _option("--append", help="Add to the MultiLog of -w; its proposals count for the budget.")
+        bool, option("--append", help="Add to the MultiLog of -w; its proposals count for the budget.")
     ] = False,
     input_format: cli.InputFormat = None,
     since: cli.Since = None,
@@ -108,6 +102,7 @@ def blackholes(
     Nothing is reloaded: ToRs are proposed, at most so many a day, and what is above them is told.
     """
     from confluo_tools import units
+    from confluo_tools.formats import build
     from confluo_tools.schema import builtin
 
     if file is not None:
@@ -150,7 +145,7 @@ def blackholes(
         local=local, color=color,
     )  # fmt: skip
     with into as out:
-        for block in blocks_of_rows(schema, rows):
+        for block in build.blocks_of_rows(schema, rows):
             out.write(block, None)
     work.tell(verbose or stats)
     return cli.OK if work.found else cli.NOTHING
@@ -310,19 +305,6 @@ class Work:
             )
 
 
-def blocks_of_rows(schema: Schema, rows: Sequence[dict[str, Any]]) -> Iterator[Block]:
-    """Records from rows; what a row lacks is zero."""
-    from confluo_tools.formats.build import blocks_of
-
-    names = {name for row in rows for name in row}
-    columns: dict[str, list[Any]] = {}
-    for column in schema.columns:
-        if column.name in names:
-            empty: Any = () if column.count > 1 else b"" if column.code > 10 else 0
-            columns[column.name] = [row.get(column.name, empty) for row in rows]
-    yield from blocks_of(schema, columns, len(rows))
-
-
 def called(topology: str | None) -> dict[str, Server]:
     """The servers of a topology file, by address."""
     if topology is None:
@@ -335,17 +317,9 @@ def called(topology: str | None) -> dict[str, Server]:
 
 def tuple_of(src: str, dst: str) -> dict[str, Any]:
     """Columns of two addresses."""
-    from ipaddress import ip_address
+    from confluo_tools.formats.build import address_columns
 
-    from confluo_tools.schema import fold6
-
-    found: dict[str, Any] = {}
-    for name, text in (("src_ip", src), ("dst_ip", dst)):
-        address = ip_address(text or "0.0.0.0")
-        found["ip_version"] = address.version
-        found[name] = int(address) if address.version == 4 else fold6(address.packed)
-        found[f"{name}6"] = b"" if address.version == 4 else address.packed
-    return found
+    return {"ip_version": 4} | address_columns("src", src) | address_columns("dst", dst)
 
 
 def share(option: str, text: str) -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
-from confluo_tools.commands.pingmesh.blackholes import blocks_of_rows, time_of, tuple_of
+from confluo_tools.cli.options import option
+from confluo_tools.commands.pingmesh.blackholes import time_of, tuple_of
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Place
@@ -38,33 +37,29 @@ PIECE = 15_000_000_000  # ns: at least one round of probes
 SHOWN = ("what", "layer", "podset", "pod", "ok", "dropped", "rate", "src", "src_port", "dst", "way")
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def drops(
     inputs: cli.Inputs = None,
-    where: Annotated[str, _option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    where: Annotated[str, option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
+        str | None, option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
     ] = None,
     window: Annotated[
-        str | None, _option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
+        str | None, option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
     ] = None,
-    above: Annotated[str, _option("--above", metavar="RATE", help="A drop rate that is a fault (5e-4).")] = "5e-4",
+    above: Annotated[str, option("--above", metavar="RATE", help="A drop rate that is a fault (5e-4).")] = "5e-4",
     ratio: Annotated[
-        float, _option("--ratio", metavar="N", min=1, help="And N times that of all other probes (2).")
+        float, option("--ratio", metavar="N", min=1, help="And N times that of all other probes (2).")
     ] = 2.0,
-    top: Annotated[int, _option("--top", metavar="N", min=0, help="The worst N pairs of servers (100).")] = 100,
+    top: Annotated[int, option("--top", metavar="N", min=0, help="The worst N pairs of servers (100).")] = 100,
     flows: Annotated[
-        int, _option("--flows", metavar="N", min=1, help="Of each pair the last N probes that lost packets (16).")
+        int, option("--flows", metavar="N", min=1, help="Of each pair the last N probes that lost packets (16).")
     ] = 16,
     all_pairs: Annotated[
-        bool, _option("--all", help="Pairs of all the fleet, also when no place stands out.")
+        bool, option("--all", help="Pairs of all the fleet, also when no place stands out.")
     ] = False,
     as_sent: Annotated[
-        bool, _option("--as-sent", help="Five-tuples as they were probed, also where the answer was lost.")
+        bool, option("--as-sent", help="Five-tuples as they were probed, also where the answer was lost.")
     ] = False,
     input_format: cli.InputFormat = None,
     since: cli.Since = None,
@@ -141,6 +136,7 @@ class Work:
         """Rows of one window: places, then flows of the worst pairs."""
         from confluo_tools.algo import silent
         from confluo_tools.algo.blackholes import Place
+        from confluo_tools.formats.build import blocks_of_rows
 
         place_of = {address: Place(s.pod, s.podset, s.dc) for address, s in servers.items()}
         cells = {(Place(*a), Place(*b)): silent.Count(*n) for (a, b), n in window.cells.items()}
@@ -205,7 +201,7 @@ class Work:
 
 
 def _rate(ok: int, dropped: int, failed: int) -> dict[str, Any]:
-    from confluo_tools.algo.blackholes import wilson
+    from confluo_tools.algo.sla import wilson
 
     low, high = wilson(dropped, ok)
     return {"ok": ok, "dropped": dropped, "failed": failed, "rate": digits(dropped / ok if ok else 0.0),

@@ -140,10 +140,10 @@ class Agent:
         elif self._wake.wait(seconds):
             self._wake.clear()
         if self._web is not None and self._web.rows:
-            from confluo_tools.sources import webprobe
+            from confluo_tools.formats.build import block_of_rows
 
             rows = [self._web.rows.popleft() for _ in range(len(self._web.rows))]
-            self._put(webprobe.block(self.schema, rows))
+            self._put(block_of_rows(self.schema, rows))
         if self.sender is not None:
             self.sender.step()
 
@@ -335,13 +335,12 @@ class Agent:
         self.tell(f"{event}{f' ({reason})' if reason else ''}{f': {detail}' if detail else ''}")
 
     def _row(self, kind: int, **values: Any) -> None:
-        from confluo_tools.formats.build import block_of
+        from confluo_tools.formats.build import block_of_rows
 
         pod, podset, dc = self.place
         one = {"ts": time.time_ns(), "kind": kind, "src": self.settings.name, "src_pod": pod, "src_podset": podset,
                "src_dc": dc, "list": self.version, "peers": self.peers, **values}  # fmt: skip
-        columns = {name: [value] for name, value in one.items()}
-        self._put(block_of(self.schema, columns, 1))
+        self._put(block_of_rows(self.schema, [one]))
 
     def _put(self, block: Block) -> None:
         """Into the log and to the controller.  A full disk costs these records, and nothing else."""

@@ -7,13 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,38 +42,34 @@ CLASSES = {"be": 0, "le": 1, "ef": 46, **{f"cs{n}": 8 * n for n in range(8)},
 EVERY = "10s"
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def respond(
     listen: Annotated[
         list[str] | None,
-        _option("--listen", metavar="ADDR[:PORT]", help="Where (repeatable; all addresses, port 8765)."),
+        option("--listen", metavar="ADDR[:PORT]", help="Where (repeatable; all addresses, port 8765)."),
     ] = None,
     qos: Annotated[
         list[str] | None,
-        _option("--qos", metavar="PORT:CLASS", help="Also there; answers are of this class: cs1, ef, 8 (repeatable)."),
+        option("--qos", metavar="PORT:CLASS", help="Also there; answers are of this class: cs1, ef, 8 (repeatable)."),
     ] = None,
     token: Annotated[
         list[str] | None,
-        _option("--token", metavar="HEX", help="Answer datagrams with this token (repeatable; without: none)."),
+        option("--token", metavar="HEX", help="Answer datagrams with this token (repeatable; without: none)."),
     ] = None,
     backlog: Annotated[
-        int | None, _option("--backlog", metavar="N", min=0, max=65535, help="Connections that may wait (1024).")
+        int | None, option("--backlog", metavar="N", min=0, max=65535, help="Connections that may wait (1024).")
     ] = None,
     connections: Annotated[
-        int | None, _option("--connections", metavar="N", min=1, max=65000, help="At once (4096).")
+        int | None, option("--connections", metavar="N", min=1, max=65000, help="At once (4096).")
     ] = None,
-    idle: Annotated[str, _option("--idle", metavar="TIME", help="End connections that say nothing (5s).")] = "5s",
+    idle: Annotated[str, option("--idle", metavar="TIME", help="End connections that say nothing (5s).")] = "5s",
     rate: Annotated[
-        int | None, _option("--rate", metavar="N", min=1, max=100_000_000, help="Look at N a second at most.")
+        int | None, option("--rate", metavar="N", min=1, max=100_000_000, help="Look at N a second at most.")
     ] = None,
-    name: Annotated[str | None, _option("--name", metavar="NAME", help="Of this host in the records.")] = None,
-    every: Annotated[str | None, _option("--every", metavar="TIME", help="Between two records (10s).")] = None,
+    name: Annotated[str | None, option("--name", metavar="NAME", help="Of this host in the records.")] = None,
+    every: Annotated[str | None, option("--every", metavar="TIME", help="Between two records (10s).")] = None,
     output: options.Output = None,
-    append: Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")] = False,
+    append: Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")] = False,
     keep: options.Keep = None,
     sync: options.Sync = None,
     duration: options.Duration = None,
@@ -152,7 +147,7 @@ class Run:
     """Waits while the responder answers, and writes records of the host."""
 
     def __init__(self, responder: Responder, name: str, schema: Schema | None) -> None:
-        from confluo_tools.sources.webprobe import columns_of
+        from confluo_tools.formats.build import address_columns
 
         self.responder, self.name = responder, name
         self.stopped = 0
@@ -160,7 +155,7 @@ class Run:
         self._start = time.monotonic()
         self._schema = schema
         place = responder.bound[0].address
-        self._address = {} if place in ("0.0.0.0", "::") else columns_of("src", place)
+        self._address = {} if place in ("0.0.0.0", "::") else address_columns("src", place)
         if schema is not None:
             self._last = self._read()
             self._row(self._last)  # what it needs is loaded before other people's files cannot be read any more
@@ -201,13 +196,13 @@ class Run:
         return self.responder.counters(), load()
 
     def _row(self, now: tuple[Counters, Load]) -> Block:
+        from confluo_tools.formats.build import block_of_rows
         from confluo_tools.sources.hostcounters import host_row
-        from confluo_tools.sources.webprobe import block
 
         assert self._schema is not None
         (counters, cost), (before, earlier) = now, self._last
         row = {**host_row(counters - before, cost, earlier), "src": self.name, **self._address}
-        return block(self._schema, [row])
+        return block_of_rows(self._schema, [row])
 
 
 def places(listen: Sequence[str], qos: Sequence[str]) -> list[Listen]:
