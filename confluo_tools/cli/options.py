@@ -24,7 +24,8 @@ def _no_archive(value: bool) -> bool:
     return value
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
+def option(*names: str, help: str, **more: Any) -> Any:
+    """An option; its help says what it is when it is not given."""
     more.setdefault("show_default", False)
     return typer.Option(*names, help=help, **more)
 
@@ -41,37 +42,37 @@ Operands = Annotated[
 ]
 Read = Annotated[
     list[str] | None,
-    _option("-r", "--read", metavar="INPUT", help="Read INPUT (repeatable); all operands are then the expression."),
+    option("-r", "--read", metavar="INPUT", help="Read INPUT (repeatable); all operands are then the expression."),
 ]
 At = Annotated[
     str | None,
-    _option("--at", metavar="FILE", help="Read the logs of a snapshot (confluo-snapshot), as they were then."),
+    option("--at", metavar="FILE", help="Read the logs of a snapshot (confluo-snapshot), as they were then."),
 ]
 NoArchive = Annotated[
-    bool, _option("--no-archive", callback=_no_archive, help="Leave out what was moved from a log to an archive.")
+    bool, option("--no-archive", callback=_no_archive, help="Leave out what was moved from a log to an archive.")
 ]
-Partial = Annotated[bool, _option("--partial", help="Go on without hosts that cannot be reached, and say so.")]
+Partial = Annotated[bool, option("--partial", help="Go on without hosts that cannot be reached, and say so.")]
 Analyze = Annotated[
     list[str] | None,
-    _option("--analyze", metavar="WHAT", help="Add fields that depend on the packets before: tcp, or a state."),
+    option("--analyze", metavar="WHAT", help="Add fields that depend on the packets before: tcp, or a state."),
 ]
 StateOf = Annotated[
     str | None,
-    _option("--state", metavar="STATE", help="Read the states of a definition instead of the records: a name or file."),
+    option("--state", metavar="STATE", help="Read the states of a definition instead of the records: a name or file."),
 ]
 AnalyzeFlows = Annotated[
-    int | None, _option("--analyze-flows", metavar="N", min=1, help="Remember N flows at a time (262144).")
+    int | None, option("--analyze-flows", metavar="N", min=1, help="Remember N flows at a time (262144).")
 ]
 InputFormat = Annotated[
-    str | None, _option("-i", "--input-format", metavar="FORMAT", help="Do not guess the input's format.")
+    str | None, option("-i", "--input-format", metavar="FORMAT", help="Do not guess the input's format.")
 ]
 Fields = Annotated[
     str | None,
-    _option("-f", "--fields", metavar="LIST", help="Only these fields, or -NAME to drop; 'help' lists them."),
+    option("-f", "--fields", metavar="LIST", help="Only these fields, or -NAME to drop; 'help' lists them."),
 ]
 Format = Annotated[
     str | None,
-    _option(
+    option(
         "-o",
         "--format",
         metavar="FORMAT",
@@ -79,28 +80,28 @@ Format = Annotated[
         "a stream of records (answers: tsv).",
     ),
 ]
-Tsv = Annotated[bool, _option("-T", help="The same as -o tsv.")]
-Ndjson = Annotated[bool, _option("-J", help="The same as -o ndjson.")]
+Tsv = Annotated[bool, option("-T", help="The same as -o tsv.")]
+Ndjson = Annotated[bool, option("-J", help="The same as -o ndjson.")]
 Output = Annotated[
     str | None,
-    _option("-w", "--output", metavar="FILE", help="Write to FILE, complete or not at all; - is stdout."),
+    option("-w", "--output", metavar="FILE", help="Write to FILE, complete or not at all; - is stdout."),
 ]
-Force = Annotated[bool, _option("--force", help="Overwrite the output file.")]
+Force = Annotated[bool, option("--force", help="Overwrite the output file.")]
 Since = Annotated[
-    str | None, _option("--since", metavar="TIME", help="Not before: 2026-11-20T10:00, @1700000000.25, 15m (ago), now.")
+    str | None, option("--since", metavar="TIME", help="Not before: 2026-11-20T10:00, @1700000000.25, 15m (ago), now.")
 ]
 Until = Annotated[
-    str | None, _option("--until", metavar="TIME", help="Before; a date alone is included whole.")
+    str | None, option("--until", metavar="TIME", help="Before; a date alone is included whole.")
 ]
-Local = Annotated[bool, _option("--local", help="Times given and shown in tables are local, not UTC.")]
-Limit = Annotated[int | None, _option("-c", "--limit", metavar="N", min=0, help="Stop after N records.")]
-Count = Annotated[bool, _option("--count", help="Print only how many.")]
-Numeric = Annotated[bool, _option("-n", "--numeric", help="Numbers, not names, for protocols, flags and the like.")]
-NoHeader = Annotated[bool, _option("--no-header", help="No line of field names (tsv, csv, table).")]
-Wide = Annotated[bool, _option("-W", "--wide", help="Tables as wide as their values.")]
-LineBuffered = Annotated[bool, _option("-l", "--line-buffered", help="Write each record at once.")]
-Color = Annotated[str | None, _option("--color", metavar="WHEN", help="auto, always or never.")]
-Config = Annotated[str | None, _option("--config", metavar="FILE", help="Read settings from FILE only.")]
-Quiet = Annotated[bool, _option("-q", "--quiet", callback=_quiet, help="Say nothing on stderr unless it is an error.")]
-Verbose = Annotated[bool, _option("-v", "--verbose", callback=_verbose, help="Say more on stderr.")]
-Stats = Annotated[bool, _option("--stats", help="At the end, counts and times on stderr.")]
+Local = Annotated[bool, option("--local", help="Times given and shown in tables are local, not UTC.")]
+Limit = Annotated[int | None, option("-c", "--limit", metavar="N", min=0, help="Stop after N records.")]
+Count = Annotated[bool, option("--count", help="Print only how many.")]
+Numeric = Annotated[bool, option("-n", "--numeric", help="Numbers, not names, for protocols, flags and the like.")]
+NoHeader = Annotated[bool, option("--no-header", help="No line of field names (tsv, csv, table).")]
+Wide = Annotated[bool, option("-W", "--wide", help="Tables as wide as their values.")]
+LineBuffered = Annotated[bool, option("-l", "--line-buffered", help="Write each record at once.")]
+Color = Annotated[str | None, option("--color", metavar="WHEN", help="auto, always or never.")]
+Config = Annotated[str | None, option("--config", metavar="FILE", help="Read settings from FILE only.")]
+Quiet = Annotated[bool, option("-q", "--quiet", callback=_quiet, help="Say nothing on stderr unless it is an error.")]
+Verbose = Annotated[bool, option("-v", "--verbose", callback=_verbose, help="Say more on stderr.")]
+Stats = Annotated[bool, option("--stats", help="At the end, counts and times on stderr.")]

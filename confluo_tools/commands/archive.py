@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -33,28 +34,24 @@ confluo-archive live.ml --keep 1h,10G --delete
 )
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def archive(
     logs: Annotated[
         list[str] | None, typer.Argument(metavar="LOG...", help="The MultiLogs.", show_default=False)
     ] = None,
     older_than: Annotated[
-        str | None, _option("--older-than", metavar="TIME", help="Only rows older than this: 1h, 7d.  Default: all.")
+        str | None, option("--older-than", metavar="TIME", help="Only rows older than this: 1h, 7d.  Default: all.")
     ] = None,
-    to: Annotated[str | None, _option("--to", metavar="DIR", help="The archive; made when there is none.")] = None,
+    to: Annotated[str | None, option("--to", metavar="DIR", help="The archive; made when there is none.")] = None,
     host: Annotated[
-        str | None, _option("--host", metavar="NAME", help="Where the rows were taken (this machine's name).")
+        str | None, option("--host", metavar="NAME", help="Where the rows were taken (this machine's name).")
     ] = None,
-    keep_log: Annotated[bool, _option("--keep-log", help="Archive, but remove nothing from the logs.")] = False,
+    keep_log: Annotated[bool, option("--keep-log", help="Archive, but remove nothing from the logs.")] = False,
     keep: Annotated[
-        str | None, _option("--keep", metavar="TIME,SIZE", help="With --delete: what is kept, 1h,10G or either.")
+        str | None, option("--keep", metavar="TIME,SIZE", help="With --delete: what is kept, 1h,10G or either.")
     ] = None,
-    delete: Annotated[bool, _option("--delete", help="Delete the oldest rows; they go nowhere.")] = False,
-    dry_run: Annotated[bool, _option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    delete: Annotated[bool, option("--delete", help="Delete the oldest rows; they go nowhere.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     file: cli.Config = None,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -29,10 +28,6 @@ confluo-convert trace.parquet -J
 )
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def convert(
     inputs: cli.Inputs = None,
@@ -43,7 +38,7 @@ def convert(
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
     schema: Annotated[
-        str | None, _option("--schema", metavar="FILE", help="Types of the fields: a YAML file or a built-in name.")
+        str | None, option("--schema", metavar="FILE", help="Types of the fields: a YAML file or a built-in name.")
     ] = None,
     fields: cli.Fields = None,
     limit: cli.Limit = None,
@@ -52,14 +47,14 @@ def convert(
     ndjson: cli.Ndjson = False,
     source: Annotated[
         list[str] | None,
-        _option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
+        option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
     ] = None,
     readable: Annotated[
-        bool, _option("--readable", help="Arrow and Parquet: addresses, MACs, names and flags as text columns.")
+        bool, option("--readable", help="Arrow and Parquet: addresses, MACs, names and flags as text columns.")
     ] = False,
     output: cli.Output = None,
-    append: Annotated[bool, _option("--append", help="Add to a MultiLog that exists.")] = False,
-    sync: Annotated[str | None, _option("--sync", metavar="WHEN", help="MultiLog: none, seal or batch.")] = None,
+    append: Annotated[bool, option("--append", help="Add to a MultiLog that exists.")] = False,
+    sync: Annotated[str | None, option("--sync", metavar="WHEN", help="MultiLog: none, seal or batch.")] = None,
     force: cli.Force = False,
     numeric: cli.Numeric = False,
     no_header: cli.NoHeader = False,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,16 +30,12 @@ confluo-info -J trace.ml
 )
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def info(
     inputs: cli.Inputs = None,
     input_format: cli.InputFormat = None,
-    fields: Annotated[bool, _option("--fields", help="List the fields (of packets when there is no INPUT).")] = False,
-    verify: Annotated[bool, _option("--verify", help="Check every checksum and the structure of MultiLogs.")] = False,
+    fields: Annotated[bool, option("--fields", help="List the fields (of packets when there is no INPUT).")] = False,
+    verify: Annotated[bool, option("--verify", help="Check every checksum and the structure of MultiLogs.")] = False,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     local: cli.Local = False,

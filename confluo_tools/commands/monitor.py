@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,46 +47,42 @@ EXEC_WAIT = 60.0  # seconds that a replay waits for its last commands; a followe
 EXEC_WAIT_LIVE = 5.0
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def monitor(
     log: Annotated[str | None, typer.Argument(metavar="LOG", help="The MultiLog.", show_default=False)] = None,
     trigger: Annotated[
         list[str] | None,
-        _option("-t", "--trigger", metavar="TEXT", help="NAME: CONDITION over WINDOW [every PERIOD] [by KEYS] ..."),
+        option("-t", "--trigger", metavar="TEXT", help="NAME: CONDITION over WINDOW [every PERIOD] [by KEYS] ..."),
     ] = None,
     triggers: Annotated[
-        list[str] | None, _option("--triggers", metavar="FILE", help="Triggers from a YAML file (repeatable).")
+        list[str] | None, option("--triggers", metavar="FILE", help="Triggers from a YAML file (repeatable).")
     ] = None,
-    listing: Annotated[bool, _option("--list", help="List the triggers as they are understood.")] = False,
-    check: Annotated[bool, _option("--check", help="Only check the triggers.")] = False,
-    once: Annotated[bool, _option("--once", help="Look once; status 0: something fires, 1: nothing does.")] = False,
+    listing: Annotated[bool, option("--list", help="List the triggers as they are understood.")] = False,
+    check: Annotated[bool, option("--check", help="Only check the triggers.")] = False,
+    once: Annotated[bool, option("--once", help="Look once; status 0: something fires, 1: nothing does.")] = False,
     since: Annotated[
-        str | None, _option("--since", metavar="TIME", help="Replay the past from TIME on, then end.")
+        str | None, option("--since", metavar="TIME", help="Replay the past from TIME on, then end.")
     ] = None,
     until: Annotated[
-        str | None, _option("--until", metavar="TIME", help="Of --since, --once: up to TIME, not the newest record.")
+        str | None, option("--until", metavar="TIME", help="Of --since, --once: up to TIME, not the newest record.")
     ] = None,
     alerts: Annotated[
-        str | None, _option("--alerts", metavar="PATH", help="Keep alerts in this MultiLog (NAME.alerts.ml), or none.")
+        str | None, option("--alerts", metavar="PATH", help="Keep alerts in this MultiLog (NAME.alerts.ml), or none.")
     ] = None,
     wait: Annotated[
-        str | None, _option("--wait", metavar="TIME", help="Wait so long for another monitor of the same alerts (0).")
+        str | None, option("--wait", metavar="TIME", help="Wait so long for another monitor of the same alerts (0).")
     ] = None,
     lag: Annotated[
-        str, _option("--lag", metavar="TIME", help="How long to wait for records after a tick (10ms).")
+        str, option("--lag", metavar="TIME", help="How long to wait for records after a tick (10ms).")
     ] = LAG,
     catch_up: Annotated[
-        str, _option("--catch-up", metavar="TIME", help="Ticks missed by an earlier monitor: at most so far back (1h).")
+        str, option("--catch-up", metavar="TIME", help="Ticks missed by an earlier monitor: at most so far back (1h).")
     ] = "1h",
     execute: Annotated[
-        str | None, _option("--exec", metavar="CMD", help="Run CMD for each alert, which is on its stdin as NDJSON.")
+        str | None, option("--exec", metavar="CMD", help="Run CMD for each alert, which is on its stdin as NDJSON.")
     ] = None,
     exec_max: Annotated[
-        int, _option("--exec-max", metavar="N", min=1, max=256, help="At most so many at once (4).")
+        int, option("--exec-max", metavar="N", min=1, max=256, help="At most so many at once (4).")
     ] = 4,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -41,16 +40,12 @@ zcat trace.pcap.gz | confluo-query - 'tcp_flags has rst' -J
 )
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def query(
     operands: cli.Operands = None,
     read: cli.Read = None,
     expression: Annotated[
-        str | None, _option("-e", "--expr", metavar="EXPR", help="The expression; all operands are then inputs.")
+        str | None, option("-e", "--expr", metavar="EXPR", help="The expression; all operands are then inputs.")
     ] = None,
     at: cli.At = None,
     partial: cli.Partial = False,
@@ -66,25 +61,25 @@ def query(
     limit: cli.Limit = None,
     count: cli.Count = False,
     sample: Annotated[
-        str | None, _option("--sample", metavar="1/N", help="Every Nth flow, the same ones each time.")
+        str | None, option("--sample", metavar="1/N", help="Every Nth flow, the same ones each time.")
     ] = None,
     agg: Annotated[
-        str | None, _option("--agg", metavar="LIST", help="Aggregates: 'count, sum(len), p99(len), distinct(src_ip)'.")
+        str | None, option("--agg", metavar="LIST", help="Aggregates: 'count, sum(len), p99(len), distinct(src_ip)'.")
     ] = None,
-    by: Annotated[str | None, _option("--by", metavar="LIST", help="Groups: 'dst_ip/24, proto, flow, 1s'.")] = None,
+    by: Annotated[str | None, option("--by", metavar="LIST", help="Groups: 'dst_ip/24, proto, flow, 1s'.")] = None,
     having: Annotated[
-        str | None, _option("--having", metavar="EXPR", help="Only groups whose aggregates are so: 'count > 100'.")
+        str | None, option("--having", metavar="EXPR", help="Only groups whose aggregates are so: 'count > 100'.")
     ] = None,
     top: Annotated[
-        int | None, _option("--top", metavar="N", min=1, help="The N groups with the largest first aggregate.")
+        int | None, option("--top", metavar="N", min=1, help="The N groups with the largest first aggregate.")
     ] = None,
-    explain: Annotated[bool, _option("--explain", help="Print how the rows were found, instead of the rows.")] = False,
+    explain: Annotated[bool, option("--explain", help="Print how the rows were found, instead of the rows.")] = False,
     format: cli.Format = None,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     source: Annotated[
         list[str] | None,
-        _option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
+        option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
     ] = None,
     output: cli.Output = None,
     force: cli.Force = False,

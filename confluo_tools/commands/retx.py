@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,27 +39,23 @@ RECORD = 1.0  # s between two notes of the counters in the log
 MEMORY = 45  # MB that we stay below with the default --flows
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
-Follow = Annotated[bool, _option("--follow", help="Go on: losses as they happen, until a signal.")]
-All = Annotated[bool, _option("--all", help="Also sockets that lost nothing.")]
+Follow = Annotated[bool, option("--follow", help="Go on: losses as they happen, until a signal.")]
+All = Annotated[bool, option("--all", help="Also sockets that lost nothing.")]
 Interval = Annotated[
-    str | None, _option("--interval", metavar="TIME", help="Between two looks at all sockets (1s; 10s when traced).")
+    str | None, option("--interval", metavar="TIME", help="Between two looks at all sockets (1s; 10s when traced).")
 ]
 Trace = Annotated[
-    str | None, _option("--trace", metavar="WHEN", help="Trace retransmissions one by one: auto, always or never.")
+    str | None, option("--trace", metavar="WHEN", help="Trace retransmissions one by one: auto, always or never.")
 ]
-Netns = Annotated[str | None, _option("--netns", metavar="NAME", help="Of this network namespace: a name or a path.")]
+Netns = Annotated[str | None, option("--netns", metavar="NAME", help="Of this network namespace: a name or a path.")]
 Flows = Annotated[
-    int | None, _option("--flows", metavar="N", min=16, max=1 << 24, help="Remember N sockets at most (65536).")
+    int | None, option("--flows", metavar="N", min=16, max=1 << 24, help="Remember N sockets at most (65536).")
 ]
-Cpu = Annotated[str | None, _option("--cpu", metavar="SHARE", help="Of one core, at most (3%).")]
+Cpu = Annotated[str | None, option("--cpu", metavar="SHARE", help="Of one core, at most (3%).")]
 Output = Annotated[
-    str | None, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
+    str | None, option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
 ]
-Append = Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")]
+Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
 
 
 @app.command()
@@ -104,9 +99,9 @@ def retx(
         config.use_file(file)
     only_following = {"--interval": interval, "--trace": trace, "--duration": duration, "-Z": user, "--keep": keep,
                       "--cpu": cpu, "--flows": flows}  # fmt: skip
-    for option, given in only_following.items():
+    for name, given in only_following.items():
         if given is not None and not follow:
-            raise UsageError(f"{option} is for --follow", hint="without it, what there is now is told once")
+            raise UsageError(f"{name} is for --follow", hint="without it, what there is now is told once")
     to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
     cli.only_for_logs(to_log, {"--index": index, "--append": append, "--keep": keep})
     schema = builtin("retx")

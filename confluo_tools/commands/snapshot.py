@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ confluo-snapshot --partial sw1:/data/live.ml sw2:/data/live.ml -w incident.yaml
 )
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def snapshot(
     logs: Annotated[
@@ -40,10 +37,10 @@ def snapshot(
     force: cli.Force = False,
     partial: cli.Partial = False,
     deadline: Annotated[
-        str, _option("--deadline", metavar="TIME", help="A freeze ends by itself after TIME (500ms).")
+        str, option("--deadline", metavar="TIME", help="A freeze ends by itself after TIME (500ms).")
     ] = "500ms",
     wait: Annotated[
-        str, _option("--wait", metavar="TIME", help="How long a host may take until it answers (30s).")
+        str, option("--wait", metavar="TIME", help="How long a host may take until it answers (30s).")
     ] = "30s",
     file: cli.Config = None,
     stats: cli.Stats = False,

@@ -10,11 +10,10 @@ from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
@@ -41,52 +40,48 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 NAMES = 32  # bytes of a server's name
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 Controllers = Annotated[
-    list[str] | None, _option("--controller", metavar="URL", help="Where lists are: https://HOST:PORT, or a folder "
+    list[str] | None, option("--controller", metavar="URL", help="Where lists are: https://HOST:PORT, or a folder "
                               "(repeatable: asked in turn).")
 ]  # fmt: skip
-Name = Annotated[str | None, _option("--name", metavar="NAME", help="Whose list is ours (this host's name).")]
+Name = Annotated[str | None, option("--name", metavar="NAME", help="Whose list is ours (this host's name).")]
 Allow = Annotated[
-    list[str] | None, _option("--allow", metavar="PREFIX", help="Where targets may be (repeatable; only this host).")
+    list[str] | None, option("--allow", metavar="PREFIX", help="Where targets may be (repeatable; only this host).")
 ]
-Every = Annotated[str | None, _option("--every", metavar="TIME", help="Ask for the list so often (5m).")]
-Deadline = Annotated[str | None, _option("--deadline", metavar="TIME", help="An answer must come within (10s).")]
+Every = Annotated[str | None, option("--every", metavar="TIME", help="Ask for the list so often (5m).")]
+Deadline = Annotated[str | None, option("--deadline", metavar="TIME", help="An answer must come within (10s).")]
 Trust = Annotated[
-    str | None, _option("--trust", metavar="FILE", help="Public key that lists must be signed with (Ed25519, PEM).")
+    str | None, option("--trust", metavar="FILE", help="Public key that lists must be signed with (Ed25519, PEM).")
 ]
 Ca = Annotated[
-    str | None, _option("--ca", metavar="FILE", help="Who vouches for the controller (PEM; else the system's).")
+    str | None, option("--ca", metavar="FILE", help="Who vouches for the controller (PEM; else the system's).")
 ]
-Cert = Annotated[str | None, _option("--cert", metavar="FILE", help="Certificate that we show the controller (PEM).")]
-Key = Annotated[str | None, _option("--key", metavar="FILE", help="Its key, unless it stands there, too.")]
+Cert = Annotated[str | None, option("--cert", metavar="FILE", help="Certificate that we show the controller (PEM).")]
+Key = Annotated[str | None, option("--key", metavar="FILE", help="Its key, unless it stands there, too.")]
 Listen_ = Annotated[
-    list[str] | None, _option("--listen", metavar="ADDRESS:PORT[/DSCP]", help="Answer probes there (repeatable; "
+    list[str] | None, option("--listen", metavar="ADDRESS:PORT[/DSCP]", help="Answer probes there (repeatable; "
                               ":8765); answers are marked with DSCP.")
 ]  # fmt: skip
-NoRespond = Annotated[bool, _option("--no-respond", help="Do not answer probes.")]
+NoRespond = Annotated[bool, option("--no-respond", help="Do not answer probes.")]
 Bind = Annotated[
-    list[str] | None, _option("--bind", metavar="ADDRESS", help="Probe from this address (one of each IP version).")
+    list[str] | None, option("--bind", metavar="ADDRESS", help="Probe from this address (one of each IP version).")
 ]
 Metrics = Annotated[
-    str | None, _option("--metrics", metavar="ADDRESS:PORT", help="For Prometheus: GET /metrics there.")
+    str | None, option("--metrics", metavar="ADDRESS:PORT", help="For Prometheus: GET /metrics there.")
 ]
-Send = Annotated[str | None, _option("--send", metavar="TIME", help="Send records to the controller so often.")]
-Memory = Annotated[str | None, _option("--memory", metavar="SIZE", help="Resident at most, else we end (64MiB).")]
-Cpu = Annotated[str | None, _option("--cpu", metavar="SHARE", help="Of one core for probing, at most (10%).")]
+Send = Annotated[str | None, option("--send", metavar="TIME", help="Send records to the controller so often.")]
+Memory = Annotated[str | None, option("--memory", metavar="SIZE", help="Resident at most, else we end (64MiB).")]
+Cpu = Annotated[str | None, option("--cpu", metavar="SHARE", help="Of one core for probing, at most (10%).")]
 Place = Annotated[
-    str | None, _option("--place", metavar="POD/PODSET/DC", help="Where this server is, if its list cannot tell.")
+    str | None, option("--place", metavar="POD/PODSET/DC", help="Where this server is, if its list cannot tell.")
 ]
 Lab = Annotated[
-    bool, _option("--lab", help="Without the limits on intervals and rates; each record says so.")
+    bool, option("--lab", help="Without the limits on intervals and rates; each record says so.")
 ]  # fmt: skip
 Output = Annotated[
-    str | None, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
+    str | None, option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
 ]
-Append = Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")]
+Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
 
 
 @app.command()

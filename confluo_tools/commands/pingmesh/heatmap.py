@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,52 +40,48 @@ MOST_PAIRS = 200_000
 FAILURES = ("timeout", "refused", "unreachable", "reset", "garbled")
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def heatmap(
     inputs: cli.Inputs = None,
-    where: Annotated[str | None, _option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
     at: cli.At = None,
     partial: cli.Partial = False,
     no_archive: cli.NoArchive = False,
     input_format: cli.InputFormat = None,
-    metric: Annotated[str, _option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
-    by: Annotated[str, _option("--by", metavar="WHAT", help="What has a row: pod, podset or server (pod).")] = "pod",
-    dc: Annotated[str | None, _option("--dc", metavar="NAME", help="Only this data centre.")] = None,
+    metric: Annotated[str, option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
+    by: Annotated[str, option("--by", metavar="WHAT", help="What has a row: pod, podset or server (pod).")] = "pod",
+    dc: Annotated[str | None, option("--dc", metavar="NAME", help="Only this data centre.")] = None,
     window: Annotated[
-        str, _option("--window", metavar="TIME", help="Length of a window, or all: one of everything (10m).")
+        str, option("--window", metavar="TIME", help="Length of a window, or all: one of everything (10m).")
     ] = "10m",
     when: Annotated[
-        str | None, _option("--when", metavar="TIME", help="The window this is in.  Without: the last whole one.")
+        str | None, option("--when", metavar="TIME", help="The window this is in.  Without: the last whole one.")
     ] = None,
     since: cli.Since = None,
     until: cli.Until = None,
     green: Annotated[
-        str | None, _option("--green", metavar="LIMIT", help="Green is below this (4ms; of drops 0.05%).")
+        str | None, option("--green", metavar="LIMIT", help="Green is below this (4ms; of drops 0.05%).")
     ] = None,
     red: Annotated[
-        str | None, _option("--red", metavar="LIMIT", help="Red is above this (5ms; of drops 0.1%).")
+        str | None, option("--red", metavar="LIMIT", help="Red is above this (5ms; of drops 0.1%).")
     ] = None,
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="Names and order of pods, also of silent ones.")
+        str | None, option("--topology", metavar="FILE", help="Names and order of pods, also of silent ones.")
     ] = None,
-    patterns: Annotated[bool, _option("--patterns", help="Print what each window shows, as records.")] = False,
-    no_pairs: Annotated[bool, _option("--no-pairs", help="No servers behind the cells in a page.")] = False,
-    title: Annotated[str, _option("--title", metavar="TEXT", help="Of a page.")] = "",
+    patterns: Annotated[bool, option("--patterns", help="Print what each window shows, as records.")] = False,
+    no_pairs: Annotated[bool, option("--no-pairs", help="No servers behind the cells in a page.")] = False,
+    title: Annotated[str, option("--title", metavar="TEXT", help="Of a page.")] = "",
     palette: Annotated[
-        str, _option("--palette", metavar="NAME", help="paper: green to red; safe: blue to purple (paper).")
+        str, option("--palette", metavar="NAME", help="paper: green to red; safe: blue to purple (paper).")
     ] = "paper",
     theme: Annotated[
-        str, _option("--theme", metavar="NAME", help="light, dark or auto: as the reader has it (auto).")
+        str, option("--theme", metavar="NAME", help="light, dark or auto: as the reader has it (auto).")
     ] = "auto",
-    scale: Annotated[float, _option("--scale", metavar="N", min=0.25, max=8, help="Of a PNG (2).")] = 2.0,
+    scale: Annotated[float, option("--scale", metavar="N", min=0.25, max=8, help="Of a PNG (2).")] = 2.0,
     fields: cli.Fields = None,
     format: Annotated[
         str | None,
-        _option("-o", "--format", metavar="FORMAT", help="svg, html, png, table (a map of text), or cells as tsv, csv, "
+        option("-o", "--format", metavar="FORMAT", help="svg, html, png, table (a map of text), or cells as tsv, csv, "
                 "ndjson, stream, arrow, parquet."),
     ] = None,
     tsv: cli.Tsv = False,
@@ -106,10 +101,10 @@ def heatmap(
 
     if file is not None:
         config.use_file(file)
-    for value, there, option in ((metric, ("p50", "p99", "drop"), "--metric"), (by, BY, "--by"),
+    for value, there, name in ((metric, ("p50", "p99", "drop"), "--metric"), (by, BY, "--by"),
                                 (palette, NAMES, "--palette"), (theme, (*THEMES, "auto"), "--theme")):  # fmt: skip
         if value not in there:
-            raise UsageError(f"not '{value[:60]}'", where=option, hint=f"there are {', '.join(there)}")
+            raise UsageError(f"not '{value[:60]}'", where=name, hint=f"there are {', '.join(there)}")
     if fields == "help":
         from confluo_tools.formats.heatmap_cells import cell_schema, pattern_schema
 

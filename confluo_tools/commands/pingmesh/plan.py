@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,55 +34,51 @@ confluo-pingmesh plan topology.yaml | confluo-query - 'dst == web1'
 MOST_YAML = 1_000_000  # pairs in lists of YAML, unless asked for
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def plan(
     topology: Annotated[
         str, typer.Argument(metavar="TOPOLOGY", help="The servers: YAML; - for stdin.", show_default=False)
     ],
     algo: Annotated[
-        str, _option("--algo", metavar="GRAPH", help="mesh, ring:N (the next N of a ring) or full (mesh).")
+        str, option("--algo", metavar="GRAPH", help="mesh, ring:N (the next N of a ring) or full (mesh).")
     ] = "mesh",
     unequal: Annotated[
-        str, _option("--unequal", metavar="HOW", help="Pods of different sizes: wrap or skip (wrap).")
+        str, option("--unequal", metavar="HOW", help="Pods of different sizes: wrap or skip (wrap).")
     ] = "wrap",
     per_podset: Annotated[
-        int, _option("--per-podset", metavar="N", min=0, help="Servers of a podset that probe other DCs and VIPs (2).")
+        int, option("--per-podset", metavar="N", min=0, help="Servers of a podset that probe other DCs and VIPs (2).")
     ] = 2,
     probe: Annotated[
         list[str] | None,
-        _option("--probe", metavar="KIND[,KEY=N]", help="tcp, echo, ...; payload, dscp, port (tcp; repeatable)."),
+        option("--probe", metavar="KIND[,KEY=N]", help="tcp, echo, ...; payload, dscp, port (tcp; repeatable)."),
     ] = None,
-    interval: Annotated[str, _option("--interval", metavar="TIME", help="Between two probes of a pair (10s).")] = "10s",
-    timeout: Annotated[str, _option("--timeout", metavar="TIME", help="After which a probe has failed (9s).")] = "9s",
+    interval: Annotated[str, option("--interval", metavar="TIME", help="Between two probes of a pair (10s).")] = "10s",
+    timeout: Annotated[str, option("--timeout", metavar="TIME", help="After which a probe has failed (9s).")] = "9s",
     max_peers: Annotated[
-        int, _option("--max-peers", metavar="N", min=1, help="Refuse longer lists than this (5000).")
+        int, option("--max-peers", metavar="N", min=1, help="Refuse longer lists than this (5000).")
     ] = 5000,
     max_rate: Annotated[
-        float, _option("--max-rate", metavar="N", min=0, help="Probes/s of a server; its interval grows (no limit).")
+        float, option("--max-rate", metavar="N", min=0, help="Probes/s of a server; its interval grows (no limit).")
     ] = 0.0,
-    lab: Annotated[bool, _option("--lab", help="Allow intervals below 10s; agents need the same option.")] = False,
+    lab: Annotated[bool, option("--lab", help="Allow intervals below 10s; agents need the same option.")] = False,
     token: Annotated[
-        str | None, _option("--token", metavar="N", help="What UDP probes carry: hexadecimal, or 'random' (as before).")
+        str | None, option("--token", metavar="N", help="What UDP probes carry: hexadecimal, or 'random' (as before).")
     ] = None,
-    sign: Annotated[str | None, _option("--sign", metavar="KEY", help="Sign lists: a PEM of Ed25519.")] = None,
+    sign: Annotated[str | None, option("--sign", metavar="KEY", help="Sign lists: a PEM of Ed25519.")] = None,
     server: Annotated[
-        list[str] | None, _option("--server", metavar="NAME", help="Only pairs of this prober (repeatable).")
+        list[str] | None, option("--server", metavar="NAME", help="Only pairs of this prober (repeatable).")
     ] = None,
     fields: cli.Fields = None,
     format: Annotated[
         str | None,
-        _option("-o", "--format", metavar="FORMAT", help="Of lists: yaml or arrow; of pairs: table, tsv, stream, ..."),
+        option("-o", "--format", metavar="FORMAT", help="Of lists: yaml or arrow; of pairs: table, tsv, stream, ..."),
     ] = None,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     output: Annotated[
-        str | None, _option("-w", "--output", metavar="WHERE", help="Lists into a folder DIR/, or pairs to a file.")
+        str | None, option("-w", "--output", metavar="WHERE", help="Lists into a folder DIR/, or pairs to a file.")
     ] = None,
-    force: Annotated[bool, _option("--force", help="Overwrite the file; write into a folder of other things.")] = False,
+    force: Annotated[bool, option("--force", help="Overwrite the file; write into a folder of other things.")] = False,
     numeric: cli.Numeric = False,
     no_header: cli.NoHeader = False,
     wide: cli.Wide = False,

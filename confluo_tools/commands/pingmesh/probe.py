@@ -10,6 +10,7 @@ import typer
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,47 +35,43 @@ confluo-pingmesh probe 10.0.0.7 10.0.0.8 -w probes.ml
 SPARE = 128  # descriptors that are not for probes
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def probe(
     targets: Annotated[
         list[str], typer.Argument(metavar="TARGET...", help="HOST, HOST:PORT or a URL; port 8765.", show_default=False)
     ],
-    count: Annotated[int | None, _option("-c", "--count", metavar="N", min=1, help="Probes of each target.")] = None,
+    count: Annotated[int | None, option("-c", "--count", metavar="N", min=1, help="Probes of each target.")] = None,
     interval: Annotated[
-        str | None, _option("-i", "--interval", metavar="TIME", help="Between two of a target (1s).")
+        str | None, option("-i", "--interval", metavar="TIME", help="Between two of a target (1s).")
     ] = None,
     kind: Annotated[
         list[str] | None,
-        _option("--kind", metavar="KIND", help="tcp, echo, http, https, udp or icmp (repeatable; tcp)."),
+        option("--kind", metavar="KIND", help="tcp, echo, http, https, udp or icmp (repeatable; tcp)."),
     ] = None,
     payload: Annotated[
-        str | None, _option("--payload", metavar="SIZE", help="Bytes, at most 64KiB (echo: 1000, udp, icmp: 48).")
+        str | None, option("--payload", metavar="SIZE", help="Bytes, at most 64KiB (echo: 1000, udp, icmp: 48).")
     ] = None,
     timeout: Annotated[
-        str | None, _option("--timeout", metavar="TIME", help="When a probe has failed (tcp 9s, udp 3s).")
+        str | None, option("--timeout", metavar="TIME", help="When a probe has failed (tcp 9s, udp 3s).")
     ] = None,
-    dscp: Annotated[str | None, _option("--dscp", metavar="CLASS", help="Class of service: cs1, ef, 8.")] = None,
-    source: Annotated[str | None, _option("--source", metavar="ADDR", help="Address of ours to probe from.")] = None,
-    token: Annotated[str | None, _option("--token", metavar="HEX", help="Of the responders, for udp.")] = None,
-    four: Annotated[bool, _option("-4", help="Names: only their IPv4 addresses.")] = False,
-    six: Annotated[bool, _option("-6", help="Names: only their IPv6 addresses.")] = False,
+    dscp: Annotated[str | None, option("--dscp", metavar="CLASS", help="Class of service: cs1, ef, 8.")] = None,
+    source: Annotated[str | None, option("--source", metavar="ADDR", help="Address of ours to probe from.")] = None,
+    token: Annotated[str | None, option("--token", metavar="HEX", help="Of the responders, for udp.")] = None,
+    four: Annotated[bool, option("-4", help="Names: only their IPv4 addresses.")] = False,
+    six: Annotated[bool, option("-6", help="Names: only their IPv6 addresses.")] = False,
     counters: Annotated[
         bool | None,
-        _option("--counters/--no-counters", help="Ask responders what their hosts dropped (default: on port 8765)."),
+        option("--counters/--no-counters", help="Ask responders what their hosts dropped (default: on port 8765)."),
     ] = None,
-    insecure: Annotated[bool, _option("--insecure", help="https: any certificate will do.")] = False,
-    lab: Annotated[bool, _option("--lab", help="Lift the limits; all records say so.")] = False,
+    insecure: Annotated[bool, option("--insecure", help="https: any certificate will do.")] = False,
+    lab: Annotated[bool, option("--lab", help="Lift the limits; all records say so.")] = False,
     duration: options.Duration = None,
     output: options.Output = None,
-    append: Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")] = False,
+    append: Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")] = False,
     fields: cli.Fields = None,
     format: Annotated[
         str | None,
-        _option("-o", "--format", metavar="FORMAT", help="lines (default on a terminal), or as of other commands."),
+        option("-o", "--format", metavar="FORMAT", help="lines (default on a terminal), or as of other commands."),
     ] = None,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,

@@ -12,6 +12,7 @@ import typer
 
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
+from confluo_tools.cli.options import option
 from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
@@ -35,32 +36,28 @@ confluo-pingmesh serve pinglists/ --listen 127.0.0.1:8443
 LISTEN = "127.0.0.1:8443"
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def serve(
     lists: Annotated[str, typer.Argument(metavar="LISTS", help="Folder of lists, as plan -w makes it.")],
     listen: Annotated[
-        list[str] | None, _option("--listen", metavar="ADDRESS:PORT", help="Where (repeatable; 127.0.0.1:8443).")
+        list[str] | None, option("--listen", metavar="ADDRESS:PORT", help="Where (repeatable; 127.0.0.1:8443).")
     ] = None,
-    cert: Annotated[str | None, _option("--cert", metavar="FILE", help="Certificate of this controller (PEM).")] = None,
-    key: Annotated[str | None, _option("--key", metavar="FILE", help="Its key, unless it stands there, too.")] = None,
+    cert: Annotated[str | None, option("--cert", metavar="FILE", help="Certificate of this controller (PEM).")] = None,
+    key: Annotated[str | None, option("--key", metavar="FILE", help="Its key, unless it stands there, too.")] = None,
     client_ca: Annotated[
-        str | None, _option("--client-ca", metavar="FILE", help="Answer only who has a certificate of this CA (PEM).")
+        str | None, option("--client-ca", metavar="FILE", help="Answer only who has a certificate of this CA (PEM).")
     ] = None,
     any_name: Annotated[
-        bool, _option("--any-name", help="A certificate is good for all lists, not only for that of its name.")
+        bool, option("--any-name", help="A certificate is good for all lists, not only for that of its name.")
     ] = False,
-    plain: Annotated[bool, _option("--plain", help="HTTP where others can reach it: a proxy does TLS.")] = False,
+    plain: Annotated[bool, option("--plain", help="HTTP where others can reach it: a proxy does TLS.")] = False,
     metrics: Annotated[
-        str | None, _option("--metrics", metavar="ADDRESS:PORT", help="/metrics and /healthz there, too, for anybody.")
+        str | None, option("--metrics", metavar="ADDRESS:PORT", help="/metrics and /healthz there, too, for anybody.")
     ] = None,
     records: Annotated[
-        str | None, _option("--records", metavar="LOG", help="MultiLog for the records that agents send.")
+        str | None, option("--records", metavar="LOG", help="MultiLog for the records that agents send.")
     ] = None,
-    append: Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")] = False,
+    append: Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")] = False,
     index: options.Index = None,
     keep: options.Keep = None,
     user: options.User = None,

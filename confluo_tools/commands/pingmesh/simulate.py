@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,18 +29,14 @@ confluo-pingmesh simulate --topology topology.yaml --fault blackhole1:p003 -o st
 MOST_SPAN = 400 * 86400 * 10**9
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 def _number(*names: str, help: str, least: int = 1, most: int = 1 << 20) -> Any:
-    return _option(*names, metavar="N", min=least, max=most, help=help)
+    return option(*names, metavar="N", min=least, max=most, help=help)
 
 
 @app.command()
 def simulate(
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="The fleet: YAML as for plan; else it is a grid.")
+        str | None, option("--topology", metavar="FILE", help="The fleet: YAML as for plan; else it is a grid.")
     ] = None,
     dcs: Annotated[int, _number("--dcs", help="Data centres (1).")] = 1,
     podsets: Annotated[int, _number("--podsets", help="Podsets of a data centre (4).")] = 4,
@@ -54,21 +49,21 @@ def simulate(
     ] = 2,
     fault: Annotated[
         list[str] | None,
-        _option("--fault", metavar="KIND[:PLACE][,NAME=VALUE...]", help="What breaks, and where (repeatable)."),
+        option("--fault", metavar="KIND[:PLACE][,NAME=VALUE...]", help="What breaks, and where (repeatable)."),
     ] = None,
-    span: Annotated[str, _option("--span", metavar="TIME", help="For how long (10m).")] = "10m",
-    start: Annotated[str, _option("--start", metavar="TIME", help="When it begins.")] = "2026-01-01T00:00:00Z",
-    interval: Annotated[str, _option("--interval", metavar="TIME", help="Between probes of a pair (10s).")] = "10s",
+    span: Annotated[str, option("--span", metavar="TIME", help="For how long (10m).")] = "10m",
+    start: Annotated[str, option("--start", metavar="TIME", help="When it begins.")] = "2026-01-01T00:00:00Z",
+    interval: Annotated[str, option("--interval", metavar="TIME", help="Between probes of a pair (10s).")] = "10s",
     hosts: Annotated[
-        str, _option("--hosts", metavar="TIME", help="Between records of a server's counters; 0: none (1m).")
+        str, option("--hosts", metavar="TIME", help="Between records of a server's counters; 0: none (1m).")
     ] = "1m",
     noise: Annotated[
         str,
-        _option("--noise", metavar="A,B,C", help="Loss of a handshake in a pod, a DC, between DCs (1e-5,4e-5,1e-4)."),
+        option("--noise", metavar="A,B,C", help="Loss of a handshake in a pod, a DC, between DCs (1e-5,4e-5,1e-4)."),
     ] = "1e-5,4e-5,1e-4",
     payload: Annotated[int, _number("--payload", least=0, most=65536, help="Bytes echoed; 0: connect only (0).")] = 0,
     classic: Annotated[
-        bool, _option("--classic", help="SYNs are sent again after 1 s and 3 s, as with tcp_syn_linear_timeouts=0.")
+        bool, option("--classic", help="SYNs are sent again after 1 s and 3 s, as with tcp_syn_linear_timeouts=0.")
     ] = False,
     seed: Annotated[int, _number("--seed", least=0, most=(1 << 64) - 1,
                                  help="Same seed, same records on every machine (1).")] = 1,

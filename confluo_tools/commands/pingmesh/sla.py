@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,59 +49,55 @@ COUNTS = ("probes", "ok", "dropped", "overflow", "failed", "timeout", "refused",
 TIMES = ("p50", "p50_low", "p50_high", "p99", "p99_low", "p99_high", "p999", "seen50", "seen99")
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def sla(
     inputs: cli.Inputs = None,
     by: Annotated[
-        str, _option("--by", metavar="SCOPE", help="all, server, pod, podset, dc, service, X_pair, fields (podset).")
+        str, option("--by", metavar="SCOPE", help="all, server, pod, podset, dc, service, X_pair, fields (podset).")
     ] = "podset",
     side: Annotated[
-        str, _option("--as", metavar="SIDE", help="Of X: the probes it sent (source), or it got (target).")
+        str, option("--as", metavar="SIDE", help="Of X: the probes it sent (source), or it got (target).")
     ] = "source",
     window: Annotated[
-        str | None, _option("--window", metavar="TIME", help="A row for each TIME: 10m, 1h, 1d (one for all).")
+        str | None, option("--window", metavar="TIME", help="A row for each TIME: 10m, 1h, 1d (one for all).")
     ] = None,
-    where: Annotated[str | None, _option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
     rule: Annotated[
         list[str] | None,
-        _option("--rule", metavar="RULE", help="What is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
+        option("--rule", metavar="RULE", help="What is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
     ] = None,
     background: Annotated[
-        str | None, _option("--background", metavar="RATE", help="Drop rate of a good network (threshold / 10).")
+        str | None, option("--background", metavar="RATE", help="Drop rate of a good network (threshold / 10).")
     ] = None,
     false_alarm: Annotated[
-        str | None, _option("--false-alarm", metavar="P", help="Chance of one for a group and a window (1e-6).")
+        str | None, option("--false-alarm", metavar="P", help="Chance of one for a group and a window (1e-6).")
     ] = None,
     power: Annotated[
-        str | None, _option("--power", metavar="P", help="Enough probes find twice the threshold so likely (0.9).")
+        str | None, option("--power", metavar="P", help="Enough probes find twice the threshold so likely (0.9).")
     ] = None,
-    alerts: Annotated[bool, _option("--alerts", help="Print alarms that begin and end, not the windows.")] = False,
+    alerts: Annotated[bool, option("--alerts", help="Print alarms that begin and end, not the windows.")] = False,
     raised: Annotated[
-        int, _option("--raise", metavar="N", min=1, help="--alerts: after N bad windows in a row (1).")
+        int, option("--raise", metavar="N", min=1, help="--alerts: after N bad windows in a row (1).")
     ] = 1,
     calmed: Annotated[
-        int, _option("--calm", metavar="N", min=1, help="--alerts: over after N calm windows in a row (2).")
+        int, option("--calm", metavar="N", min=1, help="--alerts: over after N calm windows in a row (2).")
     ] = 2,
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="--by service: whose servers they are.")
+        str | None, option("--topology", metavar="FILE", help="--by service: whose servers they are.")
     ] = None,
     signature: Annotated[
         str | None,
-        _option("--signature", metavar="OS", help="Guess retries from times: linux, linux-classic or windows."),
+        option("--signature", metavar="OS", help="Guess retries from times: linux, linux-classic or windows."),
     ] = None,
-    top: Annotated[int | None, _option("--top", metavar="N", min=1, help="The N worst rows of each window.")] = None,
+    top: Annotated[int | None, option("--top", metavar="N", min=1, help="The N worst rows of each window.")] = None,
     metric: Annotated[
-        str, _option("--metric", metavar="WHAT", help="--top: by drop, failed, p50, p99 or p999 (drop).")
+        str, option("--metric", metavar="WHAT", help="--top: by drop, failed, p50, p99 or p999 (drop).")
     ] = "drop",
     follow: Annotated[
-        bool, _option("--follow", help="Go on as probes come; print each window when it is over.")
+        bool, option("--follow", help="Go on as probes come; print each window when it is over.")
     ] = False,
     lateness: Annotated[
-        str, _option("--lateness", metavar="TIME", help="--follow: how late records may be (15s).")
+        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (15s).")
     ] = "15s",
     since: cli.Since = None,
     until: cli.Until = None,
@@ -110,7 +105,7 @@ def sla(
     partial: cli.Partial = False,
     input_format: cli.InputFormat = None,
     append: Annotated[
-        bool, _option("--append", help="-w LOG may exist; rows are added to it.")
+        bool, option("--append", help="-w LOG may exist; rows are added to it.")
     ] = False,
     fields: cli.Fields = None,
     format: cli.Format = None,

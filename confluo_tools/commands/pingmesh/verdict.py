@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,38 +40,34 @@ STATES = {1: "ok", 2: "bad", 3: "not_enough_probes", 4: "no_probes", 5: "risen",
 TIMES = ("p50", "p99", "p999", "seen99")
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def verdict(
     inputs: cli.Inputs = None,
     service: Annotated[
-        str | None, _option("--service", metavar="NAME", help="Of the servers of this service (--topology).")
+        str | None, option("--service", metavar="NAME", help="Of the servers of this service (--topology).")
     ] = None,
     servers: Annotated[
-        str | None, _option("--servers", metavar="NAMES", help="Of these servers, with commas between.")
+        str | None, option("--servers", metavar="NAMES", help="Of these servers, with commas between.")
     ] = None,
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="Which servers a service has, and who is beside them.")
+        str | None, option("--topology", metavar="FILE", help="Which servers a service has, and who is beside them.")
     ] = None,
     since: cli.Since = None,
     until: cli.Until = None,
     before: Annotated[
-        str | None, _option("--before", metavar="TIME", help="Compare with TIME before --since (as long as the span).")
+        str | None, option("--before", metavar="TIME", help="Compare with TIME before --since (as long as the span).")
     ] = None,
-    where: Annotated[str | None, _option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
     rule: Annotated[
         list[str] | None,
-        _option("--rule", metavar="RULE", help="What is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
+        option("--rule", metavar="RULE", help="What is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
     ] = None,
     false_alarm: Annotated[
-        str | None, _option("--false-alarm", metavar="P", help="Chance that a good network looks bad (1e-6).")
+        str | None, option("--false-alarm", metavar="P", help="Chance that a good network looks bad (1e-6).")
     ] = None,
     signature: Annotated[
         str | None,
-        _option("--signature", metavar="OS", help="Guess retries from times: linux, linux-classic or windows."),
+        option("--signature", metavar="OS", help="Guess retries from times: linux, linux-classic or windows."),
     ] = None,
     at: cli.At = None,
     partial: cli.Partial = False,

@@ -6,13 +6,12 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
 from confluo_tools.cli import capture_options as options
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,59 +44,55 @@ RATE = 10.0  # of the paper's hosts
 RECORD = 1.0  # s between two notes of the counters in the log
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 Words = list[str] | None
 Text = str | None
 From = Annotated[
-    Words, _option("--from", metavar="INPUT", help="Records of flows: MultiLog, stream, ... (repeatable); - is stdin.")
+    Words, option("--from", metavar="INPUT", help="Records of flows: MultiLog, stream, ... (repeatable); - is stdin.")
 ]
-Follow = Annotated[bool, _option("--follow", help="Go on as the MultiLog grows, until a signal.")]
+Follow = Annotated[bool, option("--follow", help="Go on as the MultiLog grows, until a signal.")]
 Output = Annotated[
-    Text, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
+    Text, option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
 ]
-Append = Annotated[bool, _option("--append", help="LOG may exist; the records are added to it.")]
-EpochOf = Annotated[Text, _option("--epoch", metavar="TIME", help="A flow is traced once in so long (30s).")]
-Healthy = Annotated[bool, _option("--healthy", help="Also write flows that lost nothing, without a path.")]
+Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
+EpochOf = Annotated[Text, option("--epoch", metavar="TIME", help="A flow is traced once in so long (30s).")]
+Healthy = Annotated[bool, option("--healthy", help="Also write flows that lost nothing, without a path.")]
 Rate = Annotated[
-    float | None, _option("--rate", metavar="N", help="Traceroutes a second (of --topology, else 10).")
+    float | None, option("--rate", metavar="N", help="Traceroutes a second (of --topology, else 10).")
 ]
 Burst = Annotated[
-    int | None, _option("--burst", metavar="N", min=1, max=1 << 20, help="At once (what --rate gives in 100 ms).")
+    int | None, option("--burst", metavar="N", min=1, max=1 << 20, help="At once (what --rate gives in 100 ms).")
 ]
 TopologyOf = Annotated[
-    Text, _option("--topology", metavar="FILE", help="The network: names, ToRs, and the rate that it stands.")
+    Text, option("--topology", metavar="FILE", help="The network: names, ToRs, and the rate that it stands.")
 ]
 Bound = Annotated[
-    Text, _option("--bound", metavar="WHICH", help="Rate of the topology: full, or paper (Theorem 1 as it stands).")
+    Text, option("--bound", metavar="WHICH", help="Rate of the topology: full, or paper (Theorem 1 as it stands).")
 ]
 TMax = Annotated[
-    float | None, _option("--t-max", metavar="N", help="ICMP errors a second that a switch may send (100).")
+    float | None, option("--t-max", metavar="N", help="ICMP errors a second that a switch may send (100).")
 ]
 Alias = Annotated[
-    Text, _option("--alias", metavar="FILE", help="Lines 'ADDRESS NAME': addresses of one switch are one node.")
+    Text, option("--alias", metavar="FILE", help="Lines 'ADDRESS NAME': addresses of one switch are one node.")
 ]
-Map = Annotated[Text, _option("--map", metavar="FILE", help="Lines 'VIP[:PORT] DIP[:PORT]': where flows really go.")]
+Map = Annotated[Text, option("--map", metavar="FILE", help="Lines 'VIP[:PORT] DIP[:PORT]': where flows really go.")]
 MapCommand = Annotated[
-    Text, _option("--map-command", metavar="CMD", help="Command that is asked where each flow really goes.")
+    Text, option("--map-command", metavar="CMD", help="Command that is asked where each flow really goes.")
 ]
 Vip = Annotated[
-    Words, _option("--vip", metavar="PREFIX", help="Virtual addresses: only these are looked up (repeatable).")
+    Words, option("--vip", metavar="PREFIX", help="Virtual addresses: only these are looked up (repeatable).")
 ]
 Only = Annotated[
-    Words, _option("--only", metavar="PREFIX", help="Send probes to these addresses only (repeatable).")
+    Words, option("--only", metavar="PREFIX", help="Send probes to these addresses only (repeatable).")
 ]
 Allow = Annotated[
-    Words, _option("--allow", metavar="KIND", help="Also probe loopback, broadcast, multicast or foreign (repeatable).")
+    Words, option("--allow", metavar="KIND", help="Also probe loopback, broadcast, multicast or foreign (repeatable).")
 ]
 Flows = Annotated[
-    int | None, _option("--flows", metavar="N", min=1, max=1 << 24, help="Remember N flows an epoch (262144).")
+    int | None, option("--flows", metavar="N", min=1, max=1 << 24, help="Remember N flows an epoch (262144).")
 ]
-Tries = Annotated[int, _option("--tries", metavar="N", min=1, max=8, help="Probes of a hop at most (2).")]
+Tries = Annotated[int, option("--tries", metavar="N", min=1, max=8, help="Probes of a hop at most (2).")]
 Timeout = Annotated[
-    Text, _option("--timeout", metavar="TIME", help="Wait for the first answers so long (300ms); then as they come.")
+    Text, option("--timeout", metavar="TIME", help="Wait for the first answers so long (300ms); then as they come.")
 ]
 
 
@@ -311,9 +306,9 @@ def pace_of(
 
     if bound is not None and bound not in BOUNDS:
         raise UsageError(f"'{bound}' is not possible", where="--bound", hint=f"write {' or '.join(BOUNDS)}")
-    for option, given in {"--bound": bound, "--t-max": t_max}.items():
+    for name, given in {"--bound": bound, "--t-max": t_max}.items():
         if given is not None and (topology is None or rate is not None):
-            raise UsageError(f"{option} is about the rate that a topology stands", hint="--topology, without --rate")
+            raise UsageError(f"{name} is about the rate that a topology stands", hint="--topology, without --rate")
     if t_max is not None and not 0 < t_max <= 1e6:
         raise UsageError(f"{t_max:g} is not possible", where="--t-max")
     if rate is not None:

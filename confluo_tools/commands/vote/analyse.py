@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -49,73 +48,69 @@ SHOWN = {  # of tables that are not --wide
 }
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 @app.command()
 def vote(
     inputs: cli.Inputs = None,
     model: Annotated[
-        str, _option("--model", metavar="MODEL", help="vote, mle, cover, milp-binary or milp-integer (vote).")
+        str, option("--model", metavar="MODEL", help="vote, mle, cover, milp-binary or milp-integer (vote).")
     ] = "vote",
-    by: Annotated[str, _option("--by", metavar="WHAT", help="Blame a link or a switch (link).")] = "link",
+    by: Annotated[str, option("--by", metavar="WHAT", help="Blame a link or a switch (link).")] = "link",
     epoch: Annotated[
-        str | None, _option("--epoch", metavar="TIME", help="A ranking for each TIME (one for all; --follow: 30s).")
+        str | None, option("--epoch", metavar="TIME", help="A ranking for each TIME (one for all; --follow: 30s).")
     ] = None,
     follow: Annotated[
-        bool, _option("--follow", help="Go on as records come; print each epoch when it is over.")
+        bool, option("--follow", help="Go on as records come; print each epoch when it is over.")
     ] = False,
     lateness: Annotated[
-        str, _option("--lateness", metavar="TIME", help="--follow: how late records may be (1s).")
+        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (1s).")
     ] = "1s",
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="The network: names, aliases, where ECMP sends flows.")
+        str | None, option("--topology", metavar="FILE", help="The network: names, aliases, where ECMP sends flows.")
     ] = None,
     aliases: Annotated[
-        str | None, _option("--alias", metavar="FILE", help="Which switch an address belongs to: lines ADDRESS NAME.")
+        str | None, option("--alias", metavar="FILE", help="Which switch an address belongs to: lines ADDRESS NAME.")
     ] = None,
     adjust: Annotated[
-        str, _option("--adjust", metavar="HOW", help="vote: what the blamed explains: flows, ecmp or none (flows).")
+        str, option("--adjust", metavar="HOW", help="vote: what the blamed explains: flows, ecmp or none (flows).")
     ] = "flows",
     total: Annotated[
-        str, _option("--total", metavar="WHICH", help="vote: threshold is of the running or initial votes (running).")
+        str, option("--total", metavar="WHICH", help="vote: threshold is of the running or initial votes (running).")
     ] = "running",
     threshold: Annotated[
-        str, _option("--threshold", metavar="SHARE", help="vote: blame no link with less of the votes (1%).")
+        str, option("--threshold", metavar="SHARE", help="vote: blame no link with less of the votes (1%).")
     ] = "1%",
     floor: Annotated[
-        float, _option("--floor", metavar="VOTES", min=0, help="vote: blame no link with no more VOTES (0.67).")
+        float, option("--floor", metavar="VOTES", min=0, help="vote: blame no link with no more VOTES (0.67).")
     ] = 0.67,
     noise: Annotated[
         float | None,
-        _option("--noise", metavar="VOTES", min=0, help="A flow whose best link has no more votes is noise (its own)."),
+        option("--noise", metavar="VOTES", min=0, help="A flow whose best link has no more votes is noise (its own)."),
     ] = None,
     literal: Annotated[
-        bool, _option("--literal", help="Flows blame the link with most votes, even if it explains nothing.")
+        bool, option("--literal", help="Flows blame the link with most votes, even if it explains nothing.")
     ] = False,
     healthy: Annotated[
-        str, _option("--healthy", metavar="HOW", help="Flows without loss: by path, by ecmp, or none (path).")
+        str, option("--healthy", metavar="HOW", help="Flows without loss: by path, by ecmp, or none (path).")
     ] = "path",
     p_bad: Annotated[
-        str | None, _option("--p-bad", metavar="RATE", help="mle: drop rate over a bad link (fitted to each).")
+        str | None, option("--p-bad", metavar="RATE", help="mle: drop rate over a bad link (fitted to each).")
     ] = None,
     p_good: Annotated[
-        str | None, _option("--p-good", metavar="RATE", help="mle: drop rate over good paths (fitted).")
+        str | None, option("--p-good", metavar="RATE", help="mle: drop rate over good paths (fitted).")
     ] = None,
     prior: Annotated[
-        float | None, _option("--prior", metavar="LOG", help="mle: logarithm of the odds that a link is bad (fitted).")
+        float | None, option("--prior", metavar="LOG", help="mle: logarithm of the odds that a link is bad (fitted).")
     ] = None,
     ratio: Annotated[
-        float, _option("--ratio", metavar="N", min=1, help="mle, fitted: bad is N times worse than good (2).")
+        float, option("--ratio", metavar="N", min=1, help="mle, fitted: bad is N times worse than good (2).")
     ] = 2.0,
     time_limit: Annotated[
-        str, _option("--time-limit", metavar="TIME", help="milp: how long the solver may take (60s).")
+        str, option("--time-limit", metavar="TIME", help="milp: how long the solver may take (60s).")
     ] = "60s",
-    flows: Annotated[bool, _option("--flows", help="Print flows with loss and whom each has to blame.")] = False,
-    score: Annotated[bool, _option("--score", help="Print how right it is, from the truth in the records.")] = False,
+    flows: Annotated[bool, option("--flows", help="Print flows with loss and whom each has to blame.")] = False,
+    score: Annotated[bool, option("--score", help="Print how right it is, from the truth in the records.")] = False,
     top: Annotated[
-        int, _option("--top", metavar="N", min=0, help="N links an epoch, and all that are blamed (10).")
+        int, option("--top", metavar="N", min=0, help="N links an epoch, and all that are blamed (10).")
     ] = 10,
     at: cli.At = None,
     partial: cli.Partial = False,

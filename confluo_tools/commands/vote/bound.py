@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,18 +29,14 @@ Row = tuple[str, str, int, float, str, bool | None]
 MOST_STEPS = 200_000_000  # ToRs times directed links between switches that are gone through, without a Clos
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 def _number(*names: str, help: str) -> Any:
-    return _option(*names, metavar="N", min=1, help=help)
+    return option(*names, metavar="N", min=1, help=help)
 
 
 @app.command()
 def bound(
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="The network: YAML, or a list of its links.")
+        str | None, option("--topology", metavar="FILE", help="The network: YAML, or a list of its links.")
     ] = None,
     pods: Annotated[int, _number("--pods", help="Without --topology: pods (2).")] = 2,
     tors: Annotated[int, _number("--tors", help="ToRs of a pod (20).")] = 20,
@@ -49,13 +44,13 @@ def bound(
     t2s: Annotated[int, _number("--t2s", help="T2 switches (10).")] = 10,
     hosts: Annotated[int, _number("--hosts", help="Hosts of a ToR (40).")] = 40,
     t_max: Annotated[
-        str, _option("--t-max", metavar="N", help="ICMP messages a second that a switch may send (100).")
+        str, option("--t-max", metavar="N", help="ICMP messages a second that a switch may send (100).")
     ] = "100",
-    failures: Annotated[str, _option("--failures", metavar="LIST", help="Numbers of bad links (1,5).")] = "1,5",
-    bad: Annotated[str, _option("--bad", metavar="RATE", help="Bad links drop at least this (0.05%).")] = "0.05%",
-    good: Annotated[str, _option("--good", metavar="RATE", help="Good links drop at most this (1e-8).")] = "1e-8",
+    failures: Annotated[str, option("--failures", metavar="LIST", help="Numbers of bad links (1,5).")] = "1,5",
+    bad: Annotated[str, option("--bad", metavar="RATE", help="Bad links drop at least this (0.05%).")] = "0.05%",
+    good: Annotated[str, option("--good", metavar="RATE", help="Good links drop at most this (1e-8).")] = "1e-8",
     packets: Annotated[
-        str, _option("--packets", metavar="A..B", help="Packets of a connection (10..90).")
+        str, option("--packets", metavar="A..B", help="Packets of a connection (10..90).")
     ] = "10..90",
     connections: Annotated[int, _number("--connections", help="Of a host in an epoch (60).")] = 60,
     fields: cli.Fields = None,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from confluo_tools import cli, config
 from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,12 +32,8 @@ MOST_EPOCHS = 1 << 20
 TRAFFIC = {"uniform": (0.0, 0.0), "skewed": (0.25, 0.8), "hot": (0.0, 0.5)}  # share of ToRs (0: one), of flows
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
 def _number(*names: str, help: str, least: int = 1, metavar: str = "N") -> Any:
-    return _option(*names, metavar=metavar, min=least, help=help)
+    return option(*names, metavar=metavar, min=least, help=help)
 
 
 @app.command()
@@ -49,55 +44,55 @@ def simulate(
     t2s: Annotated[int, _number("--t2s", help="T2 switches (10).")] = 10,
     hosts: Annotated[int, _number("--hosts", help="Hosts of a ToR (40).")] = 40,
     topology: Annotated[
-        str | None, _option("--topology", metavar="FILE", help="The network instead: YAML with 'clos:', or all links.")
+        str | None, option("--topology", metavar="FILE", help="The network instead: YAML with 'clos:', or all links.")
     ] = None,
     write_topology: Annotated[
-        str | None, _option("--write-topology", metavar="FILE", help="Write the network as YAML for --topology.")
+        str | None, option("--write-topology", metavar="FILE", help="Write the network as YAML for --topology.")
     ] = None,
     failures: Annotated[
         int | None, _number("--failures", least=0, help="Links that fail (1, or 0 with --fail or --devices).")
     ] = None,
     where: Annotated[
-        str, _option("--where", metavar="KINDS", help="Of which kinds: fabric, all, or tor-t1,t1-t2,... (fabric).")
+        str, option("--where", metavar="KINDS", help="Of which kinds: fabric, all, or tor-t1,t1-t2,... (fabric).")
     ] = "fabric",
     devices: Annotated[int, _number("--devices", least=0, help="Switches that fail as a whole (0).")] = 0,
     fail: Annotated[
         list[str] | None,
-        _option("--fail", metavar="A:B[=RATE]", help="This link fails, or the switch A:A (repeatable)."),
+        option("--fail", metavar="A:B[=RATE]", help="This link fails, or the switch A:A (repeatable)."),
     ] = None,
     rate: Annotated[
         list[str] | None,
-        _option("--rate", metavar="A..B", help="Drop rate of failures (0.01%..1%); given again: of the second, ..."),
+        option("--rate", metavar="A..B", help="Drop rate of failures (0.01%..1%); given again: of the second, ..."),
     ] = None,
-    noise: Annotated[str, _option("--noise", metavar="RATE", help="Good links drop at most this (1e-6).")] = "1e-6",
+    noise: Annotated[str, option("--noise", metavar="RATE", help="Good links drop at most this (1e-6).")] = "1e-6",
     connections: Annotated[
-        str, _option("--connections", metavar="N", help="Flows of a host in an epoch: N or A..B (60).")
+        str, option("--connections", metavar="N", help="Flows of a host in an epoch: N or A..B (60).")
     ] = "60",
     packets: Annotated[
-        str, _option("--packets", metavar="N", help="Packets of a flow: N or A..B (1..100).")
+        str, option("--packets", metavar="N", help="Packets of a flow: N or A..B (1..100).")
     ] = "1..100",
     sizes: Annotated[
-        str, _option("--sizes", metavar="HOW", help="uniform, or pareto: most flows small, few large (uniform).")
+        str, option("--sizes", metavar="HOW", help="uniform, or pareto: most flows small, few large (uniform).")
     ] = "uniform",
     traffic: Annotated[
-        str, _option("--traffic", metavar="HOW", help="uniform, skewed (80% to 25% of the ToRs) or hot (50% to one).")
+        str, option("--traffic", metavar="HOW", help="uniform, skewed (80% to 25% of the ToRs) or hot (50% to one).")
     ] = "uniform",
     hot_tors: Annotated[int | None, _number("--hot-tors", help="ToRs that draw more than their share.")] = None,
     skew: Annotated[
-        str | None, _option("--skew", metavar="SHARE", help="Of the flows that goes to the hot ToRs: 80%, 0.5.")
+        str | None, option("--skew", metavar="SHARE", help="Of the flows that goes to the hot ToRs: 80%, 0.5.")
     ] = None,
     epochs: Annotated[int, _number("--epochs", help="How many (1).")] = 1,
-    epoch: Annotated[str, _option("--epoch", metavar="TIME", help="Length of one (30s).")] = "30s",
-    start: Annotated[str, _option("--start", metavar="TIME", help="When the first begins.")] = "2026-01-01T00:00:00Z",
+    epoch: Annotated[str, option("--epoch", metavar="TIME", help="Length of one (30s).")] = "30s",
+    start: Annotated[str, option("--start", metavar="TIME", help="When the first begins.")] = "2026-01-01T00:00:00Z",
     healthy: Annotated[
-        str, _option("--healthy", metavar="HOW", help="Flows without loss: none, bare or path (none).")
+        str, option("--healthy", metavar="HOW", help="Flows without loss: none, bare or path (none).")
     ] = "none",
     cap: Annotated[int, _number("--cap", least=0, help="Trace so many flows of a host in an epoch; 0: all (0).")] = 0,
     silence: Annotated[
-        str, _option("--silence", metavar="SHARE", help="Of the switches of a path that do not answer (0).")
+        str, option("--silence", metavar="SHARE", help="Of the switches of a path that do not answer (0).")
     ] = "0",
     quirks: Annotated[
-        str, _option("--quirks", metavar="LIST", help="As the authors' program: last-hop, two-draws, culprit, all.")
+        str, option("--quirks", metavar="LIST", help="As the authors' program: last-hop, two-draws, culprit, all.")
     ] = "",
     seed: Annotated[int, _number("--seed", least=0, help="Same seed, same records on every machine (1).")] = 1,
     fields: cli.Fields = None,
