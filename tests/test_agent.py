@@ -317,7 +317,7 @@ def test_as_nobody_it_does_all_the_same() -> None:
     (["--controller", "x", "--send", "1m"], "--send: a folder takes no records"),
     (["--controller", "x", "--keep", "1h"], "--keep is for a MultiLog"),
     (["--controller", "x", "--memory", "1M"], "--memory: '1M' is too little"),
-    (["--controller", "x", "--cpu", "200%"], "--cpu: '200%' is no share of a core"),
+    (["--controller", "x", "--cpu", "200%"], "--cpu: '200%' is not a share of a core"),
     (["--controller", "x", "--place", "rack1"], "--place: 'rack1' is no place"),
     (["--controller", "x", "--bind", "eth0"], "--bind: 'eth0' is not an address"),
     (["--controller", "x", "--listen", "127.0.0.1:0/64"], "--listen: '64' is no class of service"),

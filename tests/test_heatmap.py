@@ -383,7 +383,7 @@ def test_limits_and_shades() -> None:
     (["--window", "0s"], "--window"),
     (["--window", "x"], "x"),
     (["--green", "6ms", "--red", "5ms"], "green"),
-    (["--metric", "drop", "--red", "200%"], "--red: '200%' is no drop rate"),
+    (["--metric", "drop", "--red", "200%"], "--red: '200%' is not a drop rate"),
     (["--palette", "neon"], "--palette"),
     (["--dc", "nowhere"], "--dc: no probes within 'nowhere'"),
     (["--when", "2025-01-01"], "no probes then"),

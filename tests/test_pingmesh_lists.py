@@ -232,7 +232,7 @@ def test_killed_at_any_time_what_is_there_is_whole(tmp_path: Path) -> None:
     (["--probe", "tcp", "--probe", "tcp"], "--probe: the same probe twice"),
     (["--probe", "echo,payload=9", "--probe", "echo,payload=99"], "--probe: the same probe twice"),
     (["--max-peers", "3"], "would have 8 peers, more than 3; raise --max-peers"),
-    (["--token", "xyz"], "--token: 'xyz' is no number below 2^64"),
+    (["--token", "xyz"], "--token: 'xyz' is no token"),
     (["--sign", "/nonexistent"], "/nonexistent: No such file"),
     (["--sign", str(EXAMPLE)], "is no private key of Ed25519"),
     (["-o", "parquet"], "-o: no format 'parquet' for lists; there are yaml, arrow"),

@@ -148,7 +148,7 @@ def test_statuses() -> None:
     (["127.0.0.1", "--source", "here"], "'here' is not an address"),
     (["127.0.0.1", "-4", "-6"], "exclude each other"),
     (["127.0.0.1", "--append"], "--append is for a MultiLog"),
-    (["127.0.0.1", "--token", "xyz"], "--token: is no token"),
+    (["127.0.0.1", "--token", "xyz"], "--token: 'xyz' is no token"),
 ])  # fmt: skip
 def test_bad_usage_is_one_line(words: list[str], says: str) -> None:
     done = run(*words, "-c", 1)

@@ -79,8 +79,8 @@ def test_no_places(listen: list[str], qos: list[str]) -> None:
 @pytest.mark.parametrize(("words", "complaint"), [
     (["--listen", "host.example"], "host.example: is not an address; write numbers, not names"),
     (["--listen", "192.0.2.1"], "192.0.2.1:8765: this host has no such address"),
-    (["--token", "xyz"], "--token: is no token; up to 16 hexadecimal digits, not all 0"),
-    (["--token", "0"], "--token: is no token"),
+    (["--token", "xyz"], "--token: 'xyz' is no token; up to 16 hexadecimal digits, not all 0"),
+    (["--token", "0"], "--token: '0' is no token"),
     ([*HERE, *["--token", "1"] * 9], "token: up to eight tokens"),
     (["--idle", "soon"], "--idle: "),
     (["--idle", "1ms"], "--idle: '1ms' is not possible; 10ms is the least"),

@@ -410,7 +410,7 @@ def test_handshakes_that_are_repeated_or_come_to_nothing(net: tuple[Space, Space
 
 
 @pytest.mark.parametrize(("words", "complaint"), [
-    (["--follow", "--cpu", "0"], b"--cpu: '0' is no share of a core; write 3%"),
+    (["--follow", "--cpu", "0"], b"--cpu: '0' is not a share of a core; write 3%"),
     (["--follow", "--trace", "maybe"], b"--trace: 'maybe' is not possible; write auto, always, never"),
     (["--follow", "--interval", "soon"], b"--interval"),
     (["--follow", "--interval", "1ns"], b"--interval: 10ms is the least"),

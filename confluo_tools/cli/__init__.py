@@ -69,7 +69,7 @@ from confluo_tools.cli.state import (
     tell,
     warn,
 )
-from confluo_tools.cli.values import of_option
+from confluo_tools.cli.values import core_share, fraction, of_option, token, traffic_class
 
 __all__ = [
     "NOTHING",
@@ -118,7 +118,9 @@ __all__ = [
     "colour",
     "command_app",
     "command_line",
+    "core_share",
     "describe",
+    "fraction",
     "here",
     "humane",
     "is_log_output",
@@ -142,6 +144,8 @@ __all__ = [
     "signals",
     "state",
     "tell",
+    "token",
+    "traffic_class",
     "usage",
     "version",
     "warn",

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from confluo_tools import units
 from confluo_tools.errors import UsageError
 
 T = TypeVar("T")
+
+CLASSES = {"be": 0, "le": 1, "va": 44, "ef": 46, **{f"cs{n}": 8 * n for n in range(8)},
+           **{f"af{x}{y}": 8 * x + 2 * y for x in range(1, 5) for y in range(1, 4)}}  # fmt: skip
 
 
 def of_option(option: str, parse: Callable[[str], T], text: str) -> T:
@@ -17,3 +21,41 @@ def of_option(option: str, parse: Callable[[str], T], text: str) -> T:
     except UsageError as e:
         e.where = option
         raise
+
+
+def fraction(
+    option: str, text: str, what: str = "a share", least: float = 0.0, most: float = 1.0, *, inside: bool = False,
+    hint: str = "write e.g. 0.05%, 1e-6, 0.5",
+) -> float:  # fmt: skip
+    """``0.5``, ``1e-6`` or ``0.05%``, from ``least`` to ``most``, which it may not be if ``inside``.
+
+    Raises UsageError: '...' is not ``what``.
+    """
+    value = units.try_number(text.removesuffix("%"))
+    if value is not None:
+        value = value / 100 if text.endswith("%") else float(value)
+        if least < value < most or (not inside and least <= value <= most):
+            return value
+    raise UsageError(f"'{text[:60]}' is not {what}", where=option, hint=hint)
+
+
+def core_share(option: str, text: str) -> float:
+    """How much of one core a program may take: ``3%``, ``0.03``."""
+    return fraction(option, text, "a share of a core", 0.001, hint="write 3%, from 0.1% to 100%")
+
+
+def traffic_class(option: str, text: str) -> int:
+    """A class of service: a number of six bits, or its name (RFC 2474, 2597, 3246): ``cs1``, ``af11``, ``ef``."""
+    word = text.lower()
+    dscp = CLASSES.get(word, int(word) if word.isascii() and word.isdigit() and len(word) < 3 else 64)
+    if dscp > 63:
+        raise UsageError(f"'{text[:60]}' is no class of service", where=option, hint="write e.g. cs1, ef, 0 to 63")
+    return dscp
+
+
+def token(option: str, text: str) -> int:
+    """What datagrams of probes carry: up to 16 hexadecimal digits, not all 0 (0 would be: nothing)."""
+    plain = text.lower().removeprefix("0x")
+    if not plain or len(plain) > 16 or set(plain) - set("0123456789abcdef") or not int(plain, 16):
+        raise UsageError(f"'{text[:60]}' is no token", where=option, hint="up to 16 hexadecimal digits, not all 0")
+    return int(plain, 16)

@@ -130,7 +130,7 @@ def retx(
     owner = account(user) if user is not None else None
     watch = open_watch(
         follow=follow, all=all, trace=one_of("--trace", trace, ("auto", "always", "never")), netns=netns,
-        flows=flows or FLOWS, cpu=CPU if cpu is None else share_of("--cpu", cpu),
+        flows=flows or FLOWS, cpu=CPU if cpu is None else cli.core_share("--cpu", cpu),
         interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=cli.tell,
     )  # fmt: skip
 
@@ -257,17 +257,6 @@ def seconds_of(option: str, text: str | None) -> float | None:
     if seconds < 0.01:
         raise UsageError("10ms is the least", where=option)
     return seconds
-
-
-def share_of(option: str, text: str) -> float:
-    """A share of a core: 3% or 0.03."""
-    try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        share = -1.0
-    if not 0.001 <= share <= 1:
-        raise UsageError(f"'{text}' is no share of a core", where=option, hint="write 3%, from 0.1% to 100%")
-    return share
 
 
 def main(argv: Sequence[str] | None = None) -> int:

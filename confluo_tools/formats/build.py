@@ -62,19 +62,26 @@ def blocks_of_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Iterato
         yield block_of_rows(schema, rows[start : start + ROWS])
 
 
-def address_columns(side: str, address: str) -> dict[str, Any]:
-    """The physical columns of ``src_ip`` or ``dst_ip``, and the version, of an address as text; none of ''."""
+def packed_address(text: str) -> tuple[int, bytes]:
+    """An address's number and no bytes (IPv4), or its fold and the 16 of it (IPv6).  Raises OSError for anything else.
+    """
     import socket
 
     from confluo_tools.schema import fold6
 
+    if ":" in text:
+        packed = socket.inet_pton(socket.AF_INET6, text)
+        return fold6(packed), packed
+    return int.from_bytes(socket.inet_pton(socket.AF_INET, text), "big"), b""
+
+
+def address_columns(side: str, address: str) -> dict[str, Any]:
+    """The physical columns of ``src_ip`` or ``dst_ip``, and the version, of an address as text; none of ''."""
     plain = address.partition("%")[0]
-    if ":" in plain:
-        packed = socket.inet_pton(socket.AF_INET6, plain)
-        return {"ip_version": 6, f"{side}_ip": fold6(packed), f"{side}_ip6": packed}
-    if plain:
-        return {"ip_version": 4, f"{side}_ip": int.from_bytes(socket.inet_pton(socket.AF_INET, plain), "big")}
-    return {}
+    if not plain:
+        return {}
+    number, packed = packed_address(plain)
+    return {"ip_version": 6 if packed else 4, f"{side}_ip": number} | ({f"{side}_ip6": packed} if packed else {})
 
 
 def _cut(value: Any, size: int) -> bytes:

@@ -17,7 +17,8 @@ from confluo_tools.algo.fleet import PLACE_BYTES, WORD, Server
 from confluo_tools.algo.pinglists import KINDS, LEVELS, Part, Peer, Pinglist, Plan, peer_hash, version_from
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta as meta
-from confluo_tools.schema import fold6, load
+from confluo_tools.formats.build import block_of, packed_address
+from confluo_tools.schema import load
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -133,8 +134,8 @@ class Lists:
         names = schema.layout.names
         mine = {name: i for i, name in enumerate(_shape().layout.names)}
         sizes = [c.size * c.count for c in schema.columns]
-        four, six = _address(server.address)
-        once = {"src": _text(server.name, 32), "src_ip": four.to_bytes(4, "little"), "src_ip6": six,
+        four, six = packed_address(server.address)
+        once = {"src": _text(server.name, 32), "src_ip": four.to_bytes(4, "little"), "src_ip6": six or bytes(16),
                 "src_pod": _text(server.pod, 16), "src_podset": _text(server.podset, 16),
                 "src_dc": _text(server.dc, 16), "list": version.to_bytes(8, "little")}  # fmt: skip
         buffers: list[Any] = []
@@ -170,12 +171,10 @@ def _shape() -> Schema:
 
 def columns_of(peers: Sequence[Peer]) -> list[bytes]:
     """The physical columns of a list's rows."""
-    from confluo_tools.formats.build import block_of
-
-    addresses = [_address(p.address) for p in peers]
+    addresses = [packed_address(p.address) for p in peers]
     values: dict[str, Sequence[Any]] = {
-        "dst": [p.name for p in peers], "ip_version": [6 if any(six) else 4 for _, six in addresses],
-        "dst_ip": [four for four, _ in addresses], "dst_ip6": [six for _, six in addresses],
+        "dst": [p.name for p in peers], "ip_version": [6 if six else 4 for _, six in addresses],
+        "dst_ip": [four for four, _ in addresses], "dst_ip6": [six or bytes(16) for _, six in addresses],
         "dst_port": [p.port for p in peers], "kind": [KINDS.index(p.kind) + 1 for p in peers],
         "level": [LEVELS.index(p.level) + 1 for p in peers], "interval": [p.interval for p in peers],
         "timeout": [p.timeout for p in peers], "payload": [p.payload for p in peers],
@@ -324,14 +323,6 @@ def yaml_line(p: Peer) -> str:
     words += [f"interval: {units.format_duration(p.interval)}", f"timeout: {units.format_duration(p.timeout)}"]
     words += [f"{key}: {value}" for key in ("payload", "dscp", "pod", "podset", "dc") if (value := getattr(p, key))]
     return f"- {{{', '.join(words)}}}"
-
-
-def _address(text: str) -> tuple[int, bytes]:
-    four = units.try_ip4(text)
-    if four is not None:
-        return four, bytes(16)
-    six = units.try_ip6(text) or bytes(16)
-    return fold6(six), six
 
 
 def _text(word: str, size: int) -> bytes:

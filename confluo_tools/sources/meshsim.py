@@ -15,11 +15,11 @@ from functools import cached_property
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from confluo_tools import units
 from confluo_tools.algo.pinglists import Plan, Rules
 from confluo_tools.core.closim import Random
 from confluo_tools.core.meshsim import Meshsim
 from confluo_tools.errors import UsageError
+from confluo_tools.formats.build import packed_address
 
 if TYPE_CHECKING:
     from confluo_tools.algo.fleet import Fleet
@@ -137,7 +137,7 @@ class Simulation:
                 [(podset[at], dc[fleet.dc_of[at]]) for at in (fleet.podset_of[p] for p in self._pods)],
                 (len(podset), len(dc)),
                 (_bytes(self._pods), _bytes(self._podsets), _bytes(self._dcs)),
-                [(pod[x.pod], *_address(x.address), x.port, x.name.encode()) for x in fleet.servers],
+                [(pod[x.pod], *packed_address(x.address), x.port, x.name.encode()) for x in fleet.servers],
                 s.leaves, s.spines, s.seed,
             )  # fmt: skip
             self.core.set_tables([latencies(t) for t in (_POD, _DC, _DC, _HOST, _FACTOR, _BUSY)])
@@ -382,15 +382,3 @@ def latencies(knots: dict[int, int]) -> list[int]:
 
 def _bytes(names: Sequence[str]) -> list[bytes]:
     return [name.encode() for name in names]
-
-
-def _address(text: str) -> tuple[int, bytes]:
-    from confluo_tools.schema import fold6
-
-    four = units.try_ip4(text)
-    if four is not None:
-        return four, b""
-    six = units.try_ip6(text)
-    if six is None:
-        raise ValueError(f"'{text[:60]}' is no address")
-    return fold6(six), six

@@ -158,7 +158,7 @@ def agent(
         name_of(name), at, prefixes(allow), every=seconds("--every", every, 300.0, 1.0),
         deadline=seconds("--deadline", deadline, 10.0, 0.1), source=tuple(a.packed for a in sources),
         web_source=str(sources[0]) if sources else "", lab=lab, memory=size("--memory", memory, 64 << 20),
-        cpu=share(cpu, 0.1), place=place_of(place),
+        cpu=0.1 if cpu is None else cli.core_share("--cpu", cpu), place=place_of(place),
     )  # fmt: skip
     out: LogOutput | None = None
     if to_log:
@@ -355,11 +355,10 @@ def listens(words: list[str] | None) -> list[Listen]:
     found = []
     for word in words:
         place, slash, dscp = word.partition("/")
-        if slash and not (dscp.isascii() and dscp.isdigit() and len(dscp) < 3 and int(dscp) < 64):
-            raise UsageError(f"'{dscp[:20]}' is no class of service", where="--listen", hint="0 to 63")
+        mark = cli.traffic_class("--listen", dscp) if slash else 0
         host, port = endpoint.parse(place, "--listen", PORT)
         hosts = ("0.0.0.0", "::") if host == "::" and not place.startswith("[") else (host,)
-        found += [Listen(h, port, int(dscp or 0)) for h in hosts]
+        found += [Listen(h, port, mark) for h in hosts]
     return found
 
 
@@ -398,18 +397,6 @@ def size(option: str, text: str | None, default: int) -> int:
     found = cli.of_option(option, units.size, text)
     if found < 16 << 20:
         raise UsageError(f"'{text}' is too little", where=option, hint="16MiB is the least")
-    return found
-
-
-def share(text: str | None, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        found = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        found = -1.0
-    if not 0.001 <= found <= 1:
-        raise UsageError(f"'{text[:20]}' is no share of a core", where="--cpu", hint="write 3%, from 0.1% to 100%")
     return found
 
 

@@ -121,8 +121,8 @@ def blackholes(
     if append and not to_log:
         raise UsageError("--append is for a MultiLog", hint="write one with -w LOG")
     work = Work(
-        schema, threshold=share("--threshold", threshold), group=group, least=_least(least), tries=tries,
-        literal=literal, budget=budget, pairs=pairs, top=top, length=length, pieces=pieces,
+        schema, threshold=cli.fraction("--threshold", threshold, least=1e-9), group=group, least=_least(least),
+        tries=tries, literal=literal, budget=budget, pairs=pairs, top=top, length=length, pieces=pieces,
     )  # fmt: skip
     names = cli.choose_fields(fields, schema)
     begin = units.time(since, local=local) if since is not None else None
@@ -320,16 +320,6 @@ def tuple_of(src: str, dst: str) -> dict[str, Any]:
     from confluo_tools.formats.build import address_columns
 
     return {"ip_version": 4} | address_columns("src", src) | address_columns("dst", dst)
-
-
-def share(option: str, text: str) -> float:
-    """``0.5`` or ``50%``."""
-    from confluo_tools import units
-
-    value = units.try_number(text.removesuffix("%"))
-    if value is None or not 0 < (found := float(value) / (100 if text.endswith("%") else 1)) <= 1:
-        raise UsageError(f"'{text[:60]}' is not a share", where=option, hint="write e.g. 50% or 1e-3")
-    return found
 
 
 def time_of(option: str, text: str) -> int:

@@ -85,7 +85,7 @@ def drops(
     The probes of these pairs that lost a packet are printed with their five-tuples, for confluo-trace.
     """
     from confluo_tools import units
-    from confluo_tools.commands.pingmesh.blackholes import called, share
+    from confluo_tools.commands.pingmesh.blackholes import called
     from confluo_tools.schema import builtin
     from confluo_tools.store.pairs import drops_by_windows
 
@@ -98,7 +98,8 @@ def drops(
     if cli.no_input(inputs or []):
         return cli.usage(app)
     length = time_of("--window", window) if window is not None else 0
-    work = Work(schema, length, share("--above", above), ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent)
+    worst = cli.fraction("--above", above, least=1e-9)
+    work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent)
     names = cli.choose_fields(fields, schema)
     begin = units.time(since, local=local) if since is not None else None
     end = units.until(until, local=local) if until is not None else None

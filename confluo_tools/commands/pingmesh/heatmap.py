@@ -209,15 +209,9 @@ def _limits(metric: str, green: str | None, red: str | None) -> Limits:
 
     defaults = Limits()
 
-    def chance(text: str, where: str) -> float:
-        value = units.try_number(text.removesuffix("%"))
-        if value is None or not 0 < (share := value / 100 if text.endswith("%") else float(value)) < 1:
-            raise UsageError(f"'{text[:60]}' is no drop rate", where=where, hint="write e.g. 0.1%, 1e-3")
-        return share
-
     if metric == "drop":
-        low = chance(green, "--green") if green else defaults.drop_green
-        high = chance(red, "--red") if red else max(defaults.drop_red, low)
+        low = cli.fraction("--green", green, "a drop rate", inside=True) if green else defaults.drop_green
+        high = cli.fraction("--red", red, "a drop rate", inside=True) if red else max(defaults.drop_red, low)
         limits = Limits(drop_green=low if green or low < high else high / 2, drop_red=high)
         ends: tuple[float, float] = (limits.drop_green, limits.drop_red)
     else:

@@ -258,13 +258,10 @@ def token_of(text: str | None, before: dict[str, Any]) -> int:
         from secrets import randbits
 
         return randbits(64) or 1
-    word = text if text is not None else before.get("token", "0")
-    try:
-        if isinstance(word, str) and 0 <= (value := int(word, 16)) < 1 << 64:
-            return value
-    except ValueError:
-        pass
-    raise UsageError(f"'{str(word)[:60]}' is no number below 2^64", where="--token", hint="write 16 hexadecimal digits")
+    if text is not None:
+        return cli.token("--token", text)
+    word = before.get("token", "0")
+    return 0 if not isinstance(word, str) or word.strip("0") == "" else cli.token("token of the plan before", word)
 
 
 def named(fleet: Fleet, name: str) -> Any:

@@ -108,9 +108,11 @@ def probe(
     if token is None and any(w.kind == "udp" for w in wanted):
         cli.tell("udp without --token: responders do not answer that")
     plan = Plan(
-        wanted=wanted, times=count or 0, lab=lab, payload=size_of("--payload", payload), dscp=class_of(dscp),
+        wanted=wanted, times=count or 0, lab=lab, payload=size_of("--payload", payload),
+        dscp=cli.traffic_class("--dscp", dscp or "0"),
         interval=span("--interval", interval), timeout=span("--timeout", timeout) or 0, source=source or "",
-        token=token_of(token), family=4 if four else 6 if six else 0, counters=counters, verify=not insecure,
+        token=0 if token is None else cli.token("--token", token), family=4 if four else 6 if six else 0,
+        counters=counters, verify=not insecure,
         seconds=(span("--duration", duration) or 0) / 1e9,
     )  # fmt: skip
     out: LogOutput | cli.RecordOutput | None = None
@@ -208,24 +210,6 @@ def size_of(option: str, text: str | None) -> int | None:
     from confluo_tools.units import size
 
     return cli.of_option(option, size, text)
-
-
-def class_of(text: str | None) -> int:
-    from confluo_tools.commands.pingmesh.respond import CLASSES
-
-    word = (text or "0").lower()
-    dscp = CLASSES.get(word, int(word) if word.isascii() and word.isdigit() and len(word) < 3 else 64)
-    if dscp > 63:
-        raise UsageError(f"'{word[:60]}' is no class of service", where="--dscp", hint="write e.g. cs1, ef, 0 to 63")
-    return dscp
-
-
-def token_of(text: str | None) -> int:
-    if text is None:
-        return 0
-    from confluo_tools.commands.pingmesh.respond import number
-
-    return number(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

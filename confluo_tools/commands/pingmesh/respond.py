@@ -37,8 +37,6 @@ confluo-pingmesh respond -w host.ml --keep 7d
 """
 )
 
-CLASSES = {"be": 0, "le": 1, "ef": 46, **{f"cs{n}": 8 * n for n in range(8)},
-           **{f"af{n}{m}": 8 * n + 2 * m for n in range(1, 5) for m in range(1, 4)}}  # fmt: skip
 EVERY = "10s"
 
 
@@ -107,7 +105,7 @@ def respond(
     seconds = span("--duration", duration) if duration is not None else None
     between = span("--every", every or EVERY)
     responder = Responder(
-        places(listen or [], qos or []), tokens=[number(text) for text in token or []], udp=bool(token),
+        places(listen or [], qos or []), tokens=[cli.token("--token", text) for text in token or []], udp=bool(token),
         backlog=BACKLOG if backlog is None else backlog, capacity=connections or CAPACITY,
         idle=span("--idle", idle), rate=rate or 0,
     )  # fmt: skip
@@ -225,9 +223,9 @@ def places(listen: Sequence[str], qos: Sequence[str]) -> list[Listen]:
     for address in list(dict.fromkeys(place.address for place in found)):
         for text in qos:
             number_, colon, word = text.partition(":")
-            dscp = CLASSES.get(word.lower(), int(word) if word.isascii() and word.isdigit() and len(word) < 3 else 64)
-            if not colon or dscp > 63:
+            if not colon:
                 raise UsageError(f"'{text[:60]}' is no port and class", where="--qos", hint="write e.g. 8766:cs1")
+            dscp = cli.traffic_class("--qos", word)
             found.append(Listen(address, port_of("--qos", number_), dscp))
     return found
 
@@ -236,14 +234,6 @@ def port_of(option: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 1 << 16):
         raise UsageError(f"'{text[:60]}' is not a port", where=option, hint="0 to 65535; 0: one that is free")
     return int(text)
-
-
-def number(text: str) -> int:
-    """A token: up to 16 hexadecimal digits."""
-    plain = text.lower().removeprefix("0x")
-    if not plain or len(plain) > 16 or set(plain) - set("0123456789abcdef") or not int(plain, 16):
-        raise UsageError("is no token", where="--token", hint="up to 16 hexadecimal digits, not all 0")
-    return int(plain, 16)
 
 
 def span(option: str, text: str) -> float:

@@ -144,12 +144,7 @@ def limits_of(rules: Sequence[tuple[str, Rule]]) -> list[int]:
 
 def rate(text: str, where: str) -> float:
     """``0.001``, ``1e-3`` or ``0.1%``, above 0 and below 1."""
-    from confluo_tools import units
-
-    value = units.try_number(text.removesuffix("%"))
-    if value is None or not 0 < (value := value / 100 if text.endswith("%") else float(value)) < 1:
-        raise UsageError(f"'{text[:60]}' is not a rate", where=where, hint="write e.g. 1e-3 or 0.1%")
-    return value
+    return cli.fraction(where, text, "a rate", inside=True)
 
 
 def _time(text: str, where: str) -> float:

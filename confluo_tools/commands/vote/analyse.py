@@ -153,7 +153,7 @@ def vote(
     settings = models.Settings(
         adjust=_one_of("--adjust", adjust, models.ADJUST)[0],
         running=_one_of("--total", total, ("running", "initial"))[0] == "running",
-        threshold=_share("--threshold", threshold), floor=floor, noise=-1.0 if noise is None else noise,
+        threshold=cli.fraction("--threshold", threshold), floor=floor, noise=-1.0 if noise is None else noise,
         literal=literal, p_bad=_rate("--p-bad", p_bad), p_good=_rate("--p-good", p_good), prior=prior, ratio=ratio,
         seconds=units.duration(time_limit) / SECOND,
     )  # fmt: skip
@@ -200,23 +200,8 @@ def _one_of(option: str, text: str, known: Sequence[str], many: bool = False) ->
     return words
 
 
-def _share(option: str, text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise UsageError(f"'{text}' is not a share", where=option, hint="0.01 or 1%, for example")
-    return value
-
-
 def _rate(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    value = _share(option, text)
-    if not 0 < value < 1:
-        raise UsageError(f"'{text}' is not a drop rate", where=option, hint="more than 0, less than 1")
-    return value
+    return None if text is None else cli.fraction(option, text, "a drop rate", inside=True)
 
 
 class Source:

@@ -99,8 +99,8 @@ def bound(
         if not 1 <= span[0] <= span[1] <= 1e9:
             raise UsageError(f"'{packets}' is no number of packets", where="--packets", hint="write e.g. 10..90")
         rows = [*of_clos(clos, most)]
-        rows += of_ranking(clos, counts(failures, clos), (chance(bad, "--bad"), chance(good, "--good")), span,
-                           connections)  # fmt: skip
+        drops = cli.fraction("--bad", bad, "a chance"), cli.fraction("--good", good, "a chance")
+        rows += of_ranking(clos, counts(failures, clos), drops, span, connections)
     fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
     with cli.output(
         schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema), header=not no_header,
@@ -201,16 +201,6 @@ def number(text: str, where: str) -> float:
     if value is None or not 0 < value < float("inf"):
         raise UsageError(f"'{text[:60]}' is not a number above 0", where=where)
     return float(value)
-
-
-def chance(text: str, where: str) -> float:
-    """``0.0005`` or ``0.05%``."""
-    from confluo_tools import units
-
-    value = units.try_number(text.removesuffix("%"))
-    if value is None or not 0 <= (value := value / 100 if text.endswith("%") else float(value)) <= 1:
-        raise UsageError(f"'{text[:60]}' is not a chance", where=where, hint="write e.g. 0.05%, 1e-8")
-    return value
 
 
 def counts(text: str, clos: Clos) -> list[int]:

@@ -199,13 +199,9 @@ def write_yaml(path: str, clos: Clos, force: bool) -> None:
 
 def chance(text: str, where: str) -> int:
     """``0.5``, ``1e-6`` or ``0.05%`` as the simulator has it."""
-    from confluo_tools import units
     from confluo_tools.sources.simulator import probability
 
-    value = units.try_number(text.removesuffix("%"))
-    if value is None or not 0 <= (value := value / 100 if text.endswith("%") else float(value)) <= 1:
-        raise UsageError(f"'{text[:60]}' is not a chance", where=where, hint="write e.g. 0.05%, 1e-6, 0.5")
-    return probability(value)
+    return probability(cli.fraction(where, text, "a chance"))
 
 
 def rates(text: str) -> tuple[int, int]:
