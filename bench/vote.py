@@ -6,7 +6,7 @@ flows, from 10^4 to 10^7.
 
     bench/vote.py                       # to 10^6 flows: some seconds
     bench/vote.py --flows 1e7           # to 10^7
-    bench/vote.py --trace FILE.xz ...   # traces of Flock, and the whole command's time
+    bench/vote.py --trace FILE.xz ...   # traces of Flock; what it takes to unpack, to read and for the whole command
 
 TSV: flows of the epoch, those with loss, links, ms to count them (ns a record), ms of vote, mle with fitted and with
 given parameters, and cover; of a shared machine the best of three.
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from confluo_tools.algo.topology import Clos  # noqa: E402
 from confluo_tools.cli.records import open_one  # noqa: E402
 from confluo_tools.commands.vote import models  # noqa: E402
 from confluo_tools.core.votes import Tally  # noqa: E402
+from confluo_tools.formats.stream import open_bytes, unzip  # noqa: E402
 from confluo_tools.sources.simulator import Settings, Simulation, probability  # noqa: E402
 
 NET = Clos(5, 10, 5, 10, 15)  # 750 hosts, 2,500 directed links
@@ -81,6 +83,13 @@ def traced(path: str) -> list[Any]:
     return [tally.records, tally.flows, tally.components, 1e3 * took, 1e9 * took / tally.records, *judged(tally)]
 
 
+def unpacked(path: str) -> None:
+    """The bytes of a trace and no more: what reading it cannot be faster than."""
+    with closing(unzip(open_bytes(path))) as stream:
+        while stream.some():
+            pass
+
+
 def line(values: list[Any]) -> None:
     print("\t".join([f"{v:.2f}" if isinstance(v, float) else str(v) for v in values]), flush=True)
 
@@ -90,11 +99,12 @@ def main() -> None:
     parser.add_argument("--flows", type=float, default=1e6, help="the largest epoch")
     parser.add_argument("--trace", nargs="*", default=[], help="traces of Flock instead")
     options = parser.parse_args()
-    print("#fields\t" + "\t".join(COLUMNS) + ("\tcommand_ms" if options.trace else ""))
+    print("#fields\t" + "\t".join(COLUMNS) + ("\tunpack_ms\tread_ms\tcommand_ms" if options.trace else ""))
     for path in options.trace:
         command = [ROOT / "bin" / "confluo-vote", path, "--model", "mle", "-T"]
         whole = best(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=False))  # noqa: B023
-        line([*traced(path), 1e3 * whole])
+        steps = (lambda: unpacked(path), lambda: list(open_one(path)))  # noqa: B023
+        line([*traced(path), *[1e3 * best(step) for step in steps], 1e3 * whole])
     flows = 10_000
     while flows <= options.flows and not options.trace:
         line(simulated(flows))

@@ -1,8 +1,7 @@
-"""What confluo-vote reads of other programs: traces of Flock, packets of tshark; and what a topology says of ECMP."""
+"""What confluo-vote reads of other programs: packets of tshark; and what a topology says of ECMP."""
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import shutil
 import subprocess
@@ -11,94 +10,18 @@ from pathlib import Path
 
 import dpkt
 import pytest
-import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from confluo_tools import store
 from confluo_tools.algo.routes import Routes
-from confluo_tools.algo.topology import ZERO, Clos, Topology, make_clos, make_topology
+from confluo_tools.algo.topology import Clos, Topology, make_clos, make_topology
 from confluo_tools.cli.records import open_one
-from confluo_tools.core.votes import Tally
 from tests.running import run
-
-# ---------------------------------------------------------------- Flock
-
-TRACE = b"""Failing_link 1 0 0.01
-Failing_link 7 7 0.5
-FP 2 1 0
-FP 0 1 2
-FID  10005 10006 2 0 19500 0.0
-FPT 2 1 0
-FPRT 0 1 2
-SS  100.5 13 1 0
-SS  958.25 40 3 1
-FID  10007 10008 2 2 100 5.5
-FPT 2
-SS 6 1 0 0
-FID 10009 10010 7 2 9 1
-FPT 7 2
-SS 8 10 4 0
-FID 10009 10010 7 2 9 1
-FPT 7 2
-SS 8 10 2 2
-"""
 
 
 def rows(path: Path, fields: str) -> list[list[str]]:
     done = run("confluo-convert", path, "-T", "--no-header", "-f", fields)
     assert (done.returncode, done.stderr) == (0, b"")
     return [line.split("\t") for line in done.stdout.decode().splitlines()]
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress, lzma.compress,
-                                  lambda d: lzma.compress(d[:99]) + bytes(8) + lzma.compress(d[99:])])  # fmt: skip
-def test_a_trace_of_flock(tmp_path: Path, pack: object) -> None:
-    path = tmp_path / "trace"
-    path.write_bytes(pack(TRACE))  # type: ignore[operator]
-    zero = str(ZERO)
-    got = rows(path, "kind,notes,ts,sent,lost,hops,path,src_tor,dst_tor,link_a,link_b")
-    assert got[0][:2] + got[0][-2:] == ["failed", "-", "1", zero]
-    assert got[1][-2:] == ["7", "7"]
-    assert got[2][:3] == ["flow", "-", "1970-01-01T00:00:00.958250000Z"]
-    assert got[2][3:] == ["40", "3", "3", f"2,1,{zero}", "2", zero, "1", zero]
-    assert got[3][3:] == ["1", "0", "1", "2", "2", "2", "0", "0"]
-    assert got[4][1:5] + got[4][-2:] == ["-", "1970-01-01T00:00:00.008000000Z", "10", "4", "7", "7"]
-    assert got[5][1] == "noise"
-    assert [r[0] for r in rows(path, "src_ip")[2:]] == ["0.0.39.21", "0.0.39.23", "0.0.39.25", "0.0.39.25"]
-
-
-def test_a_trace_that_is_cut_off_or_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    packed = lzma.compress(TRACE * 300)
-    path.write_bytes(packed[: len(packed) // 2])
-    done = run("confluo-vote", path)
-    assert done.returncode == 2
-    assert b"the xz data are cut off" in done.stderr
-    path.write_bytes(TRACE + b"FPT 1 x\nSS 1 -2 3 0\nFID 1 2\nSS 1 2 3 0\nhello\nFID 1 2 3 4\nFPT 3\nSS 1 -5 0 0\n")
-    done = run("confluo-convert", path, "-T", "--no-header")
-    assert done.returncode == 2
-    assert len(done.stdout.splitlines()) == 6
-    assert b"line 19: 'FPT 1 x' is no record of a trace" in done.stderr
-    assert b"internal error" not in done.stderr
-
-
-@given(st.lists(st.sampled_from([*TRACE.splitlines(), b"", b"FID", b"SS 1", b"FPT", b"FID 1 2 3 99999999999", b"\xff"]),
-                max_size=30))  # fmt: skip
-def test_no_trace_breaks_the_reader(lines: list[bytes]) -> None:
-    import os
-
-    from confluo_tools.formats.flock import FlockReader
-    from confluo_tools.formats.stream import ByteStream
-
-    read, write = os.pipe()
-    os.write(write, b"\n".join(lines))
-    os.close(write)
-    with FlockReader(ByteStream(read, "trace"), warn=lambda _: None) as reader:
-        tally = Tally()
-        for block in reader:
-            tally.add(block, 0, block.rows)
-    assert tally.records <= sum(line.startswith(b"FID") for line in lines)
 
 
 # ---------------------------------------------------------------- tshark
@@ -235,7 +158,7 @@ def test_flows_without_paths_are_judged_by_their_tors(tmp_path: Path) -> None:
 
 
 def test_open_one_knows_a_trace_by_its_first_bytes(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(lzma.compress(b"FP 1 2\n" + TRACE))
+    (tmp_path / "x").write_bytes(lzma.compress(b"FP 1 2\nFID 1 2 3 4\n"))
     with open_one(str(tmp_path / "x")) as reader:
         assert (reader.format, reader.schema.kind) == ("flock", "path")
 
