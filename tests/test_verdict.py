@@ -16,6 +16,7 @@ from running import run
 from confluo_tools.algo import verdict as algo
 from confluo_tools.algo.sla import make_rule
 from confluo_tools.cli import output
+from confluo_tools.sources.meshsim import CERTAIN
 
 MINUTE = 60_000_000_000
 RULES = [make_rule("drop", 1e-3), make_rule("p99", 5e6, limit=0)]
@@ -56,7 +57,10 @@ def topology(tmp_path: Path) -> Path:
     ((fault("host_slow", "p006"),), "web", ("not_network", "")),
     ((fault("server_down", "p005s03"),), "web", ("hosts", "")),
     ((fault("blackhole1", "p006", 0.2),), "db", ("unreachable", "")),
-    ((fault("podset_down", "ps02"),), "db", ("hosts", "")),
+    ((fault("podset_down", "ps02"),), "db", ("unreachable", "its pods")),
+    ((fault("podset_down", "ps02"),), "web", ("unreachable", "its pods")),
+    ((fault("tor_drops", "p006", 1.0),), "db", ("network", "its pods")),
+    ((fault("tor_drops", "p005", 1.0),), "web", ("network", "its pods")),
 ])  # fmt: skip
 def test_faults_are_told_apart(
     tmp_path: Path, topology: Path, faults: Any, service: str, expected: tuple[str, str], seed: int
@@ -64,8 +68,19 @@ def test_faults_are_told_apart(
     path = stream(tmp_path / "p.arrows", *faults, seed=seed, span=20 * MINUTE)
     found = verdict(path, "--service", service, "--topology", topology)
     assert (found["verdict"], found["reach"]) == expected
-    down = {"server_down": "p005s03", "podset_down": ",".join(f"p006s0{i}" for i in range(1, 9))}
-    assert found["servers"] == (down.get(faults[0].kind, "") if faults else "")
+    down = {"web": "p005s03", "db": ",".join(f"p006s0{i}" for i in range(1, 9))}[service]
+    dead = any(f.kind in ("server_down", "podset_down") or f.rate == CERTAIN for f in faults)
+    if not faults or faults[0].kind != "blackhole1":  # which may show at some of them
+        assert found["servers"] == (down if dead else "")
+
+
+def test_what_befalls_all_is_not_one_servers(tmp_path: Path) -> None:
+    """A spine switch that drops: chance made one server of five the worst, and the others not bad enough."""
+    path = stream(tmp_path / "p.arrows", fault("spine_drops", "dc1", 0.01, start=15 * MINUTE), seed=3, span=30 * MINUTE,
+                  grid=(1, 3, 4, 8))  # fmt: skip
+    found = verdict(path, "--servers", "p001s01,p001s02,p002s03,p005s01,p005s02", "--since", "2026-01-01T00:15",
+                    "--until", "2026-01-01T00:29")  # fmt: skip
+    assert (found["verdict"], found["reach"]) == ("network", "others, too")
 
 
 def test_the_time_before(tmp_path: Path, topology: Path) -> None:
@@ -179,6 +194,52 @@ def test_servers_that_answer_nobody() -> None:
     found = weigh({algo.SOURCE: Group(), algo.TARGET: Group(failed=500)}, servers={"b": dead})
     assert (found.verdict, found.servers) == (algo.HOSTS, ("b",))
     assert found.why == "1 of 2 servers answer nobody: b"
+
+
+def test_servers_that_are_cut_off() -> None:
+    """They probe, so that they are alive."""
+    cut, groups = (Group(ok=0, failed=500), Group(ok=0, failed=500)), {algo.SOURCE: Group(), algo.TARGET: Group()}
+    one = weigh(groups, servers={"b": cut})
+    assert (one.verdict, one.servers, one.where) == (algo.SERVER, ("b",), "one server")
+    both = weigh(groups, servers={"a": cut, "b": cut})
+    assert (both.verdict, both.servers) == (algo.NETWORK, ("a", "b"))
+    assert both.why == "2 of 2 servers did probe, but reached nobody and answered nobody: a, b; they are cut off"
+    pod = weigh(groups, servers={"b": cut}, pods={"p": (["b"], Group(ok=0, failed=500))})
+    assert (pod.verdict, pod.where) == (algo.NETWORK, "its pods")
+    assert pod.why.endswith("b; all of p is cut off")
+
+
+def test_pods_that_are_silent() -> None:
+    dead, groups = (None, Group(ok=0, failed=500)), {algo.SOURCE: Group(), algo.TARGET: Group()}
+    pod = weigh(groups, servers={"b": dead}, pods={"p": (["b"], Group(ok=0, failed=500))})
+    assert (pod.verdict, pod.where) == (algo.UNREACHABLE, "its pods")
+    assert pod.why.endswith("b; all of p is silent: no power there, or the ToR switch is down")
+    beside = weigh(groups, servers={"b": dead}, pods={"p": (["b"], Group(failed=50))})
+    assert beside.verdict == algo.HOSTS
+    alone = weigh(groups, servers={"b": dead}, pods={"p": (["b"], None)})  # nobody else is known there
+    assert alone.verdict == algo.HOSTS
+
+
+def test_one_server_among_others_that_are_bad() -> None:
+    """It is one server's only if it has more of it than all others have."""
+    groups = {algo.SOURCE: Group(dropped=500), algo.TARGET: Group(), algo.REST: Group(ok=1_000_000, dropped=5000)}
+    alike = weigh(groups, servers={"b": (Group(dropped=500), Group())}, without=lambda name: [Group()])
+    assert (alike.verdict, alike.where) == (algo.NETWORK, "others, too")
+    worse = weigh(groups, servers={"b": (Group(dropped=5000), Group())}, without=lambda name: [Group()])
+    assert (worse.verdict, worse.servers) == (algo.SERVER, ("b",))
+
+
+def test_failures_of_others_are_told() -> None:
+    found = weigh({algo.SOURCE: Group(failed=20_000), algo.TARGET: Group()})
+    assert found.verdict == algo.NOT_NETWORK
+    assert found.why.endswith("; but 17 % of the probes from its servers failed: others do not answer")
+
+
+def test_who_cannot_be_reached_by_some_is_named() -> None:
+    groups = {algo.SOURCE: Group(), algo.TARGET: Group(failed=5000)}
+    found = weigh(groups, servers={"b": (Group(), Group(failed=5000))})
+    assert (found.verdict, found.servers) == (algo.UNREACHABLE, ("b",))
+    assert found.why.startswith("some cannot reach b, others can")
 
 
 @pytest.mark.parametrize(("words", "what"), [

@@ -6,7 +6,8 @@ What hosts do is looked at apart:
 
 * answers of a host that has no room for connections (overflows) are no drops of the network;
 * programs that wait long while the kernel does not (`seen99`) wait for their own host;
-* servers that answer nobody are down, whatever carries the packets to them.
+* servers that answer nobody are down, if they are silent, too; if they probe, and reach nobody, they are cut off.
+  Where nobody at all of a pod answers, hosts and network look the same.
 
 `weigh` is given counts of groups (`store.mesh.Cell`), in the span and, if there are any, before it.
 """
@@ -79,12 +80,14 @@ def weigh(
     servers: Mapping[str, tuple[Group | None, Group | None]],
     rules: Sequence[Rule],
     without: Callable[[str], Sequence[Group]] = lambda name: (),
+    pods: Mapping[str, tuple[Sequence[str], Group | None]] | None = None,
 ) -> Verdict:
     """What the probes of a service say.
 
     ``groups`` and ``before``: what probes `SOURCE`, `TARGET`, `BESIDE`, `BESIDE_TO` and `REST` met in the span, and
     before it; groups may be missing.  ``servers``: of each server of the service the probes from and to it, or None.
     ``rules``: about drop and quantiles.  ``without``: the first two groups without all pairs of one server.
+    ``pods``, as far as they are known: of each the servers of the service, and the probes to all others in it.
     """
     evidence = tuple(e for what, group in groups.items() for e in _evidence(what, group, before.get(what), rules))
     own = [e for e in evidence if e.what in (SOURCE, TARGET) and e.metric in {r.metric for r in rules}]
@@ -92,14 +95,17 @@ def weigh(
         return Verdict(NO_PROBES, "its servers neither probed nor were probed", "", evidence)
     bad = [e for e in own if e.state == BAD]
     if bad:
-        return _network(bad, evidence, servers, rules, without)
+        return _network(bad, evidence, groups, servers, rules, without, bool(pods))
     down = tuple(sorted(name for name, (_, to) in servers.items() if to is not None and _down(to)))
     if down:
-        why = f"{len(down)} of {len(servers)} servers answer nobody: {_some(down)}"
-        return Verdict(HOSTS, why, "", evidence, down)
+        return _silent(down, evidence, servers, pods or {})
     if any(e.what == TARGET and e.metric == "failed" and e.state == BAD for e in evidence):
-        why = "some cannot reach its servers, others can: a black hole, or servers that were down for a while"
-        return Verdict(UNREACHABLE, why, "", evidence)
+        rule = make_rule("failed", FAILED)
+        some = tuple(sorted(n for n, (_, to) in servers.items() if to is not None and rule.judge(to).state == BAD))
+        of = f"{_some(some)}" if 0 < len(some) < len(servers) else "its servers"
+        what = "it was" if len(some) == 1 < len(servers) else "servers that were"
+        why = f"some cannot reach {of}, others can: a black hole, or {what} down for a while"
+        return Verdict(UNREACHABLE, why, "", evidence, some if len(some) < len(servers) else ())
     hosts = [e for e in evidence if e.metric in ("overflow", "seen99") and e.state == BAD]
     if hosts:
         return Verdict(HOSTS, ", ".join(dict.fromkeys(_NAMES[e.metric] for e in hosts)), "", evidence)
@@ -108,29 +114,76 @@ def weigh(
     why = "neither drop rate nor latency of its servers is above the limit"
     if risen := [e for e in own if e.state == RISEN]:
         why += f"; but more than before: {', '.join(dict.fromkeys(f'{e.metric} {e.what}' for e in risen))}"
+    if deaf := [e for e in evidence if e.what == SOURCE and e.metric == "failed" and e.state == BAD]:
+        why += f"; but {100 * deaf[0].value:.2g} % of the probes from its servers failed: others do not answer"
     return Verdict(NOT_NETWORK, why, "", evidence)
+
+
+def _silent(
+    down: tuple[str, ...],
+    evidence: tuple[Evidence, ...],
+    servers: Mapping[str, tuple[Group | None, Group | None]],
+    pods: Mapping[str, tuple[Sequence[str], Group | None]],
+) -> Verdict:
+    """Servers answer nobody: are they off, or cut off?"""
+    dark = [pod for pod, (its, beside) in pods.items() if set(its) <= set(down)
+            and (_down(beside) if beside is not None and beside.probes else len(its) > 1)]  # fmt: skip
+    cut = tuple(name for name in down if (own := servers[name][0]) is not None and _down(own))
+    if cut:
+        why = f"{len(cut)} of {len(servers)} servers did probe, but reached nobody and answered nobody: {_some(cut)}; "
+        if dark:
+            return Verdict(NETWORK, f"{why}all of {_some(dark)} is cut off", "its pods", evidence, cut)
+        why += "they are cut off" if len(cut) > 1 else "its link, or the machine"
+        return Verdict(*((NETWORK, why, "its servers only") if len(cut) > 1 else (SERVER, why, "one server")),
+                       evidence, cut)  # fmt: skip
+    why = f"{len(down)} of {len(servers)} servers answer nobody: {_some(down)}"
+    if dark:
+        why += f"; all of {_some(dark)} is silent: no power there, or the ToR switch is down"
+        return Verdict(UNREACHABLE, why, "its pods", evidence, down)
+    return Verdict(HOSTS, why, "", evidence, down)
 
 
 def _network(
     bad: Sequence[Evidence],
     evidence: tuple[Evidence, ...],
+    groups: Mapping[str, Group],
     servers: Mapping[str, tuple[Group | None, Group | None]],
     rules: Sequence[Rule],
     without: Callable[[str], Sequence[Group]],
+    known: bool,
 ) -> Verdict:
-    """It is: but of one server, of its pods, of all?"""
+    """It is: but of one server, of its pods (if they are known), of all?"""
     words = ", ".join(dict.fromkeys(f"{_NAMES[e.metric]} {e.what}" for e in bad))
     if len(servers) > 1:
         worst = max(sorted(servers), key=lambda name: _worth(servers[name], rules))
         rest = without(worst)
-        if rest and all(rule.judge(group).state == OK for group in rest for rule in rules):
+        alone = _stands_out(servers[worst], [groups[w] for w in (BESIDE, BESIDE_TO, REST) if w in groups], bad, rules)
+        if alone and rest and all(rule.judge(group).state == OK for group in rest for rule in rules):
             why = f"{words}; without {worst} there is nothing: its link, or the machine"
             return Verdict(SERVER, why, "one server", evidence, (worst,))
     metrics = {r.metric for r in rules}
     reached = {e.what for e in evidence if e.state == BAD and e.metric in metrics}
     near = "its pods" if reached & {BESIDE, BESIDE_TO} else "its servers only"
-    where = "other pods, too" if REST in reached else near
+    far = "other pods, too" if known else "others, too"
+    where = far if REST in reached else near
     return Verdict(NETWORK, words, where, evidence)
+
+
+def _stands_out(
+    pair: tuple[Group | None, Group | None], others: Sequence[Group], bad: Sequence[Evidence], rules: Sequence[Rule]
+) -> bool:
+    """Whether a server has more of what is bad than others, who are no part of the service: by more than chance."""
+    for rule in rules:
+        if not any(e.metric == rule.metric for e in bad):
+            continue
+        own = max((judged for group in pair if group is not None and (judged := rule.judge(group)).n),
+                  key=lambda judged: wilson(judged.hits, judged.n)[0], default=None)  # fmt: skip
+        for judged in map(rule.judge, others):
+            if own is not None and judged.n and sla.binomial_tail(
+                own.hits, own.hits + judged.hits, own.n / (own.n + judged.n)
+            ) >= sla.FALSE_ALARM:
+                return False
+    return True
 
 
 def _worth(pair: tuple[Group | None, Group | None], rules: Sequence[Rule]) -> float:
@@ -169,7 +222,7 @@ def _evidence(what: str, group: Group, before: Group | None, rules: Sequence[Rul
             low, high = (float(getattr(group, f"{rule.metric}_{end}", nan)) for end in ("low", "high"))
         past = then.value if then is not None else nan
         found.append(Evidence(what, rule.metric, judged.value, low, high, rule.threshold, past, judged.n, state))
-    if what in (SOURCE, TARGET):
+    if what in (SOURCE, TARGET, BESIDE_TO):
         found.append(_failed(what, group, before))
     if what == TARGET:
         found.append(_overflow(group, before, next((r for r in rules if r.metric == "drop"), None)))

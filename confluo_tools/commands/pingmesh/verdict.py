@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,7 @@ confluo-pingmesh verdict probes.ml --service search --topology topology.yaml --s
 )
 
 SENTENCES = {
-    "network": "It is the network", "one_server": "It is one server", "unreachable": "Some cannot be reached by some",
+    "network": "It is the network", "one_server": "It is one server", "unreachable": "Some connections cannot be made",
     "hosts": "It is not the network, but hosts", "not_network": "It is not the network",
     "not_enough_probes": "Nobody can tell", "no_probes": "Nobody can tell",
 }  # fmt: skip
@@ -166,8 +166,10 @@ def spans(
     return (first, last), (first - length, first) if length else None
 
 
-def members(service: str | None, servers: str | None, topology: str | None) -> tuple[list[str], list[str], str]:
-    """(names of the servers, their pods if known, what to call them)."""
+def members(
+    service: str | None, servers: str | None, topology: str | None
+) -> tuple[list[str], dict[str, list[str]], str]:
+    """(names of the servers, those of each pod if that is known, what to call them)."""
     from confluo_tools.commands.pingmesh import scopes
 
     if (service is None) == (servers is None):
@@ -183,13 +185,13 @@ def members(service: str | None, servers: str | None, topology: str | None) -> t
         names = list(dict.fromkeys(word.strip() for word in str(servers).split(",") if word.strip()))
         if not names:
             raise UsageError("names no server", where="--servers")
-    pods: list[str] = []
+    pods: dict[str, list[str]] = {}
     for name in names:
         if fleet is not None:
             if name not in fleet:
                 raise UsageError(f"no server '{name[:60]}'", where=str(topology))
-            pods.append(fleet.server(name).pod)
-    return names, sorted(set(pods)), service if service is not None else names[0] if len(names) == 1 else "they"
+            pods.setdefault(fleet.server(name).pod, []).append(name)
+    return names, pods, service or (names[0] if len(names) == 1 else f"{len(names)} servers")
 
 
 class Work:
@@ -198,12 +200,13 @@ class Work:
     BY = ("src", "dst", "src_pod", "dst_pod")
 
     def __init__(
-        self, reader: Reader, servers: Sequence[str], pods: Sequence[str], rules: Sequence[tuple[str, Rule]],
-        signature: str | None,
+        self, reader: Reader, servers: Sequence[str], pods: Mapping[str, Sequence[str]],
+        rules: Sequence[tuple[str, Rule]], signature: str | None,
     ) -> None:  # fmt: skip
         self.reader, self.servers, self.rules = reader, list(servers), [r for _, r in rules]
         ours = {name: number for number, name in enumerate(servers, 1)}
-        near = dict.fromkeys(pods, 1)
+        near = {pod: number for number, pod in enumerate(pods, 1)}
+        self.pods = pods
         self._classes = {"src": ours, "dst": ours, "src_pod": near, "dst_pod": near}
         self._signature = signature
         self.now = self._mesh()
@@ -249,7 +252,9 @@ class Work:
         each = now.servers(len(self.servers))
         pairs = {name: each[i] for i, name in enumerate(self.servers, 1)}
         number = {name: i for i, name in enumerate(self.servers, 1)}
-        return algo.weigh(groups, then.groups(), pairs, self.rules, lambda name: now.without(number[name]))
+        beside = now.beside()
+        pods = {pod: (its, beside.get(i)) for i, (pod, its) in enumerate(self.pods.items(), 1)}
+        return algo.weigh(groups, then.groups(), pairs, self.rules, lambda name: now.without(number[name]), pods)
 
 
 class Parts:
@@ -286,6 +291,14 @@ class Parts:
             if not (src_near or dst_near):
                 unions[algo.REST].append(i)
         return self._joined({name: numbers for name, numbers in unions.items() if numbers})
+
+    def beside(self) -> dict[int, Cell]:
+        """Probes to others of each pod, by its number."""
+        unions: dict[int, list[int]] = {}
+        for i, (_, dst, _, dst_near) in enumerate(self.keys):
+            if dst_near and not dst:
+                unions.setdefault(dst_near, []).append(i)
+        return self._joined(unions)
 
     def servers(self, n: int) -> dict[int, tuple[Cell | None, Cell | None]]:
         """Probes from and to each server, by number."""
@@ -358,19 +371,20 @@ def write(out: cli.RecordOutput, schema: Schema, found: Verdict, name: str, star
 
 
 def _between(e: Evidence) -> str:
-    low, high = people(e.metric, e.low), people(e.metric, e.high)
+    digits = 3 if e.metric in TIMES else 2
+    low, high = people(e.metric, e.low, digits), people(e.metric, e.high, digits)
     return f"{low} .. {high}" if low and high else f"from {low}" if low else ""
 
 
-def people(metric: str, value: float) -> str:
+def people(metric: str, value: float, digits: int = 3) -> str:
     """``0.23%`` or ``1.18ms``; '' of none."""
     from confluo_tools import units
 
     if isnan(value):
         return ""
     if metric in TIMES:
-        return units.format_duration(round(float(f"{value:.3g}")))
-    return f"{float(f'{100 * value:.3g}'):g}%"
+        return units.format_duration(round(float(f"{value:.{digits}g}")))
+    return f"{100 * value:.{digits}g}%" if 100 * value < 999 else f"{100 * value:.0f}%"
 
 
 def main(argv: list[str] | None = None) -> int:
