@@ -332,13 +332,14 @@ def test_as_nobody_it_does_all_the_same(probes: Path, pki: lab.Pki) -> None:
 @pytest.fixture
 def service(lists: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     from confluo_tools.remote import controller, endpoint
+    from confluo_tools.remote import service as around
 
-    monkeypatch.setattr(controller, "HEADER_TIME", 0.5)
+    monkeypatch.setattr(around, "HEADER_TIME", 0.5)
     monkeypatch.setattr(controller, "UPLOAD_TIME", 0.5)
     sock = endpoint.listen("127.0.0.1", 0)
     at = sock.getsockname()
-    one = controller.Service(controller.make_app(controller.Lists(str(lists)), controller.Intake(lambda blocks: None)),
-                             [sock], None)  # fmt: skip
+    one = around.Service(controller.make_app(controller.Lists(str(lists)), controller.Intake(lambda blocks: None)),
+                         [sock], None)  # fmt: skip
     thread = threading.Thread(target=one.run)
     thread.start()
     try:

@@ -49,7 +49,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     "scipy": ("algo/",),
     "cryptography": ("remote/lists.py", "sinks/pinglists.py"),
     "starlette": ("remote/controller.py",),
-    "uvicorn": ("remote/controller.py",),
+    "uvicorn": ("remote/service.py",),
     "prometheus_client": ("remote/controller.py", "sinks/metrics.py"),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn",

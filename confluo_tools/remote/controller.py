@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
 MOST_LIST = 16 << 20  # bytes of a list
 MOST_UPLOAD = 32 << 20  # bytes of records at once
-MOST_RECORDS = 128 << 20  # bytes of them when they are not compressed
-UPLOAD_TIME = 60.0  # s that sending them may take
+MOST_RECORDS = 128 << 20  # bytes of them when they are not compressed, columns that are not there counted in
+UPLOAD_TIME = 30.0  # s that sending them may take
 UPLOADS = 8  # at the same time; others are asked to come again
+OF_ONE = 2  # of the same agent, by its certificate
+UNPACKED = 2  # of those; the others wait compressed
 REMEMBERED = 4096  # uploads of which one that comes again is known
 CACHED = 1 << 16  # lists whose ETag is known without reading them
-HEADER_TIME = 10.0  # s that a connection may take to say what it wants
-CONNECTIONS = 4096
 SUFFIXES = {".yaml": "application/yaml", ".arrow": "application/vnd.apache.arrow.file"}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}\Z", re.ASCII)
 SIGNATURE = 64  # bytes of Ed25519
@@ -147,6 +146,7 @@ class Intake:
     def __init__(self, take: Take) -> None:
         self._take = take
         self._lock = threading.Lock()
+        self._room = threading.Semaphore(UNPACKED)
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     def accept(self, fd: int, upload: str, src: Sequence[str] | None) -> int:
@@ -156,6 +156,10 @@ class Intake:
         ``src``: names that the records may be of, any by default.  Raises ConfluoError; FormatError when it is not
         what it should be, PermissionError when it is of others.
         """
+        with self._room:
+            return self._accept(fd, upload, src)
+
+    def _accept(self, fd: int, upload: str, src: Sequence[str] | None) -> int:
         from confluo_tools.formats.arrow import StreamReader
         from confluo_tools.formats.stream import ByteStream, unzip
         from confluo_tools.schema import builtin
@@ -168,7 +172,8 @@ class Intake:
             for field in reader.schema.fields:
                 if field.name not in wanted or wanted[field.name].type.text != field.type.text:
                     raise FormatError(f"field '{field.name[:40]}' is not one of a probe")
-            blocks = [block.project(wanted.layout) for block in _copied(reader)]
+            most = MOST_RECORDS // wanted.layout.row_bytes
+            blocks = [block.project(wanted.layout) for block in _copied(reader, most)]
         if src is not None and blocks:
             self._of(blocks, src)
         with self._lock:
@@ -216,11 +221,15 @@ def _refuse(what: str) -> None:
     raise FormatError(what)
 
 
-def _copied(reader: Any) -> Iterable[Block]:
-    # A reader's blocks last until the next one.
+def _copied(reader: Any, most: int) -> Iterable[Block]:
+    # A reader's blocks last until the next one.  ``most`` rows: a narrow one becomes a whole record in the log.
     from confluo_tools.core.block import Block
 
+    rows = 0
     for block in reader.blocks():
+        rows += block.rows
+        if rows > most:
+            raise FormatError(f"more than {most} records at once")
         columns = [bytes(block.buffer(i)) for i in range(block.layout.n)]
         yield Block.wrap(block.layout, block.rows, columns)
 
@@ -256,6 +265,7 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
     body = prometheus.Counter("pingmesh_controller_upload_bytes_total", "Bytes of those", registry=registry)
     there = prometheus.Gauge("pingmesh_controller_lists", "Pinglists in the folder; -1: unreadable", registry=registry)
     room = asyncio.Semaphore(UPLOADS)
+    of_one: Counter[str] = Counter()  # uploads under way
 
     def said(what: str, status: int, text: str = "", **more: Any) -> Response:
         asked.labels(what, str(status)).inc()
@@ -288,9 +298,12 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
     async def records(request: Request) -> Response:
         if intake is None:
             return said("records", 404, "this controller keeps no records")
-        if room.locked():
+        names = certified(request.scope) if own else None
+        who = names[0] if names else ""
+        if room.locked() or (who and of_one[who] >= OF_ONE):
             return said("records", 429, "too many at once", headers={"retry-after": "5"})
         fd = os.memfd_create("upload", os.MFD_CLOEXEC)
+        of_one[who] += 1
         try:
             async with room:
                 size = 0
@@ -305,7 +318,6 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
                 except (TimeoutError, ClientDisconnect):
                     return said("records", 408, headers={"connection": "close"})
                 os.lseek(fd, 0, os.SEEK_SET)
-                names = certified(request.scope) if own else None
                 upload = request.headers.get("x-confluo-upload", "")[:64]
                 try:
                     rows.inc(await run_in_threadpool(intake.accept, os.dup(fd), upload, names))
@@ -320,6 +332,9 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
                 body.inc(size)
         finally:
             os.close(fd)
+            of_one[who] -= 1
+            if not of_one[who]:
+                del of_one[who]
         asked.labels("records", "204").inc()
         return Response(status_code=204)
 
@@ -345,73 +360,6 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
     ])  # fmt: skip
     app.state.beside = Starlette(routes=beside)
     return app
-
-
-class Service:
-    """uvicorn around ``app`` on sockets that listen already; ends when `stop` was called.
-
-    ``beside``: a socket for what anybody may ask, without TLS.
-    """
-
-    def __init__(
-        self, app: Any, sockets: list[socket.socket], tls: SSLContext | None, beside: socket.socket | None = None
-    ) -> None:
-        from contextlib import nullcontext
-        from functools import partial
-
-        import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        class Protocol(H11Protocol):
-            """Puts the client's certificate where the application sees it, and does not wait for ever to be asked."""
-
-            def connection_made(self, transport: Any) -> None:
-                super().connection_made(transport)
-                cert, inner = transport.get_extra_info("peercert"), self.app
-
-                async def app(scope: Any, receive: Any, send: Any) -> None:
-                    await inner({**scope, "confluo.peercert": cert}, receive, send)
-
-                self.app = app
-                self._hurry = self.loop.call_later(HEADER_TIME, self._late)
-
-            def _late(self) -> None:
-                if getattr(self, "scope", None) is None:
-                    self.transport.abort()
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                self._hurry.cancel()
-                super().connection_lost(exc)
-
-        class Server(uvicorn.Server):
-            def capture_signals(self) -> Any:  # they are the command's
-                return nullcontext()
-
-        def server(app: Any, tls: SSLContext | None) -> uvicorn.Server:
-            return Server(configured(app, ssl_context_factory=(lambda *_: tls) if tls is not None else None))
-
-        configured = partial(
-            uvicorn.Config, http=Protocol, ws="none", lifespan="off", log_config=None, log_level="critical",
-            access_log=False, server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=15, timeout_graceful_shutdown=5, h11_max_incomplete_event_size=16384, loop="asyncio",
-        )  # fmt: skip
-        self._servers = [(server(app, tls), sockets)]
-        if beside is not None:
-            self._servers.append((server(app.state.beside, None), [beside]))
-        for one, _ in self._servers:
-            one.config.load()
-
-    def stop(self) -> None:
-        for one, _ in self._servers:
-            one.should_exit = True
-
-    def run(self) -> None:
-        import asyncio
-
-        async def all() -> None:
-            await asyncio.gather(*(one.serve(sockets=its) for one, its in self._servers))
-
-        asyncio.run(all())
 
 
 def rehearse() -> None:

@@ -29,7 +29,7 @@ def loopback(host: str) -> bool:
     return ip_address(host).is_loopback
 
 
-def listen(host: str, port: int, backlog: int = 512) -> socket.socket:
+def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
     """A TCP socket that listens there; ``::`` is for IPv4 as well.  Raises ConfluoError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if host == "::" and not socket.has_dualstack_ipv6():

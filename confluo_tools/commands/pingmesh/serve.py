@@ -90,7 +90,9 @@ def serve(
             raise UsageError(f"'{text}' can be reached by others, without TLS", where="--listen", hint=hint)
     try:
         from confluo_tools.remote import controller
-        from confluo_tools.remote.controller import Intake, Lists, Service, make_app
+        from confluo_tools.remote.controller import Intake, Lists, make_app
+        from confluo_tools.remote.service import CONNECTIONS, SPARE, Service
+        from confluo_tools.sources.responder import make_room
 
         tls = controller.tls_context(cert, key, client_ca) if cert is not None else None
         with ExitStack() as stack:
@@ -100,9 +102,9 @@ def serve(
             if metrics is not None:
                 beside = stack.enter_context(endpoint.listen(*endpoint.parse(metrics, "--metrics")))
             intake = Intake(into(out)) if out is not None else None
-            service = Service(
-                make_app(Lists(lists), intake, own=client_ca is not None and not any_name), sockets, tls, beside
-            )  # fmt: skip
+            answers = make_app(Lists(lists), intake, own=client_ca is not None and not any_name)
+            most = max(16, make_room(CONNECTIONS + SPARE) - SPARE)
+            service = Service(answers, sockets, tls, beside, most=most)
             if owner is not None:
                 controller.rehearse()
             hand_over(out, owner)
