@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import lzma
 import shutil
 import subprocess
+from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,59 +30,144 @@ def rows(path: Path, fields: str) -> list[list[str]]:
 
 # ---------------------------------------------------------------- tshark
 
-COLUMNS = ("frame.time_epoch", "ip.src", "ip.dst", "ip.id", "icmp.type", "tcp.srcport", "tcp.dstport", "tcp.len",
-           "tcp.analysis.retransmission")  # fmt: skip
+COLUMNS = ("frame.time_epoch", "ip.src", "ip.dst", "ip.id", "icmp.type", "ipv6.src", "ipv6.dst", "ipv6.hlim",
+           "icmpv6.type", "tcp.srcport", "tcp.dstport", "tcp.seq_raw", "tcp.len", "tcp.analysis.retransmission",
+           "tcp.analysis.spurious_retransmission")  # fmt: skip
 ME, PEER = b"\x0a\x00\x00\x01", b"\x0a\x00\x07\x02"
+ME6, PEER6 = bytes.fromhex("20010db8" + "00" * 11 + "01"), bytes.fromhex("20010db8" + "00" * 11 + "02")
+NEEDS_TSHARK = pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
 
 
-def tcp(seq: int, data: bytes, ttl: int = 64, ip_id: int = 0, port: int = 5000) -> dpkt.ip.IP:
+def printed(capture: Path, columns: Iterable[str] = COLUMNS) -> bytes:
+    """What tshark prints when it is asked as confluo-vote(1) says."""
+    return subprocess.run(
+        ["tshark", "-r", capture, "-Y", "tcp or icmp.type == 11 or icmpv6.type == 3", "-T", "fields", "-E", "header=y",
+         *[word for name in columns for word in ("-e", name)]], capture_output=True, check=True).stdout  # fmt: skip
+
+
+def captured(path: Path, packets: list[bytes]) -> Path:
+    with open(path, "wb") as f:
+        writer = dpkt.pcap.Writer(f, linktype=101)
+        for i, packet in enumerate(packets):
+            writer.writepkt(packet, ts=100.0 + i * 0.3)
+    return path
+
+
+def tcp(seq: int, data: bytes, ttl: int = 64, ip_id: int = 0, port: int = 5000) -> bytes:
     segment = dpkt.tcp.TCP(sport=port, dport=80, seq=seq, ack=1, flags=dpkt.tcp.TH_ACK, data=data)
-    return dpkt.ip.IP(src=ME, dst=PEER, p=6, ttl=ttl, id=ip_id, data=segment)
+    return bytes(dpkt.ip.IP(src=ME, dst=PEER, p=6, ttl=ttl, id=ip_id, data=segment))
 
 
-def exceeded(router: bytes, ttl: int, port: int = 5000) -> dpkt.ip.IP:
-    quote = bytes(tcp(1, b"", 1, ttl, port))[:28]
-    message = dpkt.icmp.ICMP(type=11, code=0, data=dpkt.icmp.ICMP.TimeExceed(data=dpkt.ip.IP(quote)))
-    message.data = dpkt.icmp.ICMP.TimeExceed()
-    return dpkt.ip.IP(src=router, dst=ME, p=1, data=bytes(dpkt.icmp.ICMP(type=11, code=0))[:4] + bytes(4) + quote)
+def exceeded(router: bytes, ttl: int, port: int = 5000) -> bytes:
+    body = bytes(8) + tcp(1, b"", 1, ttl, port)[:28]
+    body = b"\x0b\0" + dpkt.in_cksum(b"\x0b\0" + body[2:]).to_bytes(2) + body[4:]
+    return bytes(dpkt.ip.IP(src=router, dst=ME, p=1, data=body, len=20 + len(body)))
 
 
-@pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
+def tcp6(seq: int, data: bytes, hlim: int = 64, port: int = 5000) -> bytes:
+    segment = bytes(dpkt.tcp.TCP(sport=port, dport=80, seq=seq, ack=1, flags=dpkt.tcp.TH_ACK, data=data))
+    return b"\x60\0\0\0" + len(segment).to_bytes(2) + bytes([6, hlim]) + ME6 + PEER6 + segment
+
+
+def exceeded6(router: bytes, seq: int, port: int = 5000) -> bytes:
+    quote = tcp6(seq, b"", 1, port)
+    body = b"\x03\0\0\0" + bytes(4) + quote
+    total = dpkt.in_cksum(router + ME6 + len(body).to_bytes(4) + b"\0\0\0\x3a" + body)
+    body = body[:2] + total.to_bytes(2) + body[4:]
+    return b"\x60\0\0\0" + len(body).to_bytes(2) + bytes([58, 64]) + router + ME6 + body
+
+
+def router6(number: int) -> bytes:
+    return bytes.fromhex("20010db8ffff") + bytes(9) + bytes([number])
+
+
+@NEEDS_TSHARK
 def test_losses_and_paths_from_what_tshark_prints(tmp_path: Path) -> None:
     packets = [tcp(1 + 100 * i, b"x" * 100) for i in range(10)]
     packets += [tcp(201, b"x" * 100), tcp(1, b"", 1, 1), exceeded(b"\x0a\x09\x00\x01", 1)]
     packets += [exceeded(b"\x0a\x09\x00\x03", 3), exceeded(b"\x0a\x09\x00\x05", 1, 5001)]
-    with open(tmp_path / "x.pcap", "wb") as f:
-        writer = dpkt.pcap.Writer(f, linktype=101)
-        for i, packet in enumerate(packets):
-            if isinstance(packet.data, bytes):  # an ICMP message, whose checksum is ours to make
-                body = packet.data
-                body = body[:2] + dpkt.in_cksum(body).to_bytes(2) + body[4:]
-                packet = dpkt.ip.IP(src=packet.src, dst=packet.dst, p=1, data=body)
-                packet.len = 20 + len(body)
-            writer.writepkt(bytes(packet), ts=100.0 + i * 0.3)
-    printed = subprocess.run(
-        ["tshark", "-r", tmp_path / "x.pcap", "-Y", "tcp or icmp.type == 11", "-T", "fields", "-E", "header=y",
-         *[word for name in COLUMNS for word in ("-e", name)]], capture_output=True, check=True)  # fmt: skip
-    (tmp_path / "x.tsv").write_bytes(printed.stdout)
+    four = captured(tmp_path / "x.pcap", packets)
     path = f"{0x0A090001},0,{0x0A090003}"
-    assert rows(tmp_path / "x.tsv", "src_ip,dst_ip,src_port,dst_port,proto,sent,lost,hops,path") == [
-        ["10.0.0.1", "10.0.7.2", "5000", "80", "tcp", "11", "1", "3", path]]  # fmt: skip
-    done = run("confluo-vote", tmp_path / "x.tsv", "--floor", "0", "-T", "--no-header", "-f", "link_a,link_b")
-    assert done.stdout.splitlines()[0] == b"10.0.0.1\t10.9.0.1"
+    old = tuple(name for name in COLUMNS if "v6" not in name and name not in ("tcp.seq_raw", COLUMNS[-1]))
+    for columns in COLUMNS, old:
+        (tmp_path / "x.tsv").write_bytes(printed(four, columns))
+        assert rows(tmp_path / "x.tsv", "src_ip,dst_ip,src_port,dst_port,proto,sent,lost,hops,path") == [
+            ["10.0.0.1", "10.0.7.2", "5000", "80", "tcp", "11", "1", "3", path]]  # fmt: skip
+        done = run("confluo-vote", tmp_path / "x.tsv", "--floor", "0", "-T", "--no-header", "-f", "link_a,link_b")
+        assert done.stdout.splitlines()[0] == b"10.0.0.1\t10.9.0.1"
+
+
+@NEEDS_TSHARK
+def test_losses_and_paths_over_ipv6(tmp_path: Path) -> None:
+    """The hop is what the probe left with, whatever program sent it; only probes that left are believed."""
+    packets = [tcp6(1 + 100 * i, b"x" * 100) for i in range(10)] + [tcp6(201, b"x" * 100)]
+    packets += [tcp6(0x70000 + hop * 37, b"", hop) for hop in (1, 2, 3)]
+    packets += [exceeded6(router6(hop), 0x70000 + hop * 37) for hop in (3, 1)]
+    packets += [exceeded6(router6(9), 0x12345672), exceeded6(router6(8), 0x70025, 5001)]  # nobody asked for these
+    (tmp_path / "x.tsv").write_bytes(printed(captured(tmp_path / "x.pcap", packets)))
+    assert rows(tmp_path / "x.tsv", "ip_version,src_ip,dst_ip,src_port,dst_port,sent,lost,hops") == [
+        ["6", "2001:db8::1", "2001:db8::2", "5000", "80", "11", "1", "3"]]  # fmt: skip
+    done = run("confluo-vote", tmp_path / "x.tsv", "-T", "--no-header", "-f", "link_a,link_b")
+    assert set(done.stdout.splitlines()) == {b"2001:db8::1\t2001:db8:ffff::1", b"2001:db8:ffff::3\t2001:db8::2"}
+
+
+def in_truth(folder: Path, name: str) -> dict[tuple[str, str, str, str], list[int]]:
+    """Flows -> what was sent again and for nothing, of a table of all fields that tshark once printed."""
+    found: dict[tuple[str, str, str, str], list[int]] = {}
+    with gzip.open(folder / "truth" / f"{name}.tcpanalysis.tsv.gz", "rt") as f:
+        for row in csv.DictReader(f, delimiter="\t"):
+            src, dst = row["ip.src"] or row["ipv6.src"], row["ip.dst"] or row["ipv6.dst"]
+            if int(row["tcp.len"] or 0) and row["tcp.analysis.retransmission"]:
+                both = found.setdefault((src, dst, row["tcp.srcport"], row["tcp.dstport"]), [0, 0])
+                both[0] += 1
+                both[1] += bool(row["tcp.analysis.spurious_retransmission"])
+    return found
+
+
+@NEEDS_TSHARK
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["big_mlab_ndt7_146k.pcap", "big_zeek_echo_82k.pcap"])
+def test_flows_of_a_capture_are_those_that_wireshark_found(tmp_path: Path, pcaps: Path, name: str) -> None:
+    (tmp_path / "x.tsv").write_bytes(printed(pcaps / name))
+    done = rows(tmp_path / "x.tsv", "src_ip,dst_ip,src_port,dst_port,retrans,dsack,lost,sent")
+    found: dict[tuple[str, str, str, str], list[int]] = {}
+    for a, b, c, d, *counts in done:
+        its = found.setdefault((a, b, c, d), [0, 0, 0, 0])
+        found[a, b, c, d] = [x + int(y) for x, y in zip(its, counts, strict=True)]
+    assert all(again == nothing + lost for again, nothing, lost, _ in found.values())
+    assert {flow: its[:2] for flow, its in found.items() if its[0]} == in_truth(pcaps, name)
+    sizes = subprocess.run(["tshark", "-r", pcaps / name, "-Y", "tcp.len > 0", "-T", "fields", "-e", "tcp.srcport",
+                            "-e", "tcp.dstport"], capture_output=True, check=True).stdout  # fmt: skip
+    sent: dict[tuple[str, str], int] = {}
+    for (_, _, sport, dport), its in found.items():
+        sent[sport, dport] = sent.get((sport, dport), 0) + its[3]
+    assert sent == Counter(tuple(line.split("\t")) for line in sizes.decode().splitlines())
 
 
 def test_what_tshark_did_not_print(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv"
-    path.write_text("frame.time_epoch\tip.src\n1.5\t10.0.0.1\n")
-    done = run("confluo-vote", path)
-    assert done.returncode == 2
-    assert b"has no column ip.dst; tshark -e ip.dst prints it" in done.stderr
-    wrong, right = "1.5\thello\t10.0.0.1\t\t\t1\t2\t3\t", "1.5\t10.0.0.1\t10.0.0.2\t\t\t1\t2\t3\t1"
-    path.write_text("\t".join(COLUMNS) + f"\n{wrong}\n\n{right}\n")
+    for header, column in (
+        ("frame.time_epoch\tip.src", "ip.dst"), ("frame.time_epoch\tipv6.dst", "ipv6.src"), ("ip.src", "ip.dst"),
+        ("\t".join([*COLUMNS]).replace("ip.id", "x"), "ip.id"),
+        ("\t".join([*COLUMNS]).replace("tcp.seq_raw", "x"), "tcp.seq_raw"),
+        ("\t".join([*COLUMNS]).replace("frame.time_epoch", "x"), "frame.time_epoch"),
+    ):  # fmt: skip
+        path.write_text(header + "\n1.5\t10.0.0.1\n")
+        done = run("confluo-vote", "-i", "tshark", path)
+        assert done.returncode == 2
+        assert f"has no column {column}; tshark -e {column} prints it".encode() in done.stderr
+    columns = ("frame.time_epoch", "ip.src", "ip.dst", "tcp.srcport", "tcp.dstport", "tcp.len", COLUMNS[-2])
+    packets = [
+        "1.5\thello\t10.0.0.1\t1\t2\t3\t", "", "1.5\t10.0.0.1\t10.0.0.2\t1\t2\t3\t1",
+        "99999999999\t10.0.0.1\t10.0.0.2\t1\t2\t3\t", "\x00\xff", "1.5\t\t\t1\t2\t3",
+        "1.6\t10.0.0.1\t10.0.0.2\t1\t2\t3",
+    ]  # fmt: skip
+    path.write_text("\n".join(["\t".join(columns), *packets, ""]))
     done = run("confluo-convert", path, "-T", "--no-header", "-f", "sent,lost")
-    assert (done.returncode, done.stdout) == (2, b"1\t1\n")
-    assert b"line 2: '1.5\\thello" in done.stderr.replace(b"\t", b"\\t")
+    assert (done.returncode, done.stdout) == (2, b"2\t1\n")
+    told = done.stderr.replace(b"\t", b" ").splitlines()
+    assert [line.split(b": ")[2] for line in told[:3]] == [b"line 2", b"line 5", b"line 6"]
+    assert b"1 packets have no address in the columns: left out; tshark -e ipv6.src -e ipv6.dst" in told[3]
 
 
 # ---------------------------------------------------------------- ECMP, given a link

@@ -128,7 +128,7 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     if fmt == "tshark":
         from confluo_tools.formats.tshark import TsharkReader
 
-        return TsharkReader(plain, warn=_tell)
+        return TsharkReader(plain, warn=_tell, note=note)
     from confluo_tools.formats.text import TextReader
 
     return TextReader(plain, fmt, schema=schema, warn=_tell)
