@@ -20,7 +20,7 @@ from running import run
 
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.pinglist import read_pinglist
-from confluo_tools.remote.lists import Controller, check_place, fetch, send
+from confluo_tools.remote.lists import Controller, _connect, check_place, fetch, send
 
 pytest.importorskip("cryptography")
 DEADLINE = 2.0
@@ -135,6 +135,43 @@ def test_what_controllers_may_do(answer: Callable[[socket.socket], None], kind: 
     assert (reply.kind, words in reply.detail, reply.pinglist) == (kind, True, None), reply
     assert "\n" not in reply.detail
     assert took < DEADLINE + 5  # 1 s of grace, and a busy machine
+
+
+def deaf() -> tuple[socket.socket, socket.socket]:
+    """A place where SYNs are dropped, as at a host that is down: its queue is full."""
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    server.listen(0)
+    return server, socket.create_connection(server.getsockname())
+
+
+def test_a_controller_that_is_down_leaves_the_next_one_its_time(folder: Path) -> None:
+    server, only = deaf()
+    with server, only, lab.controller(folder) as (_, url):
+        dead = f"http://127.0.0.1:{server.getsockname()[1]}"
+        reply = fetch(Controller((dead, dead, url)), "a1", deadline=9)
+        assert (reply.kind, len(reply.pinglist.peers if reply.pinglist else ())) == ("list", 3), reply
+        assert send(Controller((dead, url)), b"x", "", deadline=6).detail.startswith(f"{url} says 404")
+        reply = fetch(Controller((url, dead)), "nobody", deadline=3)
+        assert reply.kind == "missing"
+
+
+def test_a_name_with_many_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of which are of hosts that are down, or of a kind that this one does not have."""
+    server, only = deaf()
+    with server, only, socket.create_server(("127.0.0.1", 0)) as good:
+        dead, at = server.getsockname(), good.getsockname()
+        inet = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        asked = monkeypatch.setattr
+        asked(socket, "getaddrinfo", lambda *a: [(77, 1, 0, "", ("x", 1)), (*inet, dead), (*inet, dead), (*inet, at)])
+        with _connect("controllers", 1, time.monotonic() + 4) as s:
+            assert s.getpeername() == at
+        asked(socket, "getaddrinfo", lambda *a: [(*inet, dead)] * 3)
+        with pytest.raises(TimeoutError):
+            _connect("controllers", 1, time.monotonic() + 0.3)
+        asked(socket, "getaddrinfo", lambda *a: time.sleep(3))
+        with pytest.raises(OSError, match="nobody resolves controllers"):
+            _connect("controllers", 1, time.monotonic() + 0.3)
 
 
 def test_children_stay_small() -> None:

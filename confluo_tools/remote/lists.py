@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError, UsageError
@@ -139,9 +139,9 @@ def _unpacked(rest: Any) -> Pinglist:
 
 def _fetch(told: Mapping[str, Any]) -> tuple[str, str, str, Any]:
     last: tuple[str, str, str, Any] = ("lost", "there is no controller", "", None)
-    for place in told["places"]:
+    for place, end in _turns(told):
         for again in (True, False):
-            status, body, signature, etag = _get(told, place)
+            status, body, signature, etag = _get(told, place, end)
             if status == 304:
                 return "same", "", told["etag"], None
             if status in (404, 410):
@@ -211,7 +211,16 @@ def public_key(pem: str) -> Any:
     return key
 
 
-def _get(told: Mapping[str, Any], place: str) -> tuple[int, bytes, bytes, str]:
+def _turns(told: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Each place, and until when (monotonic s) it is waited for: one that is dead leaves the others their time."""
+    end = time.monotonic() + told["deadline"]
+    places = told["places"]
+    for i, place in enumerate(places):
+        now = time.monotonic()
+        yield place, now + max(0.0, end - now) / (len(places) - i)
+
+
+def _get(told: Mapping[str, Any], place: str, end: float) -> tuple[int, bytes, bytes, str]:
     """Status, list, signature, ETag; status 0: nobody answered, the last says why."""
     if "://" not in place:
         return _read(told, place)
@@ -219,7 +228,8 @@ def _get(told: Mapping[str, Any], place: str) -> tuple[int, bytes, bytes, str]:
 
     headers = {"If-None-Match": told["etag"]} if told["etag"] else {}
     try:
-        status, head, body = _ask(told, "GET", f"{place}/v1/pinglist/{told['name']}", None, headers, MOST)
+        status, head, body = _ask(told, "GET", f"{place}/v1/pinglist/{told['name']}", None, headers, MOST,
+                                  end)  # fmt: skip
     except _Nobody as e:
         return 0, b"", b"", str(e)
     try:
@@ -259,11 +269,11 @@ def _read(told: Mapping[str, Any], folder: str) -> tuple[int, bytes, bytes, str]
 def _send(told: Mapping[str, Any], body: bytes) -> tuple[str, str, str, Any]:
     last = "there is no controller"
     headers = {"Content-Type": "application/vnd.apache.arrow.stream", "X-Confluo-Upload": told["upload"]}
-    for place in told["places"]:
+    for place, end in _turns(told):
         if "://" not in place:
             continue
         try:
-            status, _, said = _ask(told, "POST", f"{place}/v1/records", body, headers, 1000)
+            status, _, said = _ask(told, "POST", f"{place}/v1/records", body, headers, 1000, end)
         except _Nobody as e:
             last = str(e)
             continue
@@ -281,26 +291,27 @@ class _Nobody(Exception):
 
 
 def _ask(
-    told: Mapping[str, Any], method: str, url: str, body: bytes | None, headers: Mapping[str, str], most: int
-) -> tuple[int, Callable[[str], str | None], bytes]:
-    """Status, headers and up to ``most`` + 1 bytes of the answer.  Redirections are answers, not followed."""
+    told: Mapping[str, Any], method: str, url: str, body: bytes | None, headers: Mapping[str, str], most: int,
+    end: float,
+) -> tuple[int, Callable[[str], str | None], bytes]:  # fmt: skip
+    """Status, headers and up to ``most`` + 1 bytes of the answer, until ``end``.  Redirections are not followed."""
     import http.client
     import ssl
     from urllib.parse import urlsplit
 
     at = urlsplit(url)
-    end = time.monotonic() + told["deadline"]
-    connection: http.client.HTTPConnection
+    patience = max(0.1, end - time.monotonic())
+    connection: Any
     try:
         if at.scheme == "https":
             context = ssl.create_default_context(cafile=told["ca"])
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             if told["cert"]:
                 context.load_cert_chain(told["cert"], told["key"])
-            connection = http.client.HTTPSConnection(str(at.hostname), at.port, timeout=told["deadline"],
-                                                     context=context)  # fmt: skip
+            connection = http.client.HTTPSConnection(str(at.hostname), at.port, timeout=patience, context=context)
         else:
-            connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=told["deadline"])
+            connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=patience)
+        connection._create_connection = lambda where, *_: _connect(where[0], where[1], end)
         connection.request(method, at.path, body, {"User-Agent": "confluo-pingmesh", **headers})
         answer = connection.getresponse()
         pieces, size = [], 0
@@ -314,12 +325,49 @@ def _ask(
             raise _Nobody(f"{at.netloc} hung up in the middle")
         return answer.status, answer.getheader, b"".join(pieces)[: most + 1]
     except TimeoutError:
-        raise _Nobody(f"{at.netloc}: no answer within {told['deadline']:g} s") from None
+        raise _Nobody(f"{at.netloc}: no answer within {patience:.2g} s") from None
     except ssl.SSLCertVerificationError as e:
         raise _Nobody(f"{at.netloc}: its certificate is not good: {e.verify_message}") from None
     except (OSError, http.client.HTTPException) as e:
         why = getattr(e, "reason", None) or getattr(e, "strerror", None) or str(e) or type(e).__name__
         raise _Nobody(f"{at.netloc}: {' '.join(str(why).split())[:80]}") from None
+
+
+def _connect(host: str, port: int, end: float) -> Any:
+    """A connection to the first of the name's addresses that takes one; each has its share of the time.  OSError."""
+    import socket
+    import threading
+
+    found: list[Any] = []
+
+    def look() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as e:
+            found.append(e)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(max(0.0, end - time.monotonic()))
+    if not found:
+        raise OSError(f"nobody resolves {host[:60]}")
+    if isinstance(found[0], Exception):
+        raise found[0] if isinstance(found[0], OSError) else OSError(f"{host[:60]} is no name")
+    last: OSError = OSError("it has no address")
+    for i, (family, kind, protocol, _, address) in enumerate(found[0]):
+        left = end - time.monotonic()
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(max(0.05, left / (len(found[0]) - i)))
+            sock.connect(address)
+            sock.settimeout(max(0.05, end - time.monotonic()))
+            return sock
+        except OSError as e:
+            last = e
+            if sock is not None:
+                sock.close()
+    raise last
 
 
 def _child() -> None:

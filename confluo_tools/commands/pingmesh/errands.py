@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 SPOOL = 8 << 20  # bytes of records that wait to be sent, compressed
 BUNDLE = 2 << 20  # bytes sent at once, at most about
-TRIES = 3
+ROWS = 100_000  # and records: a controller takes some 290,000
+LONGEST = 30.0  # s between two tries to send
 WEB_WAITING = 4096  # results of web probes that wait to be written
 
 
@@ -78,8 +80,8 @@ class Asker:
 
 
 class Sender:
-    """Records to the controller, every so many seconds or when there are many.  What cannot be sent after a few tries,
-    and what there is no room for, is discarded and counted.
+    """Records to the controller, every so many seconds or when there are many.  What cannot be sent waits until it can;
+    what the controller refuses, and the oldest of what there is no room for, is discarded and counted.
     """
 
     def __init__(self, controller: Controller, schema: Any, every: float, name: str) -> None:
@@ -94,7 +96,7 @@ class Sender:
         self._bytes = 0
         self._lock = threading.Lock()
         self._more = threading.Event()
-        self._ended = False
+        self._end = threading.Event()
         self.sent = self.discarded = 0
         self.trouble = ""
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
@@ -110,7 +112,7 @@ class Sender:
     def step(self, *, all: bool = False) -> None:
         """Hand over what is due."""
         bundle = self._bundle
-        if bundle is None or not (all or bundle.size >= BUNDLE or now() >= self._due):
+        if bundle is None or not (all or bundle.size >= BUNDLE or bundle.rows >= ROWS or now() >= self._due):
             return
         self._bundle = None
         data = bundle.bytes()
@@ -127,7 +129,7 @@ class Sender:
     def end(self, seconds: float) -> None:
         """Send what there is, for that long at most."""
         self.step(all=True)
-        self._ended = True
+        self._end.set()
         self._more.set()
         self._thread.join(seconds)
         with self._lock:
@@ -141,20 +143,24 @@ class Sender:
             with self._lock:
                 bundle = self._waiting[0] if self._waiting else None
             if bundle is None:
-                if self._ended:
+                if self._end.is_set():
                     return
                 self._more.wait()
                 self._more.clear()
                 continue
             upload, data, rows = bundle
-            for i in range(TRIES):
+            tries = 0
+            while True:
                 reply = send(self._controller, data, upload)
-                if reply.kind != "lost" or self._ended:
+                if reply.kind != "lost":
                     break
                 self.trouble = reply.detail
-                time.sleep(min(2.0**i, self._every))
+                if self._end.is_set() or not self._is_first(bundle):
+                    break
+                self._end.wait(min(2.0**tries, LONGEST))
+                tries = min(tries + 1, 8)
             with self._lock:
-                if self._waiting and self._waiting[0] is bundle:
+                if self._is_first(bundle):
                     self._waiting.popleft()
                     self._bytes -= len(data)
                     if reply.kind == "taken":
@@ -163,6 +169,12 @@ class Sender:
                     else:
                         self.discarded += rows
                         self.trouble = reply.detail
+
+    def _is_first(self, bundle: tuple[str, bytes, int]) -> bool:
+        """Whether it was not discarded meanwhile."""
+        with suppress(IndexError):
+            return self._waiting[0] is bundle
+        return False
 
 
 class Web:
