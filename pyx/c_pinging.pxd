@@ -55,7 +55,7 @@ cdef enum:                              # counts; the ones before are outcomes
 
 cdef struct Engine:
     int ep, wake_fd
-    bint lab, stamps, more              # more: not all that came was read
+    bint lab, stamps, relabels, more    # more: not all that came was read
     uint32_t ports, port_low, port_span, capacity, n_peers, scheduled, flying, free_at, free_n, n_targets
     uint32_t room, row, behind, n_wires, n_groups, targets_room, heap_room
     uint64_t serial, version, token
@@ -312,7 +312,7 @@ cdef inline void look_connected(Engine* e, uint32_t slot) noexcept nogil:
     if probe.retries == 0:
         probe.rtt = max(<int64_t>h.rtt, <int64_t>(0 if h.error else 1)) * 1000
     else:
-        if address_six(&probe.peer.to):
+        if e.relabels and address_six(&probe.peer.to):
             probe.notes |= RELABEL
         if probe.retries == 1 and h.stamped:
             # The answer to the second SYN names the first one's time when that came through, too.

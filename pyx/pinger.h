@@ -22,6 +22,9 @@
 #ifndef IP_LOCAL_PORT_RANGE
 #define IP_LOCAL_PORT_RANGE 51
 #endif
+#ifndef IPV6_AUTOFLOWLABEL
+#define IPV6_AUTOFLOWLABEL 70
+#endif
 
 enum { SYN_RETRIES = 2, EVENTS = 256 };
 enum { WIRE_BATCH = 64, WIRE_HEAD = 56, WIRE_IDS = 2048, CONTROL = 192 };
@@ -105,6 +108,8 @@ static inline int tcp_begin(const Address *to, const Address *from, uint16_t por
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     set_int(fd, IPPROTO_TCP, TCP_SYNCNT, SYN_RETRIES);
     set_class(fd, six, dscp);
+    if (six) /* a label of 0 for all: Linux gives each retry another one, and with it another way */
+        set_int(fd, IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0);
     if (nodelay)
         set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     if (from->any.sa_family) {

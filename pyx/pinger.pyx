@@ -57,6 +57,7 @@ cdef class Pinger:
     cdef Engine e
     cdef double planned                 # probes a second
     cdef int at[COLS]
+    cdef bint labels_known
     cdef dict known, targets, groups, planned_at, before
 
     def __cinit__(self, Layout layout not None, *, uint64_t seed=0, str src="", str pod="", str podset="", str dc="",
@@ -215,6 +216,8 @@ cdef class Pinger:
             free(p)
             raise
         address_set(&p.to, version, <const uint8_t*><const char*>address, port, scope)
+        if version == 6 and not self.labels_known:
+            self.e.relabels, self.labels_known = labels_change(), True
         if way_to(&p.to, &self.e.source4 if version == 4 else &self.e.source6, &p.self) < 0:
             address_set(&p.self, version, ZEROS, 0, 0)
         p.kind, p.level, p.dscp, p.wire = <uint8_t>kind, <uint8_t>level, <uint8_t>dscp, <uint16_t>wire
@@ -471,6 +474,15 @@ cdef _ports():
     except (OSError, ValueError):
         low, high = 32768, 60999
     return (low, high - low + 1) if 0 < low <= high < 65536 else (32768, 28232)
+
+
+def labels_change():
+    """Whether this network gives retries over IPv6 flow labels that sockets cannot refuse (net.ipv6.auto_flowlabels)."""
+    try:
+        with open("/proc/sys/net/ipv6/auto_flowlabels", "rb") as file:
+            return file.read(8).strip() == b"3"
+    except OSError:
+        return False
 
 
 cdef uint32_t _step(uint32_t span, uint32_t n) noexcept:

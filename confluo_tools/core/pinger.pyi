@@ -11,6 +11,7 @@ TIMEOUTS: dict[int, int]
 KINDS: dict[str, int]
 COUNTS: tuple[str, ...]
 
+def labels_change() -> bool: ...
 @final
 class Pinger:
     layout: Layout

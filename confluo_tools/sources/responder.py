@@ -32,7 +32,7 @@ MOST = 65000
 PAYLOAD = 65536  # bytes that a connection gets back, as in core/responder
 DATAGRAMS = 1 << 20  # bytes of datagrams that wait for us
 SPARE = 64  # descriptors that are not for connections
-_TIMESTAMPNS, _PKTINFO, _RECVPKTINFO, _MEMINFO, _DROPS = 35, 8, 49, 55, 8
+_TIMESTAMPNS, _PKTINFO, _RECVPKTINFO, _MEMINFO, _DROPS, _AUTOFLOWLABEL = 35, 8, 49, 55, 8, 70
 
 
 class Listen(NamedTuple):
@@ -236,6 +236,7 @@ def _socket(place: Listen, kind: int) -> socket.socket:
         if family == socket.AF_INET6:
             s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, place.dscp << 2)
+            s.setsockopt(socket.IPPROTO_IPV6, _AUTOFLOWLABEL, 0)  # answers that are sent again keep their way
         else:
             s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, place.dscp << 2)
         if kind == socket.SOCK_STREAM:  # what is set here, its connections have, too

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from confluo_tools.core.pinger import labels_change
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.build import address_columns
 
@@ -40,6 +41,7 @@ WAITING = 1024  # names that wait for it
 SYN_RETRIES = 2  # the kernel gives up after some 7 s
 HEAD = 4096  # bytes of an answer that are read
 _RTT, _RETRANS = 68, 100  # of struct tcp_info
+_AUTOFLOWLABEL = 70  # of IPv6
 _ERRORS = {
     errno.ECONNREFUSED: REFUSED, errno.ETIMEDOUT: TIMEOUT, errno.EHOSTUNREACH: UNREACHABLE,
     errno.ENETUNREACH: UNREACHABLE, errno.EHOSTDOWN: UNREACHABLE, errno.ENETDOWN: UNREACHABLE,
@@ -126,7 +128,7 @@ class Result:
         }  # fmt: skip
         for side, address in (("src", self.src), ("dst", self.dst or self.target.address)):
             row |= address_columns(side, address)
-        if self.retries and row.get("ip_version") == 6:
+        if self.retries and row.get("ip_version") == 6 and labels_change():
             row["notes"] = RELABEL
         return row
 
@@ -352,6 +354,8 @@ class WebProber:
             level, option = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if ":" in address else (
                 socket.IPPROTO_IP, socket.IP_TOS)  # fmt: skip
             sock.setsockopt(level, option, target.dscp << 2)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, _AUTOFLOWLABEL, 0)  # as core/pinger does: retries keep their way
         if target.source:
             sock.bind((target.source, 0))
         probe.since = time.perf_counter_ns()
