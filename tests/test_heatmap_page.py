@@ -298,7 +298,7 @@ def test_a_page_that_is_damaged_says_so(browser: Browser, canonical: Path, tmp_p
 
 def test_two_data_centres(browser: Browser, tmp_path: Path) -> None:
     good, _, bad, _ = appendix()
-    write(tmp_path / "p.arrows", probes([good], dc="east") + probes([bad, good], dc="west"))
+    write(tmp_path / "p.arrows", probes([good, good], dc="east") + probes([bad, good], dc="west"))
     assert run("confluo-pingmesh", "heatmap", tmp_path / "p.arrows", "-w", tmp_path / "m.html").returncode == 0
     opened(browser, tmp_path / "m.html")
     assert browser.text("#title") == "Round trips · east"

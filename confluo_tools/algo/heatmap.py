@@ -21,6 +21,7 @@ from confluo_tools.algo.patterns import (
     Pattern,
     blocks,
     classify,
+    classify_dcs,
     drop_blocks,
     drop_colour,
 )
@@ -58,7 +59,7 @@ class Limits:
 class Sheet:
     """The cells of one window, which begins at ``start`` (ns), row by row: latencies in `UNIT` (0: none), counts.
 
-    ``partial``: it has far fewer probes than others; the log began or ended in it.
+    ``partial``: the first or the last window, with far fewer probes than others; the log began or ended in it.
     """
 
     start: int
@@ -92,6 +93,9 @@ class Map:
 
     ``names`` of the rows and columns, those of a podset side by side; ``podsets``: (name, first, after).
     ``width`` of a window in ns, 0: one window for all.
+
+    Data centres (``by`` is dc) have one map, without a ``dc``.  Between two of them time is mostly distance: what
+    counts there is by how much it is above ``floor``, the least median of the pair, either way, of all windows.
     """
 
     dc: str
@@ -102,16 +106,26 @@ class Map:
     limits: Limits
     sheets: list[Sheet] = field(default_factory=list)
     absent: array[int] = field(default_factory=lambda: array("I"))  # cells that nobody was to probe
+    floor: array[int] = field(default_factory=lambda: array("I"))  # of each cell, in `UNIT`; nothing: all are 0
+
+    @property
+    def unit(self) -> str:
+        """What has a row, in words."""
+        return "data centre" if self.by == "dc" else self.by
 
     @property
     def groups(self) -> list[tuple[int, int]]:
         return [(first, after) for _, first, after in self.podsets]
 
-    def finish(self) -> None:
-        """After the last cell: which windows are partial, which cells nobody was to probe."""
-        counts = sorted(sheet.probes for sheet in self.sheets)
-        for sheet in self.sheets:
-            sheet.partial = 2 * sheet.probes < counts[len(counts) // 2]
+    def finish(self, probes: Sequence[int] = ()) -> None:
+        """After the last cell: which windows are partial, which cells nobody was to probe.
+
+        ``probes`` of all maps in each window: one that is empty while others are not is silent, not cut.
+        """
+        counts = list(probes) or [sheet.probes for sheet in self.sheets]
+        for sheet, count in zip(self.sheets, counts, strict=True):
+            at_end = sheet is self.sheets[0] or sheet is self.sheets[-1]
+            sheet.partial = at_end and 2 * count < sorted(counts)[len(counts) // 2]
         n = len(self.names)
         # Pods are a complete graph but for a pod of one server; of the pairs of servers few are on a list.
         never = range(n * n) if self.by == "server" else range(0, n * n, n + 1)
@@ -119,6 +133,12 @@ class Map:
             ok, failed = sheet.ok, sheet.failed
             never = [i for i in never if not ok[i] and not failed[i]]  # type: ignore[assignment]
         self.absent = array("I", never if self.sheets and n > 1 else ())
+        if self.by == "dc":
+            self.floor = array("I", bytes(4 * n * n))
+            for i in range(n * n):
+                back = i % n * n + i // n
+                known = [sheet.p50[k] for sheet in self.sheets for k in (i, back) if sheet.p50[k]]
+                self.floor[i] = min(known) if known and i != back else 0
 
     def latest(self) -> int:
         """The number of the last sheet that is not partial."""
@@ -133,7 +153,10 @@ class Map:
                     found[i] = self._drop_shade(sheet.ok[i], n)
         else:
             steps = self.limits.steps()
-            found = bytearray([bisect_right(steps, value) for value in getattr(sheet, metric)])
+            values = getattr(sheet, metric)
+            if self.floor:
+                values = [max(value - low, 1) if value else 0 for value, low in zip(values, self.floor, strict=True)]
+            found = bytearray([bisect_right(steps, value) for value in values])
         for i in self.absent:
             found[i] = SHADE_ABSENT
         return bytes(found)
@@ -158,7 +181,7 @@ class Map:
             found = drop_blocks(rows, sheet.ok, sheet.dropped, self.groups, *limits)
         else:
             found = blocks(rows, self.groups)
-        return classify(found, [name for name, _, _ in self.podsets])
+        return (classify_dcs if self.by == "dc" else classify)(found, [name for name, _, _ in self.podsets])
 
 
 def others(chart: Map, sheet: Sheet, metric: str) -> list[tuple[str, str]]:
@@ -168,10 +191,27 @@ def others(chart: Map, sheet: Sheet, metric: str) -> list[tuple[str, str]]:
     return [(name, its) for name, its in found if its not in ("normal", text)]
 
 
-def explain(pattern: Pattern, metric: str, limits: Limits) -> str:
+def explain(pattern: Pattern, metric: str, limits: Limits, by: str = "pod") -> str:
     """A sentence on what the pattern means."""
     what = {"p50": "P50", "p99": "P99", "drop": "the drop rate"}[metric]
     limit = f"{limits.drop_red * 100:g} %" if metric == "drop" else f"{limits.red / 1e6:g} ms"
+    if not set("".join(pattern.blocks)) - {"W", "."}:
+        return "No probe was answered here, if any was sent."
+    if by == "dc":
+        far = f"above {limit}" if metric == "drop" else f"more than {limit} above the least"
+        said = {
+            "normal": f"In every data centre, and between all of them, {what} is fine.",
+            "data centre down": "Nothing is heard from or of it: no power, cut off, or no agents.",
+            "data centre cut off": "Inside it probes are answered, but none from or to the others.",
+            "data centre failure": f"From it and to it {what} is {far}; the others are fine: its way out.",
+            "trouble inside": f"Between data centres all is well, within it {what} is above {limit}: look at its pods.",
+            "link down": "Between these two no probe is answered; both reach others.",
+            "link failure": f"Between these two {what} is {far}; to others they are fine.",
+            "wan down": "Inside data centres all is well, between them no probe is answered.",
+            "wan failure": f"Inside data centres all is well, between them {what} is {far}.",
+            "unclassified": "The colours fit no known picture.",
+        }
+        return " ".join(said[name] for name in dict.fromkeys(f.name for f in pattern.findings))
     said = {
         "normal": f"In every podset, and between all of them, {what} of most pairs is fine.",
         "podset down": "Nothing is heard from or of it: no power, or cut off.",

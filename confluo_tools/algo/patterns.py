@@ -14,6 +14,10 @@ no colour has that many; a few odd cells change nothing.  The picture is then re
 The paper has one broken podset; here several are named as long as one is left that is whole.  A cross whose own block
 on the diagonal is of another colour (cut off outside, alive inside) names its podset, too, where it cannot be another
 picture: with three podsets or more.
+
+Data centres against each other (`classify_dcs`) have other names, for what lies between them are links, not layers:
+``data centre down``, ``data centre cut off`` (alive inside), ``data centre failure``, ``trouble inside``, ``link down``
+and ``link failure`` between two of them, ``wan down`` and ``wan failure`` between all.
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ MIXED = "?"
 NORMAL, DOWN, FAILURE, SPINE, UNCLASSIFIED = (
     "normal", "podset down", "podset failure", "spine failure", "unclassified",
 )  # fmt: skip
+DC_DOWN, CUT_OFF, DC_FAILURE, DC_INSIDE, LINK_DOWN, LINK_FAILURE, WAN_DOWN, WAN_FAILURE = (
+    "data centre down", "data centre cut off", "data centre failure", "trouble inside", "link down", "link failure",
+    "wan down", "wan failure",
+)  # fmt: skip
 BACKGROUND = 1e-4  # drop rate of a network that is well
 CHANCE = 1e-4  # how seldom such a network may make a cell red
 _CROSS = {"W": DOWN, "R": FAILURE}
@@ -36,10 +44,18 @@ _CROSS = {"W": DOWN, "R": FAILURE}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``name`` of the picture, ``podset`` that it is about ('' when it is about no single one)."""
+    """``name`` of the picture, ``podset`` (or data centre) that it is about ('' when it is about no single one);
+    ``peer``: the other data centre, when it is about what is between two.
+    """
 
     name: str
     podset: str = ""
+    peer: str = ""
+
+    @property
+    def place(self) -> str:
+        """``ps02``, ``dc1 - dc3`` or ''."""
+        return f"{self.podset} - {self.peer}" if self.peer else self.podset
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,7 @@ class Pattern:
         names = dict.fromkeys(finding.name for finding in self.findings)
         parts = []
         for name in names:
-            podsets = [f.podset for f in self.findings if f.name == name and f.podset]
+            podsets = [f.place for f in self.findings if f.name == name and f.podset]
             parts.append(f"{name}: {', '.join(podsets)}" if podsets else name)
         return "; ".join(parts)
 
@@ -207,6 +223,55 @@ def classify(found: Sequence[str], podsets: Sequence[str]) -> Pattern:
         ):
             return pattern(Finding(_CROSS[colour], podsets[k]))
     return pattern(Finding(UNCLASSIFIED))
+
+
+def classify_dcs(found: Sequence[str], dcs: Sequence[str]) -> Pattern:
+    """The picture of data centres against each other; ``found``: a row of letters for each of ``dcs``."""
+    n = len(dcs)
+    inside = {i: found[i][i] for i in range(n)}
+    apart = {(i, j): found[i][j] for i in range(n) for j in range(n) if i != j}
+
+    def pattern(*findings: Finding) -> Pattern:
+        return Pattern(findings or (Finding(UNCLASSIFIED),), tuple(dcs), tuple(found))
+
+    def fine(cells: Iterable[str]) -> bool:
+        return set(cells) <= {"G", LETTERS[ABSENT]}
+
+    if not set("".join(found)) - {LETTERS[ABSENT]}:
+        return pattern()
+    if fine(inside.values()):
+        if fine(apart.values()):
+            return pattern(Finding(NORMAL))
+        for colour, wan in (("R", WAN_FAILURE), ("W", WAN_DOWN)):
+            if set(apart.values()) <= {colour, LETTERS[ABSENT]}:
+                return pattern(Finding(wan))
+    elif fine(apart.values()):
+        troubled = [k for k in range(n) if inside[k] == "R"]
+        if troubled and fine(inside[k] for k in range(n) if k not in troubled):
+            return pattern(*[Finding(DC_INSIDE, dcs[k]) for k in troubled])
+    # Crosses: all that goes into it and out of it, whatever it is inside.
+    crosses = {}
+    for k in range(n):
+        its = {colour for at, colour in apart.items() if k in at} - {LETTERS[ABSENT]}
+        if len(its) == 1 and (n > 2 or inside[k] in its) and (colour := its.pop()) in _CROSS:
+            crosses[k] = colour
+    if len(crosses) == n:  # whoever is fine inside only misses the others
+        crosses = {k: colour for k, colour in crosses.items() if inside[k] == colour}
+    if len(crosses) == n or not fine(inside[k] for k in range(n) if k not in crosses):
+        return pattern()
+    rest = {at: colour for at, colour in apart.items() if not crosses.keys() & set(at)}
+    links = {(i, j): c for (i, j), c in rest.items() if i < j and c == rest[j, i] and c in _CROSS}
+    if not fine(colour for (i, j), colour in rest.items() if (min(i, j), max(i, j)) not in links):
+        return pattern()
+    names = {"W": LINK_DOWN, "R": LINK_FAILURE}
+    return pattern(*[Finding(_cross(colour, inside[k]), dcs[k]) for k, colour in crosses.items()],
+                   *[Finding(names[colour], dcs[i], dcs[j]) for (i, j), colour in links.items()])  # fmt: skip
+
+
+def _cross(colour: str, inside: str) -> str:
+    if colour == "R":
+        return DC_FAILURE
+    return DC_DOWN if inside in ("W", LETTERS[ABSENT]) else CUT_OFF
 
 
 def _of(broken: dict[int, str], i: int, j: int) -> str:

@@ -52,10 +52,14 @@ def pattern_schema() -> Schema:
     return Schema("pattern", [
         Field("ts", "time", unit="ns", description="when the window began"),
         Field("window", "duration", unit="ns", description="its length; 0: all there was"),
-        Field("dc", "text(16)", description="data centre"),
+        Field("dc", "text(16)", description="data centre; of a map of all of them the one that it is about, if it is "
+              "about one"),
         Field("metric", "text(8)", description="p50, p99 or drop"),
-        Field("pattern", "text(16)", description="normal, podset down, podset failure, spine failure, unclassified"),
+        Field("pattern", "text(24)", description="normal, podset down, podset failure, spine failure, unclassified; "
+              "of data centres data centre down, data centre cut off, data centre failure, trouble inside, link down, "
+              "link failure, wan down, wan failure"),
         Field("podset", "text(16)", description="the podset that it is about, if it is about one"),
+        Field("peer", "text(16)", description="the other data centre, of what is between two"),
         Field("none", "u32", unit="cells", description="without data"),
         Field("green", "u32", unit="cells", description="below the lower limit"),
         Field("yellow", "u32", unit="cells", description="between the limits"),
@@ -80,6 +84,7 @@ class Cells:
         self.probes = False  # they were tallied from probes, which can be asked again
         self.apart = 0  # cells between data centres
         self.unnamed = 0  # probes without a place
+        self.by = ""  # what they are of, if that is seen of cells that were read
         self.senders: set[int] = set()
         self._windows: dict[int, _Window] = {}
 
@@ -129,25 +134,30 @@ class Cells:
         if size > MOST_CELLS:
             raise UsageError(f"{len(self._windows)} windows of {len(units)} {by}s are {size:,} cells, more than "
                              f"{MOST_CELLS:,}", hint="--since, a longer --window, or --by podset")  # fmt: skip
-        return [self._map(dc, its, by, width, limits) for dc, its in dcs.items()]
+        charts = [self._map(dc, its, by, width, limits) for dc, its in dcs.items()]
+        probes = [sum(sheet.probes for sheet in sheets) for sheets in zip(*[c.sheets for c in charts], strict=True)]
+        for chart in charts:
+            chart.finish(probes)
+        return charts
 
     def _map(self, dc: str, units: list[Unit], by: str, width: int, limits: Limits) -> Map:
-        names, podsets = group([(name, name if by == "podset" else podset) for _, podset, name in units])
+        whole = by in ("podset", "dc")  # each is a block of its own
+        names, podsets = group([(name, name if whole else podset) for _, podset, name in units])
         chart = Map(dc, by, names, podsets, width, limits)
         at = {(podset, name): i for i, name in enumerate(names) for podset, a, b in podsets if a <= i < b}
         place = [-1] * len(self.units)
         for (its_dc, podset, name), number in self.units.items():
             if its_dc == dc:
-                place[number] = at[name if by == "podset" else podset, name]
+                place[number] = at[name if whole else podset, name]
         n = len(names)
         rows = [i * n for i in place]  # those of other data centres are below 0
         for start in sorted(self._windows):
             sheet, window = Sheet(start, n), self._windows[start]
             src, dst, *columns = window.columns
             where = [rows[a] + place[b] if place[a] >= 0 else -1 for a, b in zip(src, dst, strict=True)]
-            whole = len(where) == n * n and where == list(range(n * n))
+            in_order = len(where) == n * n and where == list(range(n * n))
             for name, column in zip(("p50", "p99", *COUNTS), columns, strict=True):
-                if whole:
+                if in_order:
                     setattr(sheet, name, column[:])
                 elif any(column):
                     target = getattr(sheet, name)
@@ -155,7 +165,6 @@ class Cells:
                         if value and i >= 0:
                             target[i] = value
             chart.sheets.append(sheet)
-        chart.finish()
         return chart
 
 
@@ -189,6 +198,7 @@ def read_cells(reader: Reader, cells: Cells) -> int:
     at = {f.name: schema.index(f.name) for f in _wanted()}
     widths: set[int] = set()
     memo: dict[tuple[bytes, ...], int] = {}
+    kinds: set[str] = set()
     latest: dict[bytes, tuple[int, bytes, bytes]] = {}  # name -> its number, podset and data centre when last looked up
 
     def units(block: Block, end: str) -> list[int]:
@@ -204,7 +214,8 @@ def read_cells(reader: Reader, cells: Cells) -> int:
             number = memo.get(key)
             if number is None:
                 dc, podset, text = (part.rstrip(b"\0").decode("utf-8", "replace") for part in key)
-                number = memo[key] = cells.number((dc, podset, text))
+                kinds.add("dc" if text == dc and not podset else "podset" if text == podset else "")
+                number = memo[key] = cells.number(("" if text == dc and not podset else dc, podset, text))
             latest[name] = (number, key[1], key[0])
             numbers.append(number)
         return numbers
@@ -229,6 +240,9 @@ def read_cells(reader: Reader, cells: Cells) -> int:
             cells.add(start, src, dst, p50, p99, counts)
     if len(widths) > 1:
         raise FormatError("has windows of several lengths", where=reader.name)
+    if len(kinds) > 1 and "dc" in kinds:
+        raise FormatError("has cells of data centres, and others", where=reader.name)
+    cells.by = kinds.pop() if len(kinds) == 1 else ""
     return widths.pop() if widths else 0
 
 
@@ -237,7 +251,7 @@ def cell_blocks(chart: Map, metric: str, sheets: Sequence[Sheet]) -> Iterator[Bl
     from confluo_tools.formats.build import blocks_of
 
     schema, n = cell_schema(), len(chart.names)
-    podset = [name for name, first, after in chart.podsets for _ in range(first, after)]
+    podset = [name * (chart.by != "dc") for name, first, after in chart.podsets for _ in range(first, after)]
     for sheet in sheets:
         colours = chart.shades(sheet, metric).translate(CLASS)
         there = [i for i in range(n * n) if sheet.ok[i] or sheet.failed[i]]
@@ -247,7 +261,8 @@ def cell_blocks(chart: Map, metric: str, sheets: Sequence[Sheet]) -> Iterator[Bl
             "ts": [sheet.start] * len(there), "window": [chart.width] * len(there),
             "src": [chart.names[i] for i in rows], "dst": [chart.names[i] for i in columns],
             "src_podset": [podset[i] for i in rows], "dst_podset": [podset[i] for i in columns],
-            "src_dc": [chart.dc] * len(there), "dst_dc": [chart.dc] * len(there),
+            "src_dc": [chart.names[i] for i in rows] if chart.by == "dc" else [chart.dc] * len(there),
+            "dst_dc": [chart.names[i] for i in columns] if chart.by == "dc" else [chart.dc] * len(there),
             "ok": ok, "dropped": dropped, "overflow": [sheet.overflow[i] for i in there],
             "failed": [sheet.failed[i] for i in there],
             "drop_rate": [d / n if n else 0.0 for d, n in zip(dropped, ok, strict=True)],
@@ -267,8 +282,10 @@ def pattern_block(chart: Map, metric: str, sheets: Sequence[Sheet]) -> Iterator[
         pattern = chart.pattern(sheet, metric, shades)
         for finding in pattern.findings:
             rows.append({
-                "ts": sheet.start, "window": chart.width, "dc": chart.dc, "metric": metric, "pattern": finding.name,
-                "podset": finding.podset, "none": flat.count(0), "green": flat.count(1), "yellow": flat.count(2),
+                "ts": sheet.start, "window": chart.width, "metric": metric, "pattern": finding.name,
+                "dc": finding.podset if chart.by == "dc" else chart.dc,
+                "podset": finding.podset if chart.by != "dc" else "", "peer": finding.peer,
+                "none": flat.count(0), "green": flat.count(1), "yellow": flat.count(2),
                 "red": flat.count(3), "partial": 1 if sheet.partial else 2,
                 "blocks": " ".join(pattern.blocks) if len(pattern.podsets) <= MOST_PATTERN else "",
             })  # fmt: skip

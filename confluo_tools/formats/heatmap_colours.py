@@ -77,11 +77,12 @@ def rate(dropped: int, ok: int) -> str:
     return f"{share * 100:.2g} %" if share < 0.995 else f"{share * 100:.0f} %"
 
 
-def ranges(metric: str, limits: Limits) -> tuple[str, ...]:
-    """What the colours none, green, yellow and red mean."""
+def ranges(metric: str, limits: Limits, above: bool = False) -> tuple[str, ...]:
+    """What the colours none, green, yellow and red mean.  ``above``: latencies are above the least of their pair."""
     if metric == "drop":
         low, high = f"{limits.drop_green * 100:g}", f"{limits.drop_red * 100:g} %"
     else:
         low, high = f"{limits.green / 1e6:g}", f"{limits.red / 1e6:g} ms"
     unit = high.split()[1]
-    return "no data", f"< {low} {unit}", f"{low} – {high}", f"> {high}"
+    sign = "+" if above and metric != "drop" else ""
+    return "no data", f"< {sign}{low} {unit}", f"{sign}{low} – {sign}{high}", f"> {sign}{high}"

@@ -59,21 +59,21 @@ def page(
             blobs.append(compress(b"".join(map(_little, values)), 1))
         its = pairs[k] if k < len(pairs) else Pairs()
         maps.append({
-            "dc": chart.dc, "by": chart.by, "names": chart.names, "podsets": chart.podsets,
-            "width": chart.width // 1_000_000,
+            "dc": chart.dc, "by": chart.by, "unit": chart.unit, "names": chart.names, "podsets": chart.podsets,
+            "width": chart.width // 1_000_000, "floor": chart.floor.tolist(),
+            "ranges": [ranges(m, chart.limits, chart.by == "dc") for m in METRICS],
             "windows": windows, "at": at[k], "steps": chart.limits.steps(), "dropGreen": chart.limits.drop_green,
             "dropRed": chart.limits.drop_red, "pairs": {"blob": len(blobs), "rows": len(its), "names": its.names,
                                                        "whole": its.whole, "why": its.why},
         })  # fmt: skip
         blobs.append(compress(b"".join([_little(its.columns[name]) for name in PAIR]), 6))
-    first = charts[0]
     head = {
         "title": title or "Round trips", "metric": METRICS.index(metric), "metrics": [METRIC_NAMES[m] for m in METRICS],
-        "ranges": [ranges(m, first.limits) for m in METRICS], "unit": UNIT, "shades": SHADES, "maps": maps,
+        "unit": UNIT, "shades": SHADES, "maps": maps,
         "palettes": {f"{p}-{t}": PALETTES[p, t]._asdict() for p in NAMES for t in THEMES},
         "palette": palette, "theme": theme, "command": command, "source": source,
     }  # fmt: skip
-    html, css, js = (_part(name) for name in ("page.html", "page.css", "page.js"))
+    html, css, words, js = (_part(name) for name in ("page.html", "page.css", "words.js", "page.js"))
     before, _, rest = html.partition("/*CSS*/")
     middle, _, rest = rest.partition("<!--DATA-->")
     between, _, after = rest.partition("/*JS*/")
@@ -85,7 +85,7 @@ def page(
         yield b'<script type="application/octet-stream" id="b%d">' % i
         yield b64encode(blob)
         yield b"</script>\n"
-    yield (between + js + after).encode()
+    yield (between + words + js + after).encode()
 
 
 def _window(chart: Map, sheet: Sheet, shades: Sequence[bytes], blob: int) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _window(chart: Map, sheet: Sheet, shades: Sequence[bytes], blob: int) -> dic
 
 def _pattern(pattern: Pattern, metric: str, chart: Map) -> dict[str, Any]:
     return {"name": pattern.name, "text": pattern.text, "blocks": pattern.blocks,
-            "podsets": [f.podset for f in pattern.findings if f.podset],
-            "explain": explain(pattern, metric, chart.limits)}  # fmt: skip
+            "podsets": [f.place for f in pattern.findings if f.podset],
+            "explain": explain(pattern, metric, chart.limits, chart.by)}  # fmt: skip
 
 
 def _little(values: array[int]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, explain, others
@@ -19,6 +20,8 @@ from confluo_tools.formats.heatmap_colours import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from confluo_tools.algo.heatmap import Map, Sheet
     from confluo_tools.algo.patterns import Pattern
 
@@ -36,25 +39,30 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     shades = chart.shades(sheet, metric)
     pattern = chart.pattern(sheet, metric, shades)
     n = len(chart.names)
-    size = max(min(SIDE // n, 40), 1) if n <= SHAPES else max(SIDE / n, 1)
+    size = max(min(SIDE // n, 40 if n > 8 else 60), 1) if n <= SHAPES else max(SIDE / n, 1)
     side = size * n
     labels = size >= 9
     longest = max(map(len, chart.names)) if labels else 0
     left = 76 + (longest * 7 + 6 if labels else 0)
     top = 108 + (longest * 6 + 8 if labels else 0)
     right = 232
-    width, height = left + max(side, 300) + right, top + max(side, 330) + 28
-    title = " · ".join(filter(None, [METRIC_NAMES[metric] + (" of round trips" if metric != "drop" else ""), chart.dc]))
+    beside = max(side, 200)
+    width, height = left + beside + right, top + max(side, 250 if n < 9 else 330) + 28
+    where = "between data centres" if chart.by == "dc" else chart.dc
+    many = f"{n} {chart.unit}" + "s" * (n != 1)
+    title = " · ".join(filter(None, [METRIC_NAMES[metric] + (" of round trips" if metric != "drop" else ""), where]))
+    about = f"{when} · {many} · {sheet.probes:,} probes"
+    width = ceil(max(width, 24 + max(10.6 * len(title), 6.6 * len(about)) + 24 + _pill(pattern) + 24))  # side by side
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"',
         f' height="{height:g}" font-family="{FONT}" font-size="11">',
         f"<title>{escape(f'{title}, {when}: {pattern.text}')}</title>",
-        f"<desc>{escape(explain(pattern, metric, chart.limits))}</desc>",
+        f"<desc>{escape(explain(pattern, metric, chart.limits, chart.by))}</desc>",
         "<style>" + "".join(f".s{i}{{fill:{c}}}" for i, c in enumerate(colours.shades)) + f".t{{fill:{colours.fore}}}"
         f".l{{fill:{colours.soft}}}.g{{stroke:{colours.line};fill:none}}</style>",
         f'<rect width="100%" height="100%" fill="{colours.back}"/>',
         f'<text x="24" y="36" class="t" font-size="19" font-weight="600">{escape(title)}</text>',
-        f'<text x="24" y="56" class="l" font-size="12">{escape(when)} · {n} {chart.by}s · {sheet.probes:,} probes',
+        f'<text x="24" y="56" class="l" font-size="12">{escape(about)}',
         "</text>",
     ]
     said = "; ".join(f"{METRIC_NAMES[m]}: {its}" for m, its in others(chart, sheet, metric))
@@ -71,17 +79,24 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     out += _grid(chart, left, top, size, side, colours)
     if n > SHAPES and len(chart.podsets) <= SHAPES:
         out += _blocks(chart, shades, left, top, size)
-    out += _legend(chart, metric, shades, pattern, colours, left + max(side, 300) + 28, top)
+    out += _legend(chart, metric, shades, pattern, colours, left + beside + 28, top)
     return "\n".join([*map(clean, out), "</svg>\n"])
+
+
+def _short(pattern: Pattern) -> str:
+    text = pattern.text
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _pill(pattern: Pattern) -> float:
+    return 7.4 * len(_short(pattern)) + 44
 
 
 def _badge(pattern: Pattern, colours: Palette, right: float) -> list[str]:
     """The name of the picture, as a pill at the right."""
     from html import escape
 
-    text = pattern.text
-    text = text if len(text) <= 60 else text[:57] + "..."
-    wide = 7.4 * len(text) + 44
+    text, wide = _short(pattern), _pill(pattern)
     fill = {"normal": 5, "unclassified": 7}.get(pattern.name, 9)
     left = right - wide
     return [
@@ -105,7 +120,7 @@ def _axes(chart: Map, left: float, top: float, size: float, labels: bool) -> lis
                        f"{escape(name)}</text>")  # fmt: skip
     far = 7 * max(map(len, chart.names)) + 12 if labels else 6
     free = -1.0
-    for name, first, after in chart.podsets:
+    for name, first, after in chart.podsets if chart.by not in ("podset", "dc") or not labels else ():
         middle, long = (first + after) / 2 * size, (after - first) * size
         shown = name if len(name) * 6.5 < max(long, 46) else name[: max(int(long / 6.5) - 1, 1)] + "…"
         if not name or middle - max(long, 14) / 2 < free:
@@ -133,18 +148,21 @@ def _cells(chart: Map, sheet: Sheet, metric: str, shades: bytes, left: float, to
             cell = i * len(names) + j
             if shades[cell] != SHADE_ABSENT:
                 row.append(f'<rect class="s{shades[cell]}" x="{left + j * size:g}" y="{y:g}" width="{size - gap:g}" '
-                           f'height="{size - gap:g}"><title>{name} → {other}: {hover(sheet, cell)}</title></rect>')
+                           f'height="{size - gap:g}"><title>{name} → {other}: {hover(sheet, cell, chart.floor)}</title>'
+                           "</rect>")
         out.append("".join(row))
     return out
 
 
-def hover(sheet: Sheet, cell: int) -> str:
-    """``P50 1.1 ms, P99 1.57 ms, 0 of 2,400 dropped``"""
+def hover(sheet: Sheet, cell: int, floor: Sequence[int] = ()) -> str:
+    """``P50 1.1 ms, P99 1.57 ms, 0 of 2,400 dropped``; between data centres also the least median of the pair."""
     ok, failed = sheet.ok[cell], sheet.failed[cell]
     if not ok:
         return f"none of {failed:,} probes answered" if failed else "no probes"
     values = ("P50", sheet.p50[cell]), ("P99", sheet.p99[cell])
     parts = [f"{name} {latency(value)}" for name, value in values if value]
+    if floor and floor[cell]:
+        parts.append(f"least {latency(floor[cell])}")
     parts.append(f"{sheet.dropped[cell]:,} of {ok:,} dropped"
                  + (f" ({rate(sheet.dropped[cell], ok)})" if sheet.dropped[cell] else ""))  # fmt: skip
     if sheet.overflow[cell]:
@@ -195,7 +213,7 @@ def _legend(
     flat = shades.translate(CLASS)
     out = []
     swatches = ((0,), (1, 2, 3, 4, 5, 6), (7,), (8, 9, 10, 11, 12))
-    for i, (text, its) in enumerate(zip(ranges(metric, chart.limits), swatches, strict=True)):
+    for i, (text, its) in enumerate(zip(ranges(metric, chart.limits, chart.by == "dc"), swatches, strict=True)):
         at = y + 12 + 46 * (3 - i)
         out.append(f'<text x="{x}" y="{at}" class="t" font-size="12" font-weight="600">{escape(text)}</text>')
         for k, shade in enumerate(its):
@@ -203,7 +221,10 @@ def _legend(
             out.append(f'<rect class="s{shade}" x="{x + k * w:g}" y="{at + 6}" width="{w:g}" height="11"/>')
         out.append(f'<rect x="{x}" y="{at + 6}" width="120" height="11" class="g"/>'
                    f'<text x="{x + 128}" y="{at + 15.5}" class="l">{flat.count(i):,}</text>')  # fmt: skip
-    if 1 < len(pattern.podsets) <= 40:
+    if metric != "drop" and chart.by == "dc":
+        out.append(f'<text x="{x}" y="{y + 200}" class="l">between two: above the least</text>'
+                   f'<text x="{x}" y="{y + 215}" class="l">median of the pair, of all windows</text>')  # fmt: skip
+    if 1 < len(pattern.podsets) <= 40 and chart.by not in ("podset", "dc"):
         at, size = y + 216, max(min(120 // len(pattern.podsets), 22), 3)
         out.append(f'<text x="{x}" y="{at - 8}" class="l">blocks of podsets</text>')
         for i, row in enumerate(pattern.blocks):

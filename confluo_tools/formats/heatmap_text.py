@@ -36,39 +36,49 @@ def text_map(
     head = min(head, 16)
     room = max((width - head - 2) // 2, 4)
     parts = _parts(chart, room)
+    each = 2  # columns of a place
+    if len(chart.podsets) == n:  # podsets, or data centres: their names stand above the columns
+        longest = max(map(len, chart.names)) + 1
+        each = longest if max(longest, 2) * n <= width - head - 2 else 2
     theme = PALETTES[palette, "light"].shades
     styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[3], bgcolor=theme[6])}
     styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 9))}
 
     def cell(colour: int) -> tuple[str, Any]:
-        return SHAPES[colour], styles[colour]
+        return SHAPES[colour][:1] * each, styles[colour]
 
     out = StringIO()
     console = Console(file=out, width=max(width, 20), force_terminal=color, color_system="auto" if color else None,
                       highlight=False, markup=False, emoji=False, no_color=not color)  # fmt: skip
-    title = " · ".join(filter(None, [METRIC_NAMES[metric], clean(chart.dc), when]))
+    where = "between data centres" if chart.by == "dc" else clean(chart.dc)
+    title = " · ".join(filter(None, [METRIC_NAMES[metric], where, when]))
     console.print(Text(title, Style(bold=True)), no_wrap=True, overflow="ignore", crop=False)
-    console.print(Text.assemble((clean(pattern.text), Style(bold=True)), ". ", explain(pattern, metric, chart.limits)))
+    said = explain(pattern, metric, chart.limits, chart.by)
+    console.print(Text.assemble((clean(pattern.text), Style(bold=True)), ". ", said))
     for other, its in others(chart, sheet, metric):
         console.print(Text(f"{METRIC_NAMES[other]}: {clean(its)} (--metric {other})", Style(bold=True)))
     console.print()
-    console.print(Text(" " * (head + 2) + _columns(chart, parts)), no_wrap=True, overflow="ignore", crop=False)
+    console.print(Text(" " * (head + 2) + _columns(chart, parts, each)), no_wrap=True, overflow="ignore", crop=False)
     for name, first, after in parts:
         line = Text(f"{clean(name):>{head}.{head}}  ")
         for _, left, right in parts:
             line.append(*cell(_colour(rows[first:after], left, right)))
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
     console.print()
-    flat, meanings = shades.translate(CLASS), ranges(metric, chart.limits)
+    flat, meanings = shades.translate(CLASS), ranges(metric, chart.limits, chart.by == "dc")
     legend = Text(" " * (head + 2))
     for colour in (GREEN, YELLOW, RED, NONE):
-        legend.append(*cell(colour) if colour != NONE else ("␣␣", Style(dim=True)))
+        legend.append(*(SHAPES[colour], styles[colour]) if colour != NONE else ("␣␣", Style(dim=True)))
         legend.append(f" {meanings[colour]}: {flat.count(colour):,}   ")
     legend.rstrip()
     console.print(legend, no_wrap=True, overflow="ignore", crop=False)
+    if metric != "drop" and chart.by == "dc":
+        console.print(Text(f"{' ' * (head + 2)}between two: above the least median of the pair in all windows"),
+                      no_wrap=True, overflow="ignore", crop=False)  # fmt: skip
     if len(parts) < n:
-        what = "podset" if parts[0][0] in {name for name, _, _ in chart.podsets} else f"up to {parts[0][2]} {chart.by}s"
-        console.print(Text(f"{' ' * (head + 2)}a place is {what}; -o html shows each of the {n:,} {chart.by}s"),
+        podset = parts[0][0] in {name for name, _, _ in chart.podsets}
+        what = "podset" if podset else f"up to {parts[0][2]} {chart.unit}s"
+        console.print(Text(f"{' ' * (head + 2)}a place is {what}; -o html shows each of the {n:,} {chart.unit}s"),
                       no_wrap=True, overflow="ignore", crop=False)  # fmt: skip
     return out.getvalue()
 
@@ -90,13 +100,14 @@ def _colour(rows: list[bytes], left: int, right: int) -> int:
     return max(_ORDER, key=counts.__getitem__) if any(counts.values()) else ABSENT
 
 
-def _columns(chart: Map, parts: list[tuple[str, int, int]]) -> str:
-    """Names of podsets above the columns, where there is room for them."""
+def _columns(chart: Map, parts: list[tuple[str, int, int]], each: int) -> str:
+    """Names of podsets above the columns, where there is room for them; a place is ``each`` columns wide."""
     line = ""
     for name, first, after in chart.podsets:
         places = [k for k, (_, left, right) in enumerate(parts) if left < after and right > first]
-        if not places or len(line) > 2 * places[0]:
+        if not places or len(line) > each * places[0]:
             continue
-        room = 2 * len(places) - 1
-        line = line.ljust(2 * places[0]) + (name if len(name) <= room else name[: max(room - 1, 0)] + "~" * (room > 0))
+        room = each * len(places) - 1
+        shown = name if len(name) <= room else name[: room - 1] + "~" if room > 1 else ""
+        line = line.ljust(each * places[0]) + shown
     return clean(line)

@@ -33,7 +33,7 @@ confluo-pingmesh heatmap probes.ml --patterns -J
 )
 
 PICTURES = ("svg", "html", "png", "table")
-BY = ("pod", "podset", "server")
+BY = ("pod", "podset", "server", "dc")
 ALL_CELLS = 5_000  # cells of all windows up to which the servers behind each of them go into a page
 WORST_CELLS = 400  # else those behind so many
 MOST_PAIRS = 200_000
@@ -49,7 +49,10 @@ def heatmap(
     no_archive: cli.NoArchive = False,
     input_format: cli.InputFormat = None,
     metric: Annotated[str, option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
-    by: Annotated[str, option("--by", metavar="WHAT", help="What has a row: pod, podset or server (pod).")] = "pod",
+    by: Annotated[
+        str | None,
+        option("--by", metavar="WHAT", help="What has a row: pod, podset, server, or dc: all data centres (pod)."),
+    ] = None,
     dc: Annotated[str | None, option("--dc", metavar="NAME", help="Only this data centre.")] = None,
     window: Annotated[
         str, option("--window", metavar="TIME", help="Length of a window, or all: one of everything (10m).")
@@ -96,12 +99,12 @@ def heatmap(
     quiet: cli.Quiet = False,
     verbose: cli.Verbose = False,
 ) -> int:  # fmt: skip
-    """Draw latency or drops between pods as a heat map, and name what it shows."""
+    """Draw latency or drops between pods, or between data centres, as a heat map, and name what it shows."""
     from confluo_tools.formats.heatmap_colours import NAMES, THEMES
 
     if file is not None:
         config.use_file(file)
-    for value, there, name in ((metric, ("p50", "p99", "drop"), "--metric"), (by, BY, "--by"),
+    for value, there, name in ((metric, ("p50", "p99", "drop"), "--metric"), (by or "pod", BY, "--by"),
                                 (palette, NAMES, "--palette"), (theme, (*THEMES, "auto"), "--theme")):  # fmt: skip
         if value not in there:
             raise UsageError(f"not '{value[:60]}'", where=name, hint=f"there are {', '.join(there)}")
@@ -112,14 +115,25 @@ def heatmap(
         return cli.OK
     if at is None and cli.no_input(inputs or []):
         return cli.usage(app)
+    if by == "dc" and dc is not None:
+        raise UsageError("one map has all data centres", where="--by dc", hint="leave --dc out")
     asked = Asked(inputs or [], where or "", since, until, {"input_format": input_format, "at": at, "partial": partial})
     kind = choose(format, tsv, ndjson, output, patterns)
     width = _width(window)
     limits = _limits(metric, green, red)
-    known = of_fleet(topology, by) if topology is not None else []
     with asked.open() as reader:
-        cells, width = gather(reader, asked, by, width)
+        cells, width = gather(reader, asked, by or "pod", width)
+        if by is not None and not cells.probes and len(cells) and cells.by not in ("", by):
+            theirs = "data centres" if cells.by == "dc" else f"{cells.by}s"
+            raise UsageError(f"these are cells between {theirs}", where=f"--by {by}", hint="leave it out")
+    by = cells.by or by or "pod"
+    known = of_fleet(topology, by) if topology is not None else []
     charts = [c for c in cells.maps(by, width, limits, known) if c.sheets and (dc is None or c.dc == dc)]
+    if by == "dc" and kind == "html" and cells.probes and asked.again:  # and those of each of them, to look inside
+        with asked.open() as reader:
+            within, _ = gather(reader, asked, "pod", width)
+        known = of_fleet(topology, "pod") if topology is not None else []
+        charts += [c for c in within.maps("pod", width, limits, known) if c.sheets]
     say_what_is_missing(cells, by)
     if not charts:
         if dc is not None and len(cells):
@@ -229,6 +243,8 @@ def of_fleet(path: str, by: str) -> list[Unit]:
     from confluo_tools.formats.fleet import read_fleet
 
     fleet = read_fleet(path)
+    if by == "dc":
+        return [("", "", name) for name in fleet.dcs]
     names = [(s.dc, s.podset, {"pod": s.pod, "podset": s.podset, "server": s.name}[by]) for s in fleet.servers]
     return list(dict.fromkeys(names))
 
@@ -247,11 +263,15 @@ def gather(reader: Reader, asked: Asked, by: str, width: int) -> tuple[Cells, in
 
     cells.probes = True
     what = "" if by == "server" else f"_{by}"
-    places = [f"{end}{name}" for end in ("src", "dst") for name in ("_dc", "_podset", what)]
+    parts = ("_dc",) if by == "dc" else ("_dc", "_podset", what)
+    places = [f"{end}{name}" for end in ("src", "dst") for name in parts]
     mesh = read(reader, places, window=width, where=asked.where(), since=asked.first, until=asked.after)
     for start in mesh.windows():
         found = mesh.tallied(start)
-        src, dst = ([cells.number(key[i : i + 3]) for key in found.keys] for i in (0, 3))
+        if by == "dc":
+            src, dst = ([cells.number(("", "", key[i])) for key in found.keys] for i in (0, 1))
+        else:
+            src, dst = ([cells.number(key[i : i + 3]) for key in found.keys] for i in (0, 3))
         failed = [sum(row) for row in zip(*map(found.column, FAILURES), strict=True)]
         counts = [*[found.column(name).tolist() for name in ("ok", "dropped", "overflow")], failed]
         cells.add(found.start, src, dst, found.column("p50").tolist(), found.column("p99").tolist(), counts)
@@ -260,15 +280,17 @@ def gather(reader: Reader, asked: Asked, by: str, width: int) -> tuple[Cells, in
 
 
 def say_what_is_missing(cells: Cells, by: str) -> None:
+    word = "data centre" if by == "dc" else by
     if cells.unnamed:
-        cli.note(f"{cells.unnamed:,} probes whose record names no {by} are left out")
+        cli.note(f"{cells.unnamed:,} probes whose record names no {word} are left out")
     if cells.apart:
-        cli.note(f"{cells.apart:,} cells between data centres are left out: the limits are those of one")
+        cli.note(f"{cells.apart:,} cells between data centres are left out: the limits are those of one; --by dc draws "
+                 "those between all")  # fmt: skip
     if not len(cells):
         cli.note("no probes between places that have names"
                  + ("" if by == "server" else "; --by server draws those between servers"))  # fmt: skip
     elif 2 * len(cells.senders) < len(cells.units):
-        cli.note(f"probes come from {len(cells.senders)} of {len(cells.units)} {by}s: the others' rows are white, "
+        cli.note(f"probes come from {len(cells.senders)} of {len(cells.units)} {word}s: the others' rows are white, "
                  "whatever the network does")  # fmt: skip
 
 
@@ -292,7 +314,7 @@ def write_page(
 ) -> None:  # fmt: skip
     from confluo_tools.formats.heatmap_html import page
 
-    behind = gather_pairs(charts, at, asked) if pairs and charts[0].by == "pod" else []
+    behind = gather_pairs(charts, at, asked) if pairs and charts[0].by in ("pod", "dc") else []
     sink = _sink(output, force)
     try:
         for piece in page(charts, metric, at=at, pairs=behind, title=title, palette=palette, theme=theme,
@@ -380,7 +402,7 @@ def gather_pairs(charts: list[Map], at: list[int], asked: Asked) -> list[Pairs]:
         pairs.why = "" if whole else f"This page has the servers behind the {WORST_CELLS} worst cells."
     if not whole and not more:
         return found
-    where = {}  # (dc, start, pods) -> (number of the map, window, cell)
+    where = {}  # data centre -> (number of the map, windows, pods); of those between data centres it is ""
     for number, chart in enumerate(charts):
         starts = {sheet.start: i for i, sheet in enumerate(chart.sheets)}
         pods = {name: i for i, name in enumerate(chart.names)}
@@ -391,10 +413,11 @@ def gather_pairs(charts: list[Map], at: list[int], asked: Asked) -> list[Pairs]:
         by = ("src_dc", "dst_dc", "src_pod", "dst_pod", "src", "dst")
         for start, key, cell in tally(reader, by=by, window=charts[0].width, where=asked.where(more),
                                       since=asked.first, until=asked.after):
-            if key[0] != key[1] or key[0] not in where:
+            place, src, dst = (key[0], key[2], key[3]) if key[0] == key[1] else ("", key[0], key[1])
+            if place not in where or (not place and charts[where[place][0]].by != "dc"):
                 continue
-            number, starts, pods = where[key[0]]
-            if start not in starts or key[2] not in pods or key[3] not in pods:
+            number, starts, pods = where[place]
+            if start not in starts or src not in pods or dst not in pods:
                 continue
             if not left:
                 for pairs in found:
@@ -402,7 +425,7 @@ def gather_pairs(charts: list[Map], at: list[int], asked: Asked) -> list[Pairs]:
                 break
             left -= 1
             known, columns = names[number], found[number].columns
-            row = (starts[start], pods[key[2]] * len(pods) + pods[key[3]], known.setdefault(key[4], len(known)),
+            row = (starts[start], pods[src] * len(pods) + pods[dst], known.setdefault(key[4], len(known)),
                    known.setdefault(key[5], len(known)), cell.ok, cell.dropped, cell.overflow, cell.failed,
                    *[round(ns / 100) if ns > 0 else 0 for ns in (cell.p50, cell.p99)])  # fmt: skip
             for column, value in zip(columns.values(), row, strict=True):
@@ -418,8 +441,10 @@ def condition(charts: list[Map], at: list[int]) -> str:
     for number, chart in enumerate(charts):
         for i, sheet in enumerate(chart.sheets):
             worst = [max(pair) for pair in zip(chart.shades(sheet, "p99"), chart.shades(sheet, "drop"), strict=True)]
+            ends = len(chart.names) + 1  # behind a data centre against itself is a map of its own
             ranked += [(-worst[k], i != at[number], -sheet.failed[k], number, i, k) for k in range(len(worst))
-                       if 7 <= worst[k] < 13 or (not worst[k] and sheet.failed[k])]  # fmt: skip
+                       if (chart.by != "dc" or k % ends)
+                       and (7 <= worst[k] < 13 or (not worst[k] and sheet.failed[k]))]  # fmt: skip
     chosen: dict[tuple[int, int], dict[str, list[str]]] = {}
     for *_, number, i, k in sorted(ranked)[:WORST_CELLS]:
         chart, n = charts[number], len(charts[number].names)
@@ -427,8 +452,11 @@ def condition(charts: list[Map], at: list[int]) -> str:
     parts = []
     for (number, i), its in chosen.items():
         chart, start = charts[number], charts[number].sheets[i].start
-        pairs = " or ".join(f"(src_pod == {_quoted(src)} and ({' or '.join(f'dst_pod == {_quoted(d)}' for d in dst)}))"
-                            for src, dst in its.items())  # fmt: skip
+        of = chart.by
+        pairs = " or ".join(
+            f"(src_{of} == {_quoted(src)} and ({' or '.join(f'dst_{of} == {_quoted(name)}' for name in dst)}))"
+            for src, dst in its.items()
+        )
         time = f"ts >= {start} and ts < {start + chart.width} and " if chart.width else ""
         parts.append(f"({time}({pairs}))")
     return " or ".join(parts)

@@ -1,5 +1,5 @@
-"use strict";
 (() => {
+  const { columns, rate, count, pad, element, quoted, shell } = Words;
   const $ = id => document.getElementById(id);
   const head = JSON.parse($("head").textContent);
   const VALUES = ["p50", "p99", "ok", "dropped", "overflow", "failed"];
@@ -30,31 +30,9 @@
     }
     return unpacked.get(blob);
   }
-  function columns(buffer, names, rows) {
-    const found = {};
-    const whole = new Uint8Array([1, 0, 0, 0]), little = new Uint32Array(whole.buffer)[0] === 1;
-    if (!little) {
-      const view = new DataView(buffer), swapped = new Uint32Array(buffer);
-      for (let i = 0; i < swapped.length; i++) swapped[i] = view.getUint32(4 * i, true);
-    }
-    names.forEach((name, i) => { found[name] = new Uint32Array(buffer, 4 * rows * i, rows); });
-    return found;
-  }
-
   // ---- words
 
-  const three = v => v < 9.995 ? v.toFixed(2) : v < 99.95 ? v.toFixed(1) : v.toFixed(0);
-  function latency(units) {
-    const us = units * head.unit / 1000;
-    return us < 999.5 ? three(us) + " µs" : us < 999500 ? three(us / 1e3) + " ms" : three(us / 1e6) + " s";
-  }
-  function rate(dropped, ok) {
-    const share = dropped / ok;
-    if (!dropped) return "0";
-    return share < 1e-4 ? share.toExponential(1) : +(share * 100).toPrecision(2) + " %";
-  }
-  const count = n => n.toLocaleString("en");
-  const pad = n => String(n).padStart(2, "0");
+  const latency = units => Words.latency(units, head.unit);
   function clock(ms) { const d = new Date(ms); return pad(d.getUTCHours()) + ":" + pad(d.getUTCMinutes())
     + (map().width % 60000 || ms % 60000 ? ":" + pad(d.getUTCSeconds()) : ""); }
   function day(ms) { return new Date(ms).toISOString().slice(0, 10); }
@@ -64,15 +42,10 @@
     return date + " " + clock(w.start) + " – " + (day(end) === date || clock(end) === "00:00" ? "" : day(end) + " ")
       + clock(end) + " UTC";
   }
-  function element(tag, more, ...inside) {
-    const made = Object.assign(document.createElement(tag), more);
-    made.append(...inside);
-    return made;
-  }
-  function shadeOf(p50, p99, ok, dropped) {  // of a pair: by the colour of limits alone
+  function shadeOf(p50, p99, ok, dropped, floor) {  // of a pair: by the colour of limits alone
     const steps = map().steps, i = state.metric;
     if (i === 2) return !ok ? 0 : !dropped ? 1 : dropped / ok > map().dropRed ? 9 : dropped / ok < map().dropGreen ? 4 : 7;
-    const v = i ? p99 : p50;
+    const v = (i ? p99 : p50) && Math.max((i ? p99 : p50) - floor, 1);
     let n = 0;
     while (n < steps.length && v >= steps[n]) n++;
     return n;
@@ -92,6 +65,7 @@
       const v = name => values[name][cell], ok = v("ok"), failed = v("failed"), drops = v("dropped");
       if (v("p50")) line("P50", latency(v("p50")), state.metric === 0);
       if (v("p99")) line("P99", latency(v("p99")), state.metric === 1);
+      if (m.floor[cell]) line("least median of both", latency(m.floor[cell]));
       if (ok) line("drop rate", rate(drops, ok), state.metric === 2);
       line("probes", count(ok + failed));
       if (drops) line("dropped", count(drops));
@@ -129,6 +103,7 @@
     if (cell !== state.focus || at !== state.window || !state.kept) return;  // somebody was quicker
     const rows = [];
     if (pairs) for (let i = 0; i < m.pairs.rows; i++) if (pairs.cell[i] === cell && pairs.window[i] === at) rows.push(i);
+    parts.push(...inside(cell));
     if (rows.length) parts.push(table(pairs, rows));
     else parts.push(...elsewhere(cell));
     box.replaceChildren(...parts);
@@ -141,7 +116,7 @@
     const body = element("tbody", {});
     for (const r of rows.slice(0, 500)) {
       const dot = element("i", {});
-      dot.style.background = colours.shades[shadeOf(pairs.p50[r], pairs.p99[r], pairs.ok[r], pairs.dropped[r])];
+      dot.style.background = colours.shades[shadeOf(pairs.p50[r], pairs.p99[r], pairs.ok[r], pairs.dropped[r], map().floor[pairs.cell[r]] || 0)];
       const name = names[pairs.src[r]] + " → " + names[pairs.dst[r]], ok = pairs.ok[r];
       body.append(element("tr", { title: name },
         element("td", {}, dot, name),
@@ -154,13 +129,22 @@
     for (const word of ["servers", "P50", "P99", "dropped", "failed"]) top.append(element("th", { textContent: word }));
     return element("div", { className: "scroll" }, element("table", { id: "pairs" }, element("thead", {}, top), body));
   }
+  function inside(cell) {  // of data centres: their own maps
+    if (map().by !== "dc") return [];
+    const n = size(), ends = [...new Set([Math.floor(cell / n), cell % n])];
+    const doors = ends.map(i => [map().names[i], head.maps.findIndex(m => m.by !== "dc" && m.dc === map().names[i])]);
+    return doors.filter(([, to]) => to >= 0).map(([name, to]) => element("button",
+      { className: "door", textContent: "Pods of " + name + " →", onclick: () => { another(to); $("map").focus(); } }));
+  }
   function elsewhere(cell) {
-    const m = map(), n = size();
+    const m = map(), n = size(), from = Math.floor(cell / n), to = cell % n;
+    if (m.by === "dc" && from === to) return [];
     if (m.by === "server" || shades[cell] === ABSENT || (values && !values.ok[cell] && !values.failed[cell])) return [];
     const found = [element("p", { className: "hint", textContent: m.pairs.why || "Its servers are not in this page." })];
-    if (head.source) {
-      const text = "confluo-pingmesh heatmap " + head.source + " -e \"src_" + m.by + " == '" + m.names[Math.floor(cell / n)]
-        + "' and dst_" + m.by + " == '" + m.names[cell % n] + "'\" --by server -o html -w pair.html";
+    if (head.source && !/\p{C}/u.test(m.names[from] + m.names[to])) {
+      const where = "src_" + m.by + " == " + quoted(m.names[from]) + " and dst_" + m.by + " == " + quoted(m.names[to]);
+      const text = "confluo-pingmesh " + (m.by === "dc" ? "sla " : "heatmap ") + head.source + " -e " + shell(where)
+        + (m.by === "dc" ? " --by server_pair" : " --by server -w pair.html");
       found.push(element("code", { textContent: text }));
     }
     return found;
@@ -174,7 +158,7 @@
     const ratio = devicePixelRatio || 1, wide = canvas.clientWidth, high = canvas.clientHeight, g = canvas.getContext("2d");
     canvas.width = wide * ratio; canvas.height = high * ratio;
     g.scale(ratio, ratio);
-    const limit = state.metric === 2 ? m.dropRed : m.steps[7];
+    const limit = state.metric === 2 ? m.dropRed : m.steps[7] + (m.floor[cell] || 0);
     const most = Math.max(limit * 1.15, ...points.filter(p => p > 0));
     const y = v => high - 3 - (high - 6) * v / most, x = i => 3 + (wide - 6) * i / Math.max(points.length - 1, 1);
     g.strokeStyle = colours.shades[9]; g.globalAlpha = .6; g.setLineDash([3, 3]);
@@ -208,7 +192,7 @@
     area.high = Math.max(stage.height - area.top - 4, 50);
     area.least = Math.min(area.wide, area.high) / n;
   }
-  const LARGEST = 110;  // px of a cell
+  const LARGEST = 180;  // px of a cell
   const bounded = scale => Math.min(Math.max(scale, area.least), LARGEST);
   function home() { state.scale = Math.min(area.least, LARGEST); state.x = area.left; state.y = area.top; }
   function clamp() {
@@ -262,8 +246,8 @@
     Object.assign(canvas.dataset, { x: state.x, y: state.y, scale: c });
   }
   function marks(g, i0, i1, j0, j1) {  // what colours say, in shapes: a bar is yellow, a cross red, a ring has no data
-    const n = size(), c = state.scale, r = Math.min(c * .16, 5);
-    g.lineWidth = Math.max(1, c / 16);
+    const n = size(), c = state.scale, r = Math.min(c * .16, 9);
+    g.lineWidth = Math.max(1, Math.min(c / 16, 3));
     for (const kind of [0, 2, 3]) {
       g.globalAlpha = kind ? .75 : .5;
       g.strokeStyle = kind === 3 ? colours.shades[0] : colours.fore;
@@ -318,14 +302,16 @@
     for (const i of [3, 2, 1, 0]) {
       const swatch = element("i", {}), its = shadesOf[i].map(s => colours.shades[s]);
       swatch.style.background = its.length > 1 ? "linear-gradient(90deg," + its.join() + ")" : its[0];
-      list.append(element("li", {}, swatch, element("span", { textContent: head.ranges[state.metric][i] }),
+      list.append(element("li", {}, swatch, element("span", { textContent: map().ranges[state.metric][i] }),
         element("span", { className: "n", textContent: count(counts[i]) })));
     }
     $("legend").replaceChildren(element("h2", { textContent: head.metrics[state.metric] + ", cells" }), list);
+    if (map().by === "dc" && state.metric < 2) $("legend").append(element("p", { className: "hint", textContent:
+      "Between two data centres: above the least median of both ways, of all windows." }));
   }
   function blocks() {
     const its = now().patterns[state.metric].blocks, n = its.length, box = $("blocks");
-    if (n < 2 || map().by === "podset") { box.replaceChildren(); return; }
+    if (n < 2 || map().by === "podset" || map().by === "dc") { box.replaceChildren(); return; }
     const side = Math.min(168, n * 26), canvas = element("canvas", {}), ratio = devicePixelRatio || 1, g = canvas.getContext("2d"), c = side / n;
     canvas.width = canvas.height = side * ratio;
     canvas.style.width = canvas.style.height = side + "px";
@@ -343,6 +329,7 @@
     canvas.title = "Click a block to look at it";
     box.replaceChildren(element("h2", { textContent: "Blocks of podsets" }), canvas);
   }
+  const place = m => m.by === "dc" ? "between data centres" : m.dc;
   const tone = name => colours.shades[name === "normal" ? 5 : name === "unclassified" ? 7 : 9];
   function verdict() {
     const its = now().patterns[state.metric], w = now(), also = [];
@@ -356,10 +343,15 @@
     $("also").replaceChildren(...also);
     $("pattern").textContent = its.text;
     $("explain").textContent = its.explain + (w.partial ? " The records begin or end within this window." : "");
+    head.maps.forEach((m, i) => {  // where to look: what others show in that window
+      const theirs = m.windows.find(other => other.start === w.start) || m.windows[m.at], text = theirs.patterns[state.metric].name;
+      const name = m.by === "dc" ? "All data centres" : m.dc || "–";
+      $("dc").options[i].textContent = text === "normal" ? name : name + " · " + text;
+    });
     document.body.style.setProperty("--tone", tone(its.name));
-    $("title").textContent = head.title + (map().dc ? " · " + map().dc : "");
-    $("about").textContent = head.metrics[state.metric] + " · " + span(w) + " · " + count(size()) + " " + map().by + (size() > 1 ? "s" : "")
-      + (map().by === "podset" ? "" : " in " + count(map().podsets.length) + " podset" + (map().podsets.length > 1 ? "s" : ""))
+    $("title").textContent = head.title + (place(map()) ? " · " + place(map()) : "");
+    $("about").textContent = head.metrics[state.metric] + " · " + span(w) + " · " + count(size()) + " " + map().unit + (size() > 1 ? "s" : "")
+      + (/^(podset|dc)$/.test(map().by) ? "" : " in " + count(map().podsets.length) + " podset" + (map().podsets.length > 1 ? "s" : ""))
       + " · " + count(w.probes) + " probes";
     document.title = its.text + " · " + $("title").textContent;
   }
@@ -404,7 +396,8 @@
   function recall() {
     const words = new URLSearchParams(location.hash.slice(1));
     const dc = head.maps.findIndex(m => m.dc === words.get("d"));
-    if (dc >= 0) state.map = dc;
+    const wrong = head.maps.findIndex(m => m.windows[m.at].patterns[state.metric].name !== "normal");
+    state.map = dc >= 0 ? dc : head.maps[0].by === "dc" ? 0 : Math.max(wrong, 0);
     const at = map().windows.findIndex(w => String(w.start) === words.get("w"));
     state.window = at >= 0 ? at : map().at;
     if (/^[012]$/.test(words.get("m"))) state.metric = +words.get("m");
@@ -559,7 +552,10 @@
   $("dc").onchange = e => another(+e.target.value);
   function another(i) {
     play(false);
-    state.map = i; state.window = map().at; state.focus = state.hover = -1; state.kept = false;
+    const start = now().start;
+    state.map = i;
+    const same = map().windows.findIndex(w => w.start === start);
+    state.window = same >= 0 ? same : map().at; state.focus = state.hover = -1; state.kept = false;
     unpacked.clear(); choose(); return show();
   }
   const KEYS = {
@@ -586,7 +582,7 @@
 
   head.metrics.forEach((name, i) => $("metric").append(element("button",
     { role: "radio", title: name + " (" + (i + 1) + ")", onclick: () => metric(i) }, element("i", {}), name)));
-  head.maps.forEach((m, i) => $("dc").append(element("option", { value: i, textContent: m.dc || "–" })));
+  head.maps.forEach((m, i) => $("dc").append(element("option", { value: i })));
   $("dc").hidden = head.maps.length < 2;
   $("command").textContent = head.command;
   if (!window.DecompressionStream) {

@@ -1,0 +1,33 @@
+"use strict";
+const Words = (() => {  // values, names and pieces of the page
+  function columns(buffer, names, rows) {
+    const found = {};
+    const whole = new Uint8Array([1, 0, 0, 0]), little = new Uint32Array(whole.buffer)[0] === 1;
+    if (!little) {
+      const view = new DataView(buffer), swapped = new Uint32Array(buffer);
+      for (let i = 0; i < swapped.length; i++) swapped[i] = view.getUint32(4 * i, true);
+    }
+    names.forEach((name, i) => { found[name] = new Uint32Array(buffer, 4 * rows * i, rows); });
+    return found;
+  }
+  const three = v => v < 9.995 ? v.toFixed(2) : v < 99.95 ? v.toFixed(1) : v.toFixed(0);
+  function latency(units, unit) {
+    const us = units * unit / 1000;
+    return us < 999.5 ? three(us) + " µs" : us < 999500 ? three(us / 1e3) + " ms" : three(us / 1e6) + " s";
+  }
+  function rate(dropped, ok) {
+    const share = dropped / ok;
+    if (!dropped) return "0";
+    return share < 1e-4 ? share.toExponential(1) : +(share * 100).toPrecision(2) + " %";
+  }
+  const count = n => n.toLocaleString("en");
+  const pad = n => String(n).padStart(2, "0");
+  function element(tag, more, ...inside) {
+    const made = Object.assign(document.createElement(tag), more);
+    made.append(...inside);
+    return made;
+  }
+  const quoted = name => '"' + name.replaceAll("\\", "\\\\").replaceAll('"', '\\"') + '"';  // in an expression
+  const shell = text => "'" + text.replaceAll("'", "'\\''") + "'";
+  return { columns, latency, rate, count, pad, element, quoted, shell };
+})();
