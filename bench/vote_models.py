@@ -2,18 +2,20 @@
 
     bench/vote_models.py [--runs 10] [--seed 1000]     # the cases of docs/vote.md, as TSV
     bench/vote_models.py --spread 5 --runs 150         # how far means of 5 runs lie apart: is a table of few runs ours?
+    bench/vote_models.py --switches [--runs 10]        # switches as wholes: votes as of links, among peers, likelihood
     bench/vote_models.py --trace FILE.xz ...           # precision, recall, F1 of every model on each, and their means
 
 Bars: Algorithm 1 with its floor within 0.05 of its reference values, flows put down to the right link in 99 % up to
 10 failed links; on traces F1 at least .96 (vote, threshold .003, no floor) and .99 (mle) on even traffic, .90 (mle) on
-skewed.  Nothing here was fitted to traces: the settings of `vote tuned` and `mle given` are Flock's published ones.
+skewed; switches by votes within .05 of those by likelihood.  Nothing here was fitted to traces: the settings of `vote
+tuned` and `mle given` are Flock's published ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -27,6 +29,7 @@ from confluo_tools.algo.topology import Clos, make_clos  # noqa: E402
 from confluo_tools.cli.records import open_one  # noqa: E402
 from confluo_tools.commands.vote import models  # noqa: E402
 from confluo_tools.commands.vote.models import Judgement, Settings  # noqa: E402
+from confluo_tools.core.blame import Judge  # noqa: E402
 from confluo_tools.core.votes import Tally  # noqa: E402
 from confluo_tools.sources.simulator import QUIRKS, Simulation, probability  # noqa: E402
 from confluo_tools.sources.simulator import Settings as Made  # noqa: E402
@@ -70,6 +73,51 @@ def flows_right(judgement: Judgement) -> tuple[int, int]:
 
 Right = dict[str, list[int]]
 Scores = dict[str, list[voting.Score]]
+
+DEVICES = {
+    "nothing failed": {},
+    "1 switch": {"devices": 1},
+    **{f"{k} switches": {"devices": k} for k in (3, 5)},
+    "3 links": {"failures": 3},
+    **{f"{what}, noise {n:g}": {**made, "noise": probability(n)} for n in (1e-5, 1e-4) for what, made in (
+        ("nothing failed", {}), ("1 switch", {"devices": 1}), ("3 switches", {"devices": 3}),
+        ("3 links", {"failures": 3}))},
+    "3 switches, 80 % to 10 ToRs": {"devices": 3, "hot_tors": 10, "skew": probability(0.8)},
+    "3 switches, 70 % to one ToR": {"devices": 3, "hot_tors": 1, "skew": probability(0.7)},
+}  # fmt: skip
+
+
+def as_links(tally: Tally) -> Judgement:
+    """Algorithm 1 on switches, with nothing but its threshold and its floor."""
+    out = Judgement("vote", Settings(), Judge(tally))
+    out.blamed = out.judge.vote(voting.THRESHOLD, voting.FLOOR)
+    return out
+
+
+def switches(runs: int, seed: int) -> None:
+    """``vote, bare``: from the flows with loss alone, without the paths of others and without a topology."""
+    ways: dict[str, tuple[int, Callable[[Tally], Judgement]]] = {
+        "vote as of links": (0, as_links),
+        "vote, bare": (0, lambda tally: models.judge(tally, "vote", Settings(), None)),
+        "vote": (2, lambda tally: models.judge(tally, "vote", Settings(), None)),
+        "mle": (2, lambda tally: models.judge(tally, "mle", Settings(), None)),
+    }
+    print("#fields\tcase\tmodel\truns\tblamed\tprecision\trecall")
+    for case, made in DEVICES.items():
+        found: Scores = {name: [] for name in ways}
+        for run in range(runs):
+            tallies = {}
+            for healthy in (0, 2):
+                tally = tallies[healthy] = Tally(switches=True)
+                more = {"failures": 0, "rates": USUAL} | made
+                its = Made(seed=seed + run, healthy=healthy, **more)  # type: ignore[arg-type]
+                for block in Simulation(PAPER, its).blocks():
+                    tally.add(block, 0, block.rows)
+            for name, (healthy, judge) in ways.items():
+                found[name].append(score(judge(tallies[healthy])))
+        for name, scores in found.items():
+            blamed, right = mean(s.blamed for s in scores), mean(s.precision for s in scores)
+            print(f"{case}\t{name}\t{runs}\t{blamed:.1f}\t{right:.3f}\t{mean(s.recall for s in scores):.3f}", flush=True)
 
 
 def epochs(runs: int, seed: int) -> Iterator[tuple[str, Scores, Right]]:
@@ -137,9 +185,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--trace", nargs="*", default=[])
+    parser.add_argument("--switches", action="store_true")
     parser.add_argument("--spread", type=int, default=0)
     options = parser.parse_args()
-    if options.spread:
+    if options.switches:
+        switches(options.runs, options.seed)
+    elif options.spread:
         spread(options.runs, options.seed, options.spread)
     elif options.trace:
         traced(options.trace)

@@ -533,14 +533,16 @@ cdef class Judge:
         return (self.start[number + 1] - self.start[number], lost, sent,
                 <double>self.tally.good[number] + self.shared[number])
 
-    def unexplained(self, uint32_t number):
-        """Flows with loss through a component that nothing explains."""
-        cdef uint64_t i, n = 0
+    def waiting(self, uint32_t number):
+        """(flows with loss through a component that nothing explains, their votes for it)."""
+        cdef uint64_t i, n = 0, votes = 0
         if number >= self.links:
             raise IndexError(number)
         for i in range(self.start[number], self.start[number + 1]):
-            n += self.by[self.member[i]] == NONE
-        return n
+            if self.by[self.member[i]] == NONE:
+                n += 1
+                votes += <uint64_t>WHOLE // max(self.tally.seen[self.member[i]].hops, 1)
+        return n, <double>votes / WHOLE
 
     def explained(self, uint32_t number):
         """(flows, what they lost, what they sent) that this component explains."""

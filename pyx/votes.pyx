@@ -6,7 +6,7 @@ What is concluded from it is core.blame's; the definitions stand in algo/voting.
 import os
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 from c_hash cimport Table, hash1, hash2, mum, table_find1, table_find2
 from c_room cimport grow
 from confluo_tools.core.block cimport Block, Picks, column_of
@@ -125,6 +125,7 @@ cdef class Tally:
         table_free(&self.named)
         table_free(&self.alias)
         free(self.good)
+        free(self.tiers)
         free(self.seen)
         free(self.part)
         free(self.same)
@@ -174,6 +175,8 @@ cdef class Tally:
                 or grow(<void**>&self.names, &self.names_room, self.named.room, 256, 16) < 0
                 or grow(<void**>&self.failed, &self.failed_room, self.failures + n, 256, 8) < 0):
             return -1
+        if self.switches and grow(<void**>&self.tiers, &self.tiers_room, self.table.room, 256, 1) < 0:
+            return -1
         if self.keep and grow(<void**>&self.kept_flow, &self.kept_room, self.kept_rows + n, 256, 4) < 0:
             return -1
         return 0 if self.flows + n < 0x7FFFFFFF else -1
@@ -213,7 +216,9 @@ cdef class Tally:
             if self.healthy == HEALTHY_PATH and c.hops[i]:
                 n = self._path(c, i, key, &hops, False)
                 for k in range(n):
-                    self.good[table_find1(&self.table, hash1(&self.table, key[k]), key[k])] += sent
+                    ids[k] = table_find1(&self.table, hash1(&self.table, key[k]), key[k])
+                    self.good[ids[k]] += sent
+                self._placed(ids, n)
                 return -1
             src, dst = self._tor(c.src_tor[i], c.src[i]), self._tor(c.dst_tor[i], c.dst[i])
             if c.hops[i] and src == 0:
@@ -233,6 +238,7 @@ cdef class Tally:
         n = self._path(c, i, key, &hops, True)
         for k in range(n):
             ids[k] = table_find1(&self.table, hash1(&self.table, key[k]), key[k])
+        self._placed(ids, n)
         if n == 0:
             self.pathless += 1
         number = self._known(c, i, &new)
@@ -300,7 +306,7 @@ cdef class Tally:
         if self.switches:
             for k in range(length):
                 if node[k + 1]:
-                    out[n] = node[k + 1]
+                    out[n], self.place[n] = node[k + 1], 0 if partial else <uint8_t>(min(k, length - 1 - k) + 1)
                     n += 1
             hops[0] = length
         else:
@@ -316,6 +322,7 @@ cdef class Tally:
         if loop:
             self.loops += 1
             j = 0
+            memset(self.place, 0, MOST)
             for k in range(n):  # each component counts once
                 at = 0
                 while at < j and out[at] != out[k]:
@@ -325,6 +332,12 @@ cdef class Tally:
                     j += 1
         hops[0] -= n - j
         return j
+
+    cdef void _placed(self, const uint32_t* ids, int n) noexcept nogil:
+        cdef int k
+        for k in range(n if self.switches else 0):
+            if self.place[k] and (self.tiers[ids[k]] == 0 or self.place[k] < self.tiers[ids[k]]):
+                self.tiers[ids[k]] = self.place[k]
 
     cdef uint64_t _node(self, uint64_t number) noexcept nogil:
         return _look(&self.alias, self.alias_to, number, number) if number else 0
@@ -368,6 +381,12 @@ cdef class Tally:
         """The number of the component, -1 when no flow crossed it."""
         cdef uint32_t at = self._find(a if self.switches else <uint64_t>a << 32 | b)
         return -1 if at == NONE else <int64_t>at
+
+    def tier(self, uint32_t number):
+        """How far from the nearer end of a whole path a switch was seen, 0 for ToRs; -1: not known, or a link."""
+        if number >= self.table.count:
+            raise IndexError(number)
+        return <int>self.tiers[number] - 1 if self.switches else -1
 
     def truth(self):
         """The failed links (or switches, as (a, a)) that records told of, each once, in order."""

@@ -62,9 +62,13 @@ def test_all_formats_say_the_same(tmp_path: Path) -> None:
 
 
 def test_switches_instead_of_links() -> None:
-    text = HEAD + line(0, 1, "10,30,40") + line(0, 2, "11,30,41") + line(0, 3, "12,30,42") + line(0, 4, "13,30,43")
+    text = HEAD + "".join(line(0, i, f"{60 + i},{30 + i // 20},{90 + i}") for i in range(22))
     status, rows, _ = vote(text, "--by", "switch", "-f", "rank,verdict,link_a,link_b,votes")
-    assert (status, rows[0]) == (0, ["1", "bad", "30", "-", "1.3333333333333333"])
+    assert (status, rows[0]) == (0, ["1", "bad", "30", "-", "6.666666666666667"])
+    # 31 got what is left, and flows of it are noise: who has no more than its peers is not to blame
+    assert [row[1] for row in rows[1:]] == ["good"] * len(rows[1:])
+    status, rows, _ = vote(text, "--by", "switch", "--flows", "-f", "verdict,blame_a")
+    assert rows == [["link", "30"]] * 20 + [["noise", "-"]] * 2
 
 
 def test_flows_and_whom_they_blame() -> None:

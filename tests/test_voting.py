@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from vote_rows import flow, tally
 
 from confluo_tools.algo import programs, voting
+from confluo_tools.algo.routes import Routes
+from confluo_tools.algo.topology import Clos, make_clos
+from confluo_tools.commands.vote import models
 from confluo_tools.core.blame import Judge
 from confluo_tools.core.votes import Tally
 
@@ -61,6 +64,68 @@ def test_votes_are_those_of_the_definition(
     blamed = voting.vote(flows, threshold=threshold, floor=floor, adjust=adjust, running=running, order=lambda c: c)
     assert [(b.component, b.score) for b in blamed] == named(
         t, judge.vote(threshold, floor, remove=adjust, running=running))  # fmt: skip
+
+
+def among_peers(rows: list[tuple[Any, ...]], threshold: float, floor: float) -> list[tuple[tuple[int, int], float]]:
+    """What `voting.vote_among_peers` says, counted anew from all flows in every round."""
+    flows = seen(rows, True)
+    tier: dict[Any, int] = {}
+    for (_, path, _, _, _, partial), its in zip(rows, flows, strict=True):
+        for c in its.path:
+            tier.setdefault(c, -1)
+        if not partial and len(set(filter(None, path))) == len([n for n in path if n]):  # whole, and without loops
+            for k, n in enumerate(path):
+                if n:
+                    near = min(k, len(path) - 1 - k)
+                    tier[n, n] = near if tier[n, n] < 0 else min(tier[n, n], near)
+    known = [f for f in flows if f.path]
+    healthy, lossy = [f for f in flows if not f.lost], [f for f in flows if f.lost]
+    located = [f for f in healthy if f in known]
+    told = len(located) >= 10 * len(lossy) and 2 * len(located) > len(healthy)
+    weight = {c: sum(f.sent for f in known if c in f.path) if told else 1 for c in tier}
+    out: list[tuple[tuple[int, int], float]] = []
+    while True:
+        left = [f for f in lossy if not {c for c, _ in out} & set(f.path)]
+        total = sum(float(v) for v in voting.tally(left).values())
+        best = []
+        for c in set(tier) - {c for c, _ in out}:
+            peers = [p for p in tier if tier[p] == tier[c] and p not in {c for c, _ in out}]
+            n = sum(c in f.path for f in left)
+            others = sum(weight[p] for p in peers if p != c)
+            mean = 1 + sum(sum(p in f.path for f in left) for p in peers if p != c)
+            mean = max(mean * (weight[c] / others if others else 1), 1e-9)
+            votes = sum(float(f.weight) for f in left if c in f.path)
+            gain = n * log(n / mean) - (n - mean) if n else 0
+            if n > 1.5 * mean and votes > floor and votes >= threshold * total and gain > log(len(tier) / 0.001):
+                best.append((-gain, c, votes))
+        if not best:
+            return out
+        _, c, votes = min(best)
+        out.append((c, pytest.approx(votes)))
+
+
+BUSY = st.lists(st.one_of(FLOW, st.builds(
+    lambda bad, src, dst: (src, [1, bad, 2], dst, 1, 9, False), st.sampled_from([3, 3, 3, 4]), HOSTS, HOSTS)),
+    min_size=1, max_size=80)  # fmt: skip
+
+
+@given(BUSY, st.sampled_from([0.0, 0.01, 0.3]), st.sampled_from([0.0, 0.67]), st.integers(0, 400))
+def test_votes_for_switches_are_those_of_the_definition(
+    rows: list[tuple[Any, ...]], threshold: float, floor: float, healthy: int
+) -> None:
+    rows = rows + [(100, [1, 3 + i % 3, 2], 101, 0, i % 50, False) for i in range(healthy)]
+    judgement = models.judge(filled(rows, True), "vote", models.Settings(threshold=threshold, floor=floor), None)
+    t = judgement.judge.tally
+    assert [(t.key(n), v) for n, v in judgement.blamed] == among_peers(rows, threshold, floor)
+
+
+def test_switches_that_the_topology_has_are_peers_even_if_no_flow_crossed_them() -> None:
+    net = make_clos(Clos(2, 4, 4, 2, 2))
+    rows = [flow(100, [1 + i % 4, 9, 1 + (i + 1) % 4], 200 + i, 1) for i in range(5)]
+    for topology, want in ((None, []), (net, [(9, 9)])):
+        t = tally(rows, switches=True)
+        routes = Routes(topology, True) if topology is not None else None
+        assert [t.key(n) for n, _ in models.judge(t, "vote", models.Settings(), routes).blamed] == want
 
 
 @given(FLOWS, st.booleans())

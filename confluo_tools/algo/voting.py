@@ -21,6 +21,8 @@ from typing import NamedTuple, TypeVar
 
 C = TypeVar("C", bound=Hashable)
 
+CHANCE = 0.001  # of a good network in which something is blamed
+PEERS = 1.5  # a switch is blamed when it has more than so many times the flows of its peers
 THRESHOLD = 0.01  # of all votes: below it nothing is blamed (Algorithm 1)
 FLOOR = 0.67  # votes that a component needs in any case: more than three flows of five hops, two of three
 
@@ -122,6 +124,53 @@ def vote_by_shares(
             if other in left:
                 left[other] -= top * share
     return blamed, left
+
+
+def vote_among_peers(
+    tier: Mapping[C, int],
+    weight: Mapping[C, float],
+    waiting: Callable[[C], tuple[int, float]],
+    explain: Callable[[C], None],
+    *,
+    threshold: float = THRESHOLD,
+    floor: float = FLOOR,
+    running: bool = True,
+    order: Callable[[C], object] = repr,
+) -> list[tuple[C, float]]:
+    """Algorithm 1 for switches, which are few: each has a good share of the votes by chance alone.
+
+    A switch is held against its peers, those of its ``tier``: if the n flows with loss that ``waiting`` tells of (and
+    their votes) came from noise, it would have its share m of those of its tier, by ``weight`` (traffic; all alike
+    when that is not known).  Of those with more than `PEERS` times m, the one whose n ln(n / m) - (n - m), the
+    logarithm of how much likelier n is if they are its own doing, is largest is blamed, and `explain` is called; that
+    must be above ln(switches / `CHANCE`).  ``threshold``, ``floor`` and ``running`` are as in `vote`.
+    """
+    left = set(tier)
+    blamed: list[tuple[C, float]] = []
+    first = None
+    while True:
+        now = {c: waiting(c) for c in left}
+        total = sum([votes for _, votes in now.values()])
+        first = total if first is None else first
+        flows, weights = dict.fromkeys(tier.values(), 0), dict.fromkeys(tier.values(), 0.0)
+        for c, (n, _) in now.items():
+            flows[tier[c]] += n
+            weights[tier[c]] += weight[c]
+        best: tuple[float, object, C] | None = None
+        for c, (n, votes) in now.items():
+            others = weights[tier[c]] - weight[c]
+            share = weight[c] / others if others > 0 else 1.0  # with no peers, it has itself to compare with
+            mean = max((flows[tier[c]] - n + 1) * share, 1e-9)  # 1 more: that none was seen does not say that none is
+            if n <= PEERS * mean or votes <= floor or votes < threshold * (total if running else first):
+                continue
+            gain = n * log(n / mean) - (n - mean)
+            if gain > log(len(tier) / CHANCE) and (best is None or (-gain, order(c)) < best[:2]):
+                best = -gain, order(c), c
+        if best is None:
+            return blamed
+        blamed.append((best[2], now[best[2]][1]))
+        left.remove(best[2])
+        explain(best[2])
 
 
 def cover(flows: Sequence[Flow], *, order: Callable[[Hashable], object] = repr) -> list[Blame]:

@@ -54,6 +54,9 @@ cdef class Tally:
     cdef Table table                    # component: a << 32 | b, or a switch -> number
     cdef uint64_t* good                 # packets that flows without loss sent through each component
     cdef uint64_t good_room
+    cdef uint8_t* tiers                 # of switches: how near the edge they were seen, from 1; 0: not known
+    cdef uint64_t tiers_room
+    cdef uint8_t place[MOST]            # the same of the path that was looked at last
     cdef Seen* seen                     # the flows with loss
     cdef readonly uint64_t flows        # so many
     cdef uint64_t flow_room
@@ -91,4 +94,5 @@ cdef class Tally:
     cdef uint64_t _tor(self, uint64_t told, uint64_t host) noexcept nogil
     cdef void _name(self, uint64_t number, const uint8_t* address) noexcept nogil
     cdef int _room(self, uint32_t n) noexcept nogil
+    cdef void _placed(self, const uint32_t* ids, int n) noexcept nogil
     cdef uint32_t _find(self, uint64_t key) noexcept nogil

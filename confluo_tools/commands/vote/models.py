@@ -6,17 +6,19 @@ from math import isfinite, log
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.algo import voting
+from confluo_tools.algo.topology import TOR
 from confluo_tools.errors import ConfluoError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.routes import Routes
+    from confluo_tools.algo.topology import Topology
     from confluo_tools.core.blame import Judge
     from confluo_tools.core.votes import Tally
 
 MODELS = ("vote", "mle", "cover", "milp-binary", "milp-integer")
 ADJUST = ("flows", "ecmp", "none")
 HEALTHY = ("none", "path", "ecmp")  # in the order of the core's numbers
-CHANCE = 0.001  # of a good link that is blamed in an epoch: the prior, unless one is given
+KNOWN = 10  # flows without loss for each with, before their paths say how traffic is spread
 BLIND = (0.007, 0.0003, -35.0)  # p_b, p_g, prior when it is not known where flows without loss went
 
 
@@ -49,6 +51,7 @@ class Judgement:
         self.p_bad = self.p_good = float("nan")
         self.blind = False
         self.rate: dict[int, float] = {}
+        self.peers = False  # switches were held against each other: what is left says nothing of one of them
 
     def finish(self) -> None:
         if not self.left:
@@ -76,7 +79,7 @@ class Judgement:
         # Flows with loss of the strongest that is not blamed, as far as nothing else explains them.
         taken = {number for number, _ in self.blamed}
         best = max((n for n in range(len(self.left)) if n not in taken), key=lambda n: self.left[n], default=-1)
-        return self.judge.unexplained(best) if best >= 0 else 0
+        return self.judge.waiting(best)[0] if best >= 0 else 0
 
     def verdict(self, number: int) -> tuple[int, float]:
         """(component, confidence) to which a flow with loss is put down; -1 is noise, -2 not known (no path)."""
@@ -94,7 +97,7 @@ class Judgement:
             best, _ = judge.by_votes(number, settings.noise)
         else:
             best = judge.by_blame(number)
-            if best < 0 and self.model == "vote":  # who else complains, of the flows that nothing explains?
+            if best < 0 and self.model == "vote" and not self.peers:  # who else complains, of what nothing explains?
                 likely = max(parts, key=lambda p: (self.left[p], -p))
                 lone = 1 / hops if settings.noise < 0 else settings.noise
                 best = likely if self.left[likely] > lone + 1e-9 else -1
@@ -114,6 +117,8 @@ def judge(tally: Tally, model: str, settings: Settings, routes: Routes | None) -
     if model == "vote" and settings.adjust == "ecmp":
         assert routes is not None
         _by_shares(out, tally, routes)
+    elif model == "vote" and tally.switches and settings.adjust == "flows":
+        _among_peers(out, tally, routes.topology if routes is not None else None)
     elif model == "vote":
         out.blamed = at.vote(
             settings.threshold, settings.floor, remove=settings.adjust == "flows", running=settings.running
@@ -128,6 +133,34 @@ def judge(tally: Tally, model: str, settings: Settings, routes: Routes | None) -
     return out
 
 
+def _among_peers(out: Judgement, tally: Tally, topology: Topology | None) -> None:
+    s, at = out.settings, out.judge
+    switches = range(tally.components)
+    tier = {n: tally.tier(n) for n in switches}
+    located = tally.healthy_flows - tally.placeless - at.unrouted if tally.healthy else 0
+    told = located >= KNOWN * tally.flows and located * 2 > tally.healthy_flows
+    weight = {n: sum(at.crossing(n)[2:]) if told else 1.0 for n in switches}
+    if topology is not None:  # it knows better, and also switches that no flow was seen to cross, numbered below 0
+        for i, node in enumerate(topology.switches):
+            number = tally.find(node, node)
+            if number >= 0 or not told:
+                tier[number if number >= 0 else -1 - i] = topology.level[node] - TOR
+                weight.setdefault(-1 - i, 1.0)
+        weight = {n: weight[n] for n in tier}
+    names: list[int] = []
+
+    def explain(number: int) -> None:
+        names.append(number)
+        at.explain(names)
+
+    out.blamed = voting.vote_among_peers(
+        tier, weight, lambda n: at.waiting(n) if n >= 0 else (0, 0.0), explain,
+        threshold=s.threshold, floor=s.floor, running=s.running, order=tally.key,
+    )  # fmt: skip
+    out.peers = True
+    out.left = [0.0 if n in names else at.waiting(n)[1] for n in switches]
+
+
 def _likely(out: Judgement, tally: Tally) -> None:
     s, at = out.settings, out.judge
     if s.p_bad is not None and s.p_good is not None:
@@ -136,7 +169,7 @@ def _likely(out: Judgement, tally: Tally) -> None:
         p_bad, p_good, prior = BLIND[0], BLIND[1], BLIND[2] if s.prior is None else s.prior
         out.blind = True
     else:
-        prior = log(CHANCE / max(tally.components, 1)) if s.prior is None else s.prior
+        prior = log(voting.CHANCE / max(tally.components, 1)) if s.prior is None else s.prior
         out.blamed = at.fit(prior, s.ratio)
         out.p_bad, out.p_good = 0.0, at.p_g
         return
