@@ -116,8 +116,8 @@ def switches(runs: int, seed: int) -> None:
             for name, (healthy, judge) in ways.items():
                 found[name].append(score(judge(tallies[healthy])))
         for name, scores in found.items():
-            blamed, right = mean(s.blamed for s in scores), mean(s.precision for s in scores)
-            print(f"{case}\t{name}\t{runs}\t{blamed:.1f}\t{right:.3f}\t{mean(s.recall for s in scores):.3f}", flush=True)
+            means = [mean(values) for values in zip(*[(s.blamed, s.precision, s.recall) for s in scores], strict=True)]
+            print(f"{case}\t{name}\t{runs}\t{means[0]:.1f}\t{means[1]:.3f}\t{means[2]:.3f}", flush=True)
 
 
 def epochs(runs: int, seed: int) -> Iterator[tuple[str, Scores, Right]]:
