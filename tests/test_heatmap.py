@@ -335,7 +335,7 @@ def test_text_has_a_shape_for_each_cell(canonical: Path) -> None:
         assert max(map(len, lines)) <= 79
 
 
-@pytest.mark.parametrize(("pods", "podset", "places"), [(30, 10, 30), (60, 10, 6), (200, 1, 50), (1000, 25, 40)])
+@pytest.mark.parametrize(("pods", "podset", "places"), [(30, 10, 30), (60, 10, 60), (200, 1, 100), (1000, 25, 40)])
 def test_text_of_many_pods_stays_narrow(
     pods: int, podset: int, places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,3 +550,29 @@ def test_pairs_of_pods_with_odd_names(tmp_path: Path, monkeypatch: pytest.Monkey
     path = write(tmp_path / "p.arrows", rows)
     chart, pairs = behind(path, 16, monkeypatch)
     assert told(chart, pairs) == truth(rows)
+
+
+def test_names_stand_beside_their_cells_and_not_on_others() -> None:
+    """Long names of podsets are whole, the pattern beside the title, in pictures of one pod and of many."""
+    for pods, podset in ((1, 1), (4, 2), (12, 4)):
+        made = chart(pods, podset)
+        made.podsets = tuple((f"podset-{i:02}-long-x", a, b) for i, (_, a, b) in enumerate(made.podsets))
+        root = ElementTree.fromstring(heatmap_svg.svg(made, made.sheets[0], "p99", "2026-01-01 00:10 - 00:20 UTC"))
+        texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+        beside = [t for t in texts if (t.text or "").startswith("podset-") and t.get("text-anchor") == "end"]
+        assert len(beside) == len(made.podsets)
+        assert all(float(t.get("x", 0)) - 7 * len(t.text or "") >= 0 for t in beside)
+        head = [t for t in texts if t.get("id") == "pattern" or t.get("y") in ("36", "56")]
+        title, about, pattern = (t for t in head)
+        for text, wide in ((title, 10.2), (about, 6.3)):
+            assert 24 + wide * len(text.text or "") < float(pattern.get("x", 0)) - 29
+
+
+def test_a_terminal_of_few_colours_gets_the_right_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest of 16 to a light green was cyan, or grey."""
+    made = chart(4, 2)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLORTERM", raising=False)
+    text = heatmap_text.text_map(made, made.sheets[0], "p99", "now", color=True)
+    assert set(re.findall(r"\x1b\[([0-9;]+)m[·▒█]", text)) <= {"30;42", "33;43", "31;41"}
+    assert {"30;42", "31;41"} <= set(re.findall(r"\x1b\[([0-9;]+)m[·▒█]", text))

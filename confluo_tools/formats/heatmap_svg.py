@@ -43,7 +43,10 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     side = size * n
     labels = size >= 9
     longest = max(map(len, chart.names)) if labels else 0
-    left = 76 + (longest * 7 + 6 if labels else 0)
+    blocks = chart.by not in ("podset", "dc") or not labels  # names of podsets stand beside those of pods
+    left = ceil(34 + (max(len(name) for name, _, _ in chart.podsets) * 7.2 if blocks else 36)
+                + (longest * 7 + 6 if labels else 0))  # fmt: skip
+    left = max(left, 76)
     top = 108 + (longest * 6 + 8 if labels else 0)
     right = 232
     beside = max(side, 200)
@@ -69,7 +72,7 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     if said:
         out.append(f'<text x="24" y="74" class="t" font-size="12" font-weight="600">{escape(said)}</text>')
     out += _badge(pattern, colours, width - 24)
-    out.append(f'<text x="{left}" y="{84}" class="l">to →</text><text x="24" y="{top + 11}" class="l">from ↓</text>')
+    out.append(f'<text x="24" y="{top - 8}" class="l">to →</text><text x="24" y="{top + 11}" class="l">from ↓</text>')
     out += _axes(chart, left, top, size, labels)
     out.append(f'<rect x="{left}" y="{top}" width="{side:g}" height="{side:g}" class="s{SHADE_ABSENT}"/>')
     if n <= SHAPES:
@@ -128,7 +131,7 @@ def _axes(chart: Map, left: float, top: float, size: float, labels: bool) -> lis
         if long < 14:  # labels would stand upon each other: not each podset has one
             free = middle + 7
         out.append(f'<text x="{left - far}" y="{top + middle + 4:g}" text-anchor="end" class="t" font-weight="600">'
-                   f"{escape(name[:9])}</text>")  # fmt: skip
+                   f"{escape(name)}</text>")  # fmt: skip
         if long >= 24:
             out.append(f'<text x="{left + middle:g}" y="{top - far - 2:g}" text-anchor="middle" class="t" '
                        f'font-weight="600">{escape(shown)}</text>')  # fmt: skip

@@ -34,15 +34,17 @@ def text_map(
     n = len(rows)
     head = max(*map(len, chart.names), *(len(name) for name, _, _ in chart.podsets), 4)
     head = min(head, 16)
-    room = max((width - head - 2) // 2, 4)
+    room = max(width - head - 2, 8)
     parts = _parts(chart, room)
-    each = 2  # columns of a place
-    if len(chart.podsets) == n:  # podsets, or data centres: their names stand above the columns
-        longest = max(map(len, chart.names)) + 1
-        each = longest if max(longest, 2) * n <= width - head - 2 else 2
+    each = 2 if 2 * len(parts) <= room else 1  # columns of a place
+    if len(parts) == len(chart.podsets):  # podsets, or data centres: their names stand above the columns
+        longest = max(len(name) for name, _, _ in parts) + 1
+        each = longest if each < longest <= room // len(parts) else each
     theme = PALETTES[palette, "light"].shades
     styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[3], bgcolor=theme[6])}
     styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 9))}
+
+    few = {"paper": ("green", "yellow", "red"), "safe": ("blue", "yellow", "magenta")}[palette]
 
     def cell(colour: int) -> tuple[str, Any]:
         return SHAPES[colour][:1] * each, styles[colour]
@@ -51,6 +53,9 @@ def text_map(
     console = Console(file=out, width=max(width, 20), force_terminal=color, color_system="auto" if color else None,
                       highlight=False, markup=False, emoji=False, no_color=not color)  # fmt: skip
     where = "between data centres" if chart.by == "dc" else clean(chart.dc)
+    if console.color_system in ("standard", "windows"):  # nearest to the palette's light green would be grey
+        for colour, name in zip((GREEN, YELLOW, RED), few, strict=True):
+            styles[colour] = Style(color="black" if colour == GREEN else name, bgcolor=name)
     title = " · ".join(filter(None, [METRIC_NAMES[metric], where, when]))
     console.print(Text(title, Style(bold=True)), no_wrap=True, overflow="ignore", crop=False)
     said = explain(pattern, metric, chart.limits, chart.by)
@@ -58,7 +63,8 @@ def text_map(
     for other, its in others(chart, sheet, metric):
         console.print(Text(f"{METRIC_NAMES[other]}: {clean(its)} (--metric {other})", Style(bold=True)))
     console.print()
-    console.print(Text(" " * (head + 2) + _columns(chart, parts, each)), no_wrap=True, overflow="ignore", crop=False)
+    if above := _columns(chart, parts, each).rstrip():
+        console.print(Text(" " * (head + 2) + above), no_wrap=True, overflow="ignore", crop=False)
     for name, first, after in parts:
         line = Text(f"{clean(name):>{head}.{head}}  ")
         for _, left, right in parts:

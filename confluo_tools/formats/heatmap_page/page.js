@@ -183,8 +183,9 @@
   function fit() {
     const stage = $("stage").getBoundingClientRect(), n = size();
     const g = $("map").getContext("2d");
-    g.font = "11px system-ui, sans-serif";
+    g.font = "600 11.5px system-ui, sans-serif";
     const wide = Math.max(...map().podsets.map(p => g.measureText(p[0]).width), 10);
+    g.font = "11px system-ui, sans-serif";
     const longest = map().names.reduce((a, b) => b.length > a.length ? b : a, "");
     const name = g.measureText(longest).width;
     area = { left: wide + name + 22, top: name + 28, name };  // names are there when somebody is close enough
@@ -250,7 +251,7 @@
     g.lineWidth = Math.max(1, Math.min(c / 16, 3));
     for (const kind of [0, 2, 3]) {
       g.globalAlpha = kind ? .75 : .5;
-      g.strokeStyle = kind === 3 ? colours.shades[0] : colours.fore;
+      g.strokeStyle = kind === 3 ? colours.shades[0] : kind === 2 ? "#1b1f24" : colours.fore;
       g.beginPath();
       for (let i = i0; i < i1; i++) for (let j = j0; j < j1; j++) if (CLASS[shades[i * n + j]] === kind) {
         const x = state.x + (j + .5) * c, y = state.y + (i + .5) * c;
