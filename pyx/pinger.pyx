@@ -477,7 +477,7 @@ cdef _ports():
 
 
 def labels_change():
-    """Whether this network gives retries over IPv6 flow labels that sockets cannot refuse (net.ipv6.auto_flowlabels)."""
+    """Whether retries over IPv6 get labels of their own, whatever sockets say (net.ipv6.auto_flowlabels)."""
     try:
         with open("/proc/sys/net/ipv6/auto_flowlabels", "rb") as file:
             return file.read(8).strip() == b"3"

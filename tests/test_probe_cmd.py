@@ -147,6 +147,10 @@ def test_statuses() -> None:
     (["127.0.0.1", "--dscp", "64"], "is no class of service"),
     (["127.0.0.1", "--source", "here"], "'here' is not an address"),
     (["127.0.0.1", "-4", "-6"], "exclude each other"),
+    (["127.0.0.1", "--source", "::1"], "--source: an address of IPv6 cannot probe 127.0.0.1"),
+    (["localhost", "--source", "::1", "-4"], "--source: an address of IPv6 and -4 exclude each other"),
+    (["fe80::1"], "'fe80::1' is an address of each link; say of which: fe80::1%eth0"),
+    (["127.0.0.1", "-i", "25h"], "--interval: 90000 s is too long; a day is the most"),
     (["127.0.0.1", "--append"], "--append is for a MultiLog"),
     (["127.0.0.1", "--token", "xyz"], "--token: 'xyz' is no token"),
 ])  # fmt: skip
@@ -314,8 +318,67 @@ def test_no_address_is_probed_more_often_than_twice_a_second() -> None:
 
     wanted = read_targets([f"192.0.2.7:{port}" for port in (1, 2, 3)] + ["192.0.2.8:3"], ["tcp"])
     with Probing(builtin("probe"), Plan(wanted)) as probing:
-        assert probing.lost() == [("192.0.2.7:3", "more than 2 probes a second to one address")]
+        words = "more than 2 probes a second to one address; a longer --interval makes them fewer"
+        assert probing.lost() == [("192.0.2.7:3", words)]
         assert probing.pinger.lab
     with Probing(builtin("probe"), Plan(wanted, interval=10_000_000_000)) as probing:
         assert probing.lost() == []
         assert not probing.pinger.lab
+
+
+def test_urls_of_one_server_are_told_apart() -> None:
+    """Records have no path: two pages of one server would be one line of the summary."""
+    with Targets() as target:
+        urls = [f"http://127.0.0.1:{target.port}/{page}" for page in ("one", "two")]
+        done = run(*urls, "-c", 3, "-i", "10ms", "-o", "lines")
+    assert sorted(re.findall(r"^(http\S+): 3 probes", done.stdout, re.M)) == urls
+    assert [len(re.findall(rf"^{url}  ", done.stdout, re.M)) for url in urls] == [3, 3]
+
+
+def test_a_target_with_a_long_name() -> None:
+    """Records have 32 bytes of it; people see what they wrote."""
+    name = "a" * 40 + ".invalid"
+    done = run(f"http://{name}/x", "-c", 1, "-o", "lines")
+    assert re.search(rf"^http://{name}/x  not sent: name: ", done.stdout, re.M)
+
+
+def test_targets_that_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written twice, or two names of one address: probed once, and no trouble."""
+    with Targets() as target:
+        port = target.port
+        done = run(f"127.0.0.1:{port}", f"localhost:{port}", f"127.0.0.1:{port}", "-4", "-c", 2, "-i", "10ms", "-T",
+                   "--no-header", "-f", "outcome")  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ok\nok\n")
+    assert done.stderr == (f"confluo-pingmesh probe: localhost:{port} is the same place as 127.0.0.1:{port}: "
+                           "probed once\n")  # fmt: skip
+
+
+def test_the_version_of_ip_is_chosen_for_urls_too() -> None:
+    asked: list[int] = []
+
+    def lookup(host: str, port: int, family: int, kind: int) -> Any:
+        asked.append(family)
+        raise socket.gaierror(socket.EAI_NONAME, "no")
+
+    for family in (0, 4, 6):
+        plan = Plan(wanted=[parse_target("http://web1/", "tcp")], times=1, family=family)
+        with Probing(builtin("probe"), plan, lookup=lookup) as probing:
+            assert sum(block.rows for block in probing.blocks() if block is not None) == 1
+    assert asked == [0, socket.AF_INET, socket.AF_INET6]
+
+
+def test_an_address_of_a_link(pair: tuple[Space, Space]) -> None:
+    a, b = pair
+    for space in pair:
+        space.run("sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/v0/disable_ipv6")
+    for space, mine in ((a, 1), (b, 2)):
+        space.ip("addr", "add", f"fe80::{mine}/64", "dev", "v0", "nodad")
+    with b.inside():
+        target = Targets("::")
+    with target:
+        port = target.port
+        rows = told(f"[fe80::2%v0]:{port}", f"http://[fe80::2%25v0]:{port}/", f"http://[fe80::2%25v9]:{port}/", "-c", 1,
+                    argv=a.argv())  # fmt: skip
+    assert {(r["kind"], r["outcome"], r["dst_ip"]) for r in rows} >= {  # what is echoed is not HTTP
+        ("tcp", "ok", "fe80::2"), ("http", "garbled", "fe80::2")}  # fmt: skip
+    assert [r["detail"] for r in rows if r["outcome"] == "local"] == ["connect: No such device"]

@@ -258,7 +258,7 @@ def test_a_server_that_says_nothing(scheme: str, phase: str) -> None:
     with speaks(silent) as port:
         r = one(f"{scheme}://127.0.0.1:{port}/", limits=SHORT)
     assert (r.outcome, r.words) == (TIMEOUT, f"{phase}: no answer in time")
-    assert r.elapsed > 0
+    assert r.elapsed >= min(SHORT) * 1e9  # until it was given up, not until the connection was open
     assert (r.rtt, r.first_byte) == (0, 0)
 
 

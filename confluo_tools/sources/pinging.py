@@ -36,6 +36,7 @@ ROWS = 1024
 HELD = 64  # blocks that may wait for counters: the question itself may be dropped, and be sent again after a second
 STEP = 50_000_000  # ns between two looks at what else there is
 PAYLOADS = {"echo": 1000}
+LONGEST = 86_400_000_000_000  # ns between two probes
 BY_HAND = 1_000_000_000  # ns between two probes of a target, at least, where somebody sits and watches, as with ping
 
 
@@ -101,17 +102,25 @@ class Probing:
         if self._rate * len(plan.wanted) > MAX_RATE:
             raise UsageError(f"more than {MAX_RATE} probes a second", hint="--interval makes them fewer")
         self._rates: dict[bytes, float] = {}  # a second, by address
+        if plan.every > LONGEST:
+            raise UsageError(f"{plan.every / 1e9:g} s is too long", where="--interval", hint="a day is the most")
         source = (socket.inet_pton(socket.AF_INET6 if ":" in plan.source else socket.AF_INET, plan.source)
                   if plan.source and is_address(plan.source) else None)  # fmt: skip
         if plan.source and source is None:
             raise UsageError(f"'{plan.source[:60]}' is not an address", where="--source")
+        ours = 0 if source is None else 4 if len(source) == 4 else 6
+        for wanted in plan.wanted:
+            if ours and wanted.address and ours != (6 if ":" in wanted.address else 4):
+                raise UsageError(f"an address of IPv{ours} cannot probe {wanted.text}", where="--source")
+        if ours and plan.family and ours != plan.family:
+            raise UsageError(f"an address of IPv{ours} and -{plan.family} exclude each other", where="--source")
         self.pinger = Pinger(
             schema.layout, seed=int.from_bytes(os.urandom(8)) if seed is None else seed, inflight=inflight,
             lab=lifted or plan.every < MIN_INTERVAL, source=source, jitter=0.0 if lifted else 0.03,
         )  # fmt: skip
         self.pinger.token = plan.token
-        self._lookups = Lookups(family={4: socket.AF_INET, 6: socket.AF_INET6}.get(plan.family, 0),
-                                source=plan.source, wake=self.pinger.stop, lookup=lookup)  # fmt: skip
+        self._lookup, self._family = lookup, {4: socket.AF_INET, 6: socket.AF_INET6}.get(plan.family or ours, 0)
+        self._lookups = Lookups(family=self._family, source=plan.source, wake=self.pinger.stop, lookup=lookup)
         self._sites: dict[tuple[bytes, int], _Site] = {}
         self._told: queue.SimpleQueue[tuple[tuple[bytes, int], int]] = queue.SimpleQueue()
         self._held: deque[tuple[Staging, float]] = deque()
@@ -119,6 +128,9 @@ class Probing:
         self._web: WebProber | None = None
         self._urls: list[_Web] = []
         self._lost: list[tuple[str, str]] = []
+        self._same: list[tuple[str, str]] = []
+        self._known: dict[tuple[bytes, int, str, int], str] = {}  # what is probed: the target as it was written
+        self.urls: dict[tuple[int, int], str] = {}  # of records of the last block: when, from which port: which URL
         self._over = False
         for wanted in plan.wanted:
             self._begin(wanted)
@@ -140,6 +152,11 @@ class Probing:
         out, self._lost = self._lost, []
         return out
 
+    def same(self) -> list[tuple[str, str]]:
+        """Targets that have turned out to be others', and which; each is told once."""
+        out, self._same = self._same, []
+        return out
+
     # -- targets
 
     def _begin(self, wanted: Wanted) -> None:
@@ -147,7 +164,7 @@ class Probing:
             from confluo_tools.sources.webprobe import Limits, WebProber, parse_url
 
             if self._web is None:
-                self._web = WebProber(verify=self.plan.verify)
+                self._web = WebProber(verify=self.plan.verify, lookup=self._of_family)
                 if self.plan.timeout:
                     phase = self.plan.timeout / 1e9
                     self._limits: Any = Limits(dns=phase, connect=phase, tls=phase, first_byte=phase)
@@ -164,18 +181,26 @@ class Probing:
         else:
             self._lookups.ask(wanted, counters=asks)
 
+    def _of_family(self, host: str, port: int, family: int, kind: int) -> Any:
+        return self._lookup(host, port, self._family or family, kind)
+
     def _add(self, wanted: Wanted, address: bytes, scope: int) -> None:
         plan = self.plan
         payload = plan.payload if plan.payload is not None else PAYLOADS.get(wanted.kind, 0)
         name = wanted.host if not is_address(wanted.host) else ""
+        known = self._known.setdefault((address, wanted.port, wanted.kind, scope), wanted.text)
+        if known != wanted.text:
+            self._same.append((wanted.text, f"is the same place as {known}: probed once"))
+            return
         rate = self._rates[address] = self._rates.get(address, 0.0) + self._rate
         if rate > MAX_TARGET_RATE + 1e-9:
-            self._lost.append((wanted.text, f"more than {MAX_TARGET_RATE} probes a second to one address"))
+            words = f"more than {MAX_TARGET_RATE} probes a second to one address; a longer --interval makes them fewer"
+            self._lost.append((wanted.text, words))
             return
         try:
             self.pinger.add(
                 address, wanted.port, KINDS[wanted.kind], interval=plan.every, timeout=plan.timeout, payload=payload,
-                dscp=plan.dscp, count=plan.times, after=0, name=name[:32], scope=scope,
+                dscp=plan.dscp, count=plan.times, after=0, name=name.encode()[:32].decode(errors="ignore"), scope=scope,
             )  # fmt: skip
         except ValueError as e:
             raise UsageError(str(e), where=str(wanted)) from None
@@ -193,6 +218,7 @@ class Probing:
                 continue
             if found.counters is not None:
                 text = socket.inet_ntop(socket.AF_INET if len(found.address) == 4 else socket.AF_INET6, found.address)
+                text += f"%{found.scope}" if found.scope else ""
                 self._sites[found.address, found.wanted.port] = _Site(
                     text, found.wanted.port, found.counters["overflows"]
                 )
@@ -260,7 +286,9 @@ class Probing:
         self._urls = [url for url in self._urls if url.left]
         if self._urls:
             seconds = min(seconds, max(0.0, min(url.due for url in self._urls) - now))
-        done = [result.row() for result in web.poll(seconds)]
+        results = web.poll(seconds)
+        done = [result.row() for result in results]
+        self.urls = {(r.begun, r.sport): r.tag.wanted.text for r in results}
         if self.pinger.lab:
             for row in done:
                 row["notes"] = row.get("notes", 0) | LAB

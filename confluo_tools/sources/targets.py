@@ -70,6 +70,8 @@ def parse_target(text: str, kind: str) -> Wanted:
     if len(host) > LONGEST or not host.isprintable() or " " in host or "/" in host:
         raise UsageError(f"'{text[:60]}' is not a host", hint="write an address or a name")
     address = host if is_address(host) else ""
+    if address and _needs_scope(address):
+        raise UsageError(f"'{text[:60]}' is an address of each link", hint=f"say of which: {host[:40]}%eth0")
     number = number or usual
     if kind in ("http", "https"):
         shown = f"[{host}]" if ":" in host else host
@@ -86,6 +88,10 @@ def is_address(text: str) -> bool:
             continue
         return True
     return False
+
+
+def _needs_scope(address: str) -> bool:
+    return ":" in address and "%" not in address and socket.inet_pton(socket.AF_INET6, address)[:2] == b"\xfe\x80"
 
 
 def is_loopback(wanted: Wanted) -> bool:

@@ -88,6 +88,7 @@ def parse_url(text: str) -> Target:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
         host = host if host.isascii() else host.encode("idna").decode()
+        host = host.replace("%25", "%", 1) if ":" in host else host  # RFC 6874: [fe80::1%25eth0]
     except ValueError:
         raise bad from None
     if parts.scheme not in ("http", "https") or not host or port == 0 or parts.username is not None:
@@ -200,14 +201,15 @@ class _Resolver:
 class _Probe:
     """A probe under way: each phase has a deadline, and ``step`` goes on when the socket is ready."""
 
-    __slots__ = ("target", "result", "limits", "sock", "deadline", "step", "phase", "since", "rest", "head", "over",
-                 "events")  # fmt: skip
+    __slots__ = ("target", "result", "limits", "sock", "deadline", "step", "phase", "began", "since", "rest", "head",
+                 "over", "events")  # fmt: skip
 
     def __init__(self, target: Target, tag: Any, limits: Limits) -> None:
         self.target, self.limits = target, limits
         self.result = Result(target, tag)
         self.sock: socket.socket | None = None
         self.deadline = 0.0
+        self.began = time.perf_counter_ns()
         self.since = 0
         self.phase = ""
         self.step: Callable[[_Probe], int] | None = None
@@ -257,6 +259,8 @@ class WebProber:
         """Begin a probe; False: too many are under way, and this one was not begun."""
         if len(self._under_way) >= self._most:
             return False
+        if target.tls and self._context is None:
+            self._context = self._make_context()  # some 20 ms, which nobody's answer shall wait for
         probe = _Probe(target, tag, limits or self._limits)
         self._under_way.add(probe)
         if target.address:
@@ -387,7 +391,8 @@ class WebProber:
         if problem:
             raise OSError(problem, os.strerror(problem))
         if probe.target.tls:
-            context = self._context or self._make_context()
+            assert self._context is not None
+            context = self._context
             probe.enter("tls", probe.limits.tls, self._handshake)
             probe.sock = context.wrap_socket(probe.sock, server_hostname=probe.target.host.partition("%")[0],
                                              do_handshake_on_connect=False)  # fmt: skip
@@ -418,11 +423,12 @@ class WebProber:
     def _make_context(self) -> ssl.SSLContext:
         import ssl
 
-        self._context = ssl.create_default_context()
-        if not self._verify:
-            self._context.check_hostname = False
-            self._context.verify_mode = ssl.CERT_NONE
-        return self._context
+        if self._verify:
+            return ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities: they are megabytes
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
 
     def _handshake(self, probe: _Probe) -> int:
         import ssl
@@ -439,7 +445,7 @@ class WebProber:
 
     def _request(self, probe: _Probe) -> int:
         target = probe.target
-        host = f"[{target.host}]" if ":" in target.host else target.host
+        host = f"[{target.host.partition('%')[0]}]" if ":" in target.host else target.host
         probe.rest = (
             f"GET {target.path} HTTP/1.1\r\nHost: {host}:{target.port}\r\nUser-Agent: confluo-pingmesh\r\n"
             "Accept: */*\r\nConnection: close\r\n\r\n"
@@ -505,7 +511,6 @@ class WebProber:
                 self._end(probe, LOCAL, errno.ETIMEDOUT, "name: no answer in time")
                 continue
             if probe.phase == "connect":
-                probe.result.elapsed = time.perf_counter_ns() - probe.since
                 self._named(probe)
                 with suppress(OSError):
                     self._ask_kernel(probe)
@@ -525,6 +530,7 @@ class WebProber:
         result.outcome, result.errno, result.words = outcome, number, words
         if outcome != OK:
             result.rtt = result.hint = 0
+            result.elapsed = time.perf_counter_ns() - probe.began  # all of it: that of the connection would mislead
         probe.over = True
         self._under_way.discard(probe)
         self._done.append(result)
@@ -546,4 +552,7 @@ def _choose(found: list[Any], source: str) -> str:
 def _scope(name: str) -> int:
     if not name:
         return 0
-    return int(name) if name.isdigit() else socket.if_nametoindex(name)
+    try:
+        return int(name) if name.isdigit() else socket.if_nametoindex(name)
+    except OSError:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from None

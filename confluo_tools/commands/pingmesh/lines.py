@@ -6,7 +6,7 @@ import os
 import random
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ OK = 1
 OUTCOMES = {1: "ok", 2: "timeout", 3: "refused", 4: "unreachable", 5: "reset", 6: "local", 7: "garbled"}
 KINDS = {1: "tcp", 2: "echo", 3: "http", 4: "https", 5: "udp", 6: "icmp"}
 LOCAL, OVERFLOW = 6, 4
-FIELDS = ("kind", "outcome", "notes", "ip_version", "dst_ip", "dst_ip6", "dst_port", "src_port", "seq", "payload",
+FIELDS = ("ts", "kind", "outcome", "notes", "ip_version", "dst_ip", "dst_ip6", "dst_port", "src_port", "seq", "payload",
           "retries", "hint", "rtt", "elapsed", "echo", "dns", "tls", "first_byte", "remote", "status", "errno",
           "dst", "detail")  # fmt: skip
 
@@ -88,16 +88,18 @@ class Sums:
         self.groups = {label(w): Group() for w in wanted}
         index = builtin("probe").layout.index
         self._at = [(name, index(name)) for name in FIELDS]
-        self._labels = {(w.host, w.kind, w.port): w.text for w in wanted}
+        self._labels = {(_cut(w.host), w.kind, w.port): w.text for w in wanted}
 
     @property
     def ok(self) -> int:
         return sum(g.ok for g in self.groups.values())
 
-    def take(self, block: Block) -> Iterator[Told]:
+    def take(self, block: Block, urls: Mapping[tuple[int, int], str] | None = None) -> Iterator[Told]:
+        """``urls``: of records of web probes, by when they were begun and from which port."""
         for i in range(block.rows):
             row = {name: block.get(at, i) for name, at in self._at}
-            told = Told(self._label(row), row)
+            url = urls.get((row["ts"], row["src_port"])) if urls else None
+            told = Told(url or self._label(row), row)
             self.groups.setdefault(told.label, Group()).add(row)
             yield told
 
@@ -138,7 +140,7 @@ class Lines:
     def head(self, plan: Plan) -> None:
         from confluo_tools.units import format_duration
 
-        times = f"{plan.times} times, " if plan.times else ""
+        times = f"{plan.times} times, " if plan.times > 1 else "once, " if plan.times else ""
         lab = ", without limits" if plan.lifted else ""
         self.say(f"{len(plan.wanted)} target{'s' * (len(plan.wanted) > 1)}, {times}"
                  f"every {format_duration(plan.every)}{lab}")  # fmt: skip
@@ -160,6 +162,12 @@ class Lines:
                     words = "  ".join(f"{what} {ms(ns)}" for what, ns in zip(("min", "p50", "p99", "max"), ends,
                                                                             strict=True))  # fmt: skip
                     self.say(f"  {name:<10} {words} ms")
+
+
+def _cut(host: str) -> str:
+    """As it stands in a record: 32 bytes, no scope."""
+    host = host.partition("%")[0] if ":" in host else host
+    return host.encode()[:32].decode("utf-8", "replace")
 
 
 def label(wanted: Wanted) -> str:

@@ -169,13 +169,15 @@ class Run:
         for block in self.probing.blocks(each=self.each):
             for what, why in self.probing.lost():
                 cli.warn(why, where=what)
+            for what, why in self.probing.same():
+                cli.tell(f"{what} {why}")
             if block is None:
                 continue
             if into is not None:
                 into.write(block, None)
                 if self.each:
                     into.flush()
-            for told in self.sums.take(block):
+            for told in self.sums.take(block, self.probing.urls):
                 if self.printer is not None:
                     self.printer.tell(told)
         for what, why in self.probing.lost():
@@ -189,7 +191,8 @@ def read_targets(texts: Sequence[str], kinds: Sequence[str]) -> list[Wanted]:
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"no kind of probe '{kind[:60]}'", where="--kind", hint=f"there are {', '.join(KINDS)}")
-    return list(dict.fromkeys(parse_target(text, kind) for text in texts for kind in kinds))
+    found = [parse_target(text, kind) for text in texts for kind in kinds]
+    return list({(w.host, w.kind, w.port, w.url): w for w in reversed(found)}.values())[::-1]
 
 
 def span(option: str, text: str | None) -> int | None:
