@@ -39,14 +39,14 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     shades = chart.shades(sheet, metric)
     pattern = chart.pattern(sheet, metric, shades)
     n = len(chart.names)
-    size = max(min(SIDE // n, 40 if n > 8 else 60), 1) if n <= SHAPES else max(SIDE / n, 1)
+    size = max(min(SIDE // n, 40 if n > 8 else 60), 1)  # whole pixels: no cell is lost between two
     side = size * n
     labels = size >= 9
     longest = max(map(len, chart.names)) if labels else 0
     blocks = chart.by not in ("podset", "dc") or not labels  # names of podsets stand beside those of pods
     left = ceil(34 + (max(len(name) for name, _, _ in chart.podsets) * 7.2 if blocks else 36)
                 + (longest * 7 + 6 if labels else 0))  # fmt: skip
-    left = max(left, 76)
+    left = max(left, 96)
     top = 108 + (longest * 6 + 8 if labels else 0)
     right = 232
     beside = max(side, 200)
@@ -72,7 +72,7 @@ def svg(chart: Map, sheet: Sheet, metric: str, when: str, *, palette: str = "pap
     if said:
         out.append(f'<text x="24" y="74" class="t" font-size="12" font-weight="600">{escape(said)}</text>')
     out += _badge(pattern, colours, width - 24)
-    out.append(f'<text x="24" y="{top - 8}" class="l">to →</text><text x="24" y="{top + 11}" class="l">from ↓</text>')
+    out.append(f'<text x="24" y="{top - (8 if labels else 22)}" class="l">from ↓ to →</text>')
     out += _axes(chart, left, top, size, labels)
     out.append(f'<rect x="{left}" y="{top}" width="{side:g}" height="{side:g}" class="s{SHADE_ABSENT}"/>')
     if n <= SHAPES:
@@ -122,7 +122,7 @@ def _axes(chart: Map, left: float, top: float, size: float, labels: bool) -> lis
             out.append(f'<text transform="translate({left + at + 3.5:g} {top - 6}) rotate(-90)" class="l">'
                        f"{escape(name)}</text>")  # fmt: skip
     far = 7 * max(map(len, chart.names)) + 12 if labels else 6
-    free = -1.0
+    free = free_x = -1.0
     for name, first, after in chart.podsets if chart.by not in ("podset", "dc") or not labels else ():
         middle, long = (first + after) / 2 * size, (after - first) * size
         shown = name if len(name) * 6.5 < max(long, 46) else name[: max(int(long / 6.5) - 1, 1)] + "…"
@@ -132,7 +132,9 @@ def _axes(chart: Map, left: float, top: float, size: float, labels: bool) -> lis
             free = middle + 7
         out.append(f'<text x="{left - far}" y="{top + middle + 4:g}" text-anchor="end" class="t" font-weight="600">'
                    f"{escape(name)}</text>")  # fmt: skip
-        if long >= 24:
+        half = len(shown) * 3.6
+        if long >= 24 and middle - half > free_x:
+            free_x = middle + half
             out.append(f'<text x="{left + middle:g}" y="{top - far - 2:g}" text-anchor="middle" class="t" '
                        f'font-weight="600">{escape(shown)}</text>')  # fmt: skip
     return out
@@ -233,8 +235,9 @@ def _legend(
         for i, row in enumerate(pattern.blocks):
             for j, letter in enumerate(row):
                 shade = (0, 4, 7, 9, SHADE_ABSENT)[LETTERS.index(letter)] if letter != MIXED else SHADE_ABSENT
-                out.append(f'<rect class="s{shade}" x="{x + j * size}" y="{at + i * size}" width="{size - 1}" '
-                           f'height="{size - 1}" stroke="{colours.line}" stroke-width="0.5"/>')  # fmt: skip
+                edge = f' stroke="{colours.line}" stroke-width="0.5"' if size > 5 else ""
+                out.append(f'<rect class="s{shade}" x="{x + j * size}" y="{at + i * size}" '
+                           f'width="{size - (size > 5)}" height="{size - (size > 5)}"{edge}/>')  # fmt: skip
     return out
 
 

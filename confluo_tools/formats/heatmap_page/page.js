@@ -1,5 +1,5 @@
 (() => {
-  const { columns, rate, count, pad, element, quoted, shell } = Words;
+  const { columns, pooled, pixels, rate, count, pad, element, quoted, shell } = Words;
   const $ = id => document.getElementById(id);
   const head = JSON.parse($("head").textContent);
   const VALUES = ["p50", "p99", "ok", "dropped", "overflow", "failed"];
@@ -11,7 +11,7 @@
     map: 0, window: 0, metric: head.metric, palette: head.palette, theme: head.theme,
     focus: -1, hover: -1, kept: false, scale: 0, x: 0, y: 0, playing: 0,
   };
-  let colours, lut, picture, shades, values, area = { left: 0, top: 0, side: 1 };
+  let colours, lut, picture, small, shades, values, area = { left: 0, top: 0, side: 1 };
   const map = () => head.maps[state.map];
   const size = () => map().names.length;
   const now = () => map().windows[state.window];
@@ -174,11 +174,10 @@
 
   // ---- the map
 
-  function paint() {  // one pixel a cell
-    const n = size(), data = new ImageData(n, n), pixels = new Uint32Array(data.data.buffer);
-    for (let i = 0; i < n * n; i++) pixels[i] = lut[shades[i]];
-    picture = Object.assign(document.createElement("canvas"), { width: n, height: n });
-    picture.getContext("2d").putImageData(data, 0, 0);
+  function paint() { picture = pixels(size(), shades, lut); small = null; }  // one pixel a cell
+  function reduced(f) {  // f x f cells in a pixel
+    if (!small || small.f !== f) small = Object.assign(pixels(Math.ceil(size() / f), pooled(shades, size(), f), lut), { f });
+    return small;
   }
   function fit() {
     const stage = $("stage").getBoundingClientRect(), n = size();
@@ -213,9 +212,11 @@
     const right = Math.min(state.x + n * c, stage.width), bottom = Math.min(state.y + n * c, stage.height);
     g.save();
     g.beginPath(); g.rect(area.left, area.top, right - area.left, bottom - area.top); g.clip();
-    g.imageSmoothingEnabled = c * ratio < 1;
-    g.imageSmoothingQuality = "high";
-    g.drawImage(picture, state.x, state.y, n * c, n * c);
+    g.imageSmoothingEnabled = false;
+    if (c * ratio < 1) {
+      const f = Math.ceil(1 / (c * ratio)), its = reduced(f);
+      g.drawImage(its, state.x, state.y, its.width * f * c, its.width * f * c);
+    } else g.drawImage(picture, state.x, state.y, n * c, n * c);
     const from = v => Math.max(0, Math.floor(v / c)), to = v => Math.min(n, Math.ceil(v / c));
     const i0 = from(area.top - state.y), i1 = to(stage.height - state.y), j0 = from(area.left - state.x), j1 = to(stage.width - state.x);
     if (c >= 7) {
@@ -225,7 +226,7 @@
       g.stroke();
     }
     if (c >= 11) marks(g, i0, i1, j0, j1);
-    g.strokeStyle = colours.fore; g.globalAlpha = c * n / m.podsets.length < 5 ? .15 : .55; g.lineWidth = 1; g.beginPath();
+    g.strokeStyle = colours.fore; const block = c * n / m.podsets.length; g.globalAlpha = block < 5 ? .1 : block < 30 ? .25 : .55; g.lineWidth = 1; g.beginPath();
     for (const [, first] of m.podsets.slice(1)) {
       const x = Math.round(state.x + first * c) + .5 - (c >= 7 ? .5 : 0), y = Math.round(state.y + first * c) + .5 - (c >= 7 ? .5 : 0);
       g.moveTo(x, area.top); g.lineTo(x, bottom); g.moveTo(area.left, y); g.lineTo(right, y);
@@ -319,6 +320,7 @@
     g.scale(ratio, ratio);
     its.forEach((line, i) => [...line].forEach((letter, j) => {
       g.fillStyle = colours.shades[{ W: 0, G: 4, Y: 7, R: 9 }[letter] ?? ABSENT];
+      if (c < 8) { g.fillRect(j * c, i * c, c, c); return; }
       g.fillRect(j * c, i * c, c - .8, c - .8);
       g.strokeStyle = colours.line; g.lineWidth = .6; g.strokeRect(j * c, i * c, c - .8, c - .8);
       if (letter === "?" && c > 9) { g.fillStyle = colours.soft; g.font = "11px system-ui"; g.textAlign = "center"; g.textBaseline = "middle"; g.fillText("?", j * c + c / 2, i * c + c / 2); }
@@ -385,8 +387,7 @@
       const bytes = new Uint8Array([parseInt(c.slice(1, 3), 16), parseInt(c.slice(3, 5), 16), parseInt(c.slice(5, 7), 16), i === ABSENT ? 0 : 255]);
       return new Uint32Array(bytes.buffer)[0];
     }));
-    $("safe").setAttribute("aria-pressed", state.palette === "safe");
-    state.dark = dark;
+    $("safe").setAttribute("aria-pressed", state.palette === "safe"); state.dark = dark;
   }
   function remember() {
     const m = map(), words = ["w=" + now().start, "m=" + state.metric];

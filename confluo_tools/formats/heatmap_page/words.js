@@ -10,6 +10,22 @@ const Words = (() => {  // values, names and pieces of the page
     names.forEach((name, i) => { found[name] = new Uint32Array(buffer, 4 * rows * i, rows); });
     return found;
   }
+  const RANK = [8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 0];  // of shades, when one must stand for several
+  function pooled(shades, n, f) {  // of f x f cells the worst: none is lost between pixels
+    const m = Math.ceil(n / f), worst = new Uint8Array(m * m).fill(13);
+    for (let i = 0; i < n; i++) for (let j = 0, row = Math.floor(i / f) * m; j < n; j++) {
+      const at = row + Math.floor(j / f), shade = shades[i * n + j];
+      if (RANK[shade] > RANK[worst[at]]) worst[at] = shade;
+    }
+    return worst;
+  }
+  function pixels(n, its, lut) {
+    const data = new ImageData(n, n), words = new Uint32Array(data.data.buffer);
+    for (let i = 0; i < n * n; i++) words[i] = lut[its[i]];
+    const made = Object.assign(document.createElement("canvas"), { width: n, height: n });
+    made.getContext("2d").putImageData(data, 0, 0);
+    return made;
+  }
   const three = v => v < 9.995 ? v.toFixed(2) : v < 99.95 ? v.toFixed(1) : v.toFixed(0);
   function latency(units, unit) {
     const us = units * unit / 1000;
@@ -29,5 +45,5 @@ const Words = (() => {  // values, names and pieces of the page
   }
   const quoted = name => '"' + name.replaceAll("\\", "\\\\").replaceAll('"', '\\"') + '"';  // in an expression
   const shell = text => "'" + text.replaceAll("'", "'\\''") + "'";
-  return { columns, latency, rate, count, pad, element, quoted, shell };
+  return { columns, pooled, pixels, latency, rate, count, pad, element, quoted, shell };
 })();
