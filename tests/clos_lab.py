@@ -47,7 +47,7 @@ class Fabric:
 
     def __init__(self, plan: clos.Clos, state: net.State, file: Path) -> None:
         self.plan, self.state, self.file = plan, state, file
-        self._port = 10000
+        self._port = netns.PORTS
 
     def flows(self, count: int, size: int = 20_000, seed: int = 1, ip: int = 4) -> list[load.Flow]:
         """Flows with ports that no flow here had before: the kernel keeps those of ended ones for a minute."""

@@ -25,6 +25,9 @@ import pytest
 
 CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
+# Source ports for flows whose retransmissions are traced: tests at one time have different ones.  Tracing tells of all
+# namespaces, and a flow of the same addresses and ports in another one is taken for ours (CAVEATS of confluo-retx).
+PORTS = 24_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8 * 4_000 + os.getpid() % 20 * 100
 
 
 def _ip(*words: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import netns
 from netns import Lab, Space
 from nic_lab import Live
 from running import BIN
@@ -128,7 +129,7 @@ class Server:
             thread.join(20)
 
 
-_ports = itertools.count(20_000)
+_ports = itertools.count(netns.PORTS)
 
 
 def connect(space: Space, address: str, port: int = 5001, mapped: bool = False) -> socket.socket:
