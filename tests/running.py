@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,18 @@ def environment(**more: str) -> dict[str, str]:
     """What a cron job has, and PATH; nothing of the developer's own settings."""
     kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "CONFLUO_PYTHON") if k in os.environ}
     return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "XDG_CONFIG_DIRS": "/nonexistent", **more}
+
+
+def listens(process: subprocess.Popen[bytes], number: int, seconds: float = 60.0) -> None:
+    """Wait until a process has a handler of its own for a signal: before, it would die of it without a word."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:") and int(line.split()[1], 16) >> (number - 1) & 1:
+                return
+        assert process.poll() is None, process.returncode
+        time.sleep(0.01)
+    raise AssertionError(f"no handler for signal {number}")
 
 
 def run(

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monitor_lab import END, MS, SECOND, START, TEXTS, Lab, Monitor, TornError, bursts, kept
 from monitor_writer import rows_of
-from running import BIN, ROOT, environment, run
+from running import BIN, ROOT, environment, listens, run
 
 from confluo_tools import store
 from confluo_tools.errors import BusyError
@@ -144,6 +144,7 @@ def test_following_monitors_are_killed_at_any_time(tmp_path: Path) -> None:
             deaths += 1
     assert deaths > 3
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
+        listens(child, signal.SIGTERM)
         time.sleep(1.5)
         child.terminate()
         assert child.wait(30) == 128 + signal.SIGTERM
