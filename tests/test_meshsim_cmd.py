@@ -61,7 +61,8 @@ def test_a_topology_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     ("--fault tor_down:p001", "--fault: no fault 'tor_down'; there are podset_down, "),
-    ("--fault tor_drops:p999", "--fault: 'p999' is no place of this fleet for tor_drops; it befalls a pod"),
+    ("--fault tor_drops:p999", "--fault: 'p999' is no place of this fleet for tor_drops; it befalls a pod, e.g. p001"),
+    ("--fault podset_failure:dc2/ps01", "--fault: 'dc2/ps01' is no place of this fleet for podset_failure; it befalls"),
     ("--fault spine_drops:dc1/9", "--fault: no such switch as 'dc1/9'; they are 1 to 8, or all"),
     ("--fault spine_drops:dc1/" + "9" * 5000, "--fault: no such switch as 'dc1/999"),
     ("--fault spine_drops,rate=200%", "--fault: '200%' is not a chance"),

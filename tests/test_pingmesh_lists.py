@@ -75,6 +75,16 @@ def test_pairs_are_the_lists_as_records(tmp_path: Path) -> None:
     assert said == sorted((x.server.encode(), p.name.encode(), p.port, x.version) for x in its for p in x.peers)
 
 
+def test_a_table_begins_with_who_probes() -> None:
+    """Of all fields there is no room, and the prober stands behind the target."""
+    lines = run("confluo-pingmesh", "plan", EXAMPLE, "-o", "table").stdout.decode().splitlines()
+    assert lines[0].split() == ["src", "src_pod", "dst", "dst_pod", "dst_ip", "dst_port", "kind", "level", "interval"]
+    assert lines[2].split() == ["disk01", "rack1", "disk02", "rack1", "10.1.1.2", "8765", "tcp", "pod", "10s"]
+    assert max(map(len, lines)) < 80
+    wide = run("confluo-pingmesh", "plan", EXAMPLE, "-o", "table", "--wide").stdout.decode().splitlines()
+    assert "src_podset" in wide[0]
+
+
 def test_a_topology_from_a_pipe() -> None:
     done = run(*PLAN, "-", "-T", stdin=EXAMPLE.read_bytes())
     assert done.stdout == planned(EXAMPLE, "-T").stdout

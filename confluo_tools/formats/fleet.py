@@ -90,7 +90,8 @@ def _server(path: str, name: str, about: Any, port: int, pod: str, podset: str, 
         about = about["address"]
     where = address_port(_word(path, about), port)
     if where is None:
-        raise FormatError(f"server '{name[:60]}' has no address", where=path, hint="write 10.0.0.1 or 'fd00::1'")
+        said = f"server '{name[:60]}' has no address" + (f": '{about[:60]}' is none that a host has" if about else "")
+        raise FormatError(said, where=path, hint="write 10.0.0.1 or 'fd00::1'; names are not looked up")
     return Server(name, *where, pod, podset, dc, active)
 
 
@@ -140,6 +141,10 @@ def _load(text: str, path: str) -> Any:
 
     try:
         return yaml.load(text, Loader)
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        at = f"{path}:{mark.line + 1}" if mark is not None else path
+        raise FormatError(f"is no YAML: {e.problem or e.context}", where=at) from None
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise FormatError(f"is no YAML: {' '.join(str(e).split())[:100]}", where=path) from None
 
@@ -154,7 +159,7 @@ def _mapping(path: str, what: str, data: Any) -> list[tuple[str, Any]]:
     if data is None or data == "":
         return []
     if not isinstance(data, dict) or len(data) > MOST_SERVERS:
-        raise FormatError(f"{what} is no mapping", where=path)
+        raise FormatError(f"{what} is no mapping", where=path, hint="write NAME: {NAME: ...}; of a pod {NAME: ADDRESS}")
     return [(_word(path, name), value) for name, value in data.items()]
 
 

@@ -238,8 +238,9 @@ class Simulation:
                                     or (what == "dcs" and a in self._dcs and b in self._dcs)):  # fmt: skip
                 return what, place
         wanted = {"pair": "two servers A>B", "dcs": "two data centres A>B", "dc": "data centre"}
-        raise UsageError(f"'{place[:60]}' is no place of this fleet for {fault.kind}", where="--fault",
-                         hint=f"it befalls a {' or '.join(wanted.get(w, w) for w in kind.at)}")  # fmt: skip
+        some = next((known[w][0] for w in kind.at if w in known), self.fleet.servers[0].name)
+        raise UsageError(f"'{fault.place[:60]}' is no place of this fleet for {fault.kind}", where="--fault",
+                         hint=f"it befalls a {' or '.join(wanted.get(w, w) for w in kind.at)}, e.g. {some}")
 
     def _up(self, pod: str) -> dict[str, str]:
         podset = self.fleet.podset_of[pod]

@@ -31,6 +31,7 @@ confluo-pingmesh plan topology.yaml | confluo-query - 'dst == web1'
 """
 )
 
+SHOWN = ("src", "src_pod", "dst", "dst_pod", "dst_ip", "dst_port", "kind", "level", "interval")  # in a table
 MOST_YAML = 1_000_000  # pairs in lists of YAML, unless asked for
 
 
@@ -120,6 +121,8 @@ def plan(
         chosen = [named(fleet, name) for name in server or ()] or None
         names = cli.choose_fields(fields, pairs_schema())
         fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
+        if names is None and fmt == "table" and not wide:
+            names = list(SHOWN)
         with cli.output(
             pairs_schema(), fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric,
             wide=wide, color=color,
