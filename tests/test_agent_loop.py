@@ -148,6 +148,29 @@ def test_a_peer_that_the_core_refuses_ends_the_whole_list(targets: lab.Targets) 
         assert targets.quiet_for(0.3)
 
 
+@pytest.mark.parametrize("kinds", [("http",), ("https", "tcp", "echo"), ("tcp",)])
+def test_no_address_is_asked_too_often_by_probes_of_all_kinds(kinds: tuple[str, ...]) -> None:
+    """22 ports of one address every 10 s are 2.2 a second; requests are counted like connections."""
+    peers = tuple(Peer(f"t{i}", "127.0.0.1", 1000 + i, kinds[i % len(kinds)], interval=10 * SECOND, payload=0)
+                  for i in range(22))  # fmt: skip
+    with Rig(found(peers), lab=False) as rig:
+        rig.until(lambda: rig.log.events()[1:] == ["stopped bad_list"])
+        assert "more than 2 probes a second" in rig.said[-1]
+    with Rig(found(peers[:2]), lab=False) as rig:
+        rig.until(lambda: rig.log.events()[1:] == ["list"])
+
+
+def test_web_probes_are_sent_from_the_address_of_their_version() -> None:
+    """Of two addresses the first was taken for all, and the error ended the agent."""
+    peers = tuple(Peer(f"t{i}", address, 1, "http", interval=SECOND // 10)
+                  for i, address in enumerate(("127.0.0.1", "::1", "127.0.0.2")))  # fmt: skip
+    here = ip_network("127.0.0.0/8"), ip_network("::1/128")
+    with Rig(found(peers), allow=here, web_source=("127.0.0.1", "::1")) as rig:
+        rig.until(lambda: len(rig.log.probes()) > 10)
+    assert {SCHEMA["outcome"].names[r["outcome"]] for r in rig.log.probes()} == {"refused"}
+    assert rig.status == 0
+
+
 def test_a_full_disk_costs_these_records_and_nothing_else(targets: lab.Targets) -> None:
     with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 20))) as rig:
         rig.until(lambda: len(rig.log.probes()) > 10)

@@ -228,6 +228,14 @@ def test_nobody_listens() -> None:
     assert (r.outcome, r.errno, r.rtt, r.first_byte) == (REFUSED, errno.ECONNREFUSED, 0, 0)
 
 
+def test_a_source_of_another_kind() -> None:
+    """Of IPv6 for IPv4: the error is one of names, whose numbers are no errno."""
+    with WebProber() as prober:
+        r = prober.probe(parse_url("http://127.0.0.1:1/")._replace(source="::1"))
+    assert (r.outcome, r.errno) == (LOCAL, errno.EIO)
+    assert r.row()["errno"] == errno.EIO
+
+
 def hang_up(s: socket.socket) -> None:
     s.recv(100)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

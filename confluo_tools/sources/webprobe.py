@@ -522,7 +522,7 @@ class WebProber:
             words = getattr(e, "verify_message", "") or getattr(e, "reason", "") or "failed"
             self._end(probe, GARBLED, errno.EPROTO, f"tls: {str(words).replace('_', ' ').lower()}")
             return
-        number = e.errno or errno.EIO
+        number = e.errno if e.errno and e.errno > 0 else errno.EIO  # those of names are negative
         self._end(probe, _ERRORS.get(number, LOCAL), number, f"{probe.phase}: {os.strerror(number)}")
 
     def _end(self, probe: _Probe, outcome: int, number: int, words: str) -> None:

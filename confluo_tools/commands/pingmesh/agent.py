@@ -154,10 +154,12 @@ def agent(
     from confluo_tools.remote import endpoint
 
     sources = [address_of(text) for text in bind or []]
+    if len({a.version for a in sources}) < len(sources):
+        raise UsageError("one address of each version of IP", where="--bind")
     settings = Settings(
         name_of(name), at, prefixes(allow), every=seconds("--every", every, 300.0, 1.0),
         deadline=seconds("--deadline", deadline, 10.0, 0.1), source=tuple(a.packed for a in sources),
-        web_source=str(sources[0]) if sources else "", lab=lab, memory=size("--memory", memory, 64 << 20),
+        web_source=tuple(map(str, sources)), lab=lab, memory=size("--memory", memory, 64 << 20),
         cpu=0.1 if cpu is None else cli.core_share("--cpu", cpu), place=place_of(place),
     )  # fmt: skip
     out: LogOutput | None = None

@@ -180,8 +180,9 @@ class Sender:
 class Web:
     """Probes of http and https peers, each at its interval, spread evenly; results are rows of the schema."""
 
-    def __init__(self, us: dict[str, Any], source: str, lab: bool) -> None:
-        self._us, self._source, self._lab = us, source, lab
+    def __init__(self, us: dict[str, Any], sources: Sequence[str], lab: bool) -> None:
+        self._us, self._lab = us, lab
+        self._source = {6 if ":" in source else 4: source for source in sources}  # by the version of IP
         self._lock = threading.Lock()
         self._peers: list[tuple[float, int, Peer]] = []  # a heap by when they are due
         self._list = 0
@@ -227,7 +228,8 @@ class Web:
                             break
                         span = p.interval / 1e9 * self.slow
                         heapreplace(self._peers, (max(due + span, t), i, p))
-                        target = Target(p.kind == "https", p.address, p.port, "/ping", p.address, self._source, p.dscp)
+                        source = self._source.get(6 if ":" in p.address else 4, "")
+                        target = Target(p.kind == "https", p.address, p.port, "/ping", p.address, source, p.dscp)
                         limit = p.timeout / 1e9
                         limits = Limits(limit, limit, limit, limit)
                         if prober.start(target, (p, self._list), limits):

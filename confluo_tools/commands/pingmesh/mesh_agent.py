@@ -13,7 +13,7 @@ from confluo_tools.algo import authority as rules
 from confluo_tools.algo.authority import Answer, Authority, Pressure, Throttle
 from confluo_tools.commands.pingmesh.errands import LEVEL, Asker, Sender, Web, now
 from confluo_tools.core.block import Staging
-from confluo_tools.core.pinger import KINDS, Pinger
+from confluo_tools.core.pinger import KINDS, MAX_RATE, MAX_TARGET_RATE, Pinger
 from confluo_tools.errors import DiskFullError
 from confluo_tools.schema import builtin
 from confluo_tools.sinks.metrics import Tally
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
     every: float = 300.0
     deadline: float = 10.0
     source: tuple[bytes, ...] = ()
-    web_source: str = ""
+    web_source: tuple[str, ...] = ()
     lab: bool = False
     memory: int = 64 << 20
     cpu: float = 0.1
@@ -174,7 +174,7 @@ class Agent:
         found = reply.pinglist
         if found is not None:
             answer = Answer(rules.LIST, f"{len(found.peers)} peers", found.version, len(found.peers))
-            problem = self._outside(found.peers)
+            problem = self._outside(found.peers) or self._too_often(found.peers)
             if not problem and (found.version != self.version or not self.authority.probing):
                 problem = self._take(found)
             if problem:
@@ -204,6 +204,17 @@ class Agent:
             if address.is_multicast or address.is_unspecified or not any(address in a for a in self.settings.allow):
                 return f"{p.name} at {p.address} is not in --allow"
         return ""
+
+    def _too_often(self, peers: Sequence[Peer]) -> str:
+        """Which limit the list exceeds, web probes counted in, which the pinger does not know of; '': none."""
+        if self.settings.lab:
+            return ""
+        rates: dict[str, float] = {}
+        for p in peers:
+            rate = rates[p.address] = rates.get(p.address, 0.0) + 1e9 / p.interval
+            if rate > MAX_TARGET_RATE + 1e-9:
+                return f"more than {MAX_TARGET_RATE} probes a second to {p.address}"
+        return f"more than {MAX_RATE} probes a second" if sum(rates.values()) > MAX_RATE + 1e-9 else ""
 
     def _take(self, found: Pinglist) -> str:
         """Probe by this list from now on; why not, in words, or ''."""
@@ -369,6 +380,8 @@ class Agent:
         figures = [f"{self.tally.probes} probes", f"{good} ok", f"{dropped} of them after a drop",
                    f"{self.tally.probes - good - self.tally.local} failed", f"{self.peers} peers"]  # fmt: skip
         figures += [f"asked {n} times: {kind}" for kind, n in sorted(self.asked.items())]
+        if self.tally.local:
+            figures.append(f"{self.tally.local} that this host could not send")
         if self.discarded:
             figures.append(f"{self.discarded} records discarded")
         if self.sender is not None:
