@@ -215,8 +215,10 @@ def test_what_prometheus_gets_is_what_is_in_the_log(tmp_path: Path) -> None:
     asked = {name for panel in board["panels"] for target in panel["targets"]
              for name in re.findall(r"(?:pingmesh|process)_\w+", target["expr"])}  # fmt: skip
     given = {sample.name for family in families.values() for sample in family.samples}
-    assert asked - given == {"pingmesh_dropped_probes_total"}  # there was none
+    assert asked <= given
+    assert len(asked) > 10
     assert len(board["panels"]) > 10
+    assert {s.value for s in families["pingmesh_dropped_probes"].samples if s.name.endswith("_total")} == {0}
 
 
 def test_a_hangup_asks_at_once(tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ class Collector:
             ("pingmesh_retries", "Packets that the kernel sent again", t.retries),
         ):
             family = Counter(name, text, labels=["kind", "level"])
-            for (kind, level), n in list(values.items()):
-                family.add_metric([t.named("kind", kind), t.named("level", level)], n)
+            for kind, level in dict.fromkeys(key[:2] for key in list(t.outcomes)):  # 0 of a good network is said, too
+                family.add_metric([t.named("kind", kind), t.named("level", level)], values.get((kind, level), 0))
             yield family
         rtt = HistogramMetricFamily("pingmesh_rtt_seconds", "Round-trip time as the kernel took it",
                                     labels=["kind", "level"])  # fmt: skip
