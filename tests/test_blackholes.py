@@ -20,6 +20,7 @@ from confluo_tools.algo.blackholes import Pair, Place, Verdict
 from confluo_tools.commands.pingmesh.blackholes import ACTION, WHAT, Work
 from confluo_tools.schema import builtin
 from confluo_tools.sources.meshsim import Fault
+from confluo_tools.store.pairs import by_windows
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -269,7 +270,7 @@ def found(*faults: Fault, **more: Any) -> set[tuple[str, str, str]]:
     """(what, action, place) of all rows."""
     work = Work(builtin("blackhole"), threshold=0.5, group=3, least=(5, 3), tries=3, literal=False, budget=20,
                 pairs=False, top=1000, length=0, pieces=MINUTE)  # fmt: skip
-    windows, servers = work.read(Simulated(*faults, **more), "", None, None)
+    windows, servers, _ = by_windows(Simulated(*faults, **more), "", 0, MINUTE)
     what, action = ({v: k for k, v in names.items()} for names in (WHAT, ACTION))
     return {(what[row["what"]], action[row["action"]], row.get("pod") or row.get("podset") or row.get("dc") or "")
             for window in windows for row in work.judge(window, servers)}  # fmt: skip

@@ -13,6 +13,7 @@ from mesh_records import Simulated, fault, stream
 from running import run, shell
 from scipy.stats import binom
 
+from confluo_tools import units
 from confluo_tools.algo import silent
 from confluo_tools.algo.blackholes import Place
 from confluo_tools.algo.silent import Count
@@ -22,6 +23,8 @@ from confluo_tools.store.pairs import drops_by_windows
 PODS = [Place(f"t{d}.{p}.{t}", f"p{d}.{p}", f"d{d}") for d in range(2) for p in range(3) for t in range(3)]
 PAIRS = [(a, b) for a in PODS for b in PODS]
 OK = 2400
+SECOND = 10**9
+START = units.time("2026-01-01T00:00:00Z")
 
 
 def cells(*drops: tuple[str, Place, str]) -> dict[tuple[Place, Place], Count]:
@@ -162,12 +165,43 @@ def test_a_place_then_flows(probes: Path) -> None:
     assert all(flow["src_pod"] != flow["dst_pod"] for flow in flows)
 
 
+BURSTS = [fault("spine_drops", "dc1/all", 0.2, start=start * SECOND, length=3 * SECOND) for start in (60, 200, 470)]
+
+
 def test_bursts_are_told_from_a_broken_switch(probes: Path, tmp_path: Path) -> None:
-    assert rows(probes, "--top", "0")[0]["steady"] > 0.9
-    bursts = [fault("spine_drops", "dc1/all", 0.2, start=start * 10**9, length=3 * 10**9) for start in (60, 200, 470)]
-    found = rows(stream(tmp_path / "b.arrows", *bursts, seed=14), "--top", "0")
-    assert [row["layer"] for row in found] == ["spine"]
-    assert found[0]["steady"] < 0.5
+    [place] = rows(probes, "--top", "0")
+    assert (place["state"], place["steady"] > 0.9) == ("steady", True)
+    assert place["lasted"] > 590 * SECOND
+    path = stream(tmp_path / "b.arrows", *BURSTS, seed=14)
+    [place] = rows(path, status=1)  # and no flows: there is nothing to trace any more
+    assert (place["what"], place["layer"], place["state"], place["steady"] < 0.5) == ("layer", "spine", "burst", True)
+    assert 2 * SECOND < place["lasted"] < 5 * SECOND
+    assert abs(units.time(place["began"]) - START - min((60, 200, 470), key=lambda start: abs(
+        units.time(place["began"]) - START - start * SECOND)) * SECOND) < 2 * SECOND  # fmt: skip
+    everything = rows(path, "--lasting", "0s")
+    assert (everything[0]["state"], {row["what"] for row in everything[1:]}) == ("steady", {"flow"})
+
+
+@pytest.mark.parametrize(("faults", "expected"), [
+    ([("tor_drops", "p003", 0.5, 100, 20)], [("tor", "burst")]),
+    ([("tor_drops", "p003", 0.01, 300, 400)], [("tor", "steady")]),
+    ([("tor_drops", "p003", 0.05, 540, 100)], [("tor", "new")]),
+    ([("leaf_drops", "ps02/all", 0.3, 0, 10), ("leaf_drops", "ps02/all", 0.3, 400, 10)], [("leaf", "burst")]),
+    ([*[("spine_drops", "dc1/all", 0.3, start, 5) for start in (50, 300, 480)], ("tor_drops", "p007", 0.01, 0, 600)],
+     [("tor", "steady"), ("spine", "burst")]),
+    ([("spine_drops", "dc1/2", 0.02, 0, 600), ("spine_drops", "dc1/all", 0.5, 300, 5)], [("spine", "steady")]),
+])  # fmt: skip
+@pytest.mark.parametrize("seed", [8101, 8102])
+def test_what_goes_on_and_what_is_over(
+    faults: list[tuple[str, str, float, int, int]], expected: list[tuple[str, str]], seed: int, tmp_path: Path
+) -> None:
+    """A burst hides no place that drops all the time, be it the same one."""
+    made = [fault(kind, place, rate, start=start * SECOND, length=length * SECOND)
+            for kind, place, rate, start, length in faults]  # fmt: skip
+    path = stream(tmp_path / "p.arrows", *made, seed=seed)
+    steady = "steady" in {state for _, state in expected}
+    found = rows(path, "--top", "0", status=0 if steady else 1)
+    assert [(row["layer"], row["state"]) for row in found] == expected
 
 
 def test_flows_are_the_probes_that_lost_packets(probes: Path) -> None:

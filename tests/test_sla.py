@@ -59,7 +59,7 @@ def test_wilson_is_scipys(k: int, n: int) -> None:
 
 
 @given(st.integers(1, 10**7), st.sampled_from([1e-5, 1e-4, 1e-3, 0.01, 0.3]), st.sampled_from([1e-6, 1e-3, 0.3]))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_needed_is_the_least(n: int, rate: float, false_alarm: float) -> None:
     needed = Excess(rate, 2 * rate, false_alarm).needed(n)
     assert stats.binom.sf(needed - 1, n, rate) < false_alarm * (1 + 1e-9)

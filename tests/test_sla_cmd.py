@@ -20,7 +20,7 @@ from running import BIN, environment, run
 
 from confluo_tools import store
 from confluo_tools.cli import output
-from confluo_tools.commands.pingmesh.scopes import Follower
+from confluo_tools.commands.pingmesh.following import Follower
 from confluo_tools.expr import compile
 from confluo_tools.store.mesh import Mesh
 

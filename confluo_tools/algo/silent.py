@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import log
 from typing import NamedTuple
 
+from confluo_tools.algo import bursts
 from confluo_tools.algo.blackholes import Place
 from confluo_tools.algo.sla import wilson
 
@@ -117,6 +118,53 @@ def locate(
         if wilson(total.dropped, total.ok)[0] >= above:
             found.append(Finding("all", Place(), total, Count(), 0.0))
     return found
+
+
+def judge(
+    cells: Cells, times: Mapping[tuple[Place, Place], Sequence[int]], begin: int, end: int, *,
+    above: float = ABOVE, ratio: float = RATIO, lasting: int = bursts.LASTING,
+) -> list[tuple[Finding, bursts.Course]]:  # fmt: skip
+    """Places that dropped packets from ``begin`` to ``end`` (ns), and how: those that go on first, then those that
+    began too late to tell, then bursts.  ``times`` of the drops of each cell.
+    """
+    left, when = dict(cells), {pair: sorted(its) for pair, its in times.items()}
+    moments: dict[Key, tuple[Finding, bursts.Course]] = {}
+    for _ in range(MOST):
+        steady = []
+        found = locate(left, above=above, ratio=ratio)
+        short = []
+        for finding in found:
+            through = [pair for pair in when if crosses(finding, *pair)]
+            drops = [t for pair in through for t in when[pair]]
+            course = bursts.course(drops, begin, end, lasting)
+            if course.state == bursts.STEADY:
+                steady.append((finding, course))
+                continue
+            moments.setdefault((finding.layer, finding.place, finding.other), (finding, course))
+            spans = bursts.apart(drops, begin, end, lasting) or [(course.begin, course.end)]
+            short.append((finding, spans))
+        if not short:
+            break
+        for finding, spans in short:
+            _without(left, when, finding, spans, max(end - begin, 1))
+    lasts = {(finding.layer, finding.place, finding.other) for finding, _ in steady}
+    rest = [one for key, one in moments.items() if key not in lasts]
+    rest.sort(key=lambda one: (one[1].state != bursts.NEW, -one[0].gain))
+    return steady + rest
+
+
+def _without(
+    cells: dict[tuple[Place, Place], Count], when: dict[tuple[Place, Place], list[int]], finding: Finding,
+    spans: Sequence[tuple[int, int]], whole: int,
+) -> None:  # fmt: skip
+    """Take these times off the cells that go through the place."""
+    share = max(0.0, 1 - sum(high - low for low, high in spans) / whole)
+    for pair in [pair for pair in cells if crosses(finding, *pair)]:
+        ok, dropped, failed = cells[pair]
+        its = when.get(pair, [])
+        kept = [t for t in its if not any(low <= t < high for low, high in spans)]
+        when[pair] = kept
+        cells[pair] = Count(round(ok * share), max(dropped - len(its) + len(kept), 0), failed)
 
 
 def crossed(a: Place, b: Place) -> list[Key]:

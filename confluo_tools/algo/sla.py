@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from math import exp, inf, isnan, lgamma, log, log1p, nan, sqrt
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 BACKGROUND = 1e-4  # drop rate of a network that is well: 1e-4 to 1e-5 in the paper
 FALSE_ALARM = 1e-6  # chance that the background alone raises an alarm, for one group and window
@@ -279,6 +279,21 @@ class Hysteresis:
 
     def __len__(self) -> int:
         return len(self._since)
+
+    def memory(self) -> list[list[Any]]:
+        """[key, bad windows in a row, when it fired (None: it does not), calm windows in a row] of groups."""
+        keys = dict.fromkeys([*self._bad, *self._since])
+        return [[list(key) if isinstance(key, tuple) else key, self._bad.get(key, 0), self._since.get(key),
+                 self._calm.get(key, 0)] for key in keys]  # fmt: skip
+
+    def restore(self, memory: Sequence[Sequence[Any]]) -> None:
+        """What `memory` said; lists are tuples again."""
+        self._bad, self._since, self._calm = {}, {}, {}
+        for known, bad, since, calm in memory:
+            key = tuple(known) if isinstance(known, list) else known
+            for of, value in ((self._bad, bad), (self._since, since), (self._calm, calm)):
+                if value or (of is self._since and value is not None):
+                    of[key] = value
 
     def feed(self, key: Hashable, end: int, judged: Judged) -> Alarm | None:
         """A window of ``key`` that ends at ``end`` (ns), in the order of time."""

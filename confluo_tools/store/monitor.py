@@ -66,8 +66,9 @@ class Tail:
             segment = self.segment
             if segment is not None:
                 number, inside = divmod(self.rows - self.base, self.capacity)
-                stop = min(rows - self.base - number * self.capacity, self.capacity)
-                known = number < segment.blocks_on_file and self.rows < self.base + (segment.sealed or LAST)
+                last = min(rows - self.base, segment.sealed or LAST)  # what comes then is in the next segment
+                stop = min(last - number * self.capacity, self.capacity)
+                known = number < segment.blocks_on_file and self.rows < self.base + last
                 block = segment.block(number, stop) if known else None
                 if block is not None:
                     yield block, inside, stop

@@ -10,9 +10,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from confluo_tools.errors import SchemaError, UsageError
 from confluo_tools.store.mesh import check, overflowed
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
     from confluo_tools.store.aggregate import Question
 
+MOST_WINDOWS = 4096  # that are open at a time
 MOST_ROWS = 20_000_000  # failures or drops that are looked at
+NONE = "kind in (event, fault)"  # their times may be any
 PROBES = "kind in (tcp, echo, http, https)"  # the kernel tries these again: udp and icmp lose by the packet
 ANSWERED = "outcome in (ok, refused, reset, garbled)"  # the target's host sent something back
 FAILED = "outcome in (timeout, unreachable)"
@@ -135,13 +137,9 @@ class Window:
 
 class _Sum:
     # A question, the rows that it is asked of, and its state.
-    def __init__(self, schema: Schema, expr: Expr, aggs: str, by: str) -> None:
-        from confluo_tools.expr import parse_aggregates, parse_by
-        from confluo_tools.store.aggregate import Question
-
-        self.expr = expr
-        self.question: Question = Question(schema, parse_aggregates(aggs, schema), parse_by(by, schema))
-        self.rollup: Rollup = self.question.rollup()
+    def __init__(self, expr: Expr, question: Question) -> None:
+        self.expr, self.question = expr, question
+        self.rollup: Rollup = question.rollup()
 
     def rows(self, text: _Text) -> Iterator[list[Any]]:
         """The answer, row by row; addresses and text as str."""
@@ -177,26 +175,38 @@ def _values(schema: Schema, block: Block, text: _Text, names: Sequence[str] | No
     return found
 
 
+class Of(NamedTuple):
+    """Where probes come from, for those who bring them to many a `Pass` themselves; ``made``: what all these share."""
+
+    schema: Schema
+    name: str
+    filters: Mapping[str, str] | None
+    made: dict[tuple[str, ...], Any]
+
+
 class Pass:
     """One pass over ``reader``: `ask` and `look` first, then `run`, then the answers.
 
     ``where``: which of its probes.  Raises SchemaError when it has none.
     """
 
-    def __init__(self, reader: Reader, where: str = "", since: int | None = None, until: int | None = None) -> None:
+    def __init__(self, reader: Reader | Of, where: str = "", since: int | None = None,
+                 until: int | None = None) -> None:  # fmt: skip
         check(reader.schema, (), reader.name)
         for name in (*FAILURE, "notes"):
             if name not in reader.schema:
                 hint = "schema probe has; do not leave it out"
                 raise SchemaError(f"has no field '{name}'", where=reader.name, hint=hint)
         self.reader, self.schema = reader, reader.schema
+        self._made: dict[tuple[str, ...], Any] = reader.made if isinstance(reader, Of) else {}
         self.text = _Text()
         self.rows = self.others = self.overflows = 0
         hosts = "overflows" in self.schema and where.strip()
-        self._where = self.compile(f"({where}) or kind == host" if hosts else where).within(since, until)
+        self.asked = f"({where}) or kind == host" if hosts else where
+        self._where = self.compile(self.asked).within(since, until)
         self._every = self.compile(PROBES)
         self._hosts: Expr | None = None
-        self._spans: list[tuple[int, int, int, str]] = []  # from, to, overflows, whose
+        self.spans: list[tuple[int, int, int, str]] = []  # from, to, overflows, whose
         if all(name in self.schema for name in ("overflows", "elapsed", "src")):
             self._hosts = self.compile("kind == host && overflows > 0")
         self._sums: list[_Sum] = []
@@ -206,11 +216,21 @@ class Pass:
     def compile(self, text: str) -> Expr:
         from confluo_tools.expr import compile
 
-        return compile(text, self.schema, filters=self.reader.filters)
+        if (text,) not in self._made:
+            self._made[text,] = compile(text, self.schema, filters=self.reader.filters)
+        found: Expr = self._made[text,]
+        return found
 
     def ask(self, what: str, aggs: str, by: str) -> _Sum:
         """Aggregates of the rows for which ``what`` holds."""
-        made = _Sum(self.schema, self.compile(f"{PROBES} && ({what})"), aggs, by)
+        from confluo_tools.expr import parse_aggregates, parse_by
+        from confluo_tools.store.aggregate import Question
+
+        question = self._made.get((aggs, by))
+        if question is None:
+            schema = self.schema
+            question = self._made[aggs, by] = Question(schema, parse_aggregates(aggs, schema), parse_by(by, schema))
+        made = _Sum(self.compile(f"{PROBES} && ({what})"), question)
         self._columns.update(made.question.reads)
         self._sums.append(made)
         return made
@@ -223,14 +243,16 @@ class Pass:
 
     def run(self) -> None:
         """Read it all.  Raises UsageError for too much to remember."""
+        assert not isinstance(self.reader, Of)
         self._columns.update(("overflows",) if self._hosts is not None else ())
         columns = [i for i, c in enumerate(self.schema.columns) if c.field.name in self._columns]
         for block, picks in self.reader.select(self._where, columns, by_time=False):
             if picks is not None and len(picks) < block.rows:
                 block = block.take(picks)
-            self._block(block)
+            self.take(block)
 
-    def _block(self, block: Block) -> None:
+    def take(self, block: Block) -> None:
+        """Rows that were selected."""
         probes = len(self._every.program.select(block))
         self.rows += probes
         self.others += block.rows - probes
@@ -253,19 +275,19 @@ class Pass:
                 for ts, took, lost, address, name in zip(
                     *_values(self.schema, block.take(picks), self.text, names), strict=True
                 ):
-                    self._spans.append((ts - took, ts, lost, address or name))
+                    self.spans.append((ts - took, ts, lost, address or name))
 
     def excused(self, probes: Failures, servers: Mapping[str, Server]) -> tuple[set[int], int]:
         """Numbers of those that the target's host dropped, as it told (records of kind host), and how many it did.
 
         Which of those at one time and target were the host's nobody knows: where most were, none is left.
         """
-        if not self._spans:
+        if not self.spans:
             return set(), 0
         number: dict[str, int] = {}
         for address, server in servers.items():  # hosts tell their addresses, or only their names
             number[server.name] = number[address] = number.get(server.name, len(number))
-        spans = [(begin, end, lost, (number[whose],)) for begin, end, lost, whose in self._spans if whose in number]
+        spans = [(begin, end, lost, (number[whose],)) for begin, end, lost, whose in self.spans if whose in number]
         told = {target for *_, (target,) in spans}
         drops = [(p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i) for i, p in enumerate(probes)
                  if number[p.dst] in told]  # fmt: skip
@@ -319,13 +341,28 @@ def by_windows(
     records that do not tell.
     """
     run = Pass(reader, where, since, until)
+    found = holes_of(run, window, piece, called)
+    run.run()
+    return *found(), run
+
+
+def holes_of(
+    run: Pass, window: int, piece: int, called: Mapping[str, Server] | None
+) -> Callable[[], tuple[list[Window], dict[str, Server]]]:
+    """Ask for what `by_windows` gives; it is there when the pass is made."""
     servers = Servers(run, called or {})
     step = f"ts/{window}ns, " if window else ""
     pairs = run.ask(ANSWERED, "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
     again = run.ask(f"{ANSWERED} && retries > 0", "count", f"{step}src_ip, dst_ip")
     ends = [run.ask(ANSWERED, "count", f"ts/{piece}ns, {end}_ip") for end in ("src", "dst")]
     failures = run.look(f"{FAILED} && !(notes has overflow)")
-    run.run()
+    return lambda: _holes(run, servers, pairs, again, ends, failures, window, piece)
+
+
+def _holes(
+    run: Pass, servers: Servers, pairs: _Sum, again: _Sum, ends: Sequence[_Sum], failures: Failures, window: int,
+    piece: int,
+) -> tuple[list[Window], dict[str, Server]]:  # fmt: skip
     windows: dict[int, Window] = {}
     known = servers.read()
     theirs, run.overflows = run.excused(failures, known)
@@ -375,7 +412,7 @@ def by_windows(
         of(when_ // window * window if window else 0).ends[address, when_] = counts
     if not window and windows:
         windows[0].start = begin
-    return [windows[start] for start in sorted(windows)], known, run
+    return [windows[start] for start in sorted(windows)], known
 
 
 def _cross(window: Window, a: Server, b: Server, what: int, count: int) -> None:
@@ -389,9 +426,11 @@ def _cross(window: Window, a: Server, b: Server, what: int, count: int) -> None:
 class Drops:
     """What probes of a window met: ``cells`` {(pod of source, of target): [ok, dropped, failed]} by servers' places
     (pod, podset, dc); ``ok`` and ``failed`` {pair of addresses: probes} of pairs with drops; ``dropped``: these drops.
+    ``end``: after the last probe that was answered.
     """
 
     start: int
+    end: int = field(default=0, compare=False)
     cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
     ok: dict[tuple[str, str], int] = field(default_factory=dict)
     failed: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -404,13 +443,27 @@ def drops_by_windows(
 ) -> tuple[list[Drops], dict[str, Server], Pass]:  # fmt: skip
     """The same for drops.  ``ok``, dropped and failed are those of `store.mesh`."""
     run = Pass(reader, where, since, until)
+    found = drops_of(run, window, called)
+    run.run()
+    return *found(), run
+
+
+def drops_of(
+    run: Pass, window: int, called: Mapping[str, Server] | None
+) -> Callable[[], tuple[list[Drops], dict[str, Server]]]:
+    """Ask for what `drops_by_windows` gives; it is there when the pass is made."""
     servers = Servers(run, called or {})
     step = f"ts/{window}ns, " if window else ""
-    answered = run.ask("outcome == ok", "count, min(ts)", f"{step}src_ip, dst_ip")
+    answered = run.ask("outcome == ok", "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
     unanswered = run.ask("outcome in (timeout, refused, unreachable, reset, garbled)", "count",
                          f"{step}src_ip, dst_ip")  # fmt: skip
     dropped = run.look(DROPPED)
-    run.run()
+    return lambda: _drops(run, servers, answered, unanswered, dropped, window)
+
+
+def _drops(
+    run: Pass, servers: Servers, answered: _Sum, unanswered: _Sum, dropped: Failures, window: int
+) -> tuple[list[Drops], dict[str, Server]]:
     known = servers.read()
     theirs, run.overflows = run.excused(dropped, known)
     windows: dict[int, Drops] = {}
@@ -433,8 +486,9 @@ def drops_by_windows(
             its.dropped[pair] = Some(dropped)
         its.dropped[pair].add(number)
         cell(its, drop.src, drop.dst)[1] += 1
-    for *when, src, dst, count, first in answered.rows(run.text):
+    for *when, src, dst, count, first, last in answered.rows(run.text):
         its = of(when[0] if window else 0)
+        its.end = max(its.end, last + 1)
         cell(its, src, dst)[0] += count
         begin = min(begin, first)
         if (src, dst) in its.dropped:
@@ -446,4 +500,80 @@ def drops_by_windows(
             its.failed[src, dst] = count
     if not window and windows:
         windows[0].start = begin if begin < 1 << 63 else 0
-    return [windows[start] for start in sorted(windows)], known, run
+    return [windows[start] for start in sorted(windows)], known
+
+
+T = TypeVar("T")
+
+
+class Open(Generic[T]):
+    """Windows of ``window`` ns that are open, each with a pass of its own: for those who follow a log.
+
+    ``ask``: what of each pass, see `holes_of` and `drops_of`; `judge` gives the answer, and the pass.  What hosts tell
+    of their overflows counts for each window that it reaches into.  ``newest``: time of the newest record.
+    """
+
+    def __init__(
+        self, of: Of, where: str, since: int | None, until: int | None, window: int,
+        ask: Callable[[Pass], Callable[[], T]],
+    ) -> None:  # fmt: skip
+        self.window, self.newest = window, -(1 << 63)
+        self._make: Callable[[], Pass] = lambda: Pass(of, where, since, until)
+        self._ask = ask
+        one = self._make()
+        asked = f"({one.asked}) && !({NONE})" if one.asked.strip() else f"!({NONE})"
+        self.select = one.compile(asked).within(since, until).program.select
+        self._ts = of.schema.index("ts")
+        self._open: dict[int, tuple[Pass, Callable[[], T]]] = {}
+        self._spans: list[tuple[int, int, int, str]] = []
+
+    def update(self, block: Block, picks: Picks | None = None) -> None:
+        """Take in rows that `select` chose."""
+        from confluo_tools.core.block import Picks as Chosen
+
+        if picks is not None and len(picks) < block.rows:
+            block = block.take(picks)
+        if not block.rows:
+            return
+        times = memoryview(block.buffer(self._ts)).cast("q")
+        low, high = min(times), max(times)
+        self.newest = max(self.newest, high)
+        if low // self.window == high // self.window:
+            self._take(low // self.window * self.window, block)
+            return
+        rows: dict[int, list[int]] = {}
+        for row, ts in enumerate(times):
+            rows.setdefault(ts // self.window, []).append(row)
+        for number in sorted(rows):
+            self._take(number * self.window, block.take(Chosen.of(block.rows, rows[number])))
+
+    def _take(self, start: int, block: Block) -> None:
+        if start not in self._open:
+            if len(self._open) >= MOST_WINDOWS:
+                raise UsageError(f"more than {MOST_WINDOWS:,} windows at a time", hint="take longer ones, or --since")
+            run = self._make()
+            self._open[start] = run, self._ask(run)
+        run, _ = self._open[start]
+        run.take(block)
+        self._spans += run.spans
+        run.spans.clear()
+
+    def windows(self) -> list[int]:
+        """Starts of the windows there are, ascending."""
+        return sorted(self._open)
+
+    def probes_of(self, window: int) -> int:
+        """Probes of a window."""
+        return self._open[window][0].rows
+
+    def judge(self, window: int) -> tuple[T, Pass]:
+        """What is asked of a window, and the pass that was made of it."""
+        run, found = self._open[window]
+        run.spans = [span for span in self._spans if span[1] >= window]
+        return found(), run
+
+    def pop(self, window: int) -> None:
+        """Forget a window, and what hosts told of times before it."""
+        del self._open[window]
+        if not any(start < window for start in self._open):
+            self._spans = [span for span in self._spans if span[1] >= window]

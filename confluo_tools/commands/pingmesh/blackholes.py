@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli, config
@@ -13,9 +14,11 @@ from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Pair, Place, Verdict
-    from confluo_tools.formats.reader import Reader
+    from confluo_tools.core.block import Block
     from confluo_tools.schema import Schema
-    from confluo_tools.store.pairs import Server, Window
+    from confluo_tools.store.pairs import Pass, Server, Window
+
+    Found = tuple[list[Window], dict[str, Server]]
 
 app = cli.command_app(
     """
@@ -27,6 +30,9 @@ confluo-pingmesh blackholes probes.ml --pairs -o ndjson
 
 # the daily job: no more than 20 proposals a day, those of earlier runs counted
 confluo-pingmesh blackholes probes.ml --since 1d -w holes.ml --append
+
+# as probes come: a judgement of each hour
+confluo-pingmesh blackholes probes.ml --window 1h --follow -w holes.ml --append
 
 # how far does a packet get?
 confluo-pingmesh blackholes probes.ml --pairs -o stream | confluo-trace --from - -o table
@@ -78,6 +84,12 @@ def blackholes(
     append: Annotated[
         bool, option("--append", help="Add to the MultiLog of -w; its proposals count for the budget.")
     ] = False,
+    follow: Annotated[
+        bool, option("--follow", help="Go on as probes come; judge each window when it is over.")
+    ] = False,
+    lateness: Annotated[
+        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (90s).")
+    ] = "90s",
     input_format: cli.InputFormat = None,
     since: cli.Since = None,
     until: cli.Until = None,
@@ -91,6 +103,7 @@ def blackholes(
     no_header: cli.NoHeader = False,
     wide: cli.Wide = False,
     local: cli.Local = False,
+    line_buffered: cli.LineBuffered = False,
     color: cli.Color = None,
     file: cli.Config = None,
     stats: cli.Stats = False,
@@ -102,8 +115,9 @@ def blackholes(
     Nothing is reloaded: ToRs are proposed, at most so many a day, and what is above them is told.
     """
     from confluo_tools import units
-    from confluo_tools.formats import build
+    from confluo_tools.commands.pingmesh import following
     from confluo_tools.schema import builtin
+    from confluo_tools.store.pairs import by_windows, holes_of
 
     if file is not None:
         config.use_file(file)
@@ -114,12 +128,12 @@ def blackholes(
     if cli.no_input(inputs or []):
         return cli.usage(app)
     length = time_of("--window", window) if window is not None else 0
+    patience = following.times(length, follow, lateness)
     pieces = time_of("--slice", piece)
     if length:  # windows are made of whole slices
         pieces = length if pieces >= length else length // -(-length // pieces)
     to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    if append and not to_log:
-        raise UsageError("--append is for a MultiLog", hint="write one with -w LOG")
+    cli.only_for_logs(to_log, {"--append": append})
     work = Work(
         schema, threshold=cli.fraction("--threshold", threshold, least=1e-9), group=group, least=_least(least),
         tries=tries, literal=literal, budget=budget, pairs=pairs, top=top, length=length, pieces=pieces,
@@ -130,24 +144,48 @@ def blackholes(
     if to_log and append:
         work.read_proposals(str(output))
     fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    with cli.open_records(inputs or [], input_format=input_format) as reader:
-        windows, servers = work.read(reader, where, begin, end, called(topology))
-    rows = [row for one in windows for row in work.judge(one, servers)]
-    if names is None and fmt == "table" and not wide:
-        kinds = {row["what"] == WHAT["pair"] for row in rows}
-        names = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
-        names = list(dict.fromkeys(names))
-    into: LogOutput | cli.RecordOutput = LogOutput(
-        str(output), schema.project(names) if names else schema, append=append, asked=(), index=None,
-        sync=config.text("sync", None), lanes=4,
-    ) if to_log else cli.output(
-        schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
-        local=local, color=color,
-    )  # fmt: skip
-    with into as out:
-        for block in build.blocks_of_rows(schema, rows):
-            out.write(block, None)
+    places = called(topology)
+    with ExitStack() as stack:
+        source = stack.enter_context(following.Source(inputs or [], input_format, follow))
+        rows: list[dict[str, Any]] = []
+        if not follow:
+            assert source.reader is not None
+            windows, servers, run = by_windows(source.reader, where, length, pieces, begin, end, places)
+            work.note(run, servers)
+            rows = [row for one in windows for row in work.judge(one, servers)]
+        if names is None and fmt == "table" and not wide:
+            kinds = {row["what"] == WHAT["pair"] for row in rows} if not follow else {True, False}
+            names = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
+            names = list(dict.fromkeys(names))
+        out: LogOutput | cli.RecordOutput
+        if to_log:
+            out = stack.enter_context(LogOutput(
+                str(output), schema.project(names) if names else schema, append=append, asked=(), index=None,
+                sync=config.text("sync", None), lanes=4, small=follow,
+            ))  # fmt: skip
+        else:
+            out = stack.enter_context(cli.output(
+                schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
+                local=local, line_buffered=line_buffered, color=color,
+            ))  # fmt: skip
+        ledger = following.Ledger(out, stack, follow=follow, apart=("action",), asked={
+            "--window": following.length_of(length), "--where": where, "--slice": following.length_of(pieces),
+            "--threshold": work.threshold, "--group": group,
+            "--least": least, "--tries": tries, "--literal": literal, "--pairs": pairs,
+        })  # fmt: skip
+        if not follow:
+            ledger.tell(work.blocks(rows), 0)
+        else:
+            def judge(found: Found, run: Pass) -> Iterator[Block]:
+                work.note(run, found[1])
+                for one in found[0]:
+                    yield from work.blocks(work.judge(one, found[1]))
+
+            following.follow_pairs(source, ledger, lambda run: holes_of(run, length, pieces, places), judge,
+                                   length, patience, where, (begin, end))  # fmt: skip
     work.tell(verbose or stats)
+    if source.stopped:
+        return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING
 
 
@@ -162,19 +200,21 @@ class Work:
         self.literal, self.budget, self.pairs, self.top = literal, budget, pairs, top
         self.length, self.pieces = length, pieces
         self.found = self.probes = self.others = self.unclear = self.outages = self.symptoms = self.left_out = 0
-        self.servers = 0
+        self.servers: set[str] = set()
         self.ill: set[str] = set()  # servers that were not well at some time
         self.tried: Counter[int] = Counter()  # pairs by how many ports they were tried with
         self.proposed: dict[int, set[Place]] = {}  # by day
 
-    def read(
-        self, reader: Reader, where: str, since: int | None, until: int | None, called: dict[str, Server] | None = None
-    ) -> tuple[list[Window], dict[str, Server]]:
-        from confluo_tools.store.pairs import by_windows
+    def note(self, run: Pass, servers: dict[str, Server]) -> None:
+        """Counts of a pass."""
+        self.probes += run.rows
+        self.others += run.others
+        self.servers |= servers.keys()
 
-        windows, servers, run = by_windows(reader, where, self.length, self.pieces, since, until, called)
-        self.probes, self.others, self.servers = run.rows, run.others, len(servers)
-        return windows, servers
+    def blocks(self, rows: list[dict[str, Any]]) -> Iterator[Block]:
+        from confluo_tools.formats.build import blocks_of_rows
+
+        return blocks_of_rows(self.schema, rows)
 
     def read_proposals(self, path: str) -> None:
         """Those of earlier runs, from the log that ours will be added to."""
@@ -292,8 +332,8 @@ class Work:
             half -= self.tried[ports]
             if half < 0:
                 break
-        cli.note(f"{self.probes:,} probes between {self.servers:,} servers; from one pair ({ports} ports) a hole on "
-                 f"one of more than {paths_seen(ports)} equal paths may not be seen")  # fmt: skip
+        cli.note(f"{self.probes:,} probes between {len(self.servers):,} servers; from one pair ({ports} ports) a hole "
+                 f"on one of more than {paths_seen(ports)} equal paths may not be seen")  # fmt: skip
         if self.ill:
             servers = "1 server was" if len(self.ill) == 1 else f"{len(self.ill):,} servers were"
             cli.note(f"{servers} not well at times: what failed then "

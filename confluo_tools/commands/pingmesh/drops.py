@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli, config
+from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.commands.pingmesh.blackholes import time_of, tuple_of
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Place
+    from confluo_tools.algo.bursts import Course
     from confluo_tools.algo.silent import Finding, Worst
     from confluo_tools.core.block import Block
     from confluo_tools.schema import Schema
     from confluo_tools.store.pairs import Drops, Failure, Pass, Server
+
+    Found = tuple[list[Drops], dict[str, Server]]
 
 app = cli.command_app(
     """
@@ -24,6 +29,9 @@ confluo-pingmesh drops probes.ml
 # every ten minutes
 confluo-pingmesh drops probes.ml --window 10m --top 0 -T
 
+# as probes come, into a log of its own
+confluo-pingmesh drops probes.ml --window 10m --follow -w drops.ml --append
+
 # which switch: on every server, trace the flows that lost packets there; then vote
 confluo-pingmesh drops probes.ml -o stream | confluo-trace --from - -w paths.ml
 confluo-vote paths.ml
@@ -31,10 +39,13 @@ confluo-vote paths.ml
 )
 
 WHAT = {"layer": 1, "flow": 2}
+STATE = {"steady": 1, "burst": 2, "new": 3}
 LAYER = {"tor": 1, "podset": 2, "leaf": 3, "spine": 4, "wan": 5, "all": 6}
 REVERSE = 2
 PIECE = 15_000_000_000  # ns: at least one round of probes
-SHOWN = ("what", "layer", "podset", "pod", "ok", "dropped", "rate", "src", "src_port", "dst", "way")
+TENTH = 100_000_000  # ns: nobody knows better when it began
+SHOWN = ("what", "layer", "podset", "pod", "state", "dropped", "rate", "src", "src_port", "dst", "way")
+PLACES = ("what", "layer", "podset", "pod", "state", "lasted", "ok", "dropped", "rate", "rest")  # and no flows
 
 
 @app.command()
@@ -51,6 +62,9 @@ def drops(
     ratio: Annotated[
         float, option("--ratio", metavar="N", min=1, help="And N times that of all other probes (2).")
     ] = 2.0,
+    lasting: Annotated[
+        str, option("--lasting", metavar="TIME", help="What goes on for less, and a quarter of all, is a burst (5m).")
+    ] = "5m",
     top: Annotated[int, option("--top", metavar="N", min=0, help="The worst N pairs of servers (100).")] = 100,
     flows: Annotated[
         int, option("--flows", metavar="N", min=1, help="Of each pair the last N probes that lost packets (16).")
@@ -61,6 +75,13 @@ def drops(
     as_sent: Annotated[
         bool, option("--as-sent", help="Five-tuples as they were probed, also where the answer was lost.")
     ] = False,
+    follow: Annotated[
+        bool, option("--follow", help="Go on as probes come; judge each window when it is over.")
+    ] = False,
+    lateness: Annotated[
+        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (90s).")
+    ] = "90s",
+    append: Annotated[bool, option("--append", help="-w LOG may exist; rows are added to it.")] = False,
     input_format: cli.InputFormat = None,
     since: cli.Since = None,
     until: cli.Until = None,
@@ -74,6 +95,7 @@ def drops(
     no_header: cli.NoHeader = False,
     wide: cli.Wide = False,
     local: cli.Local = False,
+    line_buffered: cli.LineBuffered = False,
     color: cli.Color = None,
     file: cli.Config = None,
     stats: cli.Stats = False,
@@ -85,9 +107,10 @@ def drops(
     The probes of these pairs that lost a packet are printed with their five-tuples, for confluo-trace.
     """
     from confluo_tools import units
+    from confluo_tools.commands.pingmesh import following
     from confluo_tools.commands.pingmesh.blackholes import called
     from confluo_tools.schema import builtin
-    from confluo_tools.store.pairs import drops_by_windows
+    from confluo_tools.store.pairs import drops_by_windows, drops_of
 
     if file is not None:
         config.use_file(file)
@@ -98,26 +121,54 @@ def drops(
     if cli.no_input(inputs or []):
         return cli.usage(app)
     length = time_of("--window", window) if window is not None else 0
+    patience = following.times(length, follow, lateness)
     worst = cli.fraction("--above", above, least=1e-9)
-    work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent)
+    work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent,
+                lasting=cli.of_option("--lasting", units.duration, lasting))  # fmt: skip
     names = cli.choose_fields(fields, schema)
     begin = units.time(since, local=local) if since is not None else None
     end = units.until(until, local=local) if until is not None else None
-    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
+    cli.only_for_logs(to_log, {"--append": append})
+    fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
     if names is None and fmt == "table" and not wide:
-        names = list(SHOWN)
-    with cli.open_records(inputs or [], input_format=input_format) as reader:
-        windows, servers, run = drops_by_windows(reader, where, length, begin, end, called(topology))
-        metadata = reader.metadata
-    with cli.output(
-        schema, fmt, path=output, force=force, fields=names, metadata=metadata, header=not no_header,
-        numeric=numeric, wide=wide, local=local, color=color,
-    ) as out:  # fmt: skip
-        for one in windows:
-            for block in work.judge(one, servers):
-                out.write(block, None)
+        names = [*(["ts"] if length else []), *(SHOWN if top else PLACES)]
+    places = called(topology)
+    with ExitStack() as stack:
+        source = stack.enter_context(following.Source(inputs or [], input_format, follow))
+        out: LogOutput | cli.RecordOutput
+        if to_log:
+            out = stack.enter_context(LogOutput(
+                str(output), schema.project(names) if names else schema, append=append, asked=(), index=None,
+                sync="none", lanes=4, small=True,
+            ))  # fmt: skip
+        else:
+            out = stack.enter_context(cli.output(
+                schema, fmt, path=output, force=force, fields=names, metadata=source.metadata, header=not no_header,
+                numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
+            ))  # fmt: skip
+        ledger = following.Ledger(out, stack, follow=follow, asked={
+            "--window": following.length_of(length), "--where": where, "--above": worst, "--ratio": ratio,
+            "--lasting": following.length_of(work.lasting),
+        })  # fmt: skip
+        if not follow:
+            assert source.reader is not None
+            windows, servers, run = drops_by_windows(source.reader, where, length, begin, end, places)
+            work.note(run)
+            for one in windows:
+                ledger.tell(work.judge(one, servers), 0)
+        else:
+            def judge(found: Found, run: Pass) -> Iterator[Block]:
+                work.note(run)
+                for one in found[0]:
+                    yield from work.judge(one, found[1])
+
+            following.follow_pairs(source, ledger, lambda run: drops_of(run, length, places), judge,
+                                   length, patience, where, (begin, end))  # fmt: skip
     if not quiet:
-        work.tell(run, verbose or stats)
+        work.tell(verbose or stats)
+    if source.stopped:
+        return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING
 
 
@@ -126,8 +177,10 @@ class Work:
 
     def __init__(
         self, schema: Schema, length: int, above: float, ratio: float, top: int, flows: int, *, all_pairs: bool,
-        as_sent: bool,
+        as_sent: bool, lasting: int,
     ) -> None:  # fmt: skip
+        self.lasting = lasting
+        self.rows = self.others = self.overflows = 0
         self.schema, self.length, self.above, self.ratio = schema, length, above, ratio
         self.top, self.flows, self.all_pairs, self.as_sent = top, flows, all_pairs, as_sent
         self.found = 0
@@ -143,37 +196,44 @@ class Work:
         cells = {(Place(*a), Place(*b)): silent.Count(*n) for (a, b), n in window.cells.items()}
         for name, count in silent.picture(cells).items():
             self.far[name] = [a + b for a, b in zip(self.far.get(name, [0, 0, 0]), count, strict=True)]
-        findings = silent.locate(cells, above=self.above, ratio=self.ratio)
+        times: dict[tuple[Place, Place], list[int]] = {}
+        for (src, dst), failures in window.dropped.items():
+            times.setdefault((place_of[src], place_of[dst]), []).extend([ts for ts, _ in failures.ports()])
+        begin, end = window.start, window.start + self.length if self.length else window.end
+        places = silent.judge(cells, times, begin, end, above=self.above, ratio=self.ratio, lasting=self.lasting)
+        findings = [f for f, course in places if course.state == "steady"]
         pairs = []
         for (src, dst), failures in window.dropped.items():
             a, b = place_of[src], place_of[dst]
             if self.all_pairs or any(silent.crosses(f, a, b) for f in findings):
                 count = silent.Count(window.ok.get((src, dst), 0), len(failures), window.failed.get((src, dst), 0))
                 pairs.append((src, dst, count))
-        rows = [self._layer(rank, f, self._steady(f, window, place_of)) for rank, f in enumerate(findings, 1)]
+        rows = [self._layer(rank, f, course, self._steady(f, times, begin, end))
+                for rank, (f, course) in enumerate(places, 1)]  # fmt: skip
+        self.found -= len(rows) - len(findings)
         for rank, pair in enumerate(silent.worst(pairs, self.top), 1):
             lost = sorted(window.dropped[pair.src, pair.dst])[-self.flows :]
             rows += [self._flow(rank, pair, one, servers) for one in lost]
         self.found += len(rows)
         yield from blocks_of_rows(self.schema, [{"ts": window.start, "window": self.length} | row for row in rows])
 
-    def _steady(self, finding: Finding, window: Drops, place_of: dict[str, Place]) -> float:
+    def _steady(
+        self, finding: Finding, times: dict[tuple[Place, Place], list[int]], begin: int, end: int
+    ) -> float:
         """Whether drops that went through the place came all the time."""
         from confluo_tools.algo.blackholes import steadiness
         from confluo_tools.algo.silent import crosses
 
-        every = [ts for its in window.dropped.values() for ts, _ in its.ports()]
-        times = [ts for (src, dst), its in window.dropped.items() if crosses(finding, place_of[src], place_of[dst])
-                 for ts, _ in its.ports()]  # fmt: skip
-        begin, end = window.start, window.start + self.length if self.length else max(every)
-        pieces = max(20, min(len(times) // 3, (end - begin) // PIECE))
-        return steadiness(times, begin, end, pieces) if times else 0.0
+        its = [ts for pair, some in times.items() if crosses(finding, *pair) for ts in some]
+        pieces = max(20, min(len(its) // 3, (end - begin) // PIECE))
+        return steadiness(its, begin, end, pieces) if its else 0.0
 
-    def _layer(self, rank: int, f: Finding, steady: float) -> dict[str, Any]:
+    def _layer(self, rank: int, f: Finding, course: Course, steady: float) -> dict[str, Any]:
         return {
             "what": WHAT["layer"], "rank": rank, "layer": LAYER[f.layer], "dc": f.place.dc, "podset": f.place.podset,
             "pod": f.place.pod, "other": f.other, **_rate(*f.inside), "rest": digits(f.outside.rate),
-            "gain": digits(f.gain), "steady": digits(steady),
+            "gain": digits(f.gain), "steady": digits(steady), "state": STATE[course.state],
+            "began": course.begin // TENTH * TENTH, "lasted": round((course.end - course.begin) / TENTH) * TENTH,
         }  # fmt: skip
 
     def _flow(self, rank: int, pair: Worst, one: Failure, servers: dict[str, Server]) -> dict[str, Any]:
@@ -187,13 +247,19 @@ class Work:
             "src": a.name, "dst": b.name, "src_pod": a.pod, "dst_pod": b.pod,
         }  # fmt: skip
 
-    def tell(self, run: Pass, more: bool) -> None:
+    def note(self, run: Pass) -> None:
+        """Counts of a pass."""
+        self.rows += run.rows
+        self.others += run.others
+        self.overflows += run.overflows
+
+    def tell(self, more: bool) -> None:
         """How well the network is, by how far probes go."""
-        if not run.rows:
-            cli.note("there are no TCP probes" + (" (what UDP and ICMP lose, they fail)" if run.others else ""))
+        if not self.rows:
+            cli.note("there are no TCP probes" + (" (what UDP and ICMP lose, they fail)" if self.others else ""))
             return
-        if run.overflows:
-            cli.note(f"{run.overflows:,} drops were not the network's: the target's host had no room")
+        if self.overflows:
+            cli.note(f"{self.overflows:,} drops were not the network's: the target's host had no room")
         words = {"pod": "in pods", "podset": "in podsets", "dc": "between podsets", "wan": "between data centres"}
         parts = [f"{dropped / ok:.1e} {words[name]} ({dropped:,} of {ok:,})"
                  for name, (ok, dropped, _) in self.far.items() if ok]  # fmt: skip

@@ -1,10 +1,9 @@
-"""What sla and verdict share: groups of probes by name, rules as text, probes of any input or as they come."""
+"""What sla and verdict share: groups of probes by name, and rules as text."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools import cli
@@ -13,13 +12,10 @@ from confluo_tools.errors import SchemaError, UsageError
 if TYPE_CHECKING:
     from confluo_tools.algo.fleet import Fleet
     from confluo_tools.algo.sla import Rule
-    from confluo_tools.core.block import Block
-    from confluo_tools.formats.reader import Reader
     from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
     from confluo_tools.store.mesh import Key, Mesh
 
-SECOND = 1_000_000_000
 PLACES = ("server", "pod", "podset", "dc")
 RULES = ("drop > 1e-3", "p99 > 5ms")  # the paper's
 _RULE = re.compile(r"\s*([a-z0-9]+)\s*>\s*(\S+?)\s*(?:\s+clear\s+(\S+)\s*)?\Z")
@@ -156,113 +152,11 @@ def _time(text: str, where: str) -> float:
     return float(value)
 
 
-class Follower:
-    """Probes of one log or pipe as they come: windows are handed to ``done`` when they are over.
-
-    A window is over when the clock, or a probe, is ``lateness`` beyond its end; probes of windows that were handed
-    over are counted in ``late``.
-    """
-
-    def __init__(self, mesh: Mesh, lateness: int, done: Callable[[int], None], idle: Callable[[], None]) -> None:
-        self.mesh, self.lateness, self.done, self.idle = mesh, lateness, done, idle
-        self.late = 0
-        self._closed = -(1 << 63)
-
-    def add(self, block: Block, select: Callable[[Block], Any]) -> None:
-        """Take in a block."""
-        picks = select(block)
-        if not len(picks):
-            return
-        self.mesh.update(block, picks)
-        for window in self.mesh.windows():
-            if window > self._closed:
-                break
-            self.late += self.mesh.probes_of(window)
-            self.mesh.pop(window)
-        self.until(self.mesh.newest)
-
-    def until(self, now: int) -> None:
-        """Hand over the windows whose end, and the lateness, are not after ``now``."""
-        for window in self.mesh.windows():
-            if window + self.mesh.window + self.lateness > now:
-                break
-            self.hand_over(window)
-        length = self.mesh.window
-        self._closed = max(self._closed, (now - self.lateness) // length * length - length)
-
-    def hand_over(self, window: int) -> None:
-        self.done(window)
-        self.mesh.pop(window)
-        self._closed = max(self._closed, window)
-
-    def finish(self) -> None:
-        """The input has ended: the windows that are still open."""
-        for window in self.mesh.windows():
-            self.hand_over(window)
-
-    def read(self, reader: Reader, select: Callable[[Block], Any]) -> None:
-        """From a pipe, or anything that ends."""
-        reader.on_idle(lambda: self._wait(reader))
-        for block in reader:
-            self.add(block, select)
-        self.finish()
-
-    def _wait(self, reader: Reader) -> None:
-        # Before a read that would block: until there are bytes, or a window is over by the clock and nothing came for
-        # a while (what is old when it comes is not late: somebody plays back records).
-        from select import select
-
-        self.idle()
-        quiet = time.time_ns() + self.lateness
-        fd = getattr(getattr(reader, "stream", None), "fd", None)
-        while fd is not None and (windows := self.mesh.windows()):
-            due = windows[0] + self.mesh.window + self.lateness
-            left = (max(due, quiet) - time.time_ns()) / SECOND
-            if left > 0 and select([fd], [], [], min(left, 3600.0))[0]:
-                return
-            self.until(time.time_ns())
-            self.idle()
-
-    def tail(self, log: Any, select: Callable[[Block], Any], stopped: Callable[[], bool]) -> None:
-        """From a log that grows, until a signal."""
-        from confluo_tools.store.monitor import Tail
-
-        tails: list[Tail] = []
-        quiet = 0
-        while not stopped():
-            rows = log.version().tails
-            tails += [Tail(lane, 0) for lane in range(len(tails), len(rows))]
-            grown = False
-            for tail, end in zip(tails, rows, strict=False):
-                for block, start, stop in tail.more(log, end):
-                    grown = True
-                    self.add(block.slice(start, stop - start), select)
-            if grown:
-                quiet = time.time_ns() + self.lateness
-                continue
-            if time.time_ns() >= quiet:
-                self.until(time.time_ns())
-            self.idle()
-            time.sleep(0.1)
-        self.finish()
-
-
 def wish(where: str, since: int | None, until: int | None) -> Wish:
     """What logs on other hosts are asked for: probes, and what hosts told."""
     from confluo_tools.remote.wish import Wish
 
     return Wish(f"({where}) or kind == host" if where.strip() else "", since, until)
-
-
-def one_log(inputs: Sequence[str]) -> bool:
-    """--follow: whether it is a log of this host.  Raises UsageError for several inputs and other hosts."""
-    from confluo_tools.formats import detect
-
-    logs = [name for name in inputs if cli.remote(name) is not None or detect.is_multilog(name)]
-    if logs and (len(inputs) > 1 or cli.remote(logs[0]) is not None):
-        hint = "without --follow, any number of logs on any hosts are read"
-        raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
-    return bool(logs)
 
 
 def check_kind(schema: Schema, name: str) -> None:

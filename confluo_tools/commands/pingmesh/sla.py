@@ -13,9 +13,9 @@ from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.sla import Hysteresis, Judged, Rule
+    from confluo_tools.commands.pingmesh.following import Ledger, Source
     from confluo_tools.commands.pingmesh.scopes import Scope
     from confluo_tools.core.block import Block
-    from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Field, Schema
     from confluo_tools.store.mesh import Cell, Key, Mesh
 
@@ -130,7 +130,7 @@ def sla(
     """
     from confluo_tools import units
     from confluo_tools.algo.sla import SIGNATURES
-    from confluo_tools.commands.pingmesh import scopes
+    from confluo_tools.commands.pingmesh import following, scopes
     from confluo_tools.schema import builtin
 
     if file is not None:
@@ -149,12 +149,9 @@ def sla(
         rule or scopes.RULES, background=background, false_alarm=false_alarm, power=power
     )
     length = units.duration(window) if window is not None else 0
-    patience = units.duration(lateness)
-    if length <= 0 and (window is not None or follow):
-        raise UsageError("needs --window TIME" if window is None else f"'{window}' is no length of a window",
-                         where="--follow" if window is None else "--window", hint="write e.g. 10m")  # fmt: skip
-    if patience < 0:
-        raise UsageError("is not possible", where=f"--lateness {lateness}", hint="0 or more")
+    if length <= 0 and window is not None:
+        raise UsageError(f"'{window}' is no length of a window", where="--window", hint="write e.g. 10m")
+    patience = following.times(length, follow, lateness)
     if alerts and top:
         raise UsageError("--alerts and --top exclude each other")
     if at is not None and (inputs or follow):
@@ -178,7 +175,10 @@ def sla(
         shown = [*(["ts"] if length else []), *scope.names, *SHOWN]
     asked = Asked(scope, length, where or "", span, scopes.limits_of(rules), signature)
     with ExitStack() as stack:
-        source = stack.enter_context(Source(inputs or [], input_format, follow, at, partial, asked))
+        source = stack.enter_context(following.Source(
+            inputs or [], input_format, follow, at=at, partial=partial, wish=scopes.wish(asked.where, *span),
+            schema=probe,
+        ))
         out: LogOutput | cli.RecordOutput
         if to_log:
             out = stack.enter_context(LogOutput(
@@ -190,7 +190,12 @@ def sla(
                 schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
                 header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
             ))  # fmt: skip
-        mesh = source.run(asked, work, out, patience, stack)
+        ledger = following.Ledger(
+            out, stack, follow=follow, memory=work.memory,
+            asked={"--alerts": alerts, "--by": by, "--as": side, "--window": following.length_of(length),
+                   "-e": where or ""},
+        )  # fmt: skip
+        mesh = run(source, asked, work, ledger, patience)
     tell(mesh, source, stats)
     if source.stopped:
         return 128 + source.stopped
@@ -212,84 +217,32 @@ class Asked:
         }  # fmt: skip
 
 
-class Source:
-    """The probes: of any input, or of a log as it grows."""
+def run(source: Source, asked: Asked, work: Work, ledger: Ledger, lateness: int) -> Mesh:
+    """Count, and write what ``work`` makes of each window."""
+    from confluo_tools.commands.pingmesh.following import Follower
+    from confluo_tools.store import mesh as tally
 
-    def __init__(
-        self, inputs: Sequence[str], input_format: str | None, follow: bool, at: str | None, partial: bool, asked: Asked
-    ) -> None:
-        from confluo_tools.commands.pingmesh import scopes
-        from confluo_tools.schema import builtin
-
-        self.follow, self.stopped, self.late = follow, 0, 0
-        self.log: Any = None
-        self.reader: Reader | None = None
-        self.metadata: dict[str, str] = {}
-        if follow and scopes.one_log(inputs):
-            from confluo_tools import store
-
-            self.log = store.open(inputs[0], readonly=True)
-            self.schema, self.name = self.log.schema, inputs[0]
-        else:
-            reader = self.reader = cli.open_records(
-                inputs, input_format=input_format, schema=builtin("probe"), at=at, partial=partial,
-                wish=scopes.wish(asked.where, *asked.span),
-            )  # fmt: skip
-            self.schema, self.name, self.metadata = reader.schema, reader.name, reader.metadata
-        try:
-            scopes.check_kind(self.schema, self.name)
-        except BaseException:
-            self.close()
-            raise
-
-    def run(self, asked: Asked, work: Work, out: LogOutput | cli.RecordOutput, lateness: int, stack: ExitStack) -> Mesh:
-        """Count, and write what ``work`` makes of each window."""
-        from confluo_tools.commands.pingmesh import scopes
-        from confluo_tools.store import mesh as tally
-
-        by = asked.scope.by
-        if not self.follow:
-            assert self.reader is not None
-            since, until = asked.span
-            mesh = tally.read(
-                self.reader, by, window=asked.window, where=asked.where, since=since, until=until, **asked.more
-            )
-            for start in mesh.windows():
-                _write(out, work.blocks(mesh, start))
-                if mesh.window:
-                    mesh.pop(start)
-            return mesh
-        mesh = tally.Mesh(self.schema, by, window=asked.window, where=self.name, **asked.more)
-        expr = tally.chosen(self.schema, asked.where, None if self.reader is None else self.reader.filters)
-        program = expr.within(*asked.span).program
-        follower = scopes.Follower(mesh, lateness, lambda start: _write(out, work.blocks(mesh, start)), out.flush)
-        if self.reader is not None:
-            follower.read(self.reader, program.select)
-        else:
-            def stop(number: int) -> None:
-                self.stopped = number
-
-            stack.enter_context(cli.signals(stop, counts=lambda: f"{mesh.probes} probes"))
-            follower.tail(self.log, program.select, lambda: self.stopped > 0)
-        self.late = follower.late
+    by = asked.scope.by
+    since, until = asked.span
+    if not source.follow:
+        assert source.reader is not None
+        mesh = tally.read(
+            source.reader, by, window=asked.window, where=asked.where, since=since, until=until, **asked.more
+        )
+        for start in mesh.windows():
+            ledger.tell(work.blocks(mesh, start), 0)
+            if mesh.window:
+                mesh.pop(start)
         return mesh
-
-    def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-        if self.log is not None:
-            self.log.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _write(out: LogOutput | cli.RecordOutput, blocks: Iterator[Block]) -> None:
-    for block in blocks:
-        out.write(block, None)
+    mesh = tally.Mesh(source.schema, by, window=asked.window, where=source.name, **asked.more)
+    expr = tally.chosen(source.schema, asked.where, source.filters).within(ledger.since(since), until)
+    follower = Follower(mesh, lateness, lambda start: ledger.tell(work.blocks(mesh, start), start + mesh.window),
+                        ledger.idle, ledger.after)  # fmt: skip
+    work.restore(ledger.restored())
+    ledger.begin()
+    source.run(follower, expr.program.select, lambda: f"{mesh.probes} probes", finish=not ledger.keeps)
+    ledger.idle()
+    return mesh
 
 
 def rows_schema(scope: Scope, probe: Schema) -> Schema:
@@ -364,6 +317,21 @@ class Work:
         if self.top is not None:
             rows = sorted(rows, key=lambda pair: -self._worth(pair[1]))[: self.top]
         yield from self._rows(tallied.start, length, rows)
+
+    def memory(self) -> dict[str, Any]:
+        """What windows to come depend on, as JSON has it."""
+        alarms = [[text, alarms.memory()] for (text, _), alarms in zip(self.rules, self.alarms, strict=False)]
+        return {"alarms": alarms, "windows": self._windows, "seen": [[list(k), n] for k, n in self._seen.items()]}
+
+    def restore(self, memory: dict[str, Any] | None) -> None:
+        """Go on where the run was that had this `memory`; alarms of rules that are no more are forgotten."""
+        if memory is None:
+            return
+        known = dict(memory["alarms"])
+        for (text, _), alarms in zip(self.rules, self.alarms, strict=False):
+            alarms.restore(known.get(text, ()))
+        self._windows = memory["windows"]
+        self._seen = {tuple(key): n for key, n in memory["seen"]}
 
     def _silent(self, keys: Sequence[Key]) -> list[tuple[Key, Cell]]:
         """Groups that had probes in the windows before this one, and have none now."""
@@ -485,8 +453,6 @@ def tell(mesh: Mesh, source: Source, stats: bool) -> None:
         cli.warn(f"{mesh.unknown} records say no kind or outcome", where=source.name, hint=hint)
     if mesh.crowded and not cli.state.quiet:
         cli.note(f"{mesh.crowded} drops beyond a million of a window were not held against overflows of their targets")
-    if source.late and not cli.state.quiet:
-        cli.note(f"{source.late} probes came after their window was over", hint="--lateness TIME waits longer")
     if stats:
         cli.note(f"{mesh.probes} probes")
 
