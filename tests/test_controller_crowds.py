@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import agent_lab as lab
+import netns
 import pytest
 from test_controller import ask, post, unzipped
+
+from confluo_tools.errors import ConfluoError
 
 for package in ("starlette", "uvicorn", "prometheus_client", "cryptography"):
     pytest.importorskip(package)
@@ -158,3 +161,22 @@ def test_an_agent_has_no_more_than_two_uploads_at_once(lists: Path, pki: lab.Pki
         while (status := post(url, b"", tls=tls)) == 429 and time.monotonic() < end:
             time.sleep(0.1)
         assert status == 400  # it was looked at
+
+
+@pytest.mark.root
+def test_an_address_of_a_link() -> None:
+    """Its scope is part of it: without, the kernel refuses it."""
+    from confluo_tools.remote import endpoint
+    from confluo_tools.sources.responder import Listen, Responder
+
+    if netns.missing():
+        pytest.skip(netns.missing())
+    with netns.Lab() as laboratory:
+        a, _ = laboratory.pair()
+        a.run("sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/v0/disable_ipv6")
+        a.ip("addr", "add", "fe80::7/64", "dev", "v0", "nodad")
+        with a.inside():
+            with endpoint.listen(*endpoint.parse("[fe80::7%v0]:0", "--listen")) as s:
+                assert s.getsockname()[3] == socket.if_nametoindex("v0")
+            with pytest.raises(ConfluoError, match="is an address of each link"):
+                Responder([Listen("fe80::7", 0)])

@@ -70,6 +70,7 @@ def test_places(listen: list[str], qos: list[str], found: list[Listen]) -> None:
 @pytest.mark.parametrize(("listen", "qos"), [
     (["[::1"], []), (["10.0.0.7:x"], []), (["10.0.0.7:70000"], []), (["[::1]9"], []),
     ([], ["8766"]), ([], ["8766:64"]), ([], ["x:cs1"]), ([], ["8766:gold"]),
+    ([], ["8765:cs1"]), (["10.0.0.7", "10.0.0.7:8765"], []), ([], ["9:1", "9:2"]),
 ])
 def test_no_places(listen: list[str], qos: list[str]) -> None:
     with pytest.raises(UsageError):
@@ -79,6 +80,7 @@ def test_no_places(listen: list[str], qos: list[str]) -> None:
 @pytest.mark.parametrize(("words", "complaint"), [
     (["--listen", "host.example"], "host.example: is not an address; write numbers, not names"),
     (["--listen", "192.0.2.1"], "192.0.2.1:8765: this host has no such address"),
+    (["--qos", "8765:cs1"], "--qos: 0.0.0.0:8765 is there twice"),
     (["--token", "xyz"], "--token: 'xyz' is no token; up to 16 hexadecimal digits, not all 0"),
     (["--token", "0"], "--token: '0' is no token"),
     ([*HERE, *["--token", "1"] * 9], "token: up to eight tokens"),

@@ -39,7 +39,8 @@ def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
-        sock.bind((host, port))
+        # its scope (fe80::1%eth0) is only kept so
+        sock.bind(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)[0][4])
         sock.listen(backlog)
     except OSError as e:
         sock.close()

@@ -216,6 +216,8 @@ def refusal(place: Listen, e: OSError) -> ConfluoError:
         return ConfluoError("another program listens there", where=where, hint="choose another port")
     if e.errno == errno.EADDRNOTAVAIL:
         return ConfluoError("this host has no such address", where=where, hint="'ip address' lists what it has")
+    if e.errno == errno.EINVAL and place.address.lower().startswith("fe8") and "%" not in place.address:
+        return ConfluoError("is an address of each link", where=where, hint=f"say of which: {place.address}%eth0")
     if e.errno == errno.EACCES:
         return ConfluoError("you may not listen there", where=where, hint="ports from 1024 on are everybody's")
     return ConfluoError(f"cannot be listened on: {e.strerror}", where=where)

@@ -227,6 +227,10 @@ def places(listen: Sequence[str], qos: Sequence[str]) -> list[Listen]:
                 raise UsageError(f"'{text[:60]}' is no port and class", where="--qos", hint="write e.g. 8766:cs1")
             dscp = cli.traffic_class("--qos", word)
             found.append(Listen(address, port_of("--qos", number_), dscp))
+    taken = [(place.address, place.port) for place in found if place.port]
+    for twice in taken:
+        if taken.count(twice) > 1:
+            raise UsageError(f"{spell(Listen(*twice))} is there twice", where="--qos" if qos else "--listen")
     return found
 
 
