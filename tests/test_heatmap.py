@@ -165,7 +165,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     rows += [{**rows[0], "dst_dc": "dc2", "dst_pod": "p77"}, {**rows[0], "dst_pod": ""}]
     done = run("confluo-pingmesh", "heatmap", write(tmp_path / "p.arrows", rows), "-T", "--no-header")
     assert len(done.stdout.splitlines()) == 9
-    assert b"1 cells between data centres are left out" in done.stderr
+    assert b"1 cells between data centres are on none of these maps" in done.stderr
     assert b"1 probes whose record names no pod are left out" in done.stderr
     alone = [row for row in rows if row["src_pod"] == "p00" and row["dst_dc"] == "dc1"]
     done = run("confluo-pingmesh", "heatmap", write(tmp_path / "q.arrows", alone), "-T")
@@ -325,6 +325,18 @@ def test_png_is_drawn(canonical: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert max(struct.unpack(">II", capped[16:24])) == 300
 
 
+def test_few_pods_are_as_wide_as_names_of_podsets_need() -> None:
+    made = chart(4, 2)
+    made.podsets = (("storage", 0, 2), ("search", 2, 4))
+    lines = heatmap_text.text_map(made, made.sheets[0], "p99", "now").splitlines()
+    above = next(line for line in lines if "storage" in line)
+    assert above.split() == ["storage", "search"]
+    at = lines.index(above)
+    assert above.index("search") - above.index("storage") == 8
+    body = [line[9:].ljust(16) for line in lines[at + 1 : at + 5]]
+    assert all(line[i : i + 4] == line[i] * 4 for line in body for i in range(0, 16, 4))
+
+
 def test_text_has_a_shape_for_each_cell(canonical: Path) -> None:
     for window, matrix in enumerate(appendix()):
         lines = heatmap(canonical, "-o", "table", "--when", f"@{1767225600 + 600 * window}").splitlines()
@@ -385,6 +397,7 @@ def test_limits_and_shades() -> None:
     (["--green", "6ms", "--red", "5ms"], "green"),
     (["--metric", "drop", "--red", "200%"], "--red: '200%' is not a drop rate"),
     (["--palette", "neon"], "--palette"),
+    (["-w", "mesh.pdf"], "-w mesh.pdf: makes no .pdf; .svg, .png and .html are pictures"),
     (["--dc", "nowhere"], "--dc: no probes within 'nowhere'"),
     (["--when", "2025-01-01"], "no probes then"),
     (["--topology", "nothing.yaml"], "nothing.yaml"),

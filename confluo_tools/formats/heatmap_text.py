@@ -40,6 +40,9 @@ def text_map(
     if len(parts) == len(chart.podsets):  # podsets, or data centres: their names stand above the columns
         longest = max(len(name) for name, _, _ in parts) + 1
         each = longest if each < longest <= room // len(parts) else each
+    elif len(parts) == n:  # few pods are wider, if names of podsets need that
+        needed = max(-(-(len(name) + 1) // (after - first)) for name, first, after in chart.podsets)
+        each = min(max(needed, each), 6) if min(max(needed, each), 6) * n <= room else each
     theme = PALETTES[palette, "light"].shades
     styles = {NONE: Style(), ABSENT: Style(), GREEN: Style(color=theme[3], bgcolor=theme[6])}
     styles |= {colour: Style(color=theme[shade], bgcolor=theme[shade]) for colour, shade in ((YELLOW, 7), (RED, 9))}

@@ -33,6 +33,7 @@ confluo-pingmesh heatmap probes.ml --patterns -J
 )
 
 PICTURES = ("svg", "html", "png", "table")
+OTHERS = ("pdf", "jpg", "jpeg", "gif", "webp", "htm")  # that people might expect, and get records
 BY = ("pod", "podset", "server", "dc")
 ALL_CELLS = 5_000  # cells of all windows up to which the servers behind each of them go into a page
 WORST_CELLS = 400  # else those behind so many
@@ -201,8 +202,11 @@ def choose(format: str | None, tsv: bool, ndjson: bool, output: str | None, patt
             raise UsageError("--patterns are records, no picture", where="-o", hint="leave one of them out")
         return format
     suffix = os.path.splitext(output or "")[1].lower()[1:]
-    if format is None and not tsv and not ndjson and suffix in PICTURES and not patterns:
-        return suffix
+    if format is None and not tsv and not ndjson and not patterns:
+        if suffix in PICTURES:
+            return suffix
+        if suffix in OTHERS:
+            raise UsageError(f"makes no .{suffix}", where=f"-w {output}", hint=".svg, .png and .html are pictures")
     return cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
 
 
@@ -284,8 +288,7 @@ def say_what_is_missing(cells: Cells, by: str) -> None:
     if cells.unnamed:
         cli.note(f"{cells.unnamed:,} probes whose record names no {word} are left out")
     if cells.apart:
-        cli.note(f"{cells.apart:,} cells between data centres are left out: the limits are those of one; --by dc draws "
-                 "those between all")  # fmt: skip
+        cli.note(f"{cells.apart:,} cells between data centres are on none of these maps; --by dc draws them")
     if not len(cells):
         cli.note("no probes between places that have names"
                  + ("" if by == "server" else "; --by server draws those between servers"))  # fmt: skip
@@ -305,7 +308,8 @@ def _find(chart: Map, when: str | None) -> int:
         if not chart.width or sheet.start <= ts < sheet.start + chart.width:
             return i
     first, last = (units.format_time(chart.sheets[i].start, 0) for i in (0, -1))
-    raise UsageError(f"no probes then; windows begin from {first} to {last}", where=f"--when {when}")
+    theirs = f"windows begin from {first} to {last}" if len(chart.sheets) > 1 else f"the only window begins at {first}"
+    raise UsageError(f"no probes then; {theirs}", where=f"--when {when}")
 
 
 def write_page(
