@@ -14,7 +14,7 @@ from confluo_tools.expr import compile
 from confluo_tools.formats import dataset
 from confluo_tools.store import archive
 from confluo_tools.store.archive import Archive
-from confluo_tools.store.reader import open_log
+from confluo_tools.store.opening import open_log
 
 HOUR = 3600
 SECOND = 1_000_000_000

@@ -24,8 +24,9 @@ from confluo_tools.schema import Field, Schema
 from confluo_tools.store import archive, archive_reader, retain
 from confluo_tools.store.archive import Archive
 from confluo_tools.store.archive_reader import ArchiveReader
-from confluo_tools.store.create import add_columns
-from confluo_tools.store.reader import LogReader, open_log
+from confluo_tools.store.columns import add_columns
+from confluo_tools.store.opening import open_log
+from confluo_tools.store.reader import LogReader
 from confluo_tools.store.snapshot import LogCut
 from confluo_tools.store.verify import verify
 from tests.archive_lab import HOUR, QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all, times

@@ -25,7 +25,8 @@ from confluo_tools.schema import Field, Schema
 from confluo_tools.store import archive, recover, retain
 from confluo_tools.store.archive import Archive
 from confluo_tools.store.archive_reader import ArchiveReader
-from confluo_tools.store.reader import LogReader, open_log
+from confluo_tools.store.opening import open_log
+from confluo_tools.store.reader import LogReader
 from confluo_tools.store.verify import verify
 from tests.archive_lab import QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all
 from tests.running import ROOT, fill_disk, resize

@@ -30,7 +30,8 @@ from confluo_tools.core.block import Block
 from confluo_tools.core.lane import append_repeatedly
 from confluo_tools.errors import BusyError, SchemaError, StoreError
 from confluo_tools.schema import Field, Schema, builtin
-from confluo_tools.store.create import about, add_columns, history
+from confluo_tools.store.columns import add_columns
+from confluo_tools.store.create import about, history
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 

@@ -238,7 +238,7 @@ def test_a_dropped_view_does_not_come_back(log):
 
 def test_indexes_survive_columns_added_later(log):
     from confluo_tools.schema import Field
-    from confluo_tools.store.create import add_columns
+    from confluo_tools.store.columns import add_columns
 
     views.built(log, views.add_index(log, "port"))
     log.close()

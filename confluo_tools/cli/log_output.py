@@ -94,7 +94,7 @@ class LogOutput:
         argv = [state.prog, *state.argv]
         if self.exists:
             if self._new:
-                from confluo_tools.store.create import add_columns
+                from confluo_tools.store.columns import add_columns
 
                 add_columns(self.path, self._new)
             self.log = store.open(self.path)

@@ -149,7 +149,7 @@ def _alike(a: Schema, b: Schema) -> bool:
 
 def _open(wanted: Sequence[Place], wish: Wish | None, host: bool, partial: bool) -> list[tuple[Place, Reader]]:
     from confluo_tools.remote.reader import RemoteReader
-    from confluo_tools.store.reader import open_log
+    from confluo_tools.store.opening import open_log
 
     archives = list(dict.fromkeys(place.path for place in wanted if place.archive))
     known: list[str] = []  # logs that bring their rows from the archives themselves

@@ -92,7 +92,7 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
 
         return ArchiveReader(path, warn=_tell, note=note)
     if input_format == "multilog" or detect.is_folder(path):
-        from confluo_tools.store.reader import open_log
+        from confluo_tools.store.opening import open_log
 
         return open_log(path, archives=state.archives, warn=_tell, note=note)
     from confluo_tools.formats.stream import open_bytes, sniff, unzip

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from confluo_tools import units
+from confluo_tools.expr.fields import FieldTests
 from confluo_tools.expr.leaves import FALSE, TRUE, Tree
 from confluo_tools.expr.simplify import Intervals
 from confluo_tools.expr.syntax import ByteRef, Compare, FieldRef, Value, Word
 from confluo_tools.expr.words import ETHERTYPES, HEADERS, PROTOCOLS, SERVICES
 
 if TYPE_CHECKING:
-    from confluo_tools.expr.lower import Lowering
     from confluo_tools.schema import Field
 
 ONLY4 = frozenset({"icmp", "igmp"})  # protocols that BPF looks for in IPv4 only
@@ -25,7 +25,7 @@ BROADCAST = (1 << 48) - 1
 GROUP_BIT = 1 << 40  # the lowest bit of the first byte of a MAC address: multicast
 
 
-def primitive(low: Lowering, word: Word) -> Tree:
+def primitive(low: FieldTests, word: Word) -> Tree:
     """The leaves of one primitive."""
     kind = word.kind
     if kind in ("host", "net") and word.proto == "ether":
@@ -55,12 +55,12 @@ def primitive(low: Lowering, word: Word) -> Tree:
 # -- the parts of a primitive
 
 
-def _test(low: Lowering, word: Word, name: str, intervals: Intervals, mask: int | None = None) -> Tree:
+def _test(low: FieldTests, word: Word, name: str, intervals: Intervals, mask: int | None = None) -> Tree:
     """A test on the integer field ``name``, which ``word`` needs."""
     return low.within(low.col(_need(low, word, name)), intervals, mask)
 
 
-def _need(low: Lowering, word: Word, name: str) -> Field:
+def _need(low: FieldTests, word: Word, name: str) -> Field:
     if name not in low.schema:
         said = word.proto if not word.kind else word.kind
         what = f"'{said}' needs the field {name}, which schema '{low.schema.kind}' does not have"
@@ -68,12 +68,12 @@ def _need(low: Lowering, word: Word, name: str) -> Field:
     return low.schema[name]
 
 
-def _guard(low: Lowering, name: str, intervals: Intervals) -> Tree:
+def _guard(low: FieldTests, name: str, intervals: Intervals) -> Tree:
     """A test on ``name`` if the schema has it."""
     return low.within(low.schema.index(name), intervals) if name in low.schema else TRUE
 
 
-def _protocol(low: Lowering, word: Word) -> Tree:
+def _protocol(low: FieldTests, word: Word) -> Tree:
     """What the protocol qualifier demands; a bare word of one protocol is just this."""
     proto = word.proto
     if not proto:
@@ -99,11 +99,11 @@ def _protocol(low: Lowering, word: Word) -> Tree:
     return low.both(tests)
 
 
-def _has_words(low: Lowering, proto: str) -> bool:
+def _has_words(low: FieldTests, proto: str) -> bool:
     return ("ip_version" if proto in ("ip", "ip6") else "eth_type") in low.schema
 
 
-def _sides(low: Lowering, word: Word, names: tuple[str, str], test: dict[str, Tree]) -> Tree:
+def _sides(low: FieldTests, word: Word, names: tuple[str, str], test: dict[str, Tree]) -> Tree:
     """One test for the source, one for the destination, joined as the direction says."""
     if word.direction in ("src", "dst"):
         return test[names[0] if word.direction == "src" else names[1]]
@@ -117,7 +117,7 @@ def _names(word: Word, source: str, destination: str) -> tuple[str, ...]:
     return source, destination
 
 
-def _hosts(low: Lowering, word: Word) -> Tree:
+def _hosts(low: FieldTests, word: Word) -> Tree:
     value = _value(low, word)
     found = units.try_ip_range(value.text)
     if word.kind == "net" and found is None:
@@ -156,12 +156,12 @@ def _short_net(text: str) -> tuple[int, int, int] | None:
     return units.try_prefix(f"{'.'.join(parts + ['0'] * (4 - len(parts)))}/{bits if slash else 8 * len(parts)}")
 
 
-def _value(low: Lowering, word: Word) -> Value:
+def _value(low: FieldTests, word: Word) -> Value:
     assert word.value is not None
     return word.value
 
 
-def _ports(low: Lowering, word: Word) -> Tree:
+def _ports(low: FieldTests, word: Word) -> Tree:
     """Ports of TCP, UDP, SCTP.  Rows of other protocols and later fragments have 0 for a port."""
     value = _value(low, word)
     if word.proto and word.proto not in (*WITH_PORTS, "ip", "ip6"):
@@ -175,7 +175,7 @@ def _ports(low: Lowering, word: Word) -> Tree:
     return low.both(parts)
 
 
-def _port_range(low: Lowering, value: Value) -> tuple[int, int]:
+def _port_range(low: FieldTests, value: Value) -> tuple[int, int]:
     text = value.text.lower()
     low_text, mark, high_text = text.partition(".." if ".." in text else "-")
     ends = [_port(text)] * 2
@@ -197,7 +197,7 @@ def _port(text: str) -> int | None:
     return SERVICES.get(text)
 
 
-def _proto_number(low: Lowering, word: Word) -> Tree:
+def _proto_number(low: FieldTests, word: Word) -> Tree:
     value = _value(low, word)
     text = value.text.lower()
     if word.proto == "ether":
@@ -219,7 +219,7 @@ def _proto_number(low: Lowering, word: Word) -> Tree:
     return test if word.proto == "ether" else low.both([_protocol(low, word), test])
 
 
-def _ether_host(low: Lowering, word: Word) -> Tree:
+def _ether_host(low: FieldTests, word: Word) -> Tree:
     value = _value(low, word)
     number = units.try_mac(value.text)
     if number is None:
@@ -228,7 +228,7 @@ def _ether_host(low: Lowering, word: Word) -> Tree:
     return _sides(low, word, ("eth_src", "eth_dst"), tests)
 
 
-def _cast(low: Lowering, word: Word) -> Tree:
+def _cast(low: FieldTests, word: Word) -> Tree:
     if word.proto in ("ip", "ip6"):
         if word.kind == "broadcast":
             raise low.fail(word.pos, "'ip broadcast' needs a netmask", "write dst host 10.0.0.255")
@@ -243,7 +243,7 @@ def _cast(low: Lowering, word: Word) -> Tree:
     return _test(low, word, "eth_dst", [(GROUP_BIT, GROUP_BIT)], GROUP_BIT)
 
 
-def _number(low: Lowering, word: Word, most: int) -> int:
+def _number(low: FieldTests, word: Word, most: int) -> int:
     value = _value(low, word)
     number = units.try_number(value.text)
     if not isinstance(number, int) or not 0 <= number <= most:
@@ -251,7 +251,7 @@ def _number(low: Lowering, word: Word, most: int) -> int:
     return number
 
 
-def _tags(low: Lowering, word: Word) -> Tree:
+def _tags(low: FieldTests, word: Word) -> Tree:
     """``vlan``: tagged at all; ``vlan N``: N is the id of the first or second tag.  ``mpls`` likewise, first label."""
     kind = word.kind
     count, ids = ("vlan_count", ("vlan", "vlan2")) if kind == "vlan" else ("mpls_count", ("mpls_label",))
@@ -271,7 +271,7 @@ def _tags(low: Lowering, word: Word) -> Tree:
 # -- bytes of headers
 
 
-def header_bytes(low: Lowering, ref: ByteRef, node: Compare | None) -> Tree:
+def header_bytes(low: FieldTests, ref: ByteRef, node: Compare | None) -> Tree:
     """``tcp[13] & 2 != 0`` and the like, for the bytes that are kept in some field."""
     layout = HEADERS.get(ref.proto)
     if layout is None:
@@ -306,7 +306,7 @@ def header_bytes(low: Lowering, ref: ByteRef, node: Compare | None) -> Tree:
 Piece = tuple[int, int | None, int, int]  # bits, column (None: always 0), mask and shift in the column
 
 
-def _pieces(low: Lowering, ref: ByteRef, mask: int) -> list[Piece]:
+def _pieces(low: FieldTests, ref: ByteRef, mask: int) -> list[Piece]:
     """The runs of bits that make up the word read, the most significant first."""
     start, bits = ref.offset * 8, ref.size * 8
     out: list[Piece] = []
@@ -331,7 +331,7 @@ def _pieces(low: Lowering, ref: ByteRef, mask: int) -> list[Piece]:
     return out
 
 
-def _not_stored(low: Lowering, ref: ByteRef) -> Exception:
+def _not_stored(low: FieldTests, ref: ByteRef) -> Exception:
     known: dict[str, list[str]] = {}
     for first, bits, name, _ in HEADERS[ref.proto]:
         if name in low.schema:
@@ -348,7 +348,7 @@ def _not_stored(low: Lowering, ref: ByteRef) -> Exception:
     return low.fail(ref.pos, f"{written} is not stored", hint)
 
 
-def _header_guard(low: Lowering, ref: ByteRef) -> list[Tree]:
+def _header_guard(low: FieldTests, ref: ByteRef) -> list[Tree]:
     # As BPF does: bytes of TCP, UDP, SCTP and ICMP are those of the first fragment over IPv4.
     if ref.proto == "ether":
         return []
@@ -360,7 +360,7 @@ def _header_guard(low: Lowering, ref: ByteRef) -> list[Tree]:
     return guards
 
 
-def _relation(low: Lowering, pieces: list[Piece], op: str, value: int) -> Tree:
+def _relation(low: FieldTests, pieces: list[Piece], op: str, value: int) -> Tree:
     if op in ("==", "in"):
         return _same(low, pieces, value)
     if op == "!=":
@@ -381,7 +381,7 @@ def _split(pieces: list[Piece], value: int) -> list[int]:
     return out
 
 
-def _one(low: Lowering, piece: Piece, lo: int, hi: int) -> Tree:
+def _one(low: FieldTests, piece: Piece, lo: int, hi: int) -> Tree:
     """lo <= piece <= hi."""
     _, col, part, shift = piece
     if col is None:
@@ -391,7 +391,7 @@ def _one(low: Lowering, piece: Piece, lo: int, hi: int) -> Tree:
     return low.within(col, [(lo << shift, (hi << shift) + (1 << shift) - 1)], part << shift)
 
 
-def _same(low: Lowering, pieces: list[Piece], value: int) -> Tree:
+def _same(low: FieldTests, pieces: list[Piece], value: int) -> Tree:
     tests = []
     for piece, part in zip(pieces, _split(pieces, value), strict=True):
         if piece[1] is not None and part & ~piece[2]:
@@ -400,7 +400,7 @@ def _same(low: Lowering, pieces: list[Piece], value: int) -> Tree:
     return low.both(tests)
 
 
-def _below(low: Lowering, pieces: list[Piece], value: int, equal: bool = False) -> Tree:
+def _below(low: FieldTests, pieces: list[Piece], value: int, equal: bool = False) -> Tree:
     """The word read is below ``value`` (or equal): piece by piece, from the most significant."""
     tree: Tree = TRUE if equal else FALSE
     for piece, part in reversed(list(zip(pieces, _split(pieces, value), strict=True))):
@@ -412,7 +412,7 @@ def _below(low: Lowering, pieces: list[Piece], value: int, equal: bool = False) 
 # -- flows, and words that are compared like fields
 
 
-def pseudo(low: Lowering, node: Compare, ref: FieldRef) -> Tree:
+def pseudo(low: FieldTests, node: Compare, ref: FieldRef) -> Tree:
     """``flow == A:p-B:q/proto`` (that direction), ``conn`` (both), ``host``, ``net``, ``port`` (either side)."""
     if ref.mask is not None or node.op not in ("==", "!=", "in"):
         what = "a mask" if ref.mask is not None else f"'{node.op}'"
@@ -428,7 +428,7 @@ def pseudo(low: Lowering, node: Compare, ref: FieldRef) -> Tree:
     return low.negate(tree) if node.op == "!=" else tree
 
 
-def _flow(low: Lowering, ref: FieldRef, value: Value) -> Tree:
+def _flow(low: FieldTests, ref: FieldRef, value: Value) -> Tree:
     flow = parse_flow(value.text)
     if flow is None:
         hint = "write e.g. 10.0.0.1:34512-10.0.1.7:80/tcp or [2001:db8::1]:443-[2001:db8::2]:53124"
@@ -451,7 +451,7 @@ def _flow(low: Lowering, ref: FieldRef, value: Value) -> Tree:
 End = tuple[tuple[int, int], int | None]
 
 
-def _ends(low: Lowering, ref: FieldRef, value: Value, source: End, destination: End) -> Tree:
+def _ends(low: FieldTests, ref: FieldRef, value: Value, source: End, destination: End) -> Tree:
     word = Word("", "", ref.name, value, ref.pos)
     tests: list[Tree] = []
     for side, ((version, address), port) in (("src", source), ("dst", destination)):

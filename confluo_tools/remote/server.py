@@ -209,7 +209,7 @@ class Server:
     def _query(self, message: dict[str, Any]) -> None:
         from confluo_tools.formats.merge import HOST, HOST_BYTES, Shaped, with_host
         from confluo_tools.schema import Schema
-        from confluo_tools.store.reader import open_log
+        from confluo_tools.store.opening import open_log
 
         path = wire.get(message, "path", str)
         wish = Wish.of(message)

@@ -10,7 +10,7 @@ from confluo_tools.core.control import page
 from confluo_tools.core.segment import Shape
 from confluo_tools.errors import StoreError
 from confluo_tools.formats import arrow_meta
-from confluo_tools.schema import Field, Schema
+from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,38 +127,6 @@ def _place(folder: Path, name: str, data: bytes, put: Callable[[Path, Path], Non
         put(temporary, folder / name)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def add_columns(path: str | os.PathLike[str], fields: Sequence[Field]) -> Schema:
-    """Give the log more fields, at the end of its schema; returns the new schema.
-
-    Rows that were written before, or by writers that are open now, read as zero there.  Open readers and
-    writers go on with the old schema.  Raises StoreError, SchemaError.
-    """
-    import fcntl
-
-    from confluo_tools.store.log import Log
-
-    file = os.path.join(path, CONTROL)
-    try:
-        with open(file, "r+b") as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
-            log = Log(path)
-            schema = log.schema.plus(fields)
-            message = header(schema, log.uuid)[8:]
-            control = log.control
-            end = -(-os.fstat(f.fileno()).st_size // PAGE) * PAGE
-            checked = page(
-                log.uuid, segment_blocks=control.segment_blocks, lanes=control.lanes, sync=control.sync,
-                created=control.created, message_bytes=message_bytes(schema), schema=message, schema_offset=end,
-            )  # fmt: skip
-            os.pwrite(f.fileno(), message, end)
-            os.fsync(f.fileno())
-            os.pwrite(f.fileno(), checked, 0)
-            os.fsync(f.fileno())
-    except OSError as e:
-        raise StoreError(f"cannot be written: {e.strerror}", where=path) from None
-    return schema
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,23 +118,3 @@ class LogReader(Reader):
 
     def close(self) -> None:
         self.log.close()
-
-
-def open_log(
-    path: str,
-    *,
-    archives: bool = True,
-    more: Sequence[str] = (),
-    allowed: Callable[[str], bool] | None = None,
-    **options: Any,
-) -> LogReader:
-    """A MultiLog as an input, together with what was moved from it to archives.
-
-    ``archives``: to those that it remembers, as far as ``allowed`` (their real paths); ``more``: other archives.
-    ``options`` are those of `LogReader`.
-    """
-    if more or (archives and os.path.exists(os.path.join(path, "archives"))):
-        from confluo_tools.store.archive_reader import JoinedReader
-
-        return JoinedReader(path, more, archives, allowed, **options)
-    return LogReader(path, **options)

@@ -14,7 +14,7 @@ from confluo_tools.store.aggregate import Question
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.core.rollup import Rollup
-    from confluo_tools.store.triggers import Engine
+    from confluo_tools.schema import Schema
 
 EMPTY = frozenset({"count", "sum", "rate", "distinct", "distinct~"})  # zero of no rows; the others have no value
 
@@ -84,11 +84,13 @@ class Tree:
 class Slow:
     """The windows of one trigger; the door is that of `Keyed`."""
 
-    def __init__(self, engine: Engine, trigger: Trigger, filters: dict[str, int]) -> None:
-        self.trigger, self.ts, self.seed = trigger, engine.ts, engine.seed.to_bytes(8, "little")
+    def __init__(
+        self, trigger: Trigger, filters: dict[str, int], schema: Schema, ts: int, *, seed: int, most: int
+    ) -> None:
+        self.trigger, self.ts, self.seed = trigger, ts, seed.to_bytes(8, "little")
         self.window, self.period, self.grain = trigger.window, trigger.period, trigger.grain
         self.n, self.step, self.slots = self.window // self.grain, self.period // self.grain, 0
-        self.most, self.dropped, self.lost = engine.most, 0, 0
+        self.most, self.dropped, self.lost = most, 0, 0
         groups: dict[int, list[tuple[int, Measure]]] = {}
         for number, m in enumerate(trigger.measures):
             groups.setdefault(filters[m.where], []).append((number, m))
@@ -96,7 +98,7 @@ class Slow:
         self.sources: dict[int, Any] = {}
         for f, measures in groups.items():
             aggs = [Agg("count", None, None, "rows_")] + [Agg(m.func, m.field, m.q, f"v{k}_") for k, m in measures]
-            self.sources[f] = Tree(Question(engine.schema, aggs, trigger.keys), measures)
+            self.sources[f] = Tree(Question(schema, aggs, trigger.keys), measures)
         self.start(0)
 
     def start(self, after: int) -> None:

@@ -180,7 +180,7 @@ class Engine:
             else:
                 from confluo_tools.store.slow import Slow
 
-                w.slow = Slow(self, t, self._filter)
+                w.slow = Slow(t, self._filter, self.schema, self.ts, seed=self.seed, most=self.most)
                 w.sources = w.slow.sources
         for w in self.windows:
             if w.slow is None and w.sources:
