@@ -94,7 +94,7 @@ def test_the_target_overflows(pair: tuple[Space, Space], tmp_path: Path) -> None
     log = tmp_path / "probes.ml"
     host = tmp_path / "host.ml"
     with responder(b, "--backlog", "1", "-w", host, "--every", "200ms") as it:
-        probe = begun(a, b.address, log, "-c", 12)
+        probe = begun(a, b.address, log, "-c", 24)
         stop(it)
         held = fill(a, b.address, PORT)
         time.sleep(0.8)
@@ -119,7 +119,7 @@ def test_the_network_loses_while_others_overflow(pair: tuple[Space, Space], tmp_
     log = tmp_path / "probes.ml"
     host = tmp_path / "host.ml"
     with responder(b, "--backlog", "16", "-w", host, "--every", "200ms"):
-        probe = begun(a, b.address, log, "-c", 8)
+        probe = begun(a, b.address, log, "-c", 24)
         b.run("nft", "add table ip lossy; add set ip lossy seen { type inet_service; flags dynamic; };"
               "add chain ip lossy i { type filter hook input priority 0; };"
               f"add rule ip lossy i tcp dport {PORT} tcp flags & (syn | ack) == syn"
