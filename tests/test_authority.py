@@ -126,11 +126,28 @@ def test_it_probes_only_with_a_confirmed_list(heard: list[tuple[str, float]], ve
 
 
 def test_a_fleet_does_not_ask_in_step_and_each_agent_asks_often_enough() -> None:
-    pauses = [[Authority(100, 1, seed).pause() for _ in range(3)] for seed in range(50)]
+    def asking(seed: int) -> Authority:
+        agent = Authority(100, 1, seed)
+        agent.heard(ONE, 0)
+        return agent
+
+    pauses = [[its.pause() for _ in range(3)] for its in map(asking, range(50))]
     assert all(90 <= p <= 110 for row in pauses for p in row)
     assert len({round(row[0], 3) for row in pauses}) > 40
-    assert pauses[0] == [Authority(100, 1, 0).pause(), *pauses[0][1:]]  # seeded
+    assert pauses[0] == [asking(0).pause(), *pauses[0][1:]]  # seeded
     assert all(0 <= Authority(100, 1, seed).pause(first=True) <= 10 for seed in range(50))
+
+
+def test_an_agent_that_never_had_a_list_asks_sooner() -> None:
+    """Else one that is started with its controller, and a moment too early, waits for five minutes."""
+    agent = Authority(300, 1, 7)
+    early = [agent.pause() for _ in range(8)]
+    assert all(0.9 * wanted <= p <= 1.1 * wanted for p, wanted in zip(early, [5, 10, 20, 40, 80, 160, 300, 300],
+                                                                      strict=True))  # fmt: skip
+    agent.heard(ONE, 0)
+    agent.heard(Answer("lost"), 1)
+    assert agent.pause() >= 270  # once there was one, no faster than it was told
+    assert Authority(1, 1, 7).pause() <= 1.1  # nor ever slower
 
 
 def test_an_agent_without_patience_is_refused() -> None:

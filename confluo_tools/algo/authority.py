@@ -10,6 +10,7 @@ import random
 from typing import NamedTuple
 
 PATIENCE = 3  # answers in a row that may fail to come; the last of them ends the probing
+EARLY = 5.0  # s to the second question of an agent that has had no list yet; then twice that, and so on
 LEASE = 2  # intervals of grace after which a list that nobody confirmed or denied is over, too
 
 # What came of asking once.
@@ -56,6 +57,7 @@ class Authority:
         self.confirmed = float("-inf")
         self._random = random.Random(seed)
         self._began = False
+        self._early = 0  # questions before the first list
 
     def heard(self, answer: Answer, now: float) -> Step:
         """The controller was asked: what follows from its answer."""
@@ -95,10 +97,17 @@ class Authority:
 
     def pause(self, *, first: bool = False) -> float:
         """Seconds until the next question: the interval and up to a tenth more or less, so that a fleet does not ask
-        in step.  ``first``: before the first one, up to a tenth of it.
+        in step.  ``first``: before the first one, up to a tenth of it.  Until there was a list, it is asked sooner:
+        controllers and agents are often started together.
         """
         share = self._random.random()
-        return self.interval * (share / 10 if first else 0.9 + share / 5)
+        if first:
+            return self.interval * share / 10
+        every = self.interval
+        if not self._began:
+            every = min(every, EARLY * 2 ** min(self._early, 20))
+            self._early += 1
+        return every * (0.9 + share / 5)
 
     def _end(self, kind: str, detail: str) -> Step:
         reason, told = REASONS[kind], self.reason
