@@ -188,7 +188,7 @@ cdef class Tally:
             if c.kind[i] == FAILED:
                 self.failed[self.failures] = self._node(c.link_a[i]) << 32 | self._node(c.link_b[i])
                 self.failures += 1
-            elif c.kind[i] == FLOW:
+            elif c.kind[i] <= FLOW:  # records that do not say what they are, are flows
                 self.records += 1
                 flow = self._row(c, i)
                 if chosen != NULL and flow >= 0:

@@ -237,7 +237,7 @@ def test_without_privileges_it_does_without_tracing_and_says_so(net: tuple[Space
     lab.drop(b, "numgen inc mod 10 == 9")
     words = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
     agent = nic_lab.Live(a, lab.RETX, "--follow", "-w", tmp_path / "retx.ml", "--interval", "100ms", prefix=words,
-                         ready=b"following ends of sockets, a look at all sockets every 0.1 s")  # fmt: skip
+                         ready=b"following ends of sockets, a look at all sockets every 100ms")  # fmt: skip
     assert b"retransmissions are not traced one by one" in agent.said
     with lab.Server(b):
         port, truth = lab.transfer(a, "10.77.0.2", pieces=4, pause=0.3)
@@ -444,4 +444,16 @@ def test_a_closed_pipe_and_a_limit_end_it(net: tuple[Space, Space]) -> None:
         piped.child.stdout.close()
         piped.child.stdout = None
         lab.at_once(partial(lab.transfer, a, "10.77.0.2") for _ in range(2))
-        assert piped.wait()[0] == 141
+        assert piped.wait() == (141, b"", b"")
+
+
+def test_quiet_ends_in_silence(net: tuple[Space, Space], tmp_path: Path) -> None:
+    agent = nic_lab.Live(net[0], lab.RETX, "--follow", "-q", "-w", tmp_path / "x.ml")
+    end = time.monotonic() + 20
+    while not (tmp_path / "x.ml" / "control").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(0.3)
+    agent.child.send_signal(signal.SIGUSR1)  # who asks is told
+    agent.hear(b"0 records, ")
+    assert agent.end() == (130, b"", b"")

@@ -145,6 +145,14 @@ def test_records_of_another_kind() -> None:
     (["--p-bad", "1%", "--p-good", "2%"], "--p-bad is not above --p-good"),
     (["--p-bad", "0", "--p-good", "0"], "--p-bad: '0' is not a drop rate"),
     (["--epoch", "0"], "--epoch 0: is not possible"),
+    (["--epoch", "x"], "--epoch: 'x' is not a duration"),
+    (["--lateness", "x"], "--lateness: 'x' is not a duration"),
+    (["--time-limit", "0s", "--model", "milp-binary"], "--time-limit 0s: is not possible; more than 0"),
+    (["--threshold", "1e400"], "--threshold: '1e400' is not a share"),
+    (["--floor", "nan"], "--floor: 'nan' is no number"),
+    (["--noise", "inf"], "--noise: 'inf' is no number"),
+    (["--model", "mle", "--prior", "nan"], "--prior: 'nan' is no number"),
+    (["--model", "mle", "--ratio", "inf"], "--ratio: 'inf' is no number"),
     (["--flows", "--score"], "--flows and --score exclude each other"),
     (["--topology", "/nonexistent"], "/nonexistent: No such file"),
     (["-f", "nothing"], "no field 'nothing'"),
@@ -161,6 +169,23 @@ def test_flows_without_paths_cannot_vote() -> None:
     status, rows, said = vote(text)
     assert (status, rows) == (1, [])
     assert said == "confluo-vote: none of the flows with loss has a path; confluo-trace finds paths\n"
+
+
+def test_records_of_others_need_not_say_that_they_are_flows() -> None:
+    """A table without `kind` was no flow at all, and nothing was said."""
+    text = "\n".join("\t".join(w for i, w in enumerate(row.split("\t")) if i != 1 + (row[0] == "#"))
+                     for row in (HEAD + shared()).splitlines())  # fmt: skip
+    assert text.startswith("#fields\tts\tsrc_ip")
+    assert vote(text, "-f", "link_a,link_b") == vote(HEAD + shared(), "-f", "link_a,link_b")
+    status, _, said = vote("#fields\tsrc_ip\tdst_ip\thops\n10.0.0.1\t10.0.0.2\t3\n")
+    assert (status, said.split("; ")[0]) == (2, "confluo-vote: standard input: has no field 'lost'")
+
+
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "net").write_text("10 30\n30 41\n")
+    for words in (["--topology", str(tmp_path / "net")], ["--model", "mle"]):
+        assert vote(HEAD + shared(), *words)[2] != ""
+        assert vote(HEAD + shared(), *words, "-q")[2] == ""
 
 
 def test_switches_that_the_topology_lacks_are_told_and_judged(tmp_path: Path) -> None:

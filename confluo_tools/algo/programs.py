@@ -68,5 +68,5 @@ def _solve(
         options={"time_limit": seconds},
     )  # fmt: skip
     if done.x is None:
-        raise RuntimeError(str(done.message))
+        raise RuntimeError(str(done.message).partition(" (HiGHS")[0].rstrip("."))
     return [float(x) for x in done.x]

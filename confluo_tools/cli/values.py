@@ -33,7 +33,10 @@ def fraction(
     """
     value = units.try_number(text.removesuffix("%"))
     if value is not None:
-        value = value / 100 if text.endswith("%") else float(value)
+        try:
+            value = value / 100 if text.endswith("%") else float(value)
+        except OverflowError:  # a whole number beyond all floats
+            value = float("inf")
         if least < value < most or (not inside and least <= value <= most):
             return value
     raise UsageError(f"'{text[:60]}' is not {what}", where=option, hint=hint)

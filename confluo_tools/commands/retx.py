@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from signal import SIGPIPE
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
@@ -153,9 +154,9 @@ def retx(
         except BrokenPipeError:
             if not follow:
                 raise
-            run.stopped = run.stopped or 13
+            run.stopped = run.stopped or SIGPIPE
         finally:
-            if stats or run.stopped:
+            if stats or (run.stopped not in (0, SIGPIPE) and not cli.state.quiet):
                 cli.note(run.counts())
     if run.stopped:
         return 128 + run.stopped

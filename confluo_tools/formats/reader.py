@@ -26,6 +26,7 @@ class Reader:
     format = ""
     schema: Schema
     filters: Mapping[str, str] | None = None  # what `filter NAME` means here: name -> text; None: nothing has names
+    given: Sequence[str] | None = None  # of a table of text: the names in its header, when the schema has more
     chosen = False  # whoever gives us the rows was told the question: they are only those for which it holds
 
     def __init__(self, name: str, warn: Warn | None = None) -> None:
@@ -131,6 +132,7 @@ class Chain(Reader):
         self.schema, self.format, self.metadata = first.schema, first.format, first.metadata
         self._now, self._rest, self._open_next = first, list(rest), open_next
         self._idle: Callable[[], None] | None = None
+        self.given = first.given
         self.filters, self.aggregate = first.filters, first.aggregate  # type: ignore[method-assign]
 
     def _readers(self) -> Iterator[Reader]:

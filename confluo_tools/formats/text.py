@@ -156,6 +156,7 @@ class TextReader(Reader):
         names, types = self._head()
         self.schema, fields = self._schema(names, types, schema)
         self._names = names
+        self.given = names if style != "ndjson" else None  # later objects may have more
         self._scanner = self._new_scanner(names, fields)
 
     # -- what the header says

@@ -88,10 +88,12 @@ class Simulation:
             hot = Random(s.seed, _HOT)
             tors = list(range(self.core.all_tors))
             if not 0 <= s.hot_tors <= len(tors):
-                raise UsageError(f"{s.hot_tors} hot ToRs of {len(tors)}")
+                raise UsageError(f"{s.hot_tors} hot ToRs of {len(tors)}", where="--hot-tors")
             self.core.set_hot([tors.pop(hot.below(len(tors))) for _ in range(s.hot_tors)], s.skew)
         except ValueError as e:
             raise UsageError(f"cannot be simulated: {e}") from None
+        except OverflowError:
+            raise UsageError(f"cannot be simulated: {clos}: too many") from None
         self._random = Random(s.seed, _FAILURES)
         self.failed: list[tuple[int, int, float]] = []
         for a, b, given in s.fail:

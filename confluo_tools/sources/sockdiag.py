@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.core.tcpinfo import Agent
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.schema import Schema, builtin
+from confluo_tools.units import format_duration
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -91,7 +92,7 @@ class Watch:
             found.append("ends of sockets")
         if self._tracing is not None:
             found.append("traced retransmissions")
-        return [*found, f"a look at all sockets every {self._interval:g} s"]
+        return [*found, f"a look at all sockets every {format_duration(round(self._interval * 1e9))}"]
 
     def stop(self) -> None:
         """End after what there is to tell.  May be called from a signal handler."""

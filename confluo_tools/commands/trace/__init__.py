@@ -266,7 +266,7 @@ def work(
                 raise
             broken = True
         finally:
-            if stats or run.stopped > 0:
+            if stats or (run.stopped > 0 and not broken and not cli.state.quiet):
                 cli.note(counts())
     if broken:
         return 128 + 13

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli, config
@@ -155,14 +156,19 @@ def vote(
         running=_one_of("--total", total, ("running", "initial"))[0] == "running",
         threshold=cli.fraction("--threshold", threshold), floor=floor, noise=-1.0 if noise is None else noise,
         literal=literal, p_bad=_rate("--p-bad", p_bad), p_good=_rate("--p-good", p_good), prior=prior, ratio=ratio,
-        seconds=units.duration(time_limit) / SECOND,
+        seconds=cli.of_option("--time-limit", units.duration, time_limit) / SECOND,
     )  # fmt: skip
+    for name, value in {"--floor": floor, "--noise": noise, "--prior": prior, "--ratio": ratio}.items():
+        if value is not None and not isfinite(value):
+            raise UsageError(f"'{value}' is no number", where=name)
+    if settings.seconds <= 0:
+        raise UsageError("is not possible", where=f"--time-limit {time_limit}", hint="more than 0")
     if (settings.p_bad is None) != (settings.p_good is None):
         raise UsageError("--p-bad and --p-good go together", hint="without both, they are fitted")
     if settings.p_bad is not None and settings.p_good is not None and settings.p_bad <= settings.p_good:
         raise UsageError("--p-bad is not above --p-good")
-    length = units.duration(epoch) if epoch is not None else 30 * SECOND if follow else 0
-    patience = units.duration(lateness)
+    length = cli.of_option("--epoch", units.duration, epoch) if epoch is not None else 30 * SECOND if follow else 0
+    patience = cli.of_option("--lateness", units.duration, lateness)
     if length < 0 or (length == 0 and epoch is not None):
         raise UsageError("is not possible", where=f"--epoch {epoch}", hint="more than 0")
     if patience < 0:
@@ -213,6 +219,8 @@ class Source:
         from confluo_tools.formats import detect
         from confluo_tools.schema import builtin
 
+        self.given: Sequence[str] | None = None  # the fields of a table of text, where they are known
+
         self.reader: Reader | None = None
         self.log: Any = None
         logs = [name for name in inputs if cli.remote(name) is not None or detect.is_multilog(name)]
@@ -230,6 +238,7 @@ class Source:
                 inputs, input_format=input_format, schema=schema_of_text, at=at, partial=partial
             )
             schema, name, self.metadata = self.reader.schema, self.reader.name, self.reader.metadata
+            self.given = self.reader.given
         try:
             self._check(schema, name)
         except BaseException:
@@ -241,7 +250,10 @@ class Source:
         if schema.kind != "path":
             what = f"holds records of kind '{schema.kind}', not paths of flows"
             raise SchemaError(what, where=name, hint="confluo-trace finds the paths of flows")
-        missing = [n for n in ("src_ip", "dst_ip", "lost", "hops", "path") if n not in schema]
+        needed, given = ["src_ip", "dst_ip", "lost", "hops", "path"], schema
+        if self.given is not None:  # flows without paths are told of as such
+            needed, given = needed[:3], self.given  # type: ignore[assignment]
+        missing = [n for n in needed if n not in given]
         if missing:
             raise SchemaError(f"has no field '{missing[0]}'", where=name, hint="confluo-vote(1) lists what it needs")
 
@@ -420,24 +432,25 @@ class Work:
     def tell(self, stats: bool, verbose: bool) -> None:
         """What was odd; with --stats, counts."""
         if self.late:
-            cli.note(f"{self.late} records came after their epoch was printed", hint="--lateness waits for them")
+            cli.tell(f"{self.late} records came after their epoch was printed; --lateness waits for them")
         if self.strangers:
             from confluo_tools.commands.vote.answer import Names
 
             names = Names(self.topology, self.called)
             some = ", ".join([names.of(n) for n in sorted(self.strangers)[:3]])
             more = ", ..." if len(self.strangers) > 3 else ""
-            cli.note(f"{len(self.strangers)} switches of paths are not in the topology: {some}{more}")
+            cli.tell(f"{len(self.strangers)} switches of paths are not in the topology: {some}{more}")
         if self.counts["flows"] and self.counts["pathless"] >= self.counts["flows"]:
-            cli.note("none of the flows with loss has a path", hint="confluo-trace finds paths")
+            cli.tell("none of the flows with loss has a path; confluo-trace finds paths")
         if self.blind and not (self.settings.p_bad and self.settings.p_good):
-            hint = "--topology may tell" if self.counts["healthy_flows"] and self.topology is None else ""
+            hint = "; --topology may tell" if self.counts["healthy_flows"] and self.topology is None else ""
             what = "where flows without loss went is not known: mle cannot fit drop rates, 0.7 % and 0.03 % are taken"
-            cli.note(what, hint=hint)
+            cli.tell(what + hint)
         if stats or verbose:
             c = self.counts
+            epochs = "1 epoch" if self.epochs_seen == 1 else f"{self.epochs_seen:,} epochs"
             cli.note(
-                f"{c['records']:,} records in {self.epochs_seen:,} epochs: {c['flows']:,} flows with loss, "
+                f"{c['records']:,} records in {epochs}: {c['flows']:,} flows with loss, "
                 f"{c['healthy_flows']:,} without; {c['lost']:,} of {c['sent']:,} packets lost"
             )
             cli.note(

@@ -32,8 +32,8 @@ MOST_EPOCHS = 1 << 20
 TRAFFIC = {"uniform": (0.0, 0.0), "skewed": (0.25, 0.8), "hot": (0.0, 0.5)}  # share of ToRs (0: one), of flows
 
 
-def _number(*names: str, help: str, least: int = 1, metavar: str = "N") -> Any:
-    return option(*names, metavar=metavar, min=least, help=help)
+def _number(*names: str, help: str, least: int = 1, most: int | None = None) -> Any:
+    return option(*names, metavar="N", min=least, max=most, help=help)
 
 
 @app.command()
@@ -87,7 +87,10 @@ def simulate(
     healthy: Annotated[
         str, option("--healthy", metavar="HOW", help="Flows without loss: none, bare or path (none).")
     ] = "none",
-    cap: Annotated[int, _number("--cap", least=0, help="Trace so many flows of a host in an epoch; 0: all (0).")] = 0,
+    cap: Annotated[
+        int,
+        _number("--cap", least=0, most=(1 << 32) - 1, help="Trace so many flows of a host in an epoch; 0: all (0)."),
+    ] = 0,
     silence: Annotated[
         str, option("--silence", metavar="SHARE", help="Of the switches of a path that do not answer (0).")
     ] = "0",
@@ -132,11 +135,14 @@ def simulate(
             raise UsageError(f"no quirk '{name}'", where="--quirks", hint=f"there are {', '.join(QUIRKS)}, all")
     if epochs > MOST_EPOCHS:
         raise UsageError(f"more than {MOST_EPOCHS}", where="--epochs")
-    length = units.duration(epoch)
+    length = cli.of_option("--epoch", units.duration, epoch)
     if not 1000 <= length <= 3600 * units.SECOND:
         raise UsageError(f"'{epoch}' is not between 1us and 1h", where="--epoch")
     if seed >= 1 << 64:
         raise UsageError("is not below 2^64", where="--seed")
+    begin = cli.of_option("--start", units.time, start)
+    if begin + epochs * length >= 1 << 63:
+        raise UsageError("the last epoch is beyond the end of time, 2262-04-11", where="--start")
     hot, share = hot_share(traffic, hot_tors, skew, clos)
     simulation = Simulation(clos, Settings(
         seed=seed, where=kinds(where), devices=devices, fail=named(fail or [], clos),
@@ -145,7 +151,7 @@ def simulate(
         connections=span(connections, "--connections", 0), packets=span(packets, "--packets", 1),
         pareto=sizes == "pareto", hot_tors=hot, skew=share, healthy=HEALTHY.index(healthy),
         quirks=sum(QUIRKS[name] for name in set(odd)), cap=cap,
-        silence=chance(silence, "--silence"), epochs=epochs, length=length, start=units.time(start),
+        silence=chance(silence, "--silence"), epochs=epochs, length=length, start=begin,
     ))  # fmt: skip
     schema = simulation.schema
     if fields == "help":
