@@ -291,6 +291,35 @@ def test_lookups_tell_each_once() -> None:
     assert lookups.found(0.0) == []
 
 
+def test_many_names_are_looked_up_by_a_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of which hang, and are left behind: the others have their turn."""
+    released = threading.Event()
+    now, most = [0], [0]
+
+    def lookup(name: str, *rest: Any) -> Any:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        if name.startswith("hangs"):
+            released.wait(60)
+        now[0] -= 1
+        return socket.getaddrinfo("127.0.0.1", *rest)
+
+    monkeypatch.setattr("confluo_tools.sources.targets.AT_ONCE", 4)
+    lookups = Lookups(lookup=lookup)
+    names = [f"hangs{i}" for i in range(4)] + [f"works{i}" for i in range(300)]
+    for name in names:
+        lookups.ask(parse_target(f"{name}:80", "tcp"), counters=False)
+    found: set[str] = set()
+    late: set[str] = set()
+    end = time.monotonic() + 30
+    while lookups.waiting and time.monotonic() < end:
+        found |= {f.wanted.host for f in lookups.found(0.02)}
+        late |= {wanted.host for wanted in lookups.give_up(0.5)}
+    released.set()
+    assert (found, late) == (set(names[4:]), set(names[:4]))
+    assert most[0] <= 8  # four hang, four work
+
+
 def test_a_terminal_gets_lines() -> None:
     with Targets() as target:
         where = f"127.0.0.1:{target.port}"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluo_tools.core.block import Staging
 from confluo_tools.core.pinger import KINDS, MAX_RATE, MAX_TARGET_RATE, MIN_INTERVAL, Pinger
 from confluo_tools.errors import ConfluoError, UsageError
-from confluo_tools.sources.targets import PORT, Lookups, Wanted, ask_counters, is_address, is_loopback
+from confluo_tools.sources.targets import AT_ONCE, PORT, Lookups, Wanted, ask_counters, is_address, is_loopback
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -123,6 +123,7 @@ class Probing:
         self._lookups = Lookups(family=self._family, source=plan.source, wake=self.pinger.stop, lookup=lookup)
         self._sites: dict[tuple[bytes, int], _Site] = {}
         self._told: queue.SimpleQueue[tuple[tuple[bytes, int], int]] = queue.SimpleQueue()
+        self._asking = 0  # responders for their counters
         self._held: deque[tuple[Staging, float]] = deque()
         self._spare: list[Staging] = []
         self._web: WebProber | None = None
@@ -223,8 +224,8 @@ class Probing:
                     text, found.wanted.port, found.counters["overflows"]
                 )
             self._add(found.wanted, found.address, found.scope)
-        if self._lookups.waiting and time.monotonic() > self._patience:
-            for wanted in self._lookups.give_up():
+        if self._lookups.waiting:
+            for wanted in self._lookups.give_up(NAMES + (COUNTERS if self.plan.counters is not False else 0.0)):
                 self._lost.append((wanted.text, f"nobody has resolved it for {NAMES:g} s"))
 
     # -- the loop
@@ -233,7 +234,6 @@ class Probing:
         """Records as they come, ``each`` at once.  Between them None, so that the caller can look at `lost`."""
         plan, pinger = self.plan, self.pinger
         begun = time.monotonic()
-        self._patience = begun + NAMES + (COUNTERS if plan.counters is not False else 0.0)
         end = begun + plan.seconds if plan.seconds else float("inf")
         yield None
         while not self._over and time.monotonic() < end:
@@ -301,8 +301,9 @@ class Probing:
         if self._sites:
             for i in range(rows.rows):
                 site = self._sites.get(self._key(rows, i))
-                if site is not None and not site.asked and self._dropped(rows, i):
-                    site.asked = True
+                if site is not None and not site.asked and self._asking < AT_ONCE and self._dropped(rows, i):
+                    site.asked = True  # else the next drop asks
+                    self._asking += 1
                     threading.Thread(target=self._ask, args=(self._key(rows, i), site), daemon=True).start()
         self._held.append((rows, time.monotonic() + COUNTERS))
 
@@ -310,6 +311,7 @@ class Probing:
         """The blocks that wait for nobody any more, in their order."""
         while not self._told.empty():
             key, overflows = self._told.get()
+            self._asking -= 1
             site = self._sites[key]
             site.asked = False
             if overflows >= 0:

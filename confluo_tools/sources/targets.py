@@ -12,6 +12,8 @@ import http.client
 import queue
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from confluo_tools.errors import UsageError
 PORT = 8765  # of responders
 KINDS = ("tcp", "echo", "http", "https", "udp", "icmp")
 LONGEST = 253  # letters of a name
+AT_ONCE = 128  # lookups
 MOST_ANSWER = 8192  # bytes of /counters that are read
 
 
@@ -123,8 +126,8 @@ def ask_counters(address: str, port: int, seconds: float = 3.0, source: str = ""
 
 
 class Lookups:
-    """Names and counters, asked for in threads.  ``family``: of socket, 0: any.  ``wake``: is called from another
-    thread when there is something new.
+    """Names and counters, asked for in threads, `AT_ONCE` of them.  ``family``: of socket, 0: any.  ``wake``: is called
+    from another thread when there is something new.
     """
 
     def __init__(
@@ -133,12 +136,24 @@ class Lookups:
     ) -> None:  # fmt: skip
         self._family, self._source, self._wake, self._lookup = family, source, wake, lookup
         self._answers: queue.SimpleQueue[Found] = queue.SimpleQueue()
+        self._queue: deque[tuple[Wanted, bool]] = deque()
+        self._since: dict[Wanted, float] = {}  # those that are looked up now
         self.waiting: dict[Wanted, None] = {}
 
     def ask(self, wanted: Wanted, *, counters: bool) -> None:
         """Find the address of a target and, if wished, its responder's counters."""
         self.waiting[wanted] = None
-        threading.Thread(target=self._work, args=(wanted, counters), name="lookup", daemon=True).start()
+        self._queue.append((wanted, counters))
+        self._start()
+
+    def _start(self) -> None:
+        while self._queue and len(self._since) < AT_ONCE:
+            wanted, counters = self._queue.popleft()
+            try:
+                threading.Thread(target=self._work, args=(wanted, counters), name="lookup", daemon=True).start()
+            except RuntimeError:  # no room for a thread
+                self._answers.put(Found(wanted, b"", 0, None, "no thread to look it up"))
+            self._since[wanted] = time.monotonic()
 
     def found(self, seconds: float) -> list[Found]:
         """What has come meanwhile; waits for something as long as there is nothing."""
@@ -149,13 +164,17 @@ class Lookups:
             except queue.Empty:
                 return out
             if one.wanted in self.waiting:
-                del self.waiting[one.wanted]
+                del self.waiting[one.wanted], self._since[one.wanted]
                 out.append(one)
+            self._start()
 
-    def give_up(self) -> list[Wanted]:
-        """Those that did not answer; they will not be told any more."""
-        late = list(self.waiting)
-        self.waiting.clear()
+    def give_up(self, seconds: float) -> list[Wanted]:
+        """Those that did not answer for so long; they will not be told any more, and others take their places."""
+        before = time.monotonic() - seconds
+        late = [wanted for wanted, since in self._since.items() if since < before]
+        for wanted in late:
+            del self.waiting[wanted], self._since[wanted]
+        self._start()
         return late
 
     def _work(self, wanted: Wanted, counters: bool) -> None:
