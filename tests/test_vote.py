@@ -329,6 +329,30 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
     assert (child.returncode, out, err) == (130, b"", b"")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_there_is_of_an_epoch_is_printed_when_a_signal_ends_it(tmp_path: Path, number: int) -> None:
+    live = Live("--epoch", "1h", "--stats")
+    begin = (time.time() // 3600 + 100) * 3600  # neither of the two epochs is over
+    live.say(HEAD + shared(begin) + shared(begin + 3600, 3))
+    log = store.create(str(tmp_path / "paths.ml"), PATH)
+    with log.writer() as writer:
+        for block in blocks([flow(i + 1, [10 + i, 30, 40], 200 + i, lost=1, ts=time.time_ns()) for i in range(6)]):
+            writer.append(block)
+        writer.flush()
+        words = [BIN / "confluo-vote", tmp_path / "paths.ml", "--follow", "--epoch", "1000d", "--top", "0", "-J"]
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        time.sleep(2)
+        for each in (live.child, child):
+            each.send_signal(number)
+        out, err = child.communicate(timeout=30)
+    log.close()
+    assert (child.returncode, err) == (128 + number, b"")
+    assert [json.loads(row)["flows"] for row in out.splitlines()] == [6]
+    status, text, said = live.end()
+    assert (status, [r.split("\t")[1] for r in text.splitlines()]) == (128 + number, ["4"])
+    assert "7 flows with loss" in said
+
+
 def test_only_one_log_can_be_followed(tmp_path: Path) -> None:
     for name in ("a.ml", "b.ml"):
         store.create(str(tmp_path / name), PATH).close()

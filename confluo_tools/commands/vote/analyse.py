@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -191,9 +193,11 @@ def vote(
     with Source(inputs or [], input_format, follow, at, partial=partial) as source, cli.output(
         schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
         header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-    ) as out:  # fmt: skip
+    ) as out, cli.signals(source.stop) if follow else nullcontext():  # fmt: skip
         work.run(source, out, follow, patience)
     work.tell(stats, verbose)
+    if source.stopped:
+        return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING
 
 
@@ -210,8 +214,12 @@ def _rate(option: str, text: str | None) -> float | None:
     return None if text is None else cli.fraction(option, text, "a drop rate", inside=True)
 
 
+class Stopped(Exception):
+    """A signal has come, and there is nothing left to read."""
+
+
 class Source:
-    """The records: of any input, or of a log as it grows."""
+    """The records: of any input, or of a log as it grows, until `stop`."""
 
     def __init__(
         self, inputs: Sequence[str], input_format: str | None, follow: bool, at: str | None, *, partial: bool
@@ -219,6 +227,8 @@ class Source:
         from confluo_tools.formats import detect
         from confluo_tools.schema import builtin
 
+        self.stopped = 0
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if follow else -1
         self.given: Sequence[str] | None = None  # the fields of a table of text, where they are known
 
         self.reader: Reader | None = None
@@ -279,9 +289,12 @@ class Source:
         epochs.idle()
         quiet = time.time_ns() + epochs.lateness
         fd = getattr(getattr(reader, "stream", None), "fd", None)
-        while fd is not None and (due := epochs.due()) is not None:
-            left = (max(due, quiet) - time.time_ns()) / SECOND
-            if left > 0 and select([fd], [], [], min(left, 3600.0))[0]:
+        while fd is not None:
+            if self.stopped:
+                raise Stopped
+            due = epochs.due()
+            left = 3600.0 if due is None else (max(due, quiet) - time.time_ns()) / SECOND
+            if left > 0 and fd in select([fd, self._wake], [], [], min(left, 3600.0))[0]:
                 return
             epochs.until(time.time_ns())
             epochs.idle()
@@ -291,7 +304,7 @@ class Source:
 
         tails: list[Tail] = []
         quiet = 0
-        while True:
+        while not self.stopped:
             rows = self.log.version().tails
             tails += [Tail(lane, 0) for lane in range(len(tails), len(rows))]
             grown = False
@@ -307,7 +320,15 @@ class Source:
                 epochs.idle()
                 time.sleep(0.1)
 
+    def stop(self, number: int) -> None:
+        """Read no more; the epochs that are open are judged as they are.  A signal handler."""
+        self.stopped = number
+        os.eventfd_write(self._wake, 1)
+
     def close(self) -> None:
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
         if self.reader is not None:
             self.reader.close()
         if self.log is not None:
@@ -384,8 +405,11 @@ class Work:
 
         epochs = Epochs(self.length, lateness, follow, make, done)
         epochs.idle = out.flush
-        for block in source.blocks(epochs):
-            epochs.add(block)
+        with suppress(Stopped):
+            for block in source.blocks(epochs):
+                epochs.add(block)
+                if source.stopped:
+                    break
         epochs.finish()
         self.late = epochs.late
 
