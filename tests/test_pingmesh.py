@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 from pathlib import Path
 
 import pytest
-from running import run
+from running import run, shell
 
 from confluo_tools.commands.pingmesh import VERBS
 
@@ -37,3 +39,25 @@ def test_without_a_verb(words: list[str], status: int, said: bytes) -> None:
     done = run("confluo-pingmesh", *words)
     assert (done.returncode, done.stdout) == (status, b"")
     assert said in done.stderr
+
+
+@pytest.mark.slow
+def test_the_first_lines_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+    """docs/pingmesh.md: from nothing to a map and a verdict, simulated and with real agents."""
+    text = (ROOT / "docs" / "pingmesh.md").read_text().partition("## A first map and a first verdict")[2]
+    simulated, real = re.findall(r"^```sh\n(.*?)^```$", text.partition("\n## ")[0], re.M | re.S)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    done = shell(simulated, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    said = done.stdout.decode()
+    assert "\nspine failure. Within podsets all is well" in said
+    assert "\nsearch: It is the network: too many drops" in said
+    assert (tmp_path / "first.html").stat().st_size > 50_000
+    if os.geteuid() != 0:
+        pytest.skip("a network of its own needs root")
+    (tmp_path / "real.sh").write_text(f"set -e -o pipefail\nip link set lo up\n{real}")
+    done = shell("unshare -n bash real.sh", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr.decode()  # of the last one, which cannot tell
+    said = done.stdout.decode()
+    assert re.search(r"^rack1  [·▒█]{4,}$", said, re.M), said
+    assert "\n2 servers: Nobody can tell" in said

@@ -135,7 +135,9 @@ def test_few_probes_or_none(tmp_path: Path) -> None:
     path = tmp_path / "p.arrows"
     with output(SCHEMA, "stream", path=str(path)) as out:
         out.write(block(link("x", ["p1a", "p1b", "p2a"], 60, 60)))
-    assert verdict(path, "--servers", "p1a")["verdict"] == "not_enough_probes"
+    few = verdict(path, "--servers", "p1a")
+    assert few["verdict"] == "not_enough_probes"
+    assert few["why"] == "120 probes from its servers are too few to show it; 5,884 would do"
     assert verdict(path, "--servers", "nobody")["verdict"] == "no_probes"
     assert verdict(path, "--servers", "p1a", "--since", "2020-01-01")["verdict"] == "no_probes"
 

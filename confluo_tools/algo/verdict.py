@@ -110,7 +110,10 @@ def weigh(
     if hosts:
         return Verdict(HOSTS, ", ".join(dict.fromkeys(_NAMES[e.metric] for e in hosts)), "", evidence)
     if any(e.state in (FEW, NONE, DEAD) for e in own):
-        return Verdict(NOT_ENOUGH, "so few probes would not show it", "", evidence)
+        few = min((e for e in own if e.state in (FEW, NONE, DEAD)), key=lambda e: e.probes)
+        enough = next(r.test.enough() for r in rules if r.metric == few.metric)
+        why = f"{few.probes:,} probes {few.what} are too few to show it; {enough:,} would do"
+        return Verdict(NOT_ENOUGH, why if few.probes < enough else "so few probes would not show it", "", evidence)
     why = "neither drop rate nor latency of its servers is above the limit"
     if risen := [e for e in own if e.state == RISEN]:
         why += f"; but more than before: {', '.join(dict.fromkeys(f'{e.metric} {e.what}' for e in risen))}"
