@@ -280,6 +280,29 @@ def test_who_may_not_open_raw_sockets() -> None:
                            b"CAP_NET_RAW\n")
 
 
+def test_a_table_names_the_switches(net: Net) -> None:
+    from confluo_tools.commands.trace.table import Ways
+    from confluo_tools.formats.build import block_of_rows
+
+    six = bytes.fromhex("20010db8") + bytes(11) + b"\x07"
+    rows = [{"hops": 4, "path": [5, 0, 0x0A000001, 99], "path6": b""},
+            {"hops": 1, "path": [70], "path6": six}, {"hops": 0, "path": [], "path6": b""},
+            {"hops": 40, "path": list(range(1, 17)), "path6": b""}]  # fmt: skip
+    ways = Ways(builtin("path"), {5: "tor-1", 99: "\u00e9" * 130} | {n: f"switch-{n}" for n in range(6, 17)})
+    block = ways.of(block_of_rows(builtin("path"), rows))
+    told = [block.get(ways.schema.layout.index("way"), row).rstrip(b"\0").decode() for row in range(4)]
+    assert told[0] == "tor-1 ? 10.0.0.1 " + "\u00e9" * 116
+    assert told[1:3] == ["2001:db8::7", ""]
+    assert told[3].startswith("0.0.0.1 0.0.0.2 0.0.0.3 0.0.0.4 tor-1 switch-6 switch-7 ")
+    text = records([(net.host("a"), net.host("b"), 1, 443)])
+    done = subprocess.run(net.spaces["a"].argv(TRACE, *FAST, "-o", "table"), input=stream(text), capture_output=True,
+                          env=environment(), check=False, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    head, _, row = done.stdout.decode().splitlines()
+    assert head.split()[-1] == "way"
+    assert len(row.split()) == 7
+
+
 def test_started_bare_and_asked_for_fields() -> None:
     done = run("confluo-trace", "-f", "help")
     assert done.returncode == 0

@@ -176,6 +176,7 @@ def trace(
     from confluo_tools.algo.bucket import Bucket
     from confluo_tools.cli.privileges import FILES, account, hand_over
     from confluo_tools.commands.trace import engine, feed
+    from confluo_tools.commands.trace.table import SHOWN, Ways
     from confluo_tools.core.pathbook import NumberMap
     from confluo_tools.sources.prober import Allowed, open_sockets
 
@@ -192,6 +193,10 @@ def trace(
         )  # fmt: skip
     chosen = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
     owner = account(user) if user is not None else None
+    shape, ways = schema, None
+    if chosen == "table" and names is None and not wide:
+        ways = Ways(schema, network[4])
+        shape, names = ways.schema, list(SHOWN)
     with ExitStack() as stack:
         sockets = stack.enter_context(open_sockets())
         log: Log | None = feed.open_log(inputs[0]) if follow else None
@@ -203,16 +208,16 @@ def trace(
             reader = stack.enter_context(cli.open_records(inputs, input_format=input_format))
             kind, layout = reader.name, reader.schema.layout
         if owner is not None:
-            rehearse(schema, chosen, names)
+            rehearse(shape, chosen, names)
         hand_over(out, owner, keep=FILES)
         lookup = stack.enter_context(_closing(lookup_of(map, map_command, vip or ())))
         into: LogOutput | cli.RecordOutput = out if out is not None else cli.output(
-            schema, chosen, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
+            shape, chosen, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
             local=local, line_buffered=line_buffered, color=color,
         )  # fmt: skip
 
         def write(block: Block) -> None:
-            into.write(block, None)
+            into.write(block if ways is None else ways.of(block), None)
             into.flush()
 
         run = engine.Engine(
@@ -277,9 +282,10 @@ def work(
 
 def network_of(
     topology: str | None, alias: str | None
-) -> tuple[Topology | None, dict[int, int], dict[int, int], set[int]]:
-    """The topology; {address: node}; {host address: ToR}; ToRs that a path can show."""
+) -> tuple[Topology | None, dict[int, int], dict[int, int], set[int], dict[int, str]]:
+    """The topology; {address: node}; {host address: ToR}; ToRs that a path can show; {node: name}."""
     found: Topology | None = None
+    names: dict[int, str] = {}
     nodes: dict[int, int] = {}
     tors: dict[int, int] = {}
     if topology is not None:
@@ -287,15 +293,18 @@ def network_of(
 
         found = read_topology(topology)
         nodes = dict(found.alias)
+        names |= found.names
         tors = dict(found.tor_of)
         tors |= {address: tors[node] for address, node in nodes.items() if node in tors}
     if alias is not None:
         from confluo_tools.formats.aliases import read_aliases
 
         known = {name: number for number, name in found.names.items()} if found is not None else {}
-        nodes |= read_aliases(alias, known)[0]
+        more, called = read_aliases(alias, known)
+        nodes |= more
+        names |= called
     shown = {tor for tor in tors.values() if tor >= 1 << 24} | (set(tors.values()) & set(nodes.values()))
-    return found, nodes, tors, shown
+    return found, nodes, tors, shown, names
 
 
 def pace_of(
