@@ -220,6 +220,7 @@ def complaint(*words: Any, stdin: bytes = b"") -> str:
     (["--rate", "0"], "--rate: 0 a second is not possible"),
     (["--rate", "nan"], "--rate: nan a second is not possible"),
     (["--rate", "1e9"], "--rate: 1e+09 a second is not possible"),
+    (["--rate", "1e999"], "--rate: inf a second is not possible"),
     (["--epoch", "1ms"], "--epoch: 10ms is the least"),
     (["--epoch", "soon"], "--epoch: "),
     (["--timeout", "1h"], "--timeout: 10s is the most"),
@@ -256,6 +257,8 @@ def test_records_that_are_not_of_flows(tmp_path: Path) -> None:
                stdin=json.dumps({"ts": moment(0), "value": 5}).encode() + b"\n")  # fmt: skip
     assert "its records have no field ip_version: they are not of flows" in complaint(stdin=made.stdout)
     text = records([("10.0.0.1", "10.0.0.2", 1, 2)])
+    said = "the field kind has another type here; of text, confluo-convert --schema path makes records"
+    assert said in complaint(stdin=text)
     assert "exists" in complaint("-w", tmp_path, stdin=stream(text))
 
 

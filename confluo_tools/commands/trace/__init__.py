@@ -182,7 +182,7 @@ def trace(
 
     try:
         bucket = Bucket(pace, burst if burst is not None else max(1, round(pace / 10)))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(f"{pace:g} a second is not possible", where="--rate", hint="0.001 to 10000000 are") from None
     allowed = Allowed(only or (), allow or ())
     out: LogOutput | None = None

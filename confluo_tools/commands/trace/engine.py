@@ -223,7 +223,8 @@ class Engine:
             what = f"its records have no field {e.args[0]}: they are not of flows"
             raise SchemaError(what, where=name, hint="records of kind retx, packet or path have") from None
         except ValueError as e:
-            raise SchemaError(f"the field {e} has another type here", where=name) from None
+            hint = "of text, confluo-convert --schema path makes records"
+            raise SchemaError(f"the field {e} has another type here", where=name, hint=hint) from None
         self._layout, self._layout_of = layout, name
 
     def _fitting(self, block: Block) -> Block:
