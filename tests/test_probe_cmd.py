@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from confluo_tools.sources.targets import Lookups, ask_counters, parse_target
 COMMAND = Path(__file__).resolve().parent.parent / "bin" / "confluo-pingmesh"
 
 
-def run(*words: Any, argv: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(*words: Any, argv: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*argv, str(COMMAND), "probe", *map(str, words)], capture_output=True, text=True,
                           check=False, timeout=60, env=environment(), stdin=subprocess.DEVNULL)  # fmt: skip
 
 
-def told(*words: Any, argv: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def told(*words: Any, argv: Sequence[str] = ()) -> list[dict[str, Any]]:
     done = run(*words, "-J", argv=argv)
     assert done.stderr == ""
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -411,3 +412,18 @@ def test_an_address_of_a_link(pair: tuple[Space, Space]) -> None:
     assert {(r["kind"], r["outcome"], r["dst_ip"]) for r in rows} >= {  # what is echoed is not HTTP
         ("tcp", "ok", "fe80::2"), ("http", "garbled", "fe80::2")}  # fmt: skip
     assert [r["detail"] for r in rows if r["outcome"] == "local"] == ["connect: No such device"]
+
+
+def test_what_was_not_waited_for_is_said(pair: tuple[Space, Space]) -> None:
+    """A port that is filtered, and an end before its time-out: one probe, not none."""
+    a, b = pair
+    b.run("nft", "add table ip filtered; add chain ip filtered i { type filter hook input priority 0; };"
+          "add rule ip filtered i tcp dport 9099 drop")  # fmt: skip
+    try:
+        done = run(f"{b.address}:9099", "-c", 1, "--duration", "500ms", "-o", "lines", argv=a.argv())
+        counted = run(f"{b.address}:9099", "-c", 1, "--duration", "500ms", "--stats", "-J", argv=a.argv())
+    finally:
+        b.run("nft", "delete table ip filtered")
+    assert (done.returncode, counted.returncode) == (1, 1)
+    assert done.stdout.endswith("\n1 probe had neither an answer nor failed when it was over\n")
+    assert "0 probes, 0 ok, 0 sent again, 1 not ended" in counted.stderr

@@ -148,6 +148,11 @@ class Probing:
         self._over = True
         self.pinger.stop()
 
+    @property
+    def under_way(self) -> int:
+        """Probes that are out; at the end, those that nobody waited for."""
+        return self.pinger.inflight + (self._web.in_flight if self._web is not None else 0)
+
     def lost(self) -> list[tuple[str, str]]:
         """Targets that could not be probed, and why; each is told once."""
         out, self._lost = self._lost, []

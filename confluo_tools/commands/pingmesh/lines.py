@@ -114,7 +114,7 @@ class Sums:
             text = f"[{host}]:{row['dst_port']}" if ":" in host else f"{host}:{row['dst_port']}"
         return f"{text} {kind}" if "://" not in text else text
 
-    def line(self) -> str:
+    def line(self, under_way: int = 0) -> str:
         """What happened so far, on one line."""
         groups = self.groups.values()
         parts = [f"{sum(g.probes for g in groups)} probes", f"{self.ok} ok",
@@ -122,7 +122,7 @@ class Sums:
         for name in OUTCOMES.values():
             n = sum(g.outcomes.get(name, 0) for g in groups)
             parts += [f"{n} {name}"] if n else []
-        return ", ".join(parts)
+        return ", ".join([*parts, *([f"{under_way} not ended"] if under_way else [])])
 
 
 class Lines:
@@ -148,7 +148,7 @@ class Lines:
     def tell(self, told: Told) -> None:
         self.say(f"{told.label:<{self._width}}  {describe(told.row)}")
 
-    def summary(self, sums: Sums) -> None:
+    def summary(self, sums: Sums, under_way: int = 0) -> None:
         for label, group in sums.groups.items():
             if not group.probes:
                 continue
@@ -162,6 +162,9 @@ class Lines:
                     words = "  ".join(f"{what} {ms(ns)}" for what, ns in zip(("min", "p50", "p99", "max"), ends,
                                                                             strict=True))  # fmt: skip
                     self.say(f"  {name:<10} {words} ms")
+        if under_way:
+            self.say("")
+            self.say(f"{under_way} probe{'s' * (under_way > 1)} had neither an answer nor failed when it was over")
 
 
 def _cut(host: str) -> str:

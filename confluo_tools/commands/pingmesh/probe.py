@@ -137,7 +137,7 @@ def probe(
     printer = Lines(wanted) if lines else None
     with Probing(schema, plan, inflight=max(16, min(4096, room - SPARE))) as probing:
         run = Run(probing, sums, printer, lines=lines or line_buffered)
-        with cli.signals(run.stop, counts=sums.line):
+        with cli.signals(run.stop, counts=lambda: sums.line(probing.under_way)):
             if printer is not None and not quiet:
                 printer.head(plan)
             if out is None:
@@ -145,10 +145,11 @@ def probe(
             else:
                 with out as into:
                     run.go(into)
+        left = probing.under_way
     if printer is not None and not quiet:
-        printer.summary(sums)
+        printer.summary(sums, left)
     elif stats or run.stopped:
-        cli.note(sums.line())
+        cli.note(sums.line(left))
     if run.stopped:
         return 128 + run.stopped
     return cli.OK if sums.ok else cli.NOTHING
