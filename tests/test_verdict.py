@@ -104,6 +104,34 @@ def test_the_time_before(tmp_path: Path, topology: Path) -> None:
     assert early["verdict"] == "not_network"
 
 
+def test_what_is_between_data_centres_is_told(tmp_path: Path) -> None:
+    """It changes no verdict, but nobody is to read that nothing is wrong."""
+    grid = "grid: {dcs: 3, podsets: 2, pods: 3, servers: 6}"
+    (tmp_path / "fleet.yaml").write_text(f"{grid}\nservices: {{web: [p001, p005]}}")
+    bad = fault("congestion", "dc1>dc3", 0.05, start=15 * MINUTE, delay=30_000_000)
+    other = fault("congestion", "dc3>dc2", 0.05, start=15 * MINUTE, delay=30_000_000)
+    path = stream(tmp_path / "p.arrows", bad, other, grid=(3, 2, 3, 6), span=30 * MINUTE)
+    ask = ["--service", "web", "--topology", tmp_path / "fleet.yaml"]
+    found = verdict(path, *ask, "--since", "2026-01-01T00:15", "--until", "2026-01-01T00:29")
+    assert found["verdict"] == "not_network"
+    assert found["why"].endswith("; but between data centres: too many drops dc1 > dc3, dc3 > dc1; P50 too long "
+                                 "dc1 > dc3, dc3 > dc1")  # fmt: skip
+    assert {key for key, row in found["rows"].items() if row["state"] == "bad"} == {
+        (f"dc{a} > dc{b}", metric) for a, b in ((1, 3), (3, 1)) for metric in ("drop", "p50")
+    }  # and nothing of dc2 and dc3, where it has no servers
+    late = found["rows"]["dc1 > dc3", "p50"]
+    assert late["value"] > late["limit"] == late["before"] + 5e6
+    # counts are those of sla
+    done = run("confluo-pingmesh", "sla", path, "--by", "dc_pair", "--since", "2026-01-01T00:15", "--until",
+               "2026-01-01T00:29", "-e", "src_dc == dc1 and dst_dc == dc3", "-J")  # fmt: skip
+    [row] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found["rows"]["dc1 > dc3", "drop"]["value"] == pytest.approx(row["dropped"] / row["ok"])
+    quiet = verdict(path, *ask, "--since", "2026-01-01T00:00", "--until", "2026-01-01T00:14")
+    assert "between data centres" not in quiet["why"]
+    alone = verdict(path, "--servers", "p001s01,p001s02,p001s03,p005s01,p005s02", "--since", "2026-01-01T00:15")
+    assert "between data centres" not in alone["why"]  # without a topology nobody knows where they are
+
+
 def link(bad: str, servers: Sequence[str], n: int, every: int) -> list[dict[str, Any]]:
     """Servers of two pods probe each other; every so many-th probe from and to ``bad`` is dropped."""
     rows = []
@@ -160,6 +188,7 @@ class Group:
         self.ok, self.dropped, self.failed, self.probes, self.overflow = ok, dropped, failed, ok + failed, overflow
         self.samples, self.p50, self.p99, self.p999, self.seen99 = ok, 1e5, p99 if ok else nan, 1e7, seen99
         self.above: tuple[int, ...] = (above,)
+        self.p50_low = self.p50_high = self.p50
         self.host_share = 0.1
 
 

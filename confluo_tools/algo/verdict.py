@@ -15,7 +15,7 @@ What hosts do is looked at apart:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Protocol
 
@@ -41,6 +41,9 @@ class Group(Counted, Protocol):
 
     overflow: int
     seen99: float
+    p50: float
+    p50_low: float
+    p50_high: float
 
     @property
     def host_share(self) -> float: ...
@@ -81,6 +84,7 @@ def weigh(
     rules: Sequence[Rule],
     without: Callable[[str], Sequence[Group]] = lambda name: (),
     pods: Mapping[str, tuple[Sequence[str], Group | None]] | None = None,
+    far: Mapping[str, tuple[Group, Group | None]] | None = None,
 ) -> Verdict:
     """What the probes of a service say.
 
@@ -88,7 +92,41 @@ def weigh(
     before it; groups may be missing.  ``servers``: of each server of the service the probes from and to it, or None.
     ``rules``: about drop and quantiles.  ``without``: the first two groups without all pairs of one server.
     ``pods``, as far as they are known: of each the servers of the service, and the probes to all others in it.
+    ``far``: probes between its data centres and others, now and before, by a name; they change no verdict, because
+    nobody knows whether the service goes there, but are told.
     """
+    found = _weigh(groups, before, servers, rules, without, pods)
+    bad = [e for what, (now, then) in (far or {}).items() for e in _far(what, now, then, rules)]
+    if not bad:
+        return found
+    said: dict[str, list[str]] = {}
+    for e in bad:
+        said.setdefault(_NAMES[e.metric], []).append(e.what)
+    words = "; ".join(f"{name} {_some(places)}" for name, places in said.items())
+    join = "and" if found.verdict in (NETWORK, SERVER) else "but"
+    return replace(found, why=f"{found.why}; {join} between data centres: {words}", evidence=(*found.evidence, *bad))
+
+
+def _far(what: str, now: Group, then: Group | None, rules: Sequence[Rule]) -> list[Evidence]:
+    """What is bad of probes between two data centres.  Time is mostly distance there: only a rise counts."""
+    found = [e for e in _evidence(what, now, then, [r for r in rules if r.metric == "drop"]) if e.state == BAD]
+    failed = _failed(what, now, then)
+    late = next((r for r in rules if r.metric == "p99"), None)
+    if late is not None and then is not None and then.samples:
+        limit = then.p50 + late.threshold
+        if now.p50_low > limit:
+            found.append(Evidence(what, "p50", now.p50, now.p50_low, now.p50_high, limit, then.p50, now.samples, BAD))
+    return [*found, *([failed] if failed.state == BAD else [])]
+
+
+def _weigh(
+    groups: Mapping[str, Group],
+    before: Mapping[str, Group],
+    servers: Mapping[str, tuple[Group | None, Group | None]],
+    rules: Sequence[Rule],
+    without: Callable[[str], Sequence[Group]],
+    pods: Mapping[str, tuple[Sequence[str], Group | None]] | None,
+) -> Verdict:
     evidence = tuple(e for what, group in groups.items() for e in _evidence(what, group, before.get(what), rules))
     own = [e for e in evidence if e.what in (SOURCE, TARGET) and e.metric in {r.metric for r in rules}]
     if not any(e.probes for e in own) and not any(to is not None and to.probes for _, to in servers.values()):

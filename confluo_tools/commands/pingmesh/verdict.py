@@ -112,17 +112,18 @@ def verdict(
         raise UsageError("the snapshot names the logs", where="--at", hint="leave the other inputs out")
     if at is None and cli.no_input(inputs or []):
         return cli.usage(app)
-    who, pods, name = members(service, servers, topology)
+    who, pods, dcs, name = members(service, servers, topology)
     fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
     shown = cli.choose_fields(fields, schema)
     if shown is None and fmt == "table" and not wide:
         shown = list(SHOWN)
+    first = earlier[0] if earlier is not None else span[0]
     with cli.open_records(
         inputs or [], input_format=input_format, schema=builtin("probe"), at=at, partial=partial,
-        wish=scopes.wish(no_wan(where), earlier[0] if earlier is not None else span[0], span[1]),
+        wish=scopes.wish((where or "") if dcs else no_wan(where), first, span[1]),
     ) as reader:
         scopes.check_kind(reader.schema, reader.name)
-        work = Work(reader, who, pods, rules, signature)
+        work = Work(reader, who, pods, dcs, rules, signature)
         work.read(where, span, earlier)
         found = work.verdict()
         if fmt == "table" and output is None and shown == list(SHOWN):
@@ -139,9 +140,10 @@ def verdict(
     return cli.OK if found.verdict in ("network", "one_server") else cli.NOTHING
 
 
-def no_wan(where: str | None) -> str:
-    """Without probes between data centres, whose round trips are long by nature."""
-    return f"({where}) and not level == wan" if where and where.strip() else "not level == wan"
+def no_wan(where: str | None, wan: bool = False) -> str:
+    """Without probes between data centres, whose round trips are long by nature; or only those."""
+    level = "level == wan" if wan else "not level == wan"
+    return f"({where}) and {level}" if where and where.strip() else level
 
 
 def spans(
@@ -168,8 +170,10 @@ def spans(
 
 def members(
     service: str | None, servers: str | None, topology: str | None
-) -> tuple[list[str], dict[str, list[str]], str]:
-    """(names of the servers, those of each pod if that is known, what to call them)."""
+) -> tuple[list[str], dict[str, list[str]], set[str], str]:
+    """(names of the servers, those of each pod if that is known, their data centres if there are others, what to call
+    them).
+    """
     from confluo_tools.commands.pingmesh import scopes
 
     if (service is None) == (servers is None):
@@ -186,55 +190,68 @@ def members(
         if not names:
             raise UsageError("names no server", where="--servers")
     pods: dict[str, list[str]] = {}
+    dcs: set[str] = set()
     for name in names:
         if fleet is not None:
             if name not in fleet:
                 raise UsageError(f"no server '{name[:60]}'", where=str(topology))
             pods.setdefault(fleet.server(name).pod, []).append(name)
-    return names, pods, service or (names[0] if len(names) == 1 else f"{len(names)} servers")
+            if len(fleet.dcs) > 1:
+                dcs.add(fleet.server(name).dc)
+    return names, pods, dcs, service or (names[0] if len(names) == 1 else f"{len(names)} servers")
 
 
 class Work:
     """Counts of the span and of what was before it, by whether a server, or its pod, is one of ours."""
 
     BY = ("src", "dst", "src_pod", "dst_pod")
+    FAR = ("src_dc", "dst_dc")
 
     def __init__(
-        self, reader: Reader, servers: Sequence[str], pods: Mapping[str, Sequence[str]],
+        self, reader: Reader, servers: Sequence[str], pods: Mapping[str, Sequence[str]], dcs: set[str],
         rules: Sequence[tuple[str, Rule]], signature: str | None,
     ) -> None:  # fmt: skip
         self.reader, self.servers, self.rules = reader, list(servers), [r for _, r in rules]
         ours = {name: number for number, name in enumerate(servers, 1)}
         near = {pod: number for number, pod in enumerate(pods, 1)}
-        self.pods = pods
+        self.pods, self.dcs = pods, dcs
         self._classes = {"src": ours, "dst": ours, "src_pod": near, "dst_pod": near}
         self._signature = signature
         self.now = self._mesh()
         self.then: Mesh | None = None
+        self.far = self._mesh(self.FAR) if dcs else None
+        self.far_then: Mesh | None = None
         self.start = self.length = 0
 
-    def _mesh(self) -> Mesh:
+    def _mesh(self, by: tuple[str, ...] = BY) -> Mesh:
         from confluo_tools.algo import sla
         from confluo_tools.store.mesh import Mesh
 
         limits = [round(r.threshold) for r in self.rules if r.metric in sla.QUANTILES]
         signature = sla.signature(self._signature) if self._signature is not None else ()
         return Mesh(
-            self.reader.schema, self.BY, classes=self._classes, limits=limits, where=self.reader.name,
-            signature=signature,
+            self.reader.schema, by, classes=self._classes if by == self.BY else None, limits=limits,
+            where=self.reader.name, signature=signature,
         )  # fmt: skip
 
     def read(self, where: str | None, span: tuple[int | None, int | None], earlier: tuple[int, int] | None) -> None:
         """All probes, in one pass."""
         from confluo_tools.store import mesh as tally
 
-        expr = tally.chosen(self.reader.schema, no_wan(where), self.reader.filters)
+        expr = all_ = tally.chosen(self.reader.schema, no_wan(where), self.reader.filters)
         meshes = [(expr.within(*span).program, self.now)]
         if earlier is not None:
             self.then = self._mesh()
             meshes.append((expr.within(*earlier).program, self.then))
-        both = expr.within(span[0] if earlier is None else earlier[0], span[1])
-        columns = tally.columns_of(self.reader.schema, self.BY, both)
+        if self.far is not None:
+            far = tally.chosen(self.reader.schema, no_wan(where, True), self.reader.filters)
+            meshes.append((far.within(*span).program, self.far))
+            if earlier is not None:
+                self.far_then = self._mesh(self.FAR)
+                meshes.append((far.within(*earlier).program, self.far_then))
+            all_ = tally.chosen(self.reader.schema, where or "", self.reader.filters)
+        both = all_.within(span[0] if earlier is None else earlier[0], span[1])
+        columns = tally.columns_of(self.reader.schema, [*self.BY, *self.FAR, *expr.fields], both)
         for block, _ in self.reader.select(both, columns, by_time=False):
             for program, mesh in meshes:
                 picks = program.select(block)
@@ -254,7 +271,15 @@ class Work:
         number = {name: i for i, name in enumerate(self.servers, 1)}
         beside = now.beside()
         pods = {pod: (its, beside.get(i)) for i, (pod, its) in enumerate(self.pods.items(), 1)}
-        return algo.weigh(groups, then.groups(), pairs, self.rules, lambda name: now.without(number[name]), pods)
+        past = self._far_of(self.far_then)
+        far = {name: (cell, past.get(name)) for name, cell in self._far_of(self.far).items()}
+        return algo.weigh(groups, then.groups(), pairs, self.rules, lambda name: now.without(number[name]), pods, far)
+
+    def _far_of(self, mesh: Mesh | None) -> dict[str, Cell]:
+        if mesh is None or not mesh.windows():
+            return {}
+        return {f"{src} > {dst}": cell for (src, dst), cell in sorted(mesh.tallied(0), key=lambda its: its[0])
+                if self.dcs & {src, dst}}  # fmt: skip
 
 
 class Parts:
@@ -333,7 +358,7 @@ def evidence_schema() -> Schema:
         Field("verdict", "enum", "", "what it is", names=dict(enumerate(VERDICTS, 1))),
         Field("why", "text(200)", "", "because of"), Field("reach", "text(24)", "", "how far it reaches"),
         Field("servers", "text(160)", "", "the servers it is about, if not all"),
-        Field("what", "text(32)", "", "probes that the number is of"),
+        Field("what", "text(40)", "", "probes that the number is of"),
         Field("metric", "text(16)", "", "drop, failed, overflow (rates), p50, p99, p999, seen99 (ns)"),
         *[Field(name, "f64", "", text) for name, text in about.items()],
         Field("probes", "u64", "probes", "of so many"),
