@@ -67,6 +67,20 @@ def test_a_figure_of_the_paper(tmp_path: Path) -> None:
     assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3 * 2
 
 
+def test_nodes_of_another_file_are_numbered_anew_and_that_is_said(tmp_path: Path) -> None:
+    """confluo-vote would call the nodes by names of others."""
+    (tmp_path / "net").write_text("".join(f"{tor} {t1}\n" for tor in (7, 9) for t1 in (1, 2)) +
+                                  "".join(f"{t1} 5\n" for t1 in (1, 2)) + "10000->7\n10001->9\n")  # fmt: skip
+    shell = Shell(tmp_path)
+    said = ("confluo-vote simulate: net: its nodes have other numbers here; --write-topology FILE describes them for "
+            "confluo-vote")  # fmt: skip
+    assert said in shell.run("confluo-vote simulate --topology net -T")[1]
+    assert said not in shell.run("confluo-vote simulate --topology net -T -q")[1]
+    status, lines = shell.run("confluo-vote simulate --topology net --write-topology clos.yaml -T")
+    assert (status, said in lines) == (0, False)
+    assert shell.run("confluo-vote simulate --topology clos.yaml -T") == (0, lines)
+
+
 def test_a_topology_is_written_and_read(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     options = "--pods 3 --tors 4 --t1s 2 --t2s 2 --hosts 5"

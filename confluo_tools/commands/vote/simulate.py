@@ -123,7 +123,7 @@ def simulate(
 
     if file is not None:
         config.use_file(file)
-    clos = Clos(pods, tors, t1s, t2s, hosts) if topology is None else read_clos(topology)
+    clos = Clos(pods, tors, t1s, t2s, hosts) if topology is None else read_clos(topology, write_topology is None)
     if sizes not in ("uniform", "pareto"):
         raise UsageError(f"no sizes '{sizes}'", where="--sizes", hint="there are uniform, pareto")
     if healthy not in HEALTHY:
@@ -182,11 +182,14 @@ def simulate(
     return cli.OK if out.rows else cli.NOTHING
 
 
-def read_clos(path: str) -> Clos:
-    """The Clos that a file describes."""
+def read_clos(path: str, tell: bool) -> Clos:
+    """The Clos that a file describes.  ``tell``, when its nodes have other numbers than those that are simulated."""
     from confluo_tools.formats.topology import as_clos, read_topology
 
-    clos = as_clos(read_topology(path))
+    network = read_topology(path)
+    clos = as_clos(network)
+    if clos is not None and network.clos is None and tell:
+        cli.tell(f"{path}: its nodes have other numbers here; --write-topology FILE describes them for confluo-vote")
     if clos is None:
         raise UsageError("is no Clos: pods whose ToRs and T1s are all joined, T1s joined to all T2s", where=path)
     return clos
