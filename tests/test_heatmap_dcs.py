@@ -197,6 +197,9 @@ def test_from_data_centres_to_pods(browser: Browser, slow_link: Path, tmp_path: 
     assert len(servers) == 16  # two of each podset of dc1 to as many of dc3
     assert all(s[:4] in {f"p00{i}" for i in range(1, 5)} and s[10:14] in {"p009", "p010", "p011", "p012"}
                for s in servers)  # fmt: skip
+    # both ends can be read, and nothing is to be scrolled sideways
+    cut = "[...document.querySelectorAll('#pairs td, #cell .scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert browser.js(cut) == 0
     doors = browser.js("[...document.querySelectorAll('.door')].map(b => b.textContent)")
     assert doors == ["Pods of dc1 →", "Pods of dc3 →"]
     browser.js("document.querySelector('.door').click()")

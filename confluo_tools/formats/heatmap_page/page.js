@@ -113,7 +113,7 @@
     const i = state.metric, names = map().pairs.names;
     const worth = r => i === 2 ? (pairs.ok[r] ? pairs.dropped[r] / pairs.ok[r] : 2) : (i ? pairs.p99[r] : pairs.p50[r]) || 2e10;
     rows.sort((a, b) => worth(b) - worth(a) || pairs.failed[b] - pairs.failed[a] || a - b);
-    const body = element("tbody", {});
+    const body = element("tbody", {}), failing = rows.some(r => pairs.failed[r]);
     for (const r of rows.slice(0, 500)) {
       const dot = element("i", {});
       dot.style.background = colours.shades[shadeOf(pairs.p50[r], pairs.p99[r], pairs.ok[r], pairs.dropped[r], map().floor[pairs.cell[r]] || 0)];
@@ -123,10 +123,10 @@
         element("td", { textContent: pairs.p50[r] ? latency(pairs.p50[r]) : "–" }),
         element("td", { textContent: pairs.p99[r] ? latency(pairs.p99[r]) : "–" }),
         element("td", { textContent: ok ? pairs.dropped[r] + " / " + count(ok) : "–" }),
-        element("td", { textContent: pairs.failed[r] || "" })));
+        ...failing ? [element("td", { textContent: pairs.failed[r] || "" })] : []));
     }
     const top = element("tr", {});
-    for (const word of ["servers", "P50", "P99", "dropped", "failed"]) top.append(element("th", { textContent: word }));
+    for (const word of ["servers", "P50", "P99", "dropped", ...failing ? ["failed"] : []]) top.append(element("th", { textContent: word }));
     return element("div", { className: "scroll" }, element("table", { id: "pairs" }, element("thead", {}, top), body));
   }
   function inside(cell) {  // of data centres: their own maps
@@ -184,7 +184,7 @@
     const g = $("map").getContext("2d");
     g.font = "600 11.5px system-ui, sans-serif";
     const wide = Math.max(...map().podsets.map(p => g.measureText(p[0]).width), 10);
-    g.font = "11px system-ui, sans-serif";
+    g.font = "bold 11px system-ui, sans-serif";
     const longest = map().names.reduce((a, b) => b.length > a.length ? b : a, "");
     const name = g.measureText(longest).width;
     area = { left: wide + name + 22, top: name + 28, name };  // names are there when somebody is close enough
