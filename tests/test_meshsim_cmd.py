@@ -62,6 +62,8 @@ def test_a_topology_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     ("--fault tor_down:p001", "--fault: no fault 'tor_down'; there are podset_down, "),
     ("--fault tor_drops:p999", "--fault: 'p999' is no place of this fleet for tor_drops; it befalls a pod, e.g. p001"),
+    ("--fault spine_drops,from=10m", "--fault: 'spine_drops' begins when all is over; from=TIME is within --span"),
+    ("--fault spine_drops,for=0s", "--fault: 'spine_drops' lasts for no time"),
     ("--fault podset_failure:dc2/ps01", "--fault: 'dc2/ps01' is no place of this fleet for podset_failure; it befalls"),
     ("--fault spine_drops:dc1/9", "--fault: no such switch as 'dc1/9'; they are 1 to 8, or all"),
     ("--fault spine_drops:dc1/" + "9" * 5000, "--fault: no such switch as 'dc1/999"),
@@ -81,6 +83,16 @@ def test_what_cannot_be_is_one_line(words: str, said: str) -> None:
     assert (done.returncode, done.stdout, len(lines)) == (2, b"", 1)
     assert lines[0].startswith("confluo-pingmesh simulate: ")
     assert said in lines[0]
+
+
+def test_a_log_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    """Without advice that cannot be followed: nothing is added to it."""
+    words = ("confluo-pingmesh", "simulate", "--span", "10s", "-q", "-w", tmp_path / "p.ml")
+    assert run(*words).returncode == 0
+    done = run(*words)
+    assert (done.returncode, done.stderr.decode()) == (
+        2, f"confluo-pingmesh simulate: {tmp_path}/p.ml: exists; choose another name\n",
+    )  # fmt: skip
 
 
 def test_a_fleet_without_pairs_has_nothing_to_say() -> None:

@@ -180,6 +180,10 @@ class Simulation:
         what, place = self._find(kind, fault, place)
         if (fault.rate or 0) > CERTAIN or (fault.delay or 0) > 60 * SECOND:
             raise UsageError(f"'{fault.kind}' has a rate above 1, or a delay above a minute", where="--fault")
+        if fault.start >= self.settings.span or fault.length == 0:
+            said = "lasts for no time" if fault.length == 0 else "begins when all is over"
+            hint = "from=TIME is within --span, for=TIME above 0"
+            raise UsageError(f"'{fault.kind}' {said}", where="--fault", hint=hint)
         core = self.core
         servers: tuple[int, ...] = ()
         devices: tuple[int, ...] = ()

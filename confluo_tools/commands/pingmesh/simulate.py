@@ -117,7 +117,10 @@ def simulate(
         if output in (None, "-"):
             raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
         shape = schema.project(names) if names else schema
-        into = LogOutput(str(output), shape, append=False, asked=(), index=None, sync="none", lanes=1)
+        try:
+            into = LogOutput(str(output), shape, append=False, asked=(), index=None, sync="none", lanes=1)
+        except UsageError as e:
+            raise UsageError(e.what, where=e.where, hint="choose another name") from None
     else:
         fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
         into = cli.output(
