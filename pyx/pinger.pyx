@@ -3,7 +3,7 @@
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from cpython.exc cimport PyErr_CheckSignals
 from c_pinger cimport *
 from c_pinging cimport *
@@ -144,6 +144,16 @@ cdef class Pinger:
         free(self.e.scratch)
         free(self.e.wheel)
         free(self.e.events)
+
+    def move(self, *, str pod="", str podset="", str dc=""):
+        """We are there now: records from now on say so.  Raises ValueError for a name that is too long."""
+        cdef Where us
+        memset(&us, 0, sizeof(us))
+        memcpy(us.name, self.e.us.name, sizeof(us.name))
+        _name(us.pod, 16, pod)
+        _name(us.podset, 16, podset)
+        _name(us.dc, 16, dc)
+        self.e.us = us
 
     # -- whom to probe
 

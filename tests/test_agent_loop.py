@@ -258,6 +258,24 @@ def test_it_says_where_it_is(targets: lab.Targets) -> None:
     assert {row["src_pod"].rstrip(b"\0") for row in rig.log.probes()} == {b"q9"}
 
 
+def test_a_server_that_is_moved(targets: lab.Targets) -> None:
+    """Its next list has another place: what was counted before counts on, and requests are from there, too."""
+    peers = (*lab.peers_at(*targets.ports, interval=SECOND // 50),
+             Peer("w", "127.0.0.1", 1, "http", interval=SECOND // 10))  # fmt: skip
+    reply = found(peers)
+    assert reply.pinglist is not None
+    with Rig(reply) as rig:
+        rig.until(lambda: len(rig.log.probes()) > 50 and sum(r["kind"] == 16 for r in rig.log.rows) > 1)
+        moved = replace(reply.pinglist, version=2, place=("p2", "ps2", "dc2"))
+        rig.reply = reply._replace(etag="e2", pinglist=moved)
+        hosts = sum(r["kind"] == 16 for r in rig.log.rows)
+        rig.until(lambda: {r["kind"] for r in rig.log.rows if r["src_pod"].rstrip(b"\0") == b"p2"} >= {1, 3, 16})
+        rig.until(lambda: sum(r["kind"] == 16 for r in rig.log.rows) > hosts + 3)
+    told = sum(row["probes"] for row in rig.log.rows if row["kind"] == 16)
+    assert abs(told - len(rig.log.probes())) <= 5  # some may have been out when the lists changed, and at the end
+    assert rig.status == 0
+
+
 def test_whoever_asks_has_died(targets: lab.Targets) -> None:
     """The lease ends what nobody confirms."""
     with Rig(found(lab.peers_at(*targets.ports, interval=SECOND // 10)), every=0.2, deadline=0.1) as rig:

@@ -35,6 +35,7 @@ class Pinger:
         ports: int = 16,
         lab: bool = False,
     ) -> None: ...
+    def move(self, *, pod: str = "", podset: str = "", dc: str = "") -> None: ...
     def add(
         self,
         address: bytes,

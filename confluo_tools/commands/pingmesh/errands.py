@@ -180,8 +180,9 @@ class Sender:
 class Web:
     """Probes of http and https peers, each at its interval, spread evenly; results are rows of the schema."""
 
-    def __init__(self, us: dict[str, Any], sources: Sequence[str], lab: bool) -> None:
-        self._us, self._lab = us, lab
+    def __init__(self, sources: Sequence[str], lab: bool) -> None:
+        self._lab = lab
+        self._us: dict[str, Any] = {}
         self._source = {6 if ":" in source else 4: source for source in sources}  # by the version of IP
         self._lock = threading.Lock()
         self._peers: list[tuple[float, int, Peer]] = []  # a heap by when they are due
@@ -194,8 +195,8 @@ class Web:
         self._thread = threading.Thread(target=self._work, name="web", daemon=True)
         self._thread.start()
 
-    def follow(self, peers: Sequence[Peer], version: int) -> None:
-        """These from now on; none: stop."""
+    def follow(self, peers: Sequence[Peer], version: int, us: dict[str, Any] | None = None) -> None:
+        """These from now on; none: stop.  ``us``: what records say of this server, as the list has it."""
         from heapq import heapify
 
         t = time.monotonic()
@@ -204,6 +205,7 @@ class Web:
         heapify(heap)
         with self._lock:
             self._peers, self._list = heap, version
+            self._us = us if us is not None else self._us
         self._changed.set()
 
     def end(self) -> None:

@@ -219,16 +219,15 @@ class Agent:
     def _take(self, found: Pinglist) -> str:
         """Probe by this list from now on; why not, in words, or ''."""
         place = self._place_of(found)
-        if self._pinger is None or place != self.place:
-            self._clear()
-            self.place = place
-            pod, podset, dc = place
+        pod, podset, dc = self.place = place
+        if self._pinger is None:
             self._pinger = Pinger(
                 self.schema.layout, seed=self.seed, src=self.settings.name, pod=pod, podset=podset, dc=dc,
                 source=self.settings.source or None, lab=self.settings.lab,
             )  # fmt: skip
         pinger = self._pinger
         pinger.clear()
+        pinger.move(pod=pod, podset=podset, dc=dc)
         pinger.list, pinger.token = found.version, found.token
         pinger.slow = self.throttle.pace
         web: list[Peer] = []
@@ -249,11 +248,11 @@ class Agent:
             except OSError:  # no IPv6, no permission for ICMP
                 self.unprobed += 1
         if web and self._web is None:
-            us = {"src": self.settings.name, "src_pod": place[0], "src_podset": place[1], "src_dc": place[2]}
-            self._web = Web(us, self.settings.web_source, self.settings.lab)
+            self._web = Web(self.settings.web_source, self.settings.lab)
         if self._web is not None:
             self._web.slow = float(self.throttle.pace)
-            self._web.follow(web, found.version)
+            us = {"src": self.settings.name, "src_pod": place[0], "src_podset": place[1], "src_dc": place[2]}
+            self._web.follow(web, found.version, us)
         if self.responder is not None and found.token:
             self.responder.tokens = [found.token, *[t for t in self.responder.tokens if t != found.token]][:2]
         self.version, self.peers = found.version, len(found.peers)
