@@ -13,7 +13,9 @@ from sessions import Shell
 
 pytestmark = [pytest.mark.root, pytest.mark.net, needs_root, needs_seed]
 
-PROBES = 40  # of each target
+# Of each target.  The link between T1 and T2 drops one in 11 of a quarter of them: some 44 probes, give or take 6 by
+# where ECMP sends them, of which 22 are enough to tell the spine from everywhere.
+PROBES = 60
 PORT = 8765
 # The pipe of the manual: every host reads all probes, and traces those of the flows that begin at it.
 PIPE = ("confluo-pingmesh drops -q {logs} --topology fleet.yaml --top 10000 -o stream | "
@@ -43,8 +45,9 @@ def probe_all(fabric: Fabric, chain: proof.Proof) -> list[str]:
         spaces.on_hosts(servers, fabric.state, fabric.plan, f"confluo-pingmesh respond -q --listen $IP4:{PORT} "
                         ">/dev/null", chain.folder, **chain.environment)  # fmt: skip
         targets = " ".join(host.ip4 for host in fabric.plan.host_nodes())
-        chain.on_hosts("for i in $(seq 100); do ss -Hltn | grep -q 8765 && break; sleep 0.1; done; sleep 1; "
-                       f"confluo-pingmesh probe -q --lab -i 100ms -c {PROBES} --no-counters -w $HOST.probes.ml "
+        # Nobody begins before all answer, however long that takes: what is refused tells nothing of the network.
+        chain.on_hosts(f"for i in $(seq 600); do ss -Hltn | grep -q :{PORT} && exit; sleep 0.1; done; exit 2")
+        chain.on_hosts(f"confluo-pingmesh probe -q --lab -i 100ms -c {PROBES} --no-counters -w $HOST.probes.ml "
                        f"$(echo {targets} | tr ' ' '\\n' | grep -vx $IP4)")  # fmt: skip
     finally:
         assert servers.end() == 0
@@ -77,10 +80,13 @@ def test_the_link_that_drops_probes_is_first(fabric: Fabric, tmp_path: Path, kin
     flows = chain.ask("confluo-pingmesh", "drops", *logs, "--topology", "fleet.yaml", "--all", "--top", "10000", "-T",
                       "-f", f"what,way,{proof.TUPLE}")  # fmt: skip
     [bad] = [seen for seen in drops.counts(fabric.state, fabric.plan) if seen.link == link]
-    hinted = {(row[2], int(row[3]), row[4], int(row[5])): row[1] for row in flows if row[0] == "flow"}
+    ways = {(row[2], int(row[3]), row[4], int(row[5])): row[1] for row in flows if row[0] == "flow"}
+    hinted = {key: way for key, way in ways.items() if way != "-"}  # of who loses two packets, nobody knows which way
     assert len(hinted) > 10
-    wrong = {key: way for key, way in hinted.items() if way and key not in bad.lost}
+    wrong = {key: way for key, way in hinted.items() if key not in bad.lost}
     assert len(wrong) <= 1, wrong  # a hint, no verdict: on a busy machine a timer may fire before its packet is there
+    elsewhere = {key for key in ways if not {key, key[2:] + key[:2]} & bad.lost.keys()}
+    assert len(elsewhere) <= 1, elsewhere
 
 
 def test_without_loss_nothing_is_said(fabric: Fabric, tmp_path: Path) -> None:

@@ -131,8 +131,22 @@ def growing(whole: Path, tmp_path: Path) -> Iterator[Growing]:
 def following(name: str, log: Path, *words: Any, **env: str) -> subprocess.Popen[bytes]:
     """A follower of probes that are old: windows are over when those of 90 s later come."""
     argv = [BIN / "confluo-pingmesh", *WORDS[name], log, "--follow", "--lateness", "90s", *words]
-    return subprocess.Popen(list(map(str, argv)), env=environment(**env), stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    child = subprocess.Popen(list(map(str, argv)), env=environment(**env), stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    children.append(child)
+    return child
+
+
+children: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    """Whatever a test that fails has begun ends with it."""
+    yield
+    while children:
+        with children.pop() as child:
+            child.kill()
 
 
 def ended(child: subprocess.Popen[bytes], *, within: float = 60) -> tuple[int, bytes, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from math import inf, isnan, nan
 
@@ -155,6 +156,25 @@ def run(text: str, **more: int) -> str:
 ])  # fmt: skip
 def test_alarms_begin_and_end_slowly(windows: str, more: dict[str, int], alarms: str) -> None:
     assert run(windows, **more) == alarms
+
+
+@settings(deadline=None)
+@given(st.text("bwoc", max_size=30), st.integers(0, 30), st.integers(1, 3), st.integers(1, 3))
+def test_alarms_go_on_after_a_restart(windows: str, cut: int, raised: int, calmed: int) -> None:
+    """Whenever it is: what was remembered, through JSON, is what is needed."""
+    states = {"b": BAD, "w": OK, "o": FEW, "c": OK}
+    whole, first = Hysteresis(raised, calmed), Hysteresis(raised, calmed)
+    expected, found = [], []
+    alarms = first
+    for end, window in enumerate(windows):
+        judged = Judged(states[window], 1.0, 1, 1, 1, window == "c")
+        if end == cut:
+            alarms = Hysteresis(raised, calmed)
+            alarms.restore(json.loads(json.dumps(first.memory())))
+        for key in (("a", 1), ("b", 2)):
+            expected.append(whole.feed(key, end, judged))
+            found.append(alarms.feed(key, end, judged))
+    assert found == expected
 
 
 def test_alarms_are_each_keys_own() -> None:

@@ -64,7 +64,7 @@ def course(times: Sequence[int], begin: int, end: int, lasting: int = LASTING) -
         return Course(BURST, low, high, held)
     if high - low >= min(lasting, (end - begin) // PART):
         return Course(STEADY, low, high, held)
-    return Course(NEW if high >= end else BURST, low, high, held)
+    return Course(NEW if high + (high - low) // PART >= end else BURST, low, high, held)
 
 
 def apart(times: Iterable[int], begin: int, end: int, lasting: int = LASTING) -> list[tuple[int, int]]:

@@ -133,8 +133,10 @@ def judge(
         steady = []
         found = locate(left, above=above, ratio=ratio)
         short = []
+        aside: set[tuple[Place, Place]] = set()  # what goes through places that explain more, as in `locate`
         for finding in found:
-            through = [pair for pair in when if crosses(finding, *pair)]
+            through = [pair for pair in when if pair not in aside and crosses(finding, *pair)]
+            aside.update(through)
             drops = [t for pair in through for t in when[pair]]
             course = bursts.course(drops, begin, end, lasting)
             if course.state == bursts.STEADY:
