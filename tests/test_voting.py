@@ -93,7 +93,9 @@ def among_peers(rows: list[tuple[Any, ...]], threshold: float, floor: float) -> 
             n = sum(c in f.path for f in left)
             others = sum(weight[p] for p in peers if p != c)
             mean = 1 + sum(sum(p in f.path for f in left) for p in peers if p != c)
-            mean = max(mean * (weight[c] / others if others else 1), 1e-9)
+            if not others:
+                continue
+            mean = max(mean * weight[c] / others, 1e-9)
             votes = sum(float(f.weight) for f in left if c in f.path)
             gain = n * log(n / mean) - (n - mean) if n else 0
             if n > 1.5 * mean and votes > floor and votes >= threshold * total and gain > log(len(tier) / 0.001):
@@ -331,3 +333,11 @@ def test_the_integer_program_explains_each_count_and_all_of_them(paths: list[lis
     assert sum(found.values()) == sum(counts)
     assert all(sum(found.get(link, 0) for link in set(p)) >= n for p, n in zip(paths, counts, strict=True))
     assert len(found) >= fewest(paths)
+
+
+def test_a_switch_without_peers_is_not_blamed_for_noise() -> None:
+    """Its like would be, with as many flows, if another one had none."""
+    rows = [flow(100, [i, 30, 50 + i], 200, 1) for i in range(20)]
+    for more, want in (([], []), ([flow(100, [1, 31, 50], 200, 1)], [(30, 30)])):
+        t = tally(rows + more, switches=True)
+        assert [t.key(n) for n, _ in models.judge(t, "vote", models.Settings(), None).blamed] == want

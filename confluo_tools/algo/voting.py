@@ -143,7 +143,8 @@ def vote_among_peers(
     their votes) came from noise, it would have its share m of those of its tier, by ``weight`` (traffic; all alike
     when that is not known).  Of those with more than `PEERS` times m, the one whose n ln(n / m) - (n - m), the
     logarithm of how much likelier n is if they are its own doing, is largest is blamed, and `explain` is called; that
-    must be above ln(switches / `CHANCE`).  ``threshold``, ``floor`` and ``running`` are as in `vote`.
+    must be above ln(switches / `CHANCE`).  One without peers that are not blamed is not.  ``threshold``, ``floor`` and
+    ``running`` are as in `vote`.
     """
     left = set(tier)
     blamed: list[tuple[C, float]] = []
@@ -159,8 +160,10 @@ def vote_among_peers(
         best: tuple[float, object, C] | None = None
         for c, (n, votes) in now.items():
             others = weights[tier[c]] - weight[c]
-            share = weight[c] / others if others > 0 else 1.0  # with no peers, it has itself to compare with
-            mean = max((flows[tier[c]] - n + 1) * share, 1e-9)  # 1 more: that none was seen does not say that none is
+            if others <= 0:
+                continue  # nobody is left to compare it with: it may as well be noise
+            # One more flow is theirs: that none was seen does not say that there is none.
+            mean = max((flows[tier[c]] - n + 1) * weight[c] / others, 1e-9)
             if n <= PEERS * mean or votes <= floor or votes < threshold * (total if running else first):
                 continue
             gain = n * log(n / mean) - (n - mean)
