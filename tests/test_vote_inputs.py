@@ -5,15 +5,21 @@ from __future__ import annotations
 import csv
 import gzip
 import lzma
+import os
 import shutil
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
 import dpkt
+import nic_lab
 import pytest
+import trace_lab
+from netns import Lab
 
 from confluo_tools import store
 from confluo_tools.algo.routes import Routes
@@ -109,6 +115,37 @@ def test_losses_and_paths_over_ipv6(tmp_path: Path) -> None:
         ["6", "2001:db8::1", "2001:db8::2", "5000", "80", "11", "1", "3"]]  # fmt: skip
     done = run("confluo-vote", tmp_path / "x.tsv", "-T", "--no-header", "-f", "link_a,link_b")
     assert set(done.stdout.splitlines()) == {b"2001:db8::1\t2001:db8:ffff::1", b"2001:db8:ffff::3\t2001:db8::2"}
+
+
+@NEEDS_TSHARK
+@pytest.mark.net
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces")
+def test_paths_from_a_capture_are_those_that_the_tracer_found(tmp_path: Path) -> None:
+    with Lab() as lab, ExitStack() as stack:
+        net = trace_lab.chain(lab, 3, six=True)
+        here = net.spaces["a"]
+        flows = []
+        dump = nic_lab.tcpdump(here, "-w", tmp_path / "x.pcap", interface="r1")
+        for six in (False, True):
+            server = stack.enter_context(trace_lab.tcp_server(net.spaces["b"], net.host("b", six), 443))
+            with here.inside():
+                client = stack.enter_context(socket.create_connection((net.host("b", six), 443), timeout=10))
+            there = stack.enter_context(server.accept()[0])
+            client.sendall(b"x" * 5000)
+            there.recv(5000, socket.MSG_WAITALL)
+            flows.append((net.host("a", six), net.host("b", six), client.getsockname()[1], 443))
+        traced, _ = trace_lab.trace(here, trace_lab.records(flows), "--rate", "1000")
+        dump.end()
+    (tmp_path / "x.tsv").write_bytes(printed(tmp_path / "x.pcap"))
+    found = rows(tmp_path / "x.tsv", "src_ip,src_port,sent,path,path6")
+    assert len(found) == 2
+    for src, port, sent, path, packed in found:
+        (its,) = [r for r in traced if r["src_ip"] == src]
+        assert (str(its["src_port"]), len(its["path"])) == (port, 3)
+        assert path == ",".join(map(str, its["path"]))
+        assert packed.rstrip("0-") == (its["path6"] or "").rstrip("0")
+        assert (":" in src) == packed.startswith("fd88")
+        assert int(sent) >= 1
 
 
 def in_truth(folder: Path, name: str) -> dict[tuple[str, str, str, str], list[int]]:
