@@ -298,12 +298,13 @@ def test_a_table_names_the_switches(net: Net) -> None:
     assert told[1:3] == ["2001:db8::7", ""]
     assert told[3].startswith("0.0.0.1 0.0.0.2 0.0.0.3 0.0.0.4 tor-1 switch-6 switch-7 ")
     text = records([(net.host("a"), net.host("b"), 1, 443)])
-    done = subprocess.run(net.spaces["a"].argv(TRACE, *FAST, "-o", "table"), input=stream(text), capture_output=True,
-                          env=environment(), check=False, timeout=60)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    head, _, row = done.stdout.decode().splitlines()
-    assert head.split()[-1] == "way"
-    assert len(row.split()) == 7
+    for wide, columns in ((), 7), (("-W",), 23):
+        done = subprocess.run(net.spaces["a"].argv(TRACE, *FAST, "-o", "table", *wide), input=stream(text),
+                              capture_output=True, env=environment(), check=False, timeout=60)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        head, _, row = done.stdout.decode().splitlines()
+        assert (head.split()[-1], len(head.split())) == ("way", columns)
+        assert [":" in word or "." in word for word in row.split()[-2:]] == [True, True]
 
 
 def test_started_bare_and_asked_for_fields() -> None:

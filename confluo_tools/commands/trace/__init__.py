@@ -194,9 +194,9 @@ def trace(
     chosen = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
     owner = account(user) if user is not None else None
     shape, ways = schema, None
-    if chosen == "table" and names is None and not wide:
+    if chosen == "table" and names is None:
         ways = Ways(schema, network[4])
-        shape, names = ways.schema, list(SHOWN)
+        shape, names = ways.schema, [f.name for f in ways.schema.fields] if wide else list(SHOWN)
     with ExitStack() as stack:
         sockets = stack.enter_context(open_sockets())
         log: Log | None = feed.open_log(inputs[0]) if follow else None
