@@ -216,6 +216,7 @@ def test_killed_at_any_time(name: str, growing: Growing, truth: dict[str, Any], 
     child.terminate()  # which may have had nothing to do, and not even begun
     assert ended(child)[0] in (-signal.SIGTERM, 128 + signal.SIGTERM)
     same(kept(out), truth[name])
+    assert run("confluo-info", "--verify", out).returncode == 0
 
 
 @pytest.mark.parametrize("name", WORDS)

@@ -183,7 +183,8 @@ def blackholes(
 
             following.follow_pairs(source, ledger, lambda run: holes_of(run, length, pieces, places), judge,
                                    length, patience, where, (begin, end))  # fmt: skip
-    work.tell(verbose or stats)
+    if work.probes or not follow:
+        work.tell(verbose or stats)
     if source.stopped:
         return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING

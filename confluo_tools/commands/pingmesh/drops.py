@@ -10,6 +10,7 @@ from confluo_tools import cli, config
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.commands.pingmesh.blackholes import time_of, tuple_of
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Place
@@ -123,8 +124,11 @@ def drops(
     length = time_of("--window", window) if window is not None else 0
     patience = following.times(length, follow, lateness)
     worst = cli.fraction("--above", above, least=1e-9)
+    lasts = cli.of_option("--lasting", units.duration, lasting)
+    if lasts < 0:
+        raise UsageError("is not possible", where=f"--lasting {lasting}", hint="0s or more")
     work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent,
-                lasting=cli.of_option("--lasting", units.duration, lasting))  # fmt: skip
+                lasting=lasts)  # fmt: skip
     names = cli.choose_fields(fields, schema)
     begin = units.time(since, local=local) if since is not None else None
     end = units.until(until, local=local) if until is not None else None
@@ -165,7 +169,7 @@ def drops(
 
             following.follow_pairs(source, ledger, lambda run: drops_of(run, length, places), judge,
                                    length, patience, where, (begin, end))  # fmt: skip
-    if not quiet:
+    if not quiet and (work.rows or not follow):
         work.tell(verbose or stats)
     if source.stopped:
         return 128 + source.stopped
