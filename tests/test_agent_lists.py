@@ -330,12 +330,17 @@ def test_certificates(folder: Path, pki: lab.Pki) -> None:
     ours = {"ca": pki("ca.pem"), "cert": pki("a1.pem"), "key": pki("a1.key")}
     with lab.controller(folder, "--cert", pki("controller.pem"), "--key", pki("controller.key"), *words) as (_, url):
         assert fetch(Controller((url,), **ours), "a1").kind == "list"
-        assert fetch(Controller((url,), ca=pki("ca.pem")), "a1").kind == "lost"  # it wants to see who asks
-        assert fetch(Controller((url,), **ours | {"cert": pki("stranger.pem"), "key": pki("stranger.key")}),
-                     "a1").kind == "lost"  # fmt: skip
+        reply = fetch(Controller((url,), ca=pki("ca.pem")), "a1")  # it wants to see who asks
+        assert (reply.kind, "it may want a certificate (--cert)" in reply.detail) == ("lost", True), reply
+        reply = fetch(Controller((url,), **ours | {"cert": pki("stranger.pem"), "key": pki("stranger.key")}), "a1")
+        assert (reply.kind, "is our certificate good?" in reply.detail) == ("lost", True), reply
         reply = fetch(Controller((url,), **ours | {"ca": pki("other.pem")}), "a1")
         assert (reply.kind, "its certificate is not good" in reply.detail) == ("lost", True)
         assert fetch(Controller((url,)), "a1").kind == "lost"  # the system does not know it
+    shown = ("--cert", pki("controller.pem"), "--key", pki("controller.key"))
+    with lab.controller(folder, *shown, *words[:2]) as (_, url):
+        reply = fetch(Controller((url,), **ours), "b1")
+        assert reply.detail == f"{url} says 403 the certificate is not that agent's"
     with lab.controller(folder, "--cert", pki("elsewhere.pem"), "--key", pki("elsewhere.key")) as (_, url):
         reply = fetch(Controller((url,), ca=pki("ca.pem")), "a1")
         assert (reply.kind, "its certificate is not good" in reply.detail) == ("lost", True)

@@ -112,6 +112,25 @@ def test_health_is_of_the_folder_not_of_how_many_lists(lists: Path) -> None:
         assert (ask(url, "/healthz")[0], ask(url, "/v1/pinglist/a1")[0]) == (503, 500)
 
 
+def test_counts_are_of_answers_and_quiet_is_quiet(lists: Path) -> None:
+    with lab.controller(lists) as (process, url):
+        etag = ask(url, "/v1/pinglist/a1")[1]["etag"]
+        ask(url, "/v1/pinglist/b1")
+        ask(url, "/v1/pinglist/a1", If_None_Match=etag)
+        assert process.end() == 143
+    assert process.said.endswith("serve: 2 lists given, 1 times unchanged\n")
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    quiet = lab.Running("serve", lists, "--listen", f"127.0.0.1:{port}", "-q", cwd=lists.parent)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with suppress(OSError):
+            assert ask(f"http://127.0.0.1:{port}", "/healthz")[0] == 200
+            break
+        time.sleep(0.05)
+    assert (quiet.end(), quiet.said) == (143, "")
+
+
 def test_metrics_are_what_prometheus_parses(lists: Path) -> None:
     from prometheus_client.parser import text_string_to_metric_families as parse
 

@@ -61,6 +61,7 @@ class Lists:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.given = self.same = 0  # answers
         self._etags: OrderedDict[str, tuple[tuple[int, ...], str]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -281,6 +282,7 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
         try:
             if wish and not alone and await run_in_threadpool(lists.unchanged, name, wish):
                 asked.labels("pinglist", "304").inc()
+                lists.same += 1
                 return Response(status_code=304, headers={"etag": wish})
             found = await run_in_threadpool(lists.get, name)
         except (OSError, ConfluoError):
@@ -288,6 +290,7 @@ def make_app(lists: Lists, intake: Intake | None, *, own: bool = False) -> Starl
         if found is None or (alone and not found.signature):
             return said("pinglist", 404, "there is no such list")
         asked.labels("pinglist", "200").inc()
+        lists.given += not alone
         if alone:
             return Response(found.signature, media_type="application/octet-stream")
         headers = {"etag": found.etag, "cache-control": "no-cache"}

@@ -237,8 +237,14 @@ def _get(told: Mapping[str, Any], place: str, end: float) -> tuple[int, bytes, b
     except ValueError:
         signature = b""
     if status not in (200, 304, 404, 410):
-        return 0, b"", b"", f"{place} says {status}"
+        return 0, b"", b"", f"{place} says {status}{_words(body)}"
     return status, body, signature, (head("etag") or "")[:200]
+
+
+def _words(said: bytes) -> str:
+    """What an answer that is no list says for people: its first line, unless it is a page."""
+    words = said[:200].decode("ascii", "replace").strip().partition("\n")[0][:60]
+    return f" {words}" if words and words.isprintable() and not words.startswith("<") else ""
 
 
 def _read(told: Mapping[str, Any], folder: str) -> tuple[int, bytes, bytes, str]:
@@ -279,8 +285,7 @@ def _send(told: Mapping[str, Any], body: bytes) -> tuple[str, str, str, Any]:
             continue
         if status == 204:
             return "taken", "", "", None
-        words = said.decode("ascii", "replace").strip().partition("\n")[0][:100]
-        last = f"{place} says {status}{' ' if words else ''}{words}"
+        last = f"{place} says {status}{_words(said)}"
         if status in (400, 403, 404, 413):
             return "refused", last, "", None
     return "lost", last, "", None
@@ -328,6 +333,11 @@ def _ask(
         raise _Nobody(f"{at.netloc}: no answer within {patience:.2g} s") from None
     except ssl.SSLCertVerificationError as e:
         raise _Nobody(f"{at.netloc}: its certificate is not good: {e.verify_message}") from None
+    except (http.client.RemoteDisconnected, ConnectionResetError) as e:
+        why = "hung up"
+        if at.scheme == "https":  # a controller that does not know us says so only by this
+            why += "; is our certificate good?" if told["cert"] else "; it may want a certificate (--cert)"
+        raise _Nobody(f"{at.netloc}: {why}") from e
     except (OSError, http.client.HTTPException) as e:
         why = getattr(e, "reason", None) or getattr(e, "strerror", None) or str(e) or type(e).__name__
         raise _Nobody(f"{at.netloc}: {' '.join(str(why).split())[:80]}") from None

@@ -217,7 +217,7 @@ def agent(
             status = agent.run(seconds("--duration", duration, 0.0, 0.01) if duration is not None else None)
         except BrokenPipeError:
             agent.stopped, status = 13, 0
-        if stats or agent.stopped:
+        if stats or (agent.stopped and not quiet):
             cli.note(agent.counts())
     if status:
         return status

@@ -33,6 +33,7 @@ PATIENCE = 60.0  # s over a limit, at the slowest, after which we end
 DISK = 10.0  # s before a disk that was full is tried again
 FEW = 20  # probes of which none can be called a share
 KIND_HOST, KIND_EVENT = 16, 17
+MOST_U32 = (1 << 32) - 1  # of a counter in a record
 LIMIT = 2  # exit status of an agent that took more than it may
 
 
@@ -290,8 +291,9 @@ class Agent:
         self._host, self._load, self._mine, self._was = counters, burden, mine, (probes, skipped, local)
         self.share, self.rss, self.overflows = share, burden.rss, counters.overflows
         self._row(
-            KIND_HOST, elapsed=span, probes=new[0], skipped=new[1], overflows=host.overflows, rss=burden.rss,
-            listen_drops=host.listen_drops, syn_retrans=host.syn_retrans, cpu=share,
+            KIND_HOST, elapsed=span, probes=new[0], skipped=new[1], overflows=min(host.overflows, MOST_U32),
+            rss=burden.rss, listen_drops=min(host.listen_drops, MOST_U32),
+            syn_retrans=min(host.syn_retrans, MOST_U32), cpu=share,
             notes=32 * (self.throttle.step > 0),
         )  # fmt: skip
         if last:

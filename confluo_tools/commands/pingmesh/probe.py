@@ -148,7 +148,7 @@ def probe(
         left = probing.under_way
     if printer is not None and not quiet:
         printer.summary(sums, left)
-    elif stats or run.stopped:
+    elif stats or (run.stopped and not quiet):
         cli.note(sums.line(left))
     if run.stopped:
         return 128 + run.stopped

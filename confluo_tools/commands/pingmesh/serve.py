@@ -102,7 +102,8 @@ def serve(
             if metrics is not None:
                 beside = stack.enter_context(endpoint.listen(*endpoint.parse(metrics, "--metrics")))
             intake = Intake(into(out)) if out is not None else None
-            answers = make_app(Lists(lists), intake, own=client_ca is not None and not any_name)
+            folder = Lists(lists)
+            answers = make_app(folder, intake, own=client_ca is not None and not any_name)
             most = max(16, make_room(CONNECTIONS + SPARE) - SPARE)
             service = Service(answers, sockets, tls, beside, most=most)
             if owner is not None:
@@ -118,7 +119,8 @@ def serve(
                 service.stop()
 
             def counts() -> str:
-                return f"{out.rows if out is not None else 0} records taken"
+                taken = f", {out.rows} records taken" if out is not None else ""
+                return f"{folder.given} lists given, {folder.same} times unchanged{taken}"
 
             def again(number: int, frame: Any) -> None:
                 if tls is not None and cert is not None:
@@ -136,7 +138,7 @@ def serve(
                         where += f", metrics at {endpoint.show(*beside.getsockname()[:2])}"
                     cli.note(f"{'https' if tls else 'http'} at {where}; pid {os.getpid()}")
                 service.run()
-            if stats or stopped:
+            if stats or (stopped and not quiet):
                 cli.note(counts())
     except ModuleNotFoundError as e:
         raise missing(e) from None
