@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -110,6 +111,27 @@ def test_health_is_of_the_folder_not_of_how_many_lists(lists: Path) -> None:
         assert (ask(url, "/healthz")[0], ask(url, "/v1/pinglist/a1")[0]) == (200, 404)
         lists.rmdir()
         assert (ask(url, "/healthz")[0], ask(url, "/v1/pinglist/a1")[0]) == (503, 500)
+
+
+def test_a_certificate_that_is_out_of_date_is_shown_but_said(pki: lab.Pki, lists: Path, tmp_path: Path) -> None:
+    """For an authority's dates openssl wants its own files."""
+    (tmp_path / "index").touch()
+    (tmp_path / "serial").write_text("77")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "conf").write_text(f"""[ca]\ndefault_ca=own\n[own]\ndatabase={tmp_path}/index\nserial={tmp_path}/serial
+new_certs_dir={tmp_path}/new\ncertificate={pki("ca.pem")}\nprivate_key={pki("ca.key")}\ndefault_md=sha256
+policy=any\n[any]\ncommonName=supplied\n""")  # fmt: skip
+    from confluo_tools.remote.controller import out_of_date
+
+    for name, begin, end, said in (("old", "20200101000000Z", "20210101000000Z", "is out of date since Jan  1 "),
+                                   ("new", "20480101000000Z", "20490101000000Z", "is no good before Jan  1 ")):
+        lab.openssl("ca", "-batch", "-config", tmp_path / "conf", "-in", pki("controller.csr"), "-startdate", begin,
+                    "-enddate", end, "-out", tmp_path / f"{name}.pem")  # fmt: skip
+        assert out_of_date(str(tmp_path / f"{name}.pem")).startswith(said)
+        (tmp_path / "index").write_text("")
+    assert out_of_date(pki("controller.pem")) == out_of_date(str(tmp_path / "none")) == ""
+    with lab.controller(lists, "--cert", tmp_path / "old.pem", "--key", pki("controller.key")) as (process, _):
+        assert re.search(r"old\.pem: is out of date since Jan  1 00:00:00 2021 GMT: agents refuse it\n", process.said)
 
 
 def test_counts_are_of_answers_and_quiet_is_quiet(lists: Path) -> None:

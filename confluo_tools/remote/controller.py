@@ -431,5 +431,20 @@ def show(context: SSLContext, cert: str, key: str | None) -> None:
         raise ConfluoError(f"is no certificate with its key: {_why(e)}", where=cert, hint="PEM is read") from None
 
 
+def out_of_date(cert: str) -> str:
+    """Why agents will refuse this certificate now, in words; '': they will not for its dates."""
+    import ssl
+    import time
+
+    try:
+        told = ssl._ssl._test_decode_cert(cert)  # type: ignore[attr-defined]
+        begins, ends = (ssl.cert_time_to_seconds(told[word]) for word in ("notBefore", "notAfter"))
+    except (AttributeError, KeyError, OSError, ValueError):  # nobody can tell
+        return ""
+    if time.time() > ends:
+        return f"is out of date since {told['notAfter']}: agents refuse it"
+    return f"is no good before {told['notBefore']}: agents refuse it" if time.time() < begins else ""
+
+
 def _why(e: OSError) -> str:
     return str(getattr(e, "reason", None) or e.strerror or e)

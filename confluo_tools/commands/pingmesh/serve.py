@@ -95,6 +95,8 @@ def serve(
         from confluo_tools.sources.responder import make_room
 
         tls = controller.tls_context(cert, key, client_ca) if cert is not None else None
+        if cert is not None and (words := controller.out_of_date(cert)):
+            cli.note(words, where=cert)
         with ExitStack() as stack:
             sockets = [stack.enter_context(endpoint.listen(*place)) for place in places]
             out = log_of(records, append=append, index=index, keep=keep, sync=sync)
@@ -126,6 +128,8 @@ def serve(
                 if tls is not None and cert is not None:
                     try:
                         controller.show(tls, cert, key)
+                        if words := controller.out_of_date(cert):
+                            cli.note(words, where=cert)
                     except ConfluoError as e:
                         cli.note(f"{e}; the old one stays")
 
