@@ -11,13 +11,13 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.control import fault
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.schema import Schema, builtin
 from confluo_tools.store.locks import lock
+from confluo_tools.store.whole import replace
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -216,16 +216,9 @@ class AlertLog:
             "format": FORMAT, "log": self.source.uuid.hex(), "alerts": self.log.uuid.hex(), "tick": tick,
             "tails": list(self.log.version().tails), "firing": firing,
         }  # fmt: skip
-        path = os.path.join(self.path, STATE)
-        temporary = f"{path}.{os.getpid()}.tmp"
         try:
-            with open(temporary, "w", encoding="utf-8") as f:
-                f.write(json.dumps(data) + "\n")
-            fault("monitor-state")
-            os.rename(temporary, path)
+            replace(os.path.join(self.path, STATE), json.dumps(data).encode() + b"\n", point="monitor-state")
         except OSError as e:
-            with suppress(OSError):
-                os.unlink(temporary)
             raise self.log._trouble(e) from None
 
     def _saved(self) -> dict[str, Any] | None:

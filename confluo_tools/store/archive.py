@@ -33,6 +33,7 @@ from confluo_tools.store import retain
 from confluo_tools.store.create import sync_folder
 from confluo_tools.store.log import Log
 from confluo_tools.store.retain import Catalog, Sealed, _disk, _names
+from confluo_tools.store.whole import replace
 
 HIDDEN = ".confluo"
 TMP = "tmp"
@@ -123,7 +124,7 @@ class Archive:
                 there = f.read(100).strip()
         except FileNotFoundError:
             if not self.look:
-                _put(name, f"{kind}\n".encode())
+                replace(name, f"{kind}\n".encode(), sync=True)
             return
         if there != kind:
             what = f"holds records of kind '{there}'; those of {self.log.path} are of kind '{kind}'"
@@ -324,7 +325,7 @@ class Archive:
         record = Record(first, end, [(f["path"], f["bytes"]) for f in files], self._record(lane, first, end))
         os.makedirs(os.path.dirname(record.path), exist_ok=True)
         sync_folder(self._tmp)
-        _put(record.path, (json.dumps(data, indent=1) + "\n").encode())
+        replace(record.path, (json.dumps(data, indent=1) + "\n").encode(), sync=True)
         for above in (self._own, os.path.dirname(self._own), self.path):
             sync_folder(above)
         fault("archive-recorded")
@@ -387,21 +388,6 @@ def _folders(path: str, record: Record) -> list[str]:
     return [*sorted(found, reverse=True), path]
 
 
-def _put(path: str, data: bytes) -> None:
-    # A whole file or none, on the disk when we return.
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.rename(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-    sync_folder(os.path.dirname(path))
-
-
 # -- what a log remembers ------------------------------------------------------------------------------------------
 
 
@@ -438,7 +424,7 @@ def remember(log: Log, archive: str, oldest: int, newest: int) -> None:
         "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns.",
         *map(json.dumps, entries),
     ]
-    _put(os.path.join(log.path, ARCHIVES), ("\n".join(lines) + "\n").encode())
+    replace(os.path.join(log.path, ARCHIVES), ("\n".join(lines) + "\n").encode(), sync=True)
 
 
 def noted(log: Log) -> list[Noted]:

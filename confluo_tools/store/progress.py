@@ -12,12 +12,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.core.control import fault
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.store.locks import lock
+from confluo_tools.store.whole import replace
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -126,16 +125,9 @@ class Progress:
             return False
         data = {"format": FORMAT, "log": self.log.uuid.hex(), "asked": self.asked, "done": self.done,
                 "tails": self._before if self._there else tails, "memory": memory}  # fmt: skip
-        path = os.path.join(self.log.path, STATE)
-        temporary = f"{path}.{os.getpid()}.tmp"
         try:
-            with open(temporary, "w", encoding="utf-8") as f:
-                f.write(json.dumps(data) + "\n")
-            fault("follow-state")
-            os.rename(temporary, path)
+            replace(os.path.join(self.log.path, STATE), json.dumps(data).encode() + b"\n", point="follow-state")
         except OSError as e:
-            with suppress(OSError):
-                os.unlink(temporary)
             raise self.log._trouble(e) from None
         return True
 
