@@ -55,7 +55,8 @@ class Rig:
         self.reply, self.log, self.said = reply, Log(), []
         self.asked: list[str] = []
         here = (ip_network("127.0.0.0/8"),)
-        known = Settings("a1", Controller(("nowhere",)), here, every=0.1, deadline=1.0, lab=True, memory=1 << 40)
+        known = Settings("a1", Controller(("nowhere",)), here, every=0.1, deadline=1.0, lab=True, memory=1 << 40,
+                         cpu=1e6)  # a machine that is busy with other tests slows nobody down  # fmt: skip
         self.agent = Agent(known._replace(**settings), None, self.log, tell=self.said.append)
         self.agent._ask = self._ask  # type: ignore[method-assign]
         self.agent._asker._ask = self._ask
@@ -204,7 +205,8 @@ def test_a_clock_that_is_set_changes_nothing(targets: lab.Targets, monkeypatch: 
         sent, planned = targets.count - before, (time.monotonic() - since) * 4 * 5
         assert rig.agent.authority.probing
     assert planned * 0.3 < sent < planned * 1.5 + 8
-    assert rig.log.events() == ["started", "list", "ended signal"]
+    told = [event for event in rig.log.events() if not event.endswith("local_pressure")]  # other tests' doing, if any
+    assert told == ["started", "list", "ended signal"]
     assert {row["outcome"] for row in rig.log.probes()} == {1}
 
 
