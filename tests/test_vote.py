@@ -84,7 +84,8 @@ def test_every_model_finds_the_one_link(model: str) -> None:
     if model.startswith("milp"):
         pytest.importorskip("scipy")
     text = HEAD + shared(n=6) + "".join(line(0, i, "70,71,72", i, lost=0) for i in range(1, 60))
-    status, rows, said = vote(text, "--model", model, "--prior", "-3", "--top", "0", "-f", "link_a,link_b")
+    more = ["--prior", "-3"] if model == "mle" else []
+    status, rows, said = vote(text, "--model", model, *more, "--top", "0", "-f", "link_a,link_b")
     assert (status, rows, said) == (0, [["30", "40"]], "")
 
 
@@ -162,6 +163,17 @@ def test_wrong_usage_is_one_line(words: list[str], said: str) -> None:
     assert (status, rows) == (2, [])
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_options_of_models_that_are_not_asked_are_named() -> None:
+    words = ["--model", "mle", "-f", "link_a,link_b"]
+    plain = vote(HEAD + shared(), *words)
+    status, rows, said = vote(HEAD + shared(), *words, "--floor", "2", "--time-limit", "5s")
+    assert (status, rows) == plain[:2]
+    assert said == ("confluo-vote: --floor is for --model vote, which is not asked\n"
+                    "confluo-vote: --time-limit is for --model milp, which is not asked\n") + plain[2]  # fmt: skip
+    both = vote(HEAD + shared(), "--score", "--model", "vote,mle", "--floor", "2", "--prior", "-3")
+    assert "which is not asked" not in plain[2] + both[2]
 
 
 def test_flows_without_paths_cannot_vote() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,17 +74,21 @@ def vote(
         str | None, option("--alias", metavar="FILE", help="Which switch an address belongs to: lines ADDRESS NAME.")
     ] = None,
     adjust: Annotated[
-        str, option("--adjust", metavar="HOW", help="vote: what the blamed explains: flows, ecmp or none (flows).")
-    ] = "flows",
+        str | None,
+        option("--adjust", metavar="HOW", help="vote: what the blamed explains: flows, ecmp or none (flows)."),
+    ] = None,
     total: Annotated[
-        str, option("--total", metavar="WHICH", help="vote: threshold is of the running or initial votes (running).")
-    ] = "running",
+        str | None,
+        option("--total", metavar="WHICH", help="vote: threshold is of the running or initial votes (running)."),
+    ] = None,
     threshold: Annotated[
-        str, option("--threshold", metavar="SHARE", help="vote: blame no link with less of the votes (1%).")
-    ] = "1%",
+        str | None,
+        option("--threshold", metavar="SHARE", help="vote: blame no link with less of the votes (1%)."),
+    ] = None,
     floor: Annotated[
-        float, option("--floor", metavar="VOTES", min=0, help="vote: blame no link with no more VOTES (0.67).")
-    ] = 0.67,
+        float | None,
+        option("--floor", metavar="VOTES", min=0, help="vote: blame no link with no more VOTES (0.67)."),
+    ] = None,
     noise: Annotated[
         float | None,
         option("--noise", metavar="VOTES", min=0, help="A flow whose best link has no more votes is noise (its own)."),
@@ -105,11 +109,11 @@ def vote(
         float | None, option("--prior", metavar="LOG", help="mle: logarithm of the odds that a link is bad (fitted).")
     ] = None,
     ratio: Annotated[
-        float, option("--ratio", metavar="N", min=1, help="mle, fitted: bad is N times worse than good (2).")
-    ] = 2.0,
+        float | None, option("--ratio", metavar="N", min=1, help="mle, fitted: bad is N times worse than good (2).")
+    ] = None,
     time_limit: Annotated[
-        str, option("--time-limit", metavar="TIME", help="milp: how long the solver may take (60s).")
-    ] = "60s",
+        str | None, option("--time-limit", metavar="TIME", help="milp: how long the solver may take (60s).")
+    ] = None,
     flows: Annotated[bool, option("--flows", help="Print flows with loss and whom each has to blame.")] = False,
     score: Annotated[bool, option("--score", help="Print how right it is, from the truth in the records.")] = False,
     top: Annotated[
@@ -153,12 +157,16 @@ def vote(
         print(cli.list_fields(schema))
         return cli.OK
     names = _one_of("--model", model, models.MODELS, many=score)
+    usual = models.Settings()
     settings = models.Settings(
-        adjust=_one_of("--adjust", adjust, models.ADJUST)[0],
-        running=_one_of("--total", total, ("running", "initial"))[0] == "running",
-        threshold=cli.fraction("--threshold", threshold), floor=floor, noise=-1.0 if noise is None else noise,
-        literal=literal, p_bad=_rate("--p-bad", p_bad), p_good=_rate("--p-good", p_good), prior=prior, ratio=ratio,
-        seconds=cli.of_option("--time-limit", units.duration, time_limit) / SECOND,
+        adjust=_one_of("--adjust", adjust or usual.adjust, models.ADJUST)[0],
+        running=_one_of("--total", total or "running", ("running", "initial"))[0] == "running",
+        threshold=usual.threshold if threshold is None else cli.fraction("--threshold", threshold),
+        floor=usual.floor if floor is None else floor, noise=-1.0 if noise is None else noise,
+        literal=literal, p_bad=_rate("--p-bad", p_bad), p_good=_rate("--p-good", p_good), prior=prior,
+        ratio=usual.ratio if ratio is None else ratio,
+        seconds=usual.seconds if time_limit is None
+        else cli.of_option("--time-limit", units.duration, time_limit) / SECOND,
     )  # fmt: skip
     for name, value in {"--floor": floor, "--noise": noise, "--prior": prior, "--ratio": ratio}.items():
         if value is not None and not isfinite(value):
@@ -190,6 +198,9 @@ def vote(
     shown = cli.choose_fields(fields, schema)
     if shown is None and fmt == "table" and not wide:
         shown = [name for name in SHOWN[work.what] if name != "ts" or length]
+    _unused("vote", names, {"--adjust": adjust, "--total": total, "--threshold": threshold, "--floor": floor})
+    _unused("mle", names, {"--p-bad": p_bad, "--p-good": p_good, "--prior": prior, "--ratio": ratio})
+    _unused("milp", names, {"--time-limit": time_limit})
     with Source(inputs or [], input_format, follow, at, partial=partial) as source, cli.output(
         schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
         header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
@@ -208,6 +219,14 @@ def _one_of(option: str, text: str, known: Sequence[str], many: bool = False) ->
             hint = "several need --score" if "," in word else f"there are {', '.join(known)}"
             raise UsageError(f"not '{word}'", where=option, hint=hint)
     return words
+
+
+def _unused(model: str, chosen: Sequence[str], given: Mapping[str, object]) -> None:
+    """Say which options are of no use, because none of the chosen models asks for them."""
+    if not any(name.startswith(model) for name in chosen):
+        for option, value in given.items():
+            if value is not None:
+                cli.tell(f"{option} is for --model {model}, which is not asked")
 
 
 def _rate(option: str, text: str | None) -> float | None:
