@@ -407,3 +407,36 @@ def test_refusals(verb: str, whole: Path, tmp_path: Path) -> None:
     assert "--lateness" in refused("x.ml", "--follow", "--window", "1m", "--lateness", "-1s")
     assert "--append is for a MultiLog" in refused("x.ml", "--append")
     assert "--follow watches one MultiLog" in refused(whole, whole, "--follow", "--window", "1m")
+
+
+@pytest.mark.parametrize("verb", ["sla", "drops", "blackholes"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_there_is_of_a_window_is_judged_when_a_signal_ends_a_pipe(whole: Path, verb: str, number: int) -> None:
+    probes = run("confluo-query", whole, "-o", "stream").stdout
+    expected = ask(verb, "--window", "1000d", whole)
+    words = [BIN / "confluo-pingmesh", verb, "--follow", "--window", "1000d", "-J", "-"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(probes[:-8])  # a stream whose end has not come
+        child.stdin.flush()
+        wait_for_idle(child)
+        child.send_signal(number)
+        found = [json.loads(line) for line in child.stdout]
+        assert child.wait(30) == 128 + number
+    same(found, expected)
+
+
+def wait_for_idle(child: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    """Until it waits for more: the pipe is empty, and it used no CPU for a while."""
+    used, since = -1.0, time.monotonic()
+    end = since + seconds
+    while time.monotonic() < end:
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(") ")[2].split()
+        now = float(fields[11]) + float(fields[12])
+        if now != used:
+            used, since = now, time.monotonic()
+        elif fields[0] == "S" and now > 10 and time.monotonic() - since > 1.0:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never waits")

@@ -18,7 +18,7 @@ from confluo_tools import store
 from confluo_tools.commands.vote.epochs import Epochs
 from confluo_tools.core.votes import Tally
 from confluo_tools.schema import fold6
-from tests.running import BIN, environment, run
+from tests.running import BIN, environment, listens, run
 
 HEAD = "#fields\tts\tkind\tsrc_ip\tdst_ip\tlost\tsent\thops\tpath\n"
 
@@ -341,6 +341,37 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
     assert (child.returncode, out, err) == (130, b"", b"")
 
 
+def test_a_lane_that_is_behind_is_not_late(tmp_path: Path) -> None:
+    """Two agents write into one log; one has written all, and the other begins with the same epochs."""
+    path, minute = tmp_path / "paths.ml", 60_000_000_000
+    begin = int(time.time() // 60 - 10) * minute
+
+    def row(epoch: int, source: int) -> dict[str, Any]:
+        return flow(source, [10, 30, 40], 200, lost=1, ts=begin + epoch * minute)
+
+    def write(into: Path, epochs: range) -> None:
+        with store.create(str(into), PATH) as log, log.writer() as one, log.writer() as two:
+            for writer, sources in ((one, range(1, 4)), (two, range(4, 6))):
+                for block in blocks([row(epoch, source) for epoch in epochs for source in sources]):
+                    writer.append(block)
+
+    write(path, range(3))
+    child = subprocess.Popen([BIN / "confluo-vote", path, "--follow", "--epoch", "60s", "--top", "1", "-J"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())  # fmt: skip
+    assert child.stdout
+    told = [json.loads(child.stdout.readline()) for _ in range(2)]
+    path.rename(tmp_path / "before.ml")  # somebody puts the log away and begins anew
+    write(tmp_path / "new.ml", range(3, 6))
+    (tmp_path / "new.ml").rename(path)
+    told += [json.loads(child.stdout.readline()) for _ in range(3)]
+    child.send_signal(signal.SIGINT)
+    told += [json.loads(line) for line in child.stdout]
+    err = child.communicate(timeout=30)[1]
+    assert [(r["flows"], r["rank"]) for r in told] == [(5, 1)] * 6
+    assert [r["ts"] for r in told] == sorted({r["ts"] for r in told})
+    assert err == b""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_there_is_of_an_epoch_is_printed_when_a_signal_ends_it(tmp_path: Path, number: int) -> None:
     live = Live("--epoch", "1h", "--stats")
@@ -353,6 +384,7 @@ def test_what_there_is_of_an_epoch_is_printed_when_a_signal_ends_it(tmp_path: Pa
         writer.flush()
         words = [BIN / "confluo-vote", tmp_path / "paths.ml", "--follow", "--epoch", "1000d", "--top", "0", "-J"]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        listens(child, number)
         time.sleep(2)
         for each in (live.child, child):
             each.send_signal(number)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
-    from confluo_tools.core.segment import SegmentBlock
     from confluo_tools.formats.reader import Reader
     from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
-    from confluo_tools.store.log import Log
-    from confluo_tools.store.monitor import Tail
     from confluo_tools.store.pairs import Pass
     from confluo_tools.store.progress import Progress
 
@@ -27,9 +23,7 @@ T = TypeVar("T")
 
 SECOND = 1_000_000_000
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
-PAUSE = 0.1  # s between two looks at a log
 SAVE = 1.0  # s between two states that are written while windows follow each other
-MOVED = 1.0  # s after which it is seen that another log has the name
 
 
 class Windows(Protocol):
@@ -57,12 +51,13 @@ class Follower:
         after: int | None = None,
     ) -> None:  # fmt: skip
         self.mesh, self.lateness, self.done, self.idle = mesh, lateness, done, idle
-        self.late = self.missed = 0
-        self._after = FIRST if after is None else after
+        self.late = 0
+        self.mark = LAST
+        self.after = after
         self._closed = FIRST if after is None else after - mesh.window
 
-    def add(self, block: Block, select: Callable[[Block], Any], mark: int = LAST) -> None:
-        """Take in a block.  Nothing that is still to come from the log is older than ``mark``."""
+    def add(self, block: Block, select: Callable[[Block], Any]) -> None:
+        """Take in a block."""
         picks = select(block)
         if not len(picks):
             return
@@ -72,7 +67,12 @@ class Follower:
                 break
             self.late += self.mesh.probes_of(window)
             self.mesh.pop(window)
-        self.until(min(self.mesh.newest, mark))
+        self.until(min(self.mesh.newest, self.mark))
+
+    def due(self) -> int | None:
+        """When the first window is over by the clock."""
+        windows = self.mesh.windows()
+        return windows[0] + self.mesh.window + self.lateness if windows else None
 
     def until(self, now: int) -> None:
         """Hand over the windows whose end, and the lateness, are not after ``now``."""
@@ -92,115 +92,6 @@ class Follower:
         """The input has ended: the windows that are still open."""
         for window in self.mesh.windows():
             self.hand_over(window)
-
-    def read(self, reader: Reader, select: Callable[[Block], Any]) -> None:
-        """From a pipe, or anything that ends."""
-        reader.on_idle(lambda: self._wait(reader))
-        for block in reader:
-            self.add(block, select)
-        self.finish()
-
-    def _wait(self, reader: Reader) -> None:
-        # Before a read that would block: until there are bytes, or a window is over by the clock and nothing came for
-        # a while (what is old when it comes is not late: somebody plays back records).
-        from select import select
-
-        self.idle()
-        quiet = time.time_ns() + self.lateness
-        fd = getattr(getattr(reader, "stream", None), "fd", None)
-        while fd is not None and (windows := self.mesh.windows()):
-            due = windows[0] + self.mesh.window + self.lateness
-            left = (max(due, quiet) - time.time_ns()) / SECOND
-            if left > 0 and select([fd], [], [], min(left, 3600.0))[0]:
-                return
-            self.until(time.time_ns())
-            self.idle()
-
-    def tail(
-        self, log: Log, select: Callable[[Block], Any], stopped: Callable[[], bool], *, finish: bool = True
-    ) -> None:
-        """From a log that grows, and from the one that takes its name, until a signal.
-
-        ``finish``: then judge windows that are still open, as far as they are; else somebody will go on with them.
-        """
-        tails: list[Tail] = []
-        quiet = 0
-        looked = time.monotonic()
-        first = log
-        try:
-            while not stopped():
-                if self._take(log, tails, select, stopped):
-                    quiet = time.time_ns() + self.lateness
-                    continue
-                if time.time_ns() >= quiet:
-                    self.until(time.time_ns())
-                self.idle()
-                if time.monotonic() - looked >= MOVED:
-                    looked = time.monotonic()
-                    other = _another(log)
-                    if other is not None and not self._take(log, tails, select, stopped):
-                        self._leave(log, tails, first)
-                        log, tails = other, []
-                        continue
-                time.sleep(PAUSE)
-            if finish:
-                self.finish()
-        finally:
-            self._leave(log, tails, first)
-
-    def _take(self, log: Log, tails: list[Tail], select: Callable[[Block], Any], stopped: Callable[[], bool]) -> bool:
-        """What has come, the earliest block of all lanes first: hosts that are behind close no window of others."""
-        from confluo_tools.store.monitor import Tail
-
-        version = log.version()
-        tails += [Tail(lane, version.firsts[lane]) for lane in range(len(tails), len(version.tails))]
-        ts = log.schema.index("ts")
-        heap: list[tuple[int, int, Block]] = []
-        coming = [tail.more(log, end) for tail, end in zip(tails, version.tails, strict=False)]
-
-        def next_of(lane: int) -> bool:
-            for block, start, stop in coming[lane]:
-                low, high = _times(block, ts, start, stop)
-                if high >= self._after:
-                    heappush(heap, (low, lane, block.slice(start, stop - start)))
-                    return True
-            return False
-
-        grown = [next_of(lane) for lane in range(len(coming))]
-        while heap and not stopped():
-            _, lane, part = heappop(heap)
-            next_of(lane)
-            self.add(part, select, heap[0][0] if heap else LAST)
-        return any(grown)
-
-    def _leave(self, log: Log, tails: list[Tail], first: Log) -> None:
-        self.missed += sum(tail.missed for tail in tails)
-        tails.clear()
-        if log is not first:
-            log.close()
-
-
-def _times(block: SegmentBlock, ts: int, start: int, stop: int) -> tuple[int, int]:
-    # Bounds of the times in these rows.
-    zones = block.zones(ts)
-    if zones is not None:
-        return zones[0] + FIRST, zones[1] + FIRST
-    times = memoryview(block.buffer(ts)).cast("q")[start:stop]
-    return min(times), max(times)
-
-
-def _another(log: Log) -> Log | None:
-    # The log that has the name now, when that is another one: somebody moved ours away and began anew.
-    from confluo_tools import store
-
-    try:
-        found = store.open(log.path, readonly=True)
-    except (ConfluoError, OSError):
-        return None  # none yet
-    if found.uuid != log.uuid and found.schema.layout.names == log.schema.layout.names:
-        return found
-    found.close()
-    return None
 
 
 def times(window: int, follow: bool, lateness: str) -> int:
@@ -243,7 +134,7 @@ class Source:
         from confluo_tools.commands.pingmesh.scopes import check_kind
 
         self.follow, self.stopped, self.late = follow, 0, 0
-        self.log: Log | None = None
+        self.log: Any = None
         self.reader: Reader | None = None
         self.metadata: dict[str, str] = {}
         self.filters: Mapping[str, str] | None
@@ -268,22 +159,31 @@ class Source:
     def run(
         self, follower: Follower, select: Callable[[Block], Any], counts: Callable[[], str], *, finish: bool
     ) -> None:
-        """Follow to the end of a pipe, or until a signal."""
-        def stop(number: int) -> None:
-            self.stopped = number
+        """Follow to the end of a pipe, or until a signal.
 
-        if self.log is None:
-            assert self.reader is not None
-            follower.read(self.reader, select)
-        else:
-            with cli.signals(stop, counts=counts):
-                follower.tail(self.log, select, lambda: self.stopped > 0, finish=finish)
+        ``finish``: then judge windows that are still open, as far as they are; else somebody will go on with them.
+        """
+        from confluo_tools.cli import following
+
+        with following.Ending() as ending:
+            with cli.signals(ending, counts=counts):
+                if self.reader is not None:
+                    blocks = following.read(self.reader, follower, ending)
+                else:
+                    blocks = following.tail(self.log.path, follower, ending, follower.after, self._gone)
+                for block in blocks:
+                    follower.add(block, select)
+                if finish or not ending.number:
+                    follower.finish()
+            self.stopped = ending.number
         self.late = follower.late
-        if follower.missed and not cli.state.quiet:
-            cli.note(f"{follower.missed:,} records were removed before they were seen", where=self.name,
-                     hint="keep more of the log")  # fmt: skip
         if self.late and not cli.state.quiet:
             cli.note(f"{self.late} probes came after their window was over", hint="--lateness TIME waits longer")
+
+    def _gone(self, rows: int) -> None:
+        if not cli.state.quiet:
+            cli.note(f"{rows:,} records were removed before they were seen", where=self.name,
+                     hint="keep more of the log")  # fmt: skip
 
     def close(self) -> None:
         if self.reader is not None:

@@ -38,21 +38,17 @@ def follow(log: Log | None, engine: Engine) -> threading.Thread:
 
     def work() -> None:
         assert log is not None
-        from confluo_tools.store.monitor import Tail
+        from confluo_tools.store.tails import Tails
 
-        tails: list[Tail] = []
         try:
-            while not engine.stopped:
-                version = log.version()
-                tails += [Tail(lane, version.firsts[lane] if lane < len(version.firsts) else 0)
-                          for lane in range(len(tails), len(version))]  # fmt: skip
-                moved = False
-                for tail in tails:
-                    for block, start, stop in tail.more(log, version[tail.lane]):
-                        moved = True
-                        engine.put(block.slice(start, stop - start))
-                if not moved:
-                    time.sleep(LOOK)
+            with Tails(log.path) as tails:
+                while not engine.stopped:
+                    grown = False
+                    for part, _ in tails.take():
+                        grown = True
+                        engine.put(part)
+                    if not grown and not tails.moved():
+                        time.sleep(LOOK)
         except Exception as e:
             engine.put(e)
 

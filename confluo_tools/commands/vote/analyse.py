@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from confluo_tools.errors import SchemaError, UsageError
 if TYPE_CHECKING:
     from confluo_tools.algo.routes import Routes
     from confluo_tools.algo.topology import Topology
+    from confluo_tools.cli.following import Ending
     from confluo_tools.commands.vote import models
     from confluo_tools.commands.vote.answer import Names
     from confluo_tools.commands.vote.epochs import Epochs
@@ -146,6 +146,7 @@ def vote(
     Theorems 1 to 3 promise.
     """
     from confluo_tools import units
+    from confluo_tools.cli.following import Ending
     from confluo_tools.commands.vote import answer, models
 
     if file is not None:
@@ -201,14 +202,19 @@ def vote(
     _unused("vote", names, {"--adjust": adjust, "--total": total, "--threshold": threshold, "--floor": floor})
     _unused("mle", names, {"--p-bad": p_bad, "--p-good": p_good, "--prior": prior, "--ratio": ratio})
     _unused("milp", names, {"--time-limit": time_limit})
-    with Source(inputs or [], input_format, follow, at, partial=partial) as source, cli.output(
-        schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
-        header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-    ) as out, cli.signals(source.stop) if follow else nullcontext():  # fmt: skip
+    with ExitStack() as stack:
+        ending = stack.enter_context(Ending()) if follow else None
+        source = stack.enter_context(Source(inputs or [], input_format, ending, at, partial=partial))
+        out = stack.enter_context(cli.output(
+            schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
+            header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
+        ))  # fmt: skip
+        if ending is not None:
+            stack.enter_context(cli.signals(ending))
         work.run(source, out, follow, patience)
     work.tell(stats, verbose)
-    if source.stopped:
-        return 128 + source.stopped
+    if ending is not None and ending.number:
+        return 128 + ending.number
     return cli.OK if work.found else cli.NOTHING
 
 
@@ -233,21 +239,16 @@ def _rate(option: str, text: str | None) -> float | None:
     return None if text is None else cli.fraction(option, text, "a drop rate", inside=True)
 
 
-class Stopped(Exception):
-    """A signal has come, and there is nothing left to read."""
-
-
 class Source:
-    """The records: of any input, or of a log as it grows, until `stop`."""
+    """The records: of any input, or following (``ending``), of a log as it grows or a pipe, until a signal."""
 
     def __init__(
-        self, inputs: Sequence[str], input_format: str | None, follow: bool, at: str | None, *, partial: bool
+        self, inputs: Sequence[str], input_format: str | None, ending: Ending | None, at: str | None, *, partial: bool
     ) -> None:
         from confluo_tools.formats import detect
         from confluo_tools.schema import builtin
 
-        self.stopped = 0
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if follow else -1
+        self.ending, follow = ending, ending is not None
         self.given: Sequence[str] | None = None  # the fields of a table of text, where they are known
 
         self.reader: Reader | None = None
@@ -288,66 +289,23 @@ class Source:
 
     def blocks(self, epochs: Epochs) -> Iterator[Block]:
         """Blocks of the schema `path`; following, epochs are handed over while nothing comes."""
-        blocks = self._tail(epochs) if self.reader is None else self._read(self.reader, epochs)
+        from confluo_tools.cli import following
+
+        blocks: Iterator[Block]
+        if self.ending is None:
+            assert self.reader is not None
+            blocks = iter(self.reader)
+        elif self.reader is not None:
+            blocks = following.read(self.reader, epochs, self.ending)
+        else:
+            blocks = following.tail(self.log.path, epochs, self.ending)
         for block in blocks:
             try:
                 yield block.project(self._layout)
             except ValueError as e:
                 raise SchemaError(str(e), where=self.name) from None
 
-    def _read(self, reader: Reader, epochs: Epochs) -> Iterator[Block]:
-        if epochs.live:
-            reader.on_idle(lambda: self._wait(reader, epochs))
-        return iter(reader)
-
-    def _wait(self, reader: Reader, epochs: Epochs) -> None:
-        # Before a read that would block: until there are bytes, or an epoch is over and nothing came for a while
-        # (what is old when it comes is not late: somebody plays back records).
-        from select import select
-
-        epochs.idle()
-        quiet = time.time_ns() + epochs.lateness
-        fd = getattr(getattr(reader, "stream", None), "fd", None)
-        while fd is not None:
-            if self.stopped:
-                raise Stopped
-            due = epochs.due()
-            left = 3600.0 if due is None else (max(due, quiet) - time.time_ns()) / SECOND
-            if left > 0 and fd in select([fd, self._wake], [], [], min(left, 3600.0))[0]:
-                return
-            epochs.until(time.time_ns())
-            epochs.idle()
-
-    def _tail(self, epochs: Epochs) -> Iterator[Block]:
-        from confluo_tools.store.monitor import Tail
-
-        tails: list[Tail] = []
-        quiet = 0
-        while not self.stopped:
-            rows = self.log.version().tails
-            tails += [Tail(lane, 0) for lane in range(len(tails), len(rows))]
-            grown = False
-            for tail, end in zip(tails, rows, strict=False):
-                for block, start, stop in tail.more(self.log, end):
-                    grown = True
-                    yield block.slice(start, stop - start)
-            if grown:
-                quiet = time.time_ns() + epochs.lateness
-            else:
-                if time.time_ns() >= quiet:
-                    epochs.until(time.time_ns())
-                epochs.idle()
-                time.sleep(0.1)
-
-    def stop(self, number: int) -> None:
-        """Read no more; the epochs that are open are judged as they are.  A signal handler."""
-        self.stopped = number
-        os.eventfd_write(self._wake, 1)
-
     def close(self) -> None:
-        if self._wake >= 0:
-            os.close(self._wake)
-            self._wake = -1
         if self.reader is not None:
             self.reader.close()
         if self.log is not None:
@@ -424,11 +382,8 @@ class Work:
 
         epochs = Epochs(self.length, lateness, follow, make, done)
         epochs.idle = out.flush
-        with suppress(Stopped):
-            for block in source.blocks(epochs):
-                epochs.add(block)
-                if source.stopped:
-                    break
+        for block in source.blocks(epochs):
+            epochs.add(block)
         epochs.finish()
         self.late = epochs.late
 

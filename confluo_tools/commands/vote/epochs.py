@@ -17,8 +17,9 @@ class Epochs:
     """Tallies of open epochs, by number.  ``length`` and ``lateness`` in ns; length 0: one epoch for all.
 
     ``live``: an epoch is handed to ``done`` (its beginning, its tally) when a record beyond its end and the lateness
-    comes, or the clock says so.  Else epochs stay open until `finish`, so that rows may come in any order, unless more
-    than `MOST` are.  Rows of epochs that were handed over are counted in ``late``.
+    has come and none before that is known to come (``mark``), or the clock says so.  Else epochs stay open until
+    `finish`, so that rows may come in any order, unless more than `MOST` are.  Rows of epochs that were handed over are
+    counted in ``late``.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Epochs:
         self._make, self._done = make, done
         self.open: dict[int, Tally] = {}
         self.idle: Callable[[], None] = lambda: None  # called before every wait
+        self.mark = LAST  # nothing that is still to come is older, as far as that is known
         self.late = 0
         self._closed = FIRST  # the last epoch that was handed over
         self._newest = FIRST
@@ -53,8 +55,10 @@ class Epochs:
                 if latest > self._newest:
                     self._newest = latest
                     if self.live:
-                        self.until(latest)
+                        self.until(min(latest, self.mark))
             start = end
+        if self.live:
+            self.until(min(self._newest, self.mark))
 
     def until(self, now: int) -> None:
         """Hand over the epochs whose end, and the lateness, are not after ``now``, ns since 1970."""
