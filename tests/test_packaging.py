@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -20,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CONFLUO_", "PYTHON"))}
+def run(*command: str | Path, cwd: Path | None = None, **more: str) -> str:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CONFLUO_", "PYTHON"))} | more
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=env,
                           stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -51,8 +52,12 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
                     shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
             run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copy)
             (archive,) = folder.glob("*.tar.gz")
+            # How fast the code is does not matter here, and compiling it well takes minutes.
+            compiler = folder / "cc"
+            compiler.write_text(f'#!/bin/sh\nexec {sysconfig.get_config_var("CC") or "cc"} "$@" -O0\n')
+            compiler.chmod(0o755)
             run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-input", "-w",
-                folder, archive)
+                folder, archive, CC=str(compiler))
     (archive,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return archive, wheel
 
