@@ -124,6 +124,26 @@ def test_only_the_list_that_is_followed_is_confirmed(targets: lab.Targets) -> No
     assert rig.status == 0
 
 
+def test_a_list_that_came_is_not_asked_for_again_at_once(targets: lab.Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause of an agent without a list is a short one; it is not begun before the answer was looked at."""
+    with Rig(found(lab.peers_at(*targets.ports))) as rig:
+        authority, pauses = rig.agent.authority, []
+        pause, heard = authority.pause, authority.heard
+
+        def slowly(*answer: Any) -> Any:
+            time.sleep(0.05)
+            return heard(*answer)
+
+        def asked(*, first: bool = False) -> float:
+            pauses.append((first, authority.probing))
+            return pause(first=first)
+
+        monkeypatch.setattr(authority, "heard", slowly)
+        monkeypatch.setattr(authority, "pause", asked)
+        rig.until(lambda: len(pauses) > 4)
+    assert all(probing for first, probing in pauses[1:] if not first)
+
+
 @pytest.mark.parametrize("address", [
     "10.0.0.1", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "128.0.0.0", "126.255.255.255", "::", "0.0.0.0", "fe80::1",
     "::2", "255.255.255.255", "224.0.0.1",

@@ -39,6 +39,7 @@ class Asker:
         self._etag = ""
         self._answers: deque[Reply] = deque(maxlen=1)
         self._hurry = threading.Event()
+        self._obeyed = threading.Event()
         self._ended = False
         self.asked: dict[str, int] = {}
         self._thread = threading.Thread(target=self._work, name="asker", daemon=True)
@@ -54,8 +55,9 @@ class Asker:
             return None
 
     def has(self, etag: str) -> None:
-        """This list is followed; '': none."""
+        """This list is followed; '': none.  The answer that was taken is obeyed."""
         self._etag = etag
+        self._obeyed.set()
 
     def hurry(self) -> None:
         """Ask at once."""
@@ -64,18 +66,21 @@ class Asker:
     def end(self) -> None:
         """No more questions; one that is under way is not waited for."""
         self._ended = True
+        self._obeyed.set()
         self._hurry.set()
 
     def _work(self) -> None:
         self._hurry.wait(self._pause(True))
         while not self._ended:
             self._hurry.clear()
-            while self._answers and not self._ended:  # one question, one answer: silence is counted
-                time.sleep(0.01)
+            self._obeyed.clear()
             reply = self._ask(self._etag)
             self.asked[reply.kind] = self.asked.get(reply.kind, 0) + 1
             self._answers.append(reply)
             self._told()
+            # One question, one answer: silence is counted, and what came decides how long to wait.
+            while not self._ended and not self._obeyed.wait(1.0):
+                pass
             self._hurry.wait(self._pause(False))
 
 
