@@ -20,6 +20,14 @@ for package in ("starlette", "uvicorn", "prometheus_client", "cryptography"):
     pytest.importorskip(package)
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.slow]
 NAMES = ("a1", "a2", "b1", "b2")
+BOTH = [("a1", "a2"), ("b1", "b2"), ("a1", "b1"), ("a2", "b2")]
+PAIRS = [*BOTH, *((b, a) for a, b in BOTH)]
+SYNS = "table ip syns {\n" + "".join(f"  counter {a}{b} {{ }}\n" for a, b in PAIRS) + """
+  chain way { type filter hook forward priority -10;
+""" + "".join(
+    f"    ip saddr 10.77.{NAMES.index(a)}.2 ip daddr 10.77.{NAMES.index(b)}.2 tcp dport 8765 "
+    f"tcp flags & (syn | ack) == syn counter name {a}{b}\n" for a, b in PAIRS
+) + "  }\n}"  # fmt: skip
 LOSSES = """table ip lossy {
   set seen { type inet_service; flags dynamic; size 65535; }
   counter first { }
@@ -58,6 +66,7 @@ def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
     assert planned.returncode == 0, planned.stderr
     with Lab() as made:
         hub, hosts = fleet(made)
+        hub.run("nft", "-f", "-", stdin=None, input=SYNS.encode())
 
         def start(space: Space, *words: object) -> subprocess.Popen[bytes]:
             return space.popen(BIN / "confluo-pingmesh", *words, cwd=tmp_path, env=environment(), stderr=err,
@@ -89,6 +98,8 @@ def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
             assert [process.wait(30) for process in agents] == [143] * 4
             served.terminate()
             assert served.wait(30) == 143
+        counted = json.loads(hub.run("nft", "-j", "list", "counters").stdout)["nftables"]
+        syns = {c["counter"]["name"]: c["counter"]["packets"] for c in counted if "counter" in c}
     text = said()
     assert re.findall(r"(\d+) not sent", text) == ["0"] * 4, text
     log = tmp_path / "all.ml"
@@ -98,23 +109,31 @@ def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
         log, "kind == tcp", "--agg", "count, sum(retries)", "--by", "src,dst")}  # fmt: skip
     timed = {(row[0], row[1]): int(row[2]) for row in lab.rows(
         log, "kind == tcp && rtt > 0 && outcome == ok", "--agg", "count", "--by", "src,dst")}  # fmt: skip
-    both = [("a1", "a2"), ("b1", "b2"), ("a1", "b1"), ("a2", "b2")]
-    assert set(pairs) == {*both, *((b, a) for a, b in both)}
+    assert set(pairs) == set(PAIRS)
+    # What was sent again is what the router saw more than once.  That is what it dropped, but for a machine that stands
+    # still for a second: then a SYN is sent again though nothing was lost.
+    late = 0
     for pair, (count, retries) in pairs.items():
+        assert count + retries == syns["".join(pair)], pair
         if pair == ("a1", "b1"):
-            assert retries == lost["first"] > 5
+            assert lost["first"] > 5
+            late += retries - lost["first"]
         elif pair == ("a2", "b2"):
             assert retries > 0
         else:
-            assert (retries, timed[pair]) == (0, count), pair
+            late += retries
+            assert timed[pair] >= count - retries, pair
+    assert 0 <= late <= 3
     # a1 to b1: each lost its first SYN, and has no round-trip time; all arrived
     assert lab.rows(log, "src == a1 && dst == b1 && retries > 0 && (rtt > 0 || outcome != ok)", "--count") == [["0"]]
-    assert lab.rows(log, "src == a1 && dst == b1 && retries > 0", "--agg", "count", "--by", "hint") == [
-        ["forward", str(lost["first"])]
-    ]
+    hints = lab.rows(log, "src == a1 && dst == b1 && retries > 0", "--agg", "count", "--by", "hint")
+    assert lost["first"] <= sum(int(n) for hint, n in hints if hint == "forward") + late
+    assert late or hints == [["forward", str(lost["first"])]]
     table = run("confluo-pingmesh", "sla", log, "--by", "server_pair", "--window", "1d", "-f",
-                "src,dst,dropped", "-T", "--no-header", cwd=tmp_path)  # fmt: skip
+                "src,dst,dropped,overflow", "-T", "--no-header", cwd=tmp_path)  # fmt: skip
     assert table.returncode in (0, 1), table.stderr
-    dropped = {tuple(line.split("\t")[:2]): int(line.split("\t")[2]) for line in table.stdout.decode().splitlines()}
-    assert dropped["a1", "b1"] == lost["first"]
-    assert sum(n for pair, n in dropped.items() if pair not in (("a1", "b1"), ("a2", "b2"))) == 0
+    # On a machine so busy that a target's queue overflowed, that host says so, and one of the drops is put down to it.
+    rows = map(str.split, table.stdout.decode().splitlines())
+    dropped = {(row[0], row[1]): int(row[2]) + int(row[3]) for row in rows}
+    assert sum(n for pair, n in dropped.items() if pair != ("a2", "b2")) - lost["first"] in range(late + 1)
+    assert late or dropped["a1", "b1"] == lost["first"]
