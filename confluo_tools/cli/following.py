@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from confluo_tools.cli.logs import remote
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block
@@ -14,6 +17,36 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 PAUSE = 0.1  # s between two looks at a log
 LONGEST = 3600.0  # s of one wait for bytes
+
+
+def one_log(inputs: Sequence[str]) -> bool:
+    """--follow: whether it is a log of this host.  Raises UsageError for several inputs and other hosts."""
+    from confluo_tools.formats import detect
+
+    logs = [name for name in inputs if remote(name) is not None or detect.is_multilog(name)]
+    if logs and (len(inputs) > 1 or remote(logs[0]) is not None):
+        hint = "without --follow, any number of logs on any hosts are read"
+        raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
+    return bool(logs)
+
+
+class Input:
+    """The reader of records, or the log that is followed; a context that closes them."""
+
+    reader: Reader | None = None
+    log: Any = None
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+        if self.log is not None:
+            self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class Stretches(Protocol):

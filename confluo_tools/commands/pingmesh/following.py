@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from confluo_tools import cli
+from confluo_tools.cli.following import Input, one_log
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
-    from confluo_tools.formats.reader import Reader
     from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
     from confluo_tools.store.pairs import Pass
@@ -113,18 +113,7 @@ def length_of(window: int) -> str:
     return format_duration(window) if window else ""
 
 
-def one_log(inputs: Sequence[str]) -> bool:
-    """--follow: whether it is a log of this host.  Raises UsageError for several inputs and other hosts."""
-    from confluo_tools.formats import detect
-
-    logs = [name for name in inputs if cli.remote(name) is not None or detect.is_multilog(name)]
-    if logs and (len(inputs) > 1 or cli.remote(logs[0]) is not None):
-        hint = "without --follow, any number of logs on any hosts are read"
-        raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
-    return bool(logs)
-
-
-class Source:
+class Source(Input):
     """The probes: of any input, or of a log as it grows.  ``schema``: of text that names none."""
 
     def __init__(
@@ -134,8 +123,6 @@ class Source:
         from confluo_tools.commands.pingmesh.scopes import check_kind
 
         self.follow, self.stopped, self.late = follow, 0, 0
-        self.log: Any = None
-        self.reader: Reader | None = None
         self.metadata: dict[str, str] = {}
         self.filters: Mapping[str, str] | None
         if follow and one_log(inputs):
@@ -184,18 +171,6 @@ class Source:
         if not cli.state.quiet:
             cli.note(f"{rows:,} records were removed before they were seen", where=self.name,
                      hint="keep more of the log")  # fmt: skip
-
-    def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-        if self.log is not None:
-            self.log.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class Ledger:

@@ -6,22 +6,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
+from confluo_tools.cli.following import Ending, Input, one_log
 from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.algo.routes import Routes
     from confluo_tools.algo.topology import Topology
-    from confluo_tools.cli.following import Ending
     from confluo_tools.commands.vote import models
     from confluo_tools.commands.vote.answer import Names
     from confluo_tools.commands.vote.epochs import Epochs
     from confluo_tools.core.block import Block
     from confluo_tools.core.votes import Tally
-    from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
 app = cli.command_app(
@@ -146,7 +145,6 @@ def vote(
     Theorems 1 to 3 promise.
     """
     from confluo_tools import units
-    from confluo_tools.cli.following import Ending
     from confluo_tools.commands.vote import answer, models
 
     if file is not None:
@@ -239,25 +237,17 @@ def _rate(option: str, text: str | None) -> float | None:
     return None if text is None else cli.fraction(option, text, "a drop rate", inside=True)
 
 
-class Source:
+class Source(Input):
     """The records: of any input, or following (``ending``), of a log as it grows or a pipe, until a signal."""
 
     def __init__(
         self, inputs: Sequence[str], input_format: str | None, ending: Ending | None, at: str | None, *, partial: bool
     ) -> None:
-        from confluo_tools.formats import detect
         from confluo_tools.schema import builtin
 
-        self.ending, follow = ending, ending is not None
+        self.ending = ending
         self.given: Sequence[str] | None = None  # the fields of a table of text, where they are known
-
-        self.reader: Reader | None = None
-        self.log: Any = None
-        logs = [name for name in inputs if cli.remote(name) is not None or detect.is_multilog(name)]
-        if follow and logs and (len(inputs) > 1 or cli.remote(logs[0]) is not None):
-            hint = "confluo-vote without --follow reads any number of logs, on any hosts"
-            raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
-        if follow and logs:
+        if ending is not None and one_log(inputs):
             from confluo_tools import store
 
             self.log = store.open(inputs[0], readonly=True)
@@ -304,18 +294,6 @@ class Source:
                 yield block.project(self._layout)
             except ValueError as e:
                 raise SchemaError(str(e), where=self.name) from None
-
-    def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-        if self.log is not None:
-            self.log.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class Work:
