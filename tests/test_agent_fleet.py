@@ -53,6 +53,11 @@ def fleet(made: Lab) -> tuple[Space, list[Space]]:
     return hub, hosts
 
 
+def choked_at(space: Space) -> int:
+    """Packets that left the devices of a namespace and never arrived at the other end."""
+    return sum(int(link["stats64"]["tx"]["dropped"]) for link in json.loads(space.ip("-s", "-j", "link")))
+
+
 def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
     pki = lab.Pki(tmp_path / "pki")
     pki.issue("hub", "ca", "subjectAltName=" + ",".join(f"IP:10.77.{i}.1" for i in range(4)))
@@ -100,6 +105,7 @@ def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
             assert served.wait(30) == 143
         counted = json.loads(hub.run("nft", "-j", "list", "counters").stdout)["nftables"]
         syns = {c["counter"]["name"]: c["counter"]["packets"] for c in counted if "counter" in c}
+        choked = {name: choked_at(space) for name, space in [*zip(NAMES, hosts, strict=True), ("hub", hub)]}
     text = said()
     assert re.findall(r"(\d+) not sent", text) == ["0"] * 4, text
     log = tmp_path / "all.ml"
@@ -110,11 +116,12 @@ def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
     timed = {(row[0], row[1]): int(row[2]) for row in lab.rows(
         log, "kind == tcp && rtt > 0 && outcome == ok", "--agg", "count", "--by", "src,dst")}  # fmt: skip
     assert set(pairs) == set(PAIRS)
-    # What was sent again is what the router saw more than once.  That is what it dropped, but for a machine that stands
-    # still for a second: then a SYN is sent again though nothing was lost.
+    # What was sent again is what the router saw more than once, but for what the queue of a CPU had no room for (all
+    # namespaces share these).  That is what it dropped, but for a machine that stands still for a second: then a SYN
+    # is sent again though nothing was lost.
     late = 0
     for pair, (count, retries) in pairs.items():
-        assert count + retries == syns["".join(pair)], pair
+        assert 0 <= count + retries - syns["".join(pair)] <= choked[pair[0]], pair
         if pair == ("a1", "b1"):
             assert lost["first"] > 5
             late += retries - lost["first"]
@@ -123,7 +130,7 @@ def test_from_the_topology_to_the_answer(tmp_path: Path) -> None:
         else:
             late += retries
             assert timed[pair] >= count - retries, pair
-    assert 0 <= late <= 3
+    assert 0 <= late <= 3 + sum(choked.values())
     # a1 to b1: each lost its first SYN, and has no round-trip time; all arrived
     assert lab.rows(log, "src == a1 && dst == b1 && retries > 0 && (rtt > 0 || outcome != ok)", "--count") == [["0"]]
     hints = lab.rows(log, "src == a1 && dst == b1 && retries > 0", "--agg", "count", "--by", "hint")
