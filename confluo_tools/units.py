@@ -325,16 +325,26 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
     return yoe + era * 400 + (month <= 2), month, doy - (153 * mp + 2) // 5 + 1
 
 
+def utc_offset(ns: int) -> int:
+    """How many seconds local time was ahead of UTC then."""
+    from time import localtime
+
+    return localtime(ns // SECOND).tm_gmtoff
+
+
+def format_zone(offset: int) -> str:
+    """``+01:00``."""
+    return f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02d}:{abs(offset) // 60 % 60:02d}"
+
+
 def format_time(ns: int, digits: int = 9, local: bool = False) -> str:
     """RFC 3339 with ``digits`` digits of a second: ``2026-11-20T10:00:00.000000001Z``.  ``time`` reads it back."""
     seconds, fraction = divmod(ns, SECOND)
     zone = "Z"
     if local:
-        from time import localtime
-
-        offset = localtime(seconds).tm_gmtoff
+        offset = utc_offset(ns)
         seconds += offset
-        zone = f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02d}:{abs(offset) // 60 % 60:02d}"
+        zone = format_zone(offset)
     days, rest = divmod(seconds, 86400)
     year, month, day = civil_from_days(days)
     part = f".{fraction:09d}"[: digits + 1] if digits else ""

@@ -212,7 +212,7 @@ def test_indexes_are_complete_when_the_capture_is(tmp_path: Path, trace: Path) -
     (("-r", "good", "-w", "x", "--sample-packets", "1/0"), "--sample-packets: '1/0' is not a share; "),
     (("-r", "good", "-w", "x", "--decap", "middle"), "decap 'middle' is not possible; write outer or inner"),
     (("-r", "good", "-w", "x", "-f", "tss"), "no field 'tss'; did you mean 'ts'?"),
-    (("-r", "good", "-o", "tsv", "--index", "ts"), "only a MultiLog is appended to or indexed; write one with -w LOG"),
+    (("-r", "good", "-o", "tsv", "--index", "ts"), "--index is for a MultiLog; write one with -w LOG"),
     (("-r", "good", "-o", "multilog"), "-o multilog: a MultiLog is a folder; name it with -w LOG"),
     (("-r", "good", "-w", "full"), "full: exists; choose another name"),
     (("-r", "good", "-w", "text/x"), "text/x: "),

@@ -128,6 +128,7 @@ def test_a_schema_chooses_and_adds_columns(tmp_path: Path) -> None:
 def test_where_a_multilog_may_not_go(tmp_path: Path) -> None:
     (tmp_path / "file.ml").write_text("precious")
     (tmp_path / "folder.ml").mkdir()
+    (tmp_path / "folder.ml" / "somebody's").write_text("too")
     for name in ("file.ml", "folder.ml"):
         done = run("confluo-convert", CAMPUS, "-w", tmp_path / name, "--append", "--force")
         assert (done.returncode, done.stderr.decode()) == (
@@ -135,10 +136,27 @@ def test_where_a_multilog_may_not_go(tmp_path: Path) -> None:
         )  # fmt: skip
     assert (tmp_path / "file.ml").read_text() == "precious"
     done = run("confluo-convert", CAMPUS, "-o", "multilog")
-    assert (done.returncode, b"name it with -w FOLDER" in done.stderr) == (2, True)
+    assert (done.returncode, b"name it with -w LOG" in done.stderr) == (2, True)
     done = run("confluo-convert", CAMPUS, "-o", "multilog", "-w", tmp_path / "any name")
     assert done.returncode == 0
     assert run("confluo-query", tmp_path / "any name", "--count").stdout == b"5735\n"
+
+
+def test_a_name_says_what_is_written(tmp_path: Path) -> None:
+    """A MultiLog, unless the suffix or -o says that it is a file; a device or a FIFO is no folder."""
+    for name, kind in {"new": "multilog", "new.ml": "multilog", "report.txt": "tsv", "x.ndjson": "ndjson"}.items():
+        assert run("confluo-convert", CAMPUS, "-c", "3", "-w", tmp_path / name).returncode == 0
+        assert (tmp_path / name).is_dir() == (kind == "multilog")
+        assert run("confluo-query", tmp_path / name, "--count").stdout == b"3\n"
+    for command in ("convert", "capture"):
+        done = run(f"confluo-{command}", *(["-r"] if command == "capture" else []), CAMPUS, "-w", "/dev/null")
+        assert (done.returncode, done.stderr) == (0, b"")
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
+    assert run("confluo-convert", CAMPUS, "-c", "3", "-w", tmp_path / "pipe").returncode == 0
+    out = reader.communicate(timeout=30)[0]
+    assert run("confluo-query", "-", "--count", input=out, stdin=None).stdout == b"3\n"
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

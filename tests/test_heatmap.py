@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import environment, run, shell
 
+from confluo_tools import cli
 from confluo_tools.algo.heatmap import CLASS, COUNTS, SHADE_ABSENT, UNIT, Limits, Map, Sheet, group
 from confluo_tools.formats import heatmap_cells, heatmap_colours, heatmap_svg, heatmap_text
 from confluo_tools.formats.reader import Reader
@@ -500,7 +501,7 @@ def behind(path: Path, most: int | None, monkeypatch: pytest.MonkeyPatch) -> tup
     if most is not None:
         monkeypatch.setattr(command, "ALL_CELLS", 0)
         monkeypatch.setattr(command, "WORST_CELLS", most)
-    asked = command.Asked([str(path)], "", None, None, {})
+    asked = command.Asked([str(path)], "", (None, None), cli.InputOptions({}))
     with asked.open() as reader:
         cells, width = command.gather(reader, asked, "pod", WINDOW)
     [chart] = cells.maps("pod", width, Limits())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from browser import CHROMIUM, Browser
 from heatmap_lab import START, WINDOW, Matrix, appendix, probes, write
-from running import run
+from running import environment, run
 
 from confluo_tools.algo.heatmap import CLASS, SHADE_ABSENT, Limits, Map, Sheet, group
 from confluo_tools.formats import heatmap_colours, heatmap_html
@@ -374,3 +375,20 @@ def test_colours_that_everybody_can_tell_apart(browser: Browser, deficiency: str
     pairs = [(sum((a - b) ** 2 for a, b in zip(seen[i], seen[j], strict=True)) ** 0.5, i, j)
              for i in range(len(shades)) for j in range(i) if CLASS[i] != CLASS[j]]  # fmt: skip
     assert min(pairs)[0] > 25, min(pairs)
+
+
+def test_local_times(browser: Browser, tmp_path: Path) -> None:
+    """--local: of what is given, and of what is shown; a page takes the zone of the host, not that of its reader."""
+    path = write(tmp_path / "p.arrows", probes(appendix()))
+    words = ("confluo-pingmesh", "heatmap", path, "--window", "10m", "--local")
+    use = environment(TZ="Asia/Kolkata")
+    title = run(*words, "-o", "table", env=use).stdout.decode()
+    shown = re.search(r"(\d{4}-\d\d-\d\d) 06:00 – 06:10 \+05:30", title)
+    assert shown, title
+    begin = f"{shown[1]}T06:00"
+    assert run(*words, "--when", begin, "-o", "table", env=use).stdout.decode() == title
+    assert b"no probes then" in run(*words[:-1], "--when", begin, "-o", "table", env=use).stderr
+    assert run(*words, "-w", tmp_path / "m.html", env=use).returncode == 0
+    opened(browser, tmp_path / "m.html")
+    assert shown[0] in browser.text("#when")
+    assert browser.problems == []

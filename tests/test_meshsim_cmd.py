@@ -86,13 +86,16 @@ def test_what_cannot_be_is_one_line(words: str, said: str) -> None:
 
 
 def test_a_log_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    """Without advice that cannot be followed: nothing is added to it."""
+    """Unless it is asked to be added to, as it says."""
     words = ("confluo-pingmesh", "simulate", "--span", "10s", "-q", "-w", tmp_path / "p.ml")
     assert run(*words).returncode == 0
     done = run(*words)
     assert (done.returncode, done.stderr.decode()) == (
-        2, f"confluo-pingmesh simulate: {tmp_path}/p.ml: exists; choose another name\n",
+        2, f"confluo-pingmesh simulate: {tmp_path}/p.ml: exists; --append adds to it\n",
     )  # fmt: skip
+    rows = int(run("confluo-query", tmp_path / "p.ml", "--count").stdout)
+    assert run(*words, "--append").returncode == 0
+    assert int(run("confluo-query", tmp_path / "p.ml", "--count").stdout) == 2 * rows > 0
 
 
 def test_a_fleet_without_pairs_has_nothing_to_say() -> None:

@@ -286,11 +286,11 @@ def test_damage_is_left_out_and_told(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_library_caller_gets_the_same_error() -> None:
-    from confluo_tools.commands.query import time_range
+    from confluo_tools.cli import PeriodOptions
 
-    assert time_range(None, None, False) == (None, None)
+    assert PeriodOptions({}).span(False) == (None, None)
     with pytest.raises(UsageError, match="is not after"):
-        time_range("2026-11-20", "2026-11-19", False)
+        PeriodOptions({"since": "2026-11-20", "until": "2026-11-19"}).span(False)
 
 
 def test_lanes_are_merged_by_time(tmp_path: Path, rows: list[dict[str, Any]]) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from confluo_tools.cli.options import option
 from confluo_tools.cli.state import OK, printable
-
-
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
 
 
 def _list_interfaces(wanted: bool) -> bool:
@@ -25,63 +22,50 @@ def _list_interfaces(wanted: bool) -> bool:
 
 Names = list[str] | None
 ReadFiles = Annotated[
-    Names, _option("-r", "--read", metavar="FILE", help="Capture to read (repeatable); - or none: stdin.")
+    Names, option("-r", "--read", metavar="FILE", help="Capture to read (repeatable); - or none: stdin.")
 ]
 Interfaces = Annotated[
-    Names, _option("-i", "--interface", metavar="NAME", help="Interface to capture from (repeatable), or any.")
+    Names, option("-i", "--interface", metavar="NAME", help="Interface to capture from (repeatable), or any.")
 ]
 ListThem = Annotated[
-    bool, _option("-D", "--list-interfaces", help="List the interfaces.", is_eager=True, callback=_list_interfaces)
-]
-Output = Annotated[
-    str | None, _option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
-]
-Append = Annotated[bool, _option("--append", help="LOG may exist; the packets are added to it.")]
-Index = Annotated[str | None, _option("--index", metavar="LIST", help="Index LOG by these fields while it is written.")]
-Keep = Annotated[
-    str | None, _option("--keep", metavar="TIME,SIZE", help="Remove the oldest rows of LOG: beyond 1h, beyond 10G.")
+    bool, option("-D", "--list-interfaces", help="List the interfaces.", is_eager=True, callback=_list_interfaces)
 ]
 Decap = Annotated[
-    str, _option("--decap", metavar="WHICH", help="IP and transport fields of the outer or inner packet.")
+    str, option("--decap", metavar="WHICH", help="IP and transport fields of the outer or inner packet.")
 ]
-Sample = Annotated[str | None, _option("--sample", metavar="1/N", help="Keep every Nth flow, the same ones each time.")]
-SamplePackets = Annotated[str | None, _option("--sample-packets", metavar="1/N", help="Keep every Nth packet.")]
+Sample = Annotated[str | None, option("--sample", metavar="1/N", help="Keep every Nth flow, the same ones each time.")]
+SamplePackets = Annotated[str | None, option("--sample-packets", metavar="1/N", help="Keep every Nth packet.")]
 Snap = Annotated[
-    int, _option("-s", "--snap", metavar="N", min=0, max=65535, help="Keep the first N bytes of each packet.")
+    int, option("-s", "--snap", metavar="N", min=0, max=65535, help="Keep the first N bytes of each packet.")
 ]
 Offset = Annotated[
     bool | None,
-    _option("--offset/--no-offset", help="Keep where each packet stands in its file (default: of files)."),
+    option("--offset/--no-offset", help="Keep where each packet stands in its file (default: of files)."),
 ]
 SchemaFile = Annotated[
-    str | None, _option("--schema", metavar="FILE", help="Other fields than those of 'packet': a schema.")
+    str | None, option("--schema", metavar="FILE", help="Other fields than those of 'packet': a schema.")
 ]
-Telemetry = Annotated[bool, _option("--telemetry", help="Keep in-band telemetry: switch_path, queue_depth.")]
-Follow = Annotated[bool, _option("--follow", help="Wait for the last file to grow.")]
+Telemetry = Annotated[bool, option("--telemetry", help="Keep in-band telemetry: switch_path, queue_depth.")]
+Follow = Annotated[bool, option("--follow", help="Wait for the last file to grow.")]
 LaneCount = Annotated[
     int | None,
-    _option("--lanes", metavar="N", min=1, max=65535, help="With -i: capture with N threads, each a lane of LOG.  "
+    option("--lanes", metavar="N", min=1, max=65535, help="With -i: capture with N threads, each a lane of LOG.  "
             "With -r: how many may write to a new LOG at once."),
 ]  # fmt: skip
-Sync = Annotated[str | None, _option("--sync", metavar="WHEN", help="When rows reach the disk: none, seal or batch.")]
 Fanout = Annotated[
-    str | None, _option("--fanout", metavar="HOW", help="How lanes share packets: hash (by flow), cpu or rr.")
+    str | None, option("--fanout", metavar="HOW", help="How lanes share packets: hash (by flow), cpu or rr.")
 ]
 Bpf = Annotated[
-    str | None, _option("--bpf", metavar="FILTER", help="Let the kernel drop what this pcap-filter(7) does not take.")
+    str | None, option("--bpf", metavar="FILTER", help="Let the kernel drop what this pcap-filter(7) does not take.")
 ]
-NoPromiscuous = Annotated[bool, _option("-p", "--no-promiscuous", help="Only packets that are for this machine.")]
+NoPromiscuous = Annotated[bool, option("-p", "--no-promiscuous", help="Only packets that are for this machine.")]
 RingSize = Annotated[
-    str | None, _option("--ring", metavar="SIZE", help="Room for packets that wait, of each lane (32MiB).")
+    str | None, option("--ring", metavar="SIZE", help="Room for packets that wait, of each lane (32MiB).")
 ]
 Stamps = Annotated[
-    str | None, _option("--timestamps", metavar="WHOSE", help="host (the kernel) or hardware (the NIC).")
+    str | None, option("--timestamps", metavar="WHOSE", help="host (the kernel) or hardware (the NIC).")
 ]
-Immediate = Annotated[bool, _option("--immediate", help="Rows appear after a millisecond, not after eight.")]
-Duration = Annotated[str | None, _option("--duration", metavar="TIME", help="End after so long.")]
+Immediate = Annotated[bool, option("--immediate", help="Rows appear after a millisecond, not after eight.")]
 Wait = Annotated[
-    str | None, _option("--wait", metavar="TIME", help="How long an interface that has vanished may be away (10s).")
-]
-User = Annotated[
-    str | None, _option("-Z", "--user", metavar="USER", help="Be USER, without privileges, once sockets are open.")
+    str | None, option("--wait", metavar="TIME", help="How long an interface that has vanished may be away (10s).")
 ]

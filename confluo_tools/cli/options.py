@@ -86,6 +86,20 @@ Output = Annotated[
     str | None,
     option("-w", "--output", metavar="FILE", help="Write to FILE, complete or not at all; - is stdout."),
 ]
+LogToWrite = Annotated[
+    str | None,
+    option("-w", "--output", metavar="LOG", help="MultiLog to write; or a file, by its suffix or -o FORMAT."),
+]
+Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
+Index = Annotated[str | None, option("--index", metavar="LIST", help="Index LOG by these fields while it is written.")]
+Keep = Annotated[
+    str | None, option("--keep", metavar="TIME,SIZE", help="Remove the oldest rows of LOG: beyond 1h, beyond 10G.")
+]
+Sync = Annotated[str | None, option("--sync", metavar="WHEN", help="When rows reach the disk: none, seal or batch.")]
+Duration = Annotated[str | None, option("--duration", metavar="TIME", help="End after so long.")]
+User = Annotated[
+    str | None, option("-Z", "--user", metavar="USER", help="Be USER, without privileges, once sockets are open.")
+]
 Force = Annotated[bool, option("--force", help="Overwrite the output file.")]
 Since = Annotated[
     str | None, option("--since", metavar="TIME", help="Not before: 2026-11-20T10:00, @1700000000.25, 15m (ago), now.")

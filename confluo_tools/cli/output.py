@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
     from confluo_tools.schema import Schema
 
-SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "stream", ".tsv": "tsv", ".csv": "csv",
+SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "stream", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv",
             ".ndjson": "ndjson", ".jsonl": "ndjson", ".pcap": "pcap"}  # fmt: skip
 
 
@@ -51,20 +51,22 @@ def choose_format(
 
 
 def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: bool) -> bool:
-    """Whether -w names a MultiLog: anything but -, unless -o or the suffix says that it is a file."""
+    """Whether -w names a MultiLog: anything but - and devices, unless -o or the suffix says that it is a file."""
     if format == "multilog":
         if output in (None, "-"):
             raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
         return True
-    if output in (None, "-") or format is not None or tsv or ndjson:
+    if output is None or output == "-" or format is not None or tsv or ndjson:
         return False
-    return os.path.splitext(str(output))[1].lower() not in SUFFIXES
+    if os.path.splitext(output)[1].lower() in SUFFIXES:
+        return False
+    return os.path.isdir(output) or os.path.isfile(output) or not os.path.exists(output)  # else /dev/null, a FIFO
 
 
-def only_for_logs(to_log: bool, options: Mapping[str, object]) -> None:
-    """Raises UsageError for the first of ``options`` {name: what was given} that has no meaning without a MultiLog."""
+def only_for_logs(options: Mapping[str, object]) -> None:
+    """Raises UsageError for the first of ``options`` {name: what was given}: no MultiLog is written."""
     for option, given in options.items():
-        if given and not to_log:
+        if given:
             raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
 
 

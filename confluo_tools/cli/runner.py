@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from confluo_tools import FORMAT_VERSION, __version__
+from confluo_tools.cli.groups import spread
 from confluo_tools.cli.signals import SAME_SIGNAL
 from confluo_tools.cli.state import NOTHING, OK, TROUBLE, printable, reset, say, state
 from confluo_tools.errors import ConfluoError
@@ -85,7 +86,13 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         options.setdefault("cls", type("Command", (Command,), {"examples": self.examples}))
-        return super().command(name, **options)
+        register = super().command(name, **options)
+
+        def keep(function: Any) -> Any:
+            register(spread(function))
+            return function
+
+        return keep
 
 
 def command_app(examples: str = "") -> App:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
 
@@ -54,17 +54,13 @@ def archive(
     dry_run: Annotated[bool, option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    common: cli.CommonOptions,
 ) -> int:
     """Move the older rows of each LOG to an archive of Parquet files: written, read back, compared, then removed.
 
     Whole sealed segments go, oldest first; a run that was killed is finished by the next one.
     """
-    if file is not None:
-        config.use_file(file)
     if not logs:
         return cli.usage(app)
     from confluo_tools import units
@@ -75,7 +71,7 @@ def archive(
             raise UsageError("--keep and --delete exclude --to, --older-than and --keep-log", hint=hint)
         if keep is None or not delete:
             raise UsageError("rows are deleted with --keep TIME,SIZE and --delete", hint="--to DIR archives them")
-        return forget(logs, keep, dry_run, stats)
+        return forget(logs, keep, dry_run, common.stats)
     if to is None:
         raise UsageError("where to is missing", hint="--to DIR; or --keep TIME,SIZE --delete, to delete")
     age = units.duration(older_than) if older_than is not None else None
@@ -83,7 +79,7 @@ def archive(
         raise UsageError(f"--older-than {older_than} is in the future")
     name = check_host(host if host is not None else socket.gethostname())
     before = None if age is None else time.time_ns() - age
-    return Work(to, name, before, keep_log, dry_run, stats).run(logs, tsv, ndjson)
+    return Work(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
 
 
 def check_host(name: str) -> str:

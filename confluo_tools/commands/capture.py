@@ -41,21 +41,16 @@ def capture(
     expr: cli.Expr = None,
     interface: options.Interfaces = None,
     read: options.ReadFiles = None,
-    output: options.Output = None,
-    append: options.Append = False,
-    index: options.Index = None,
-    keep: options.Keep = None,
     bpf: options.Bpf = None,
     decap: options.Decap = "outer",
     sample: options.Sample = None,
     sample_packets: options.SamplePackets = None,
     limit: cli.Limit = None,
-    duration: options.Duration = None,
+    duration: cli.Duration = None,
     snap: options.Snap = 0,
     offset: options.Offset = None,
     telemetry: options.Telemetry = False,
     schema: options.SchemaFile = None,
-    fields: cli.Fields = None,
     follow: options.Follow = False,
     lanes: options.LaneCount = None,
     fanout: options.Fanout = None,
@@ -64,27 +59,13 @@ def capture(
     timestamps: options.Stamps = None,
     immediate: options.Immediate = False,
     wait: options.Wait = None,
-    user: options.User = None,
+    user: cli.User = None,
     list_interfaces: options.ListThem = False,
-    sync: options.Sync = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    out: cli.RecordingOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Capture packets, or read them from files, and write them as records."""
-    if file is not None:
-        config.use_file(file)
     inputs, live = read or [], bool(interface)
     only_live = {"--bpf": bpf, "--fanout": fanout, "--ring": ring, "-p": no_promiscuous, "--timestamps": timestamps,
                  "--immediate": immediate, "--duration": duration, "--wait": wait, "-Z": user}  # fmt: skip
@@ -95,38 +76,28 @@ def capture(
     if not live and cli.no_input(inputs):
         return cli.usage(app)
 
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    if not to_log and (index is not None or append):
-        raise UsageError("only a MultiLog is appended to or indexed", hint="write one with -w LOG")
-    if not to_log and keep is not None:
-        raise UsageError("only a MultiLog is kept small", where="--keep", hint="write one with -w LOG")
+    kind = out.kind()
     of_files = bool(inputs) and "-" not in inputs
     offset = False if live else offset
     wanted = fields_wanted(schema, offset=of_files if offset is None else offset, snap=snap, telemetry=telemetry)
-    if fields == "help":
-        print(cli.list_fields(wanted))
+    if out.listed(wanted):
         return cli.OK
-    names = cli.choose_fields(fields, wanted)
-    out: LogOutput | None = None
-    if to_log:
+    names = out.names(wanted)
+    log: LogOutput | None = None
+    if kind == "multilog":
         optional = {"raw": snap, "file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
-        out = LogOutput(
-            str(output), wanted.project(names) if names else wanted, append=append,
-            asked=[name for name, on in optional.items() if on], index=index, keep=keep, views=live,
-            sync=sync_when(sync, again=of_files and not follow), lanes=256 if live else lanes or 256, any_kind=True,
+        log = out.log(
+            wanted, names, asked=[name for name, on in optional.items() if on], views=live, any_kind=True,
+            sync=sync_when(out.sync, again=of_files and not follow), lanes=256 if live else lanes or 256,
         )  # fmt: skip
-        wanted = with_fields(wanted, out, without="file_offset" if offset is False else "")
+        wanted = with_fields(wanted, log, without="file_offset" if offset is False else "")
     chosen = Chosen(
         compiler(" ".join(expr or []), wanted), wanted,
         flows=share("--sample", sample), every=share("--sample-packets", sample_packets), limit=limit,
     )  # fmt: skip
 
     def records() -> cli.RecordOutput:
-        return cli.output(
-            wanted, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-            fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
-            line_buffered=line_buffered, color=color, sources=inputs if of_files and not snap else (),
-        )  # fmt: skip
+        return out.records(wanted, kind, names, sources=inputs if of_files and not snap else ())
 
     if live:
         from confluo_tools.cli.privileges import account
@@ -143,11 +114,11 @@ def capture(
             immediate=immediate, decap=decap, seconds=seconds_of("--duration", duration),
             wait=10.0 if patience is None else patience, tell=cli.note,
         )  # fmt: skip
-        return from_nic(nic, chosen, out, records, owner, stats=stats)
+        return from_nic(nic, chosen, log, records, owner, stats=common.stats)
     from confluo_tools.sources import open_captures
 
     captures = open_captures(inputs, wanted, decap=decap, follow=follow)
-    return from_files(captures, chosen, out, records, stats=stats)
+    return from_files(captures, chosen, log, records, stats=common.stats)
 
 
 def from_files(

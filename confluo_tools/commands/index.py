@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,17 +84,13 @@ def index(
     stat: Annotated[bool, typer.Option("--stat", help="Afterwards, list the views.")] = False,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    common: cli.CommonOptions,
 ) -> int:
     """Make queries of LOG faster: indexes tell which rows hold which value, filters and aggregates keep answers.
 
     Answers never depend on a view; a query uses it as far as it reaches and scans the rest.
     """
-    if file is not None:
-        config.use_file(file)
     if log is None:
         return cli.usage(app)
     from confluo_tools import units
@@ -103,7 +99,7 @@ def index(
     ask.options(filter, where, by, bucket, define)
     pause = units.duration(interval) / 1e9 if interval is not None else 0.2
     patience = units.duration(wait) / 1e9 if wait is not None else 5.0
-    return Work(log, ask, patience, stats).run(follow, pause, stat, tsv, ndjson)
+    return Work(log, ask, patience, common.stats).run(follow, pause, stat, tsv, ndjson)
 
 
 class Ask:

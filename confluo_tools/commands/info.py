@@ -39,13 +39,10 @@ def info(
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     local: cli.Local = False,
-    file: cli.Config = None,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    common: cli.TalkOptions,
 ) -> int:
     """Tell what INPUT holds: schema, rows, time span, lanes, indexes, history, disk use."""
-    if file is not None:
-        config.use_file(file)
     names = inputs or []
     if fields and not names:
         return list_schema(None, tsv, ndjson)

@@ -86,41 +86,27 @@ def monitor(
     ] = 4,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    out: cli.OutputOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Watch LOG and tell when a condition over a sliding window holds, and when it has ended."""
-    if file is not None:
-        config.use_file(file)
     if log is None:
         return cli.usage(app)
     from confluo_tools import store, units
 
-    if fields == "help":
+    if out.fields == "help":
         from confluo_tools.schema import builtin
 
-        print(cli.list_fields(builtin("alert")))
+        out.listed(builtin("alert"))
         return cli.OK
-    local = config.truth("local", local)
+    local = config.truth("local", out.local)
     with store.open(log, readonly=True) as source:
         looked = analyses(source.schema, analyze, analyze_flows)
         found = read_triggers(source, looked[-1].schema if looked else source.schema, trigger or [], triggers or [])
         if listing or check:
             if listing:
-                show(found, tsv, ndjson)
+                show(found, out.tsv, out.ndjson)
             return cli.OK
         if until is not None and not (once or since is not None):
             raise UsageError("--until needs --since or --once", hint="without them, the log is followed")
@@ -135,11 +121,7 @@ def monitor(
         with ExitStack() as stack:
             run.open(stack)
             schema = run.alerts.schema
-            run.out = stack.enter_context(cli.output(
-                schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-                fields=cli.choose_fields(fields, schema), header=not no_header, numeric=numeric, wide=wide, local=local,
-                color=color,
-            ))  # fmt: skip
+            run.out = stack.enter_context(out.records(schema, out.kind(), out.names(schema)))
             if words:
                 run.runner = stack.enter_context(running(words, exec_max, live=not once and since is None))
             stack.enter_context(run.signals())
@@ -150,7 +132,7 @@ def monitor(
                 run.replay(units.time(since, local=local), end)
             else:
                 run.live()
-        if stats or (run.stopped and not cli.state.quiet):
+        if common.stats or (run.stopped and not cli.state.quiet):
             cli.note(run.counts())
         if run.stopped:
             return 128 + run.stopped

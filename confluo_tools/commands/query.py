@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import FormatError, UsageError
 
@@ -47,17 +47,9 @@ def query(
     expression: Annotated[
         str | None, option("-e", "--expr", metavar="EXPR", help="The expression; all operands are then inputs.")
     ] = None,
-    at: cli.At = None,
-    partial: cli.Partial = False,
-    no_archive: cli.NoArchive = False,
-    input_format: cli.InputFormat = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
     state: cli.StateOf = None,
-    fields: cli.Fields = None,
-    since: cli.Since = None,
-    until: cli.Until = None,
-    local: cli.Local = False,
     limit: cli.Limit = None,
     count: cli.Count = False,
     sample: Annotated[
@@ -74,42 +66,29 @@ def query(
         int | None, option("--top", metavar="N", min=1, help="The N groups with the largest first aggregate.")
     ] = None,
     explain: Annotated[bool, option("--explain", help="Print how the rows were found, instead of the rows.")] = False,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
     source: Annotated[
         list[str] | None,
         option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
     ] = None,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    period: cli.PeriodOptions,
+    out: cli.OutputOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Print the records of INPUT for which EXPR holds."""
-    if file is not None:
-        config.use_file(file)
-    inputs, text = split_operands(operands or [], read or [], expression, at)
-    if at is None and cli.no_input(inputs):
+    inputs, text = split_operands(operands or [], read or [], expression, ins.at)
+    if ins.missing(inputs):
         return cli.usage(app)
     if (by or having or top) and agg is None:
         agg = "count"
-    local = config.truth("local", local)
-    span = time_range(since, until, local)
-    wish = wished(text, span, sample, fields, limit, count, agg, by, explain)
+    span = period.span(out.local)
+    wish = wished(text, span, sample, out.fields, limit, count, agg, by, explain)
     if analyze or state is not None:
         wish = analyzed_there(wish, analyze or [], analyze_flows, state)
-    opened = cli.open_records(inputs, input_format=input_format, wish=wish, at=at, partial=partial)
+    opened = ins.open(inputs, wish=wish)
     with cli.analyzed(opened, analyze, analyze_flows, state) as reader:
-        if fields == "help" and agg is None:
-            print(cli.list_fields(reader.schema))
+        if agg is None and out.listed(reader.schema):
             return cli.OK
         asked = Question(reader, compile_expr(text, reader, span, sample))
         groups = Groups(asked, agg, by, having, top) if agg is not None else None
@@ -122,22 +101,16 @@ def query(
             print(rows)
         else:
             schema = groups.schema if groups is not None else reader.schema
-            if fields == "help":
-                print(cli.list_fields(schema))
+            if out.listed(schema):
                 return cli.OK
-            fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=groups is not None)
-            shown = cli.choose_fields(fields, schema)
-            with cli.output(
-                schema, fmt, path=output, force=force, fields=shown,
-                metadata=reader.metadata, header=not no_header, numeric=numeric, wide=wide, local=local,
-                line_buffered=line_buffered, color=color, sources=source or [],
-            ) as out:  # fmt: skip
-                reader.on_idle(out.flush)
+            kind, shown = out.kind(answers=groups is not None), out.names(schema)
+            with out.records(schema, kind, shown, metadata=reader.metadata, sources=source or []) as into:
+                reader.on_idle(into.flush)
                 pairs = groups.selected(*span) if groups is not None else asked.selected(shown)
                 for block, picks in limited(pairs, limit):
-                    out.write(block, picks)
-            rows = out.rows if asked.found else 0
-        if stats:
+                    into.write(block, picks)
+            rows = into.rows if asked.found else 0
+        if common.stats:
             cli.note(f"{reader.rows} records read, {asked.found} chosen, {rows} printed")
         return cli.OK if rows else cli.NOTHING
 
@@ -189,17 +162,6 @@ def analyzed_there(wish: Wish, analyze: list[str], flows: int | None, state: str
     if state is None and tuple(analyze) == ANALYSES and (flows or 1) <= MAX_FLOWS:
         return wish.but(analyze=ANALYSES, flows=flows)
     return Wish(names=wish.expr)
-
-
-def time_range(since: str | None, until: str | None, local: bool) -> tuple[int | None, int | None]:
-    """--since and --until in nanoseconds, half open."""
-    from confluo_tools import units
-
-    first = units.time(since, local=local) if since is not None else None
-    after = units.until(until, local=local) if until is not None else None
-    if first is not None and after is not None and first >= after:
-        raise UsageError(f"--until {until} is not after --since {since}")
-    return first, after
 
 
 def compile_expr(text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None) -> Expr:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from signal import SIGPIPE
 from typing import TYPE_CHECKING, Annotated
 
-from confluo_tools import cli, config
-from confluo_tools.cli import capture_options as options
+from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
@@ -53,10 +52,6 @@ Flows = Annotated[
     int | None, option("--flows", metavar="N", min=16, max=1 << 24, help="Remember N sockets at most (65536).")
 ]
 Cpu = Annotated[str | None, option("--cpu", metavar="SHARE", help="Of one core, at most (3%).")]
-Output = Annotated[
-    str | None, option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
-]
-Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
 
 
 @app.command()
@@ -64,67 +59,40 @@ def retx(
     expr: cli.Expr = None,
     follow: Follow = False,
     all: All = False,
-    output: Output = None,
-    append: Append = False,
-    index: options.Index = None,
-    keep: options.Keep = None,
     interval: Interval = None,
     trace: Trace = None,
     netns: Netns = None,
     flows: Flows = None,
     cpu: Cpu = None,
-    duration: options.Duration = None,
+    duration: cli.Duration = None,
     limit: cli.Limit = None,
-    user: options.User = None,
-    sync: options.Sync = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    user: cli.User = None,
+    *,
+    out: cli.RecordingOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Print what TCP sockets have lost, or follow what they lose."""
     from confluo_tools.schema import builtin
 
-    if file is not None:
-        config.use_file(file)
-    only_following = {"--interval": interval, "--trace": trace, "--duration": duration, "-Z": user, "--keep": keep,
+    only_following = {"--interval": interval, "--trace": trace, "--duration": duration, "-Z": user, "--keep": out.keep,
                       "--cpu": cpu, "--flows": flows}  # fmt: skip
     for name, given in only_following.items():
         if given is not None and not follow:
             raise UsageError(f"{name} is for --follow", hint="without it, what there is now is told once")
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--index": index, "--append": append, "--keep": keep})
     schema = builtin("retx")
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
-    names = cli.choose_fields(fields, schema)
+    kind, names = out.kind(), out.names(schema)
     program = None
     if expr:
         from confluo_tools.expr import compile
 
         compiled = compile(" ".join(expr), schema)
         for line in compiled.notes:
-            if not quiet:
+            if not common.quiet:
                 cli.note(line)
         program = compiled.program
-    out: LogOutput | None = None
-    if to_log:
-        out = LogOutput(
-            str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
-            views=follow, sync=config.text("sync", sync), lanes=256, small=True,
-        )  # fmt: skip
+    log = out.log(schema, names, views=follow, small=True) if kind == "multilog" else None
     from confluo_tools.cli.privileges import account, hand_over
     from confluo_tools.sources.sockdiag import CPU, FLOWS, open_watch
 
@@ -135,19 +103,14 @@ def retx(
         interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=cli.tell,
     )  # fmt: skip
 
-    def records() -> cli.RecordOutput:
-        return cli.output(
-            schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-            fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
-            line_buffered=line_buffered, color=color,
-        )  # fmt: skip
-
     run = Run(watch, program, limit)
     with watch, cli.signals(run.stop, counts=run.counts):
         # What goes to stdout is made before: later, modules may not be ours to read.
-        into: LogOutput | cli.RecordOutput | None = out if out is not None or output not in (None, "-") else records()
-        hand_over(out, owner)
-        into = into if into is not None else records()
+        into: LogOutput | cli.RecordOutput | None = log
+        if log is None and out.output in (None, "-"):
+            into = out.records(schema, kind, names)
+        hand_over(log, owner)
+        into = into if into is not None else out.records(schema, kind, names)
         try:
             with into:
                 run.into(into, follow=follow)
@@ -156,7 +119,7 @@ def retx(
                 raise
             run.stopped = run.stopped or SIGPIPE
         finally:
-            if stats or (run.stopped not in (0, SIGPIPE) and not cli.state.quiet):
+            if common.stats or (run.stopped not in (0, SIGPIPE) and not cli.state.quiet):
                 cli.note(run.counts())
     if run.stopped:
         return 128 + run.stopped

@@ -42,9 +42,8 @@ def snapshot(
     wait: Annotated[
         str, option("--wait", metavar="TIME", help="How long a host may take until it answers (30s).")
     ] = "30s",
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
+    *,
+    common: cli.CommonOptions,
 ) -> int:
     """Write down how far each LOG had come at one and the same instant, as YAML.
 
@@ -52,8 +51,6 @@ def snapshot(
     """
     from confluo_tools import units
 
-    if file is not None:
-        config.use_file(file)
     if not logs:
         return cli.usage(app)
     limit = units.duration(deadline)
@@ -77,7 +74,7 @@ def snapshot(
         raise
     for gone in taken.missing:
         cli.note(f"{gone.reason}; the snapshot is partial", where=gone.where)
-    if stats:
+    if common.stats:
         tell(taken, cutter.timing)
     return cli.OK
 

@@ -17,6 +17,7 @@ from zlib import compress
 from confluo_tools.algo.heatmap import CLASS, COUNTS, METRICS, SHADES, UNIT, explain
 from confluo_tools.algo.patterns import ABSENT, Pattern
 from confluo_tools.formats.heatmap_colours import METRIC_NAMES, NAMES, PALETTES, THEMES, ranges
+from confluo_tools.units import format_zone, utc_offset
 
 if TYPE_CHECKING:
     from confluo_tools.algo.heatmap import Map, Sheet
@@ -39,11 +40,12 @@ class Pairs:
 
 def page(
     charts: Sequence[Map], metric: str, *, at: Sequence[int], pairs: Sequence[Pairs] = (), title: str = "",
-    palette: str = "paper", theme: str = "auto", command: str = "", source: str = "",
+    palette: str = "paper", theme: str = "auto", command: str = "", source: str = "", local: bool = False,
 ) -> Iterator[bytes]:  # fmt: skip
     """The bytes of the page.  ``at``: the number of the window to begin with, for each map.
 
     ``pairs``: for each map.  ``command``: what made the page; ``source``: its input, '' if that is read only once.
+    ``local``: times are those of this host, not UTC.
     """
     from json import dumps
 
@@ -53,7 +55,7 @@ def page(
         windows = []
         for sheet in chart.sheets:
             shades = [chart.shades(sheet, name) for name in METRICS]
-            windows.append(_window(chart, sheet, shades, len(blobs)))
+            windows.append(_window(chart, sheet, shades, len(blobs), local))
             blobs.append(compress(b"".join(shades), 6))
             values = [getattr(sheet, name) for name in ("p50", "p99", *COUNTS)]
             blobs.append(compress(b"".join(map(_little, values)), 1))
@@ -88,10 +90,12 @@ def page(
     yield (between + words + js + after).encode()
 
 
-def _window(chart: Map, sheet: Sheet, shades: Sequence[bytes], blob: int) -> dict[str, Any]:
+def _window(chart: Map, sheet: Sheet, shades: Sequence[bytes], blob: int, local: bool) -> dict[str, Any]:
+    ahead = utc_offset(sheet.start) if local else 0
     patterns = [chart.pattern(sheet, name, its) for name, its in zip(METRICS, shades, strict=True)]
     return {
-        "start": sheet.start // 1_000_000, "partial": sheet.partial, "blob": blob, "probes": sheet.probes,
+        "start": sheet.start // 1_000_000, "ahead": ahead, "zone": format_zone(ahead) if local else "UTC",
+        "partial": sheet.partial, "blob": blob, "probes": sheet.probes,
         "counts": [[its.count(colour) for colour in range(ABSENT)] for its in (s.translate(CLASS) for s in shades)],
         "patterns": [_pattern(p, m, chart) for p, m in zip(patterns, METRICS, strict=True)],
     }  # fmt: skip

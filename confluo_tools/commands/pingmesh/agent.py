@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
-from confluo_tools.cli import capture_options as options
+from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import ConfluoError, UsageError
@@ -78,10 +77,6 @@ Place = Annotated[
 Lab = Annotated[
     bool, option("--lab", help="Without the limits on intervals and rates; each record says so.")
 ]  # fmt: skip
-Output = Annotated[
-    str | None, option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
-]
-Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
 
 
 @app.command()
@@ -101,48 +96,26 @@ def agent(
     place: Place = None,
     metrics: Metrics = None,
     send: Send = None,
-    output: Output = None,
-    append: Append = False,
-    index: options.Index = None,
-    keep: options.Keep = None,
     memory: Memory = None,
     cpu: Cpu = None,
     lab: Lab = False,
-    duration: options.Duration = None,
-    user: options.User = None,
-    sync: options.Sync = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    duration: cli.Duration = None,
+    user: cli.User = None,
+    *,
+    out: cli.RecordingOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Probe the servers on this host's pinglist, and answer the probes of others, until a signal."""
     from confluo_tools.schema import builtin
 
-    if file is not None:
-        config.use_file(file)
     schema = builtin("probe")
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
     if not controller:
-        if cli.is_terminal(0) and not (allow or name or output):
+        if cli.is_terminal(0) and not (allow or name or out.output):
             return cli.usage(app)
         raise UsageError("--controller is needed", hint="write https://HOST:PORT, or a folder of lists")
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--index": index, "--append": append, "--keep": keep})
-    names = cli.choose_fields(fields, schema)
+    kind, names = out.kind(), out.names(schema)
     at = controller_of(controller, trust=trust, ca=ca, cert=cert, key=key, lab=lab)
     if send is not None and all("://" not in place for place in at.places):
         raise UsageError("a folder takes no records", where="--send", hint="write them with -w LOG")
@@ -162,12 +135,7 @@ def agent(
         web_source=tuple(map(str, sources)), lab=lab, memory=size("--memory", memory, 64 << 20),
         cpu=0.1 if cpu is None else cli.core_share("--cpu", cpu), place=place_of(place),
     )  # fmt: skip
-    out: LogOutput | None = None
-    if to_log:
-        out = LogOutput(
-            str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
-            views=False, sync=config.text("sync", sync), lanes=256, small=True,
-        )  # fmt: skip
+    log = out.log(schema, names, small=True) if kind == "multilog" else None
     owner = account(user) if user is not None else None
     limit_memory(settings.memory)
     with ExitStack() as stack:
@@ -183,18 +151,10 @@ def agent(
         if metrics is not None:
             door = stack.enter_context(endpoint.listen(*endpoint.parse(metrics, "--metrics"), backlog=16))
         sender: Sender | None = None
-
-        def records() -> cli.RecordOutput:
-            return cli.output(
-                schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-                fields=names, header=not no_header, numeric=numeric, wide=wide, local=local,
-                line_buffered=line_buffered, color=color,
-            )  # fmt: skip
-
-        into: LogOutput | cli.RecordOutput | None = out
-        if out is None and (output is not None or send is None):
-            into = records()
-        hand_over(out, owner)  # before there are threads
+        into: LogOutput | cli.RecordOutput | None = log
+        if log is None and (out.output is not None or send is None):
+            into = out.records(schema, kind, names)
+        hand_over(log, owner)  # before there are threads
         may_ask(owner)
         if responder is not None:
             responder.start()
@@ -217,7 +177,7 @@ def agent(
             status = agent.run(seconds("--duration", duration, 0.0, 0.01) if duration is not None else None)
         except BrokenPipeError:
             agent.stopped, status = 13, 0
-        if stats or (agent.stopped and not quiet):
+        if common.stats or (agent.stopped and not common.quiet):
             cli.note(agent.counts())
     if status:
         return status

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
-from confluo_tools.cli.log_output import LogOutput
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
 
@@ -81,94 +80,59 @@ def blackholes(
     ] = 20,
     pairs: Annotated[bool, option("--pairs", help="Print the pairs, also those that a place explains.")] = False,
     top: Annotated[int, option("--top", metavar="N", min=0, help="Pairs that are printed at most (100).")] = 100,
-    append: Annotated[
-        bool, option("--append", help="Add to the MultiLog of -w; its proposals count for the budget.")
-    ] = False,
     follow: Annotated[
         bool, option("--follow", help="Go on as probes come; judge each window when it is over.")
     ] = False,
     lateness: Annotated[
         str, option("--lateness", metavar="TIME", help="--follow: how late records may be (90s).")
     ] = "90s",
-    input_format: cli.InputFormat = None,
-    since: cli.Since = None,
-    until: cli.Until = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    period: cli.PeriodOptions,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Find ToRs that eat packets of some pairs of servers, or of some of their ports, for good.
 
     Nothing is reloaded: ToRs are proposed, at most so many a day, and what is above them is told.
     """
-    from confluo_tools import units
     from confluo_tools.commands.pingmesh import following
     from confluo_tools.schema import builtin
     from confluo_tools.store.pairs import by_windows, holes_of
 
-    if file is not None:
-        config.use_file(file)
     schema = builtin("blackhole")
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
-    if cli.no_input(inputs or []):
+    if ins.missing(inputs, follow):
         return cli.usage(app)
     length = time_of("--window", window) if window is not None else 0
     patience = following.times(length, follow, lateness)
     pieces = time_of("--slice", piece)
     if length:  # windows are made of whole slices
         pieces = length if pieces >= length else length // -(-length // pieces)
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--append": append})
+    kind = out.kind(answers=True)
     work = Work(
         schema, threshold=cli.fraction("--threshold", threshold, least=1e-9), group=group, least=_least(least),
         tries=tries, literal=literal, budget=budget, pairs=pairs, top=top, length=length, pieces=pieces,
     )  # fmt: skip
-    names = cli.choose_fields(fields, schema)
-    begin = units.time(since, local=local) if since is not None else None
-    end = units.until(until, local=local) if until is not None else None
-    if to_log and append:
-        work.read_proposals(str(output))
-    fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+    begin, end = period.span(out.local)
+    if out.append:
+        work.read_proposals(str(out.output))
     places = called(topology)
     with ExitStack() as stack:
-        source = stack.enter_context(following.Source(inputs or [], input_format, follow))
+        source = stack.enter_context(following.Source(inputs or [], ins, follow))
         rows: list[dict[str, Any]] = []
         if not follow:
             assert source.reader is not None
             windows, servers, run = by_windows(source.reader, where, length, pieces, begin, end, places)
             work.note(run, servers)
             rows = [row for one in windows for row in work.judge(one, servers)]
-        if names is None and fmt == "table" and not wide:
-            kinds = {row["what"] == WHAT["pair"] for row in rows} if not follow else {True, False}
-            names = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
-            names = list(dict.fromkeys(names))
-        out: LogOutput | cli.RecordOutput
-        if to_log:
-            out = stack.enter_context(LogOutput(
-                str(output), schema.project(names) if names else schema, append=append, asked=(), index=None,
-                sync=config.text("sync", None), lanes=4, small=follow,
-            ))  # fmt: skip
-        else:
-            out = stack.enter_context(cli.output(
-                schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
-                local=local, line_buffered=line_buffered, color=color,
-            ))  # fmt: skip
-        ledger = following.Ledger(out, stack, follow=follow, apart=("action",), asked={
+        kinds = {row["what"] == WHAT["pair"] for row in rows} if not follow else {True, False}
+        usual = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
+        names = out.names(schema, kind, list(dict.fromkeys(usual)))
+        into = out.open(schema, kind, names, metadata=source.metadata)
+        stack.enter_context(into)
+        ledger = following.Ledger(into, stack, follow=follow, apart=("action",), asked={
             "--window": following.length_of(length), "--where": where, "--slice": following.length_of(pieces),
             "--threshold": work.threshold, "--group": group,
             "--least": least, "--tries": tries, "--literal": literal, "--pairs": pairs,
@@ -184,7 +148,7 @@ def blackholes(
             following.follow_pairs(source, ledger, lambda run: holes_of(run, length, pieces, places), judge,
                                    length, patience, where, (begin, end))  # fmt: skip
     if work.probes or not follow:
-        work.tell(verbose or stats)
+        work.tell(common.verbose or common.stats)
     if source.stopped:
         return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
-from confluo_tools.cli.log_output import LogOutput
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.commands.pingmesh.blackholes import time_of, tuple_of
 from confluo_tools.errors import UsageError
@@ -82,26 +81,11 @@ def drops(
     lateness: Annotated[
         str, option("--lateness", metavar="TIME", help="--follow: how late records may be (90s).")
     ] = "90s",
-    append: Annotated[bool, option("--append", help="-w LOG may exist; rows are added to it.")] = False,
-    input_format: cli.InputFormat = None,
-    since: cli.Since = None,
-    until: cli.Until = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    period: cli.PeriodOptions,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Find the layer of the network that drops packets at random, and the pairs of servers that lose most.
 
@@ -113,13 +97,10 @@ def drops(
     from confluo_tools.schema import builtin
     from confluo_tools.store.pairs import drops_by_windows, drops_of
 
-    if file is not None:
-        config.use_file(file)
     schema = builtin("drop")
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
-    if cli.no_input(inputs or []):
+    if ins.missing(inputs, follow):
         return cli.usage(app)
     length = time_of("--window", window) if window is not None else 0
     patience = following.times(length, follow, lateness)
@@ -129,29 +110,15 @@ def drops(
         raise UsageError("is not possible", where=f"--lasting {lasting}", hint="0s or more")
     work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent,
                 lasting=lasts)  # fmt: skip
-    names = cli.choose_fields(fields, schema)
-    begin = units.time(since, local=local) if since is not None else None
-    end = units.until(until, local=local) if until is not None else None
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--append": append})
-    fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    if names is None and fmt == "table" and not wide:
-        names = [*(["ts"] if length else []), *(SHOWN if top else PLACES)]
+    begin, end = period.span(out.local)
+    kind = out.kind(answers=True)
+    names = out.names(schema, kind, [*(["ts"] if length else []), *(SHOWN if top else PLACES)])
     places = called(topology)
     with ExitStack() as stack:
-        source = stack.enter_context(following.Source(inputs or [], input_format, follow))
-        out: LogOutput | cli.RecordOutput
-        if to_log:
-            out = stack.enter_context(LogOutput(
-                str(output), schema.project(names) if names else schema, append=append, asked=(), index=None,
-                sync="none", lanes=4, small=True,
-            ))  # fmt: skip
-        else:
-            out = stack.enter_context(cli.output(
-                schema, fmt, path=output, force=force, fields=names, metadata=source.metadata, header=not no_header,
-                numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-            ))  # fmt: skip
-        ledger = following.Ledger(out, stack, follow=follow, asked={
+        source = stack.enter_context(following.Source(inputs or [], ins, follow))
+        into = out.open(schema, kind, names, metadata=source.metadata)
+        stack.enter_context(into)
+        ledger = following.Ledger(into, stack, follow=follow, asked={
             "--window": following.length_of(length), "--where": where, "--above": worst, "--ratio": ratio,
             "--lasting": following.length_of(work.lasting),
         })  # fmt: skip
@@ -169,8 +136,8 @@ def drops(
 
             following.follow_pairs(source, ledger, lambda run: drops_of(run, length, places), judge,
                                    length, patience, where, (begin, end))  # fmt: skip
-    if not quiet and (work.rows or not follow):
-        work.tell(verbose or stats)
+    if not common.quiet and (work.rows or not follow):
+        work.tell(common.verbose or common.stats)
     if source.stopped:
         return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING

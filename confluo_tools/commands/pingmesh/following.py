@@ -117,8 +117,8 @@ class Source(Input):
     """The probes: of any input, or of a log as it grows.  ``schema``: of text that names none."""
 
     def __init__(
-        self, inputs: Sequence[str], input_format: str | None, follow: bool, *, at: str | None = None,
-        partial: bool = False, wish: Wish | None = None, schema: Schema | None = None,
+        self, inputs: Sequence[str], ins: cli.InputOptions, follow: bool, *, wish: Wish | None = None,
+        schema: Schema | None = None,
     ) -> None:  # fmt: skip
         from confluo_tools.commands.pingmesh.scopes import check_kind
 
@@ -132,9 +132,7 @@ class Source(Input):
             self.log = store.open(inputs[0], readonly=True)
             self.schema, self.name, self.filters = self.log.schema, inputs[0], named_filters(self.log)
         else:
-            reader = self.reader = cli.open_records(
-                inputs, input_format=input_format, schema=schema, at=at, partial=partial, wish=wish
-            )
+            reader = self.reader = ins.open(inputs, schema=schema, wish=wish)
             self.schema, self.name, self.filters = reader.schema, reader.name, reader.filters
             self.metadata = reader.metadata
         try:

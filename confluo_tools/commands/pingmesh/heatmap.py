@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
@@ -45,10 +45,6 @@ FAILURES = ("timeout", "refused", "unreachable", "reset", "garbled")
 def heatmap(
     inputs: cli.Inputs = None,
     where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
-    at: cli.At = None,
-    partial: cli.Partial = False,
-    no_archive: cli.NoArchive = False,
-    input_format: cli.InputFormat = None,
     metric: Annotated[str, option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
     by: Annotated[
         str | None,
@@ -61,8 +57,6 @@ def heatmap(
     when: Annotated[
         str | None, option("--when", metavar="TIME", help="The window this is in.  Without: the last whole one.")
     ] = None,
-    since: cli.Since = None,
-    until: cli.Until = None,
     green: Annotated[
         str | None, option("--green", metavar="LIMIT", help="Green is below this (4ms; of drops 0.05%).")
     ] = None,
@@ -82,44 +76,31 @@ def heatmap(
         str, option("--theme", metavar="NAME", help="light, dark or auto: as the reader has it (auto).")
     ] = "auto",
     scale: Annotated[float, option("--scale", metavar="N", min=0.25, max=8, help="Of a PNG (2).")] = 2.0,
-    fields: cli.Fields = None,
-    format: Annotated[
-        str | None,
-        option("-o", "--format", metavar="FORMAT", help="svg, html, png, table (a map of text), or cells as tsv, csv, "
-                "ndjson, stream, arrow, parquet."),
-    ] = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    period: cli.PeriodOptions,
+    out: cli.OutputOptions,
+    common: cli.TalkOptions,
 ) -> int:  # fmt: skip
     """Draw latency or drops between pods, or between data centres, as a heat map, and name what it shows."""
     from confluo_tools.formats.heatmap_colours import NAMES, THEMES
 
-    if file is not None:
-        config.use_file(file)
     for value, there, name in ((metric, ("p50", "p99", "drop"), "--metric"), (by or "pod", BY, "--by"),
                                 (palette, NAMES, "--palette"), (theme, (*THEMES, "auto"), "--theme")):  # fmt: skip
         if value not in there:
             raise UsageError(f"not '{value[:60]}'", where=name, hint=f"there are {', '.join(there)}")
-    if fields == "help":
+    if out.fields == "help":
         from confluo_tools.formats.heatmap_cells import cell_schema, pattern_schema
 
-        print(cli.list_fields(pattern_schema() if patterns else cell_schema()))
+        out.listed(pattern_schema() if patterns else cell_schema())
         return cli.OK
-    if at is None and cli.no_input(inputs or []):
+    if ins.missing(inputs):
         return cli.usage(app)
     if by == "dc" and dc is not None:
         raise UsageError("one map has all data centres", where="--by dc", hint="leave --dc out")
-    asked = Asked(inputs or [], where or "", since, until, {"input_format": input_format, "at": at, "partial": partial})
-    kind = choose(format, tsv, ndjson, output, patterns)
+    local = _local(out)
+    asked = Asked(inputs or [], where or "", period.span(local), ins)
+    kind = choose(out, patterns)
     width = _width(window)
     limits = _limits(metric, green, red)
     with asked.open() as reader:
@@ -140,42 +121,40 @@ def heatmap(
         if dc is not None and len(cells):
             raise UsageError(f"no probes within '{dc[:60]}'", where="--dc")
         return cli.NOTHING
-    numbers = [_find(chart, when) for chart in charts]
+    numbers = [_find(chart, when, local) for chart in charts]
     if kind == "html":
-        write_page(charts, numbers, asked, output, force, metric=metric, title=title, palette=palette, theme=theme,
+        write_page(charts, numbers, asked, out, metric=metric, title=title, palette=palette, theme=theme,
                    pairs=not no_pairs and cells.probes)  # fmt: skip
     elif kind in ("svg", "png"):
-        write_picture(kind, charts, numbers, output, force, metric=metric, palette=palette, scale=scale,
+        write_picture(kind, charts, numbers, out, metric=metric, palette=palette, scale=scale,
                       theme="light" if theme == "auto" else theme)  # fmt: skip
     elif kind == "table" and not patterns:
-        write_text(charts, numbers, output, force, metric=metric, palette=palette, wide=wide, color=color)
+        write_text(charts, numbers, out, metric=metric, palette=palette)
     else:
         from confluo_tools.formats import heatmap_cells as records
 
         schema = records.pattern_schema() if patterns else records.cell_schema()
         make = records.pattern_block if patterns else records.cell_blocks
-        with cli.output(schema, kind, path=output, force=force, fields=cli.choose_fields(fields, schema),
-                        header=not no_header, numeric=numeric, wide=wide, color=color) as out:  # fmt: skip
+        with out.records(schema, kind, out.names(schema)) as into:
             for chart, number in zip(charts, numbers, strict=True):
                 for block in make(chart, metric, chart.sheets if when is None else chart.sheets[number : number + 1]):
-                    out.write(block)
+                    into.write(block)
     return cli.OK
 
 
 class Asked:
     """The inputs and which of their records are meant: as often as they are read."""
 
-    def __init__(self, inputs: list[str], text: str, since: str | None, until: str | None, how: dict[str, Any]) -> None:
-        from confluo_tools import units
-
-        self.inputs, self.text, self.how = inputs, text, how
-        self.first = units.time(since) if since is not None else None
-        self.after = units.until(until) if until is not None else None
+    def __init__(
+        self, inputs: list[str], text: str, span: tuple[int | None, int | None], ins: cli.InputOptions
+    ) -> None:
+        self.inputs, self.text, self.ins = inputs, text, ins
+        self.first, self.after = span
 
     @property
     def again(self) -> bool:
         """Whether they can be read a second time."""
-        return self.how.get("at") is not None or (bool(self.inputs) and all(
+        return self.ins.at is not None or (bool(self.inputs) and all(
             cli.remote(path) is not None or os.path.isfile(path) or os.path.isdir(path) for path in self.inputs
         ))  # fmt: skip
 
@@ -184,30 +163,29 @@ class Asked:
         """The inputs as the shell has them; '' when they are read only once."""
         from shlex import join
 
-        at = self.how.get("at")
-        return "" if not self.again else join(["--at", str(at)] if at is not None else self.inputs)
+        return "" if not self.again else join(["--at", self.ins.at] if self.ins.at is not None else self.inputs)
 
     def open(self) -> Reader:
-        return cli.open_records(self.inputs, **self.how)
+        return self.ins.open(self.inputs)
 
     def where(self, more: str = "") -> str:
         """The condition: what was asked, and ``more``."""
         return " and ".join(f"({part})" for part in (self.text, more) if part)
 
 
-def choose(format: str | None, tsv: bool, ndjson: bool, output: str | None, patterns: bool) -> str:
+def choose(out: cli.OutputOptions, patterns: bool) -> str:
     """The output: a picture or cells as records."""
-    if format in PICTURES and not tsv and not ndjson:
-        if patterns and format != "table":
+    if out.format in PICTURES and not out.tsv and not out.ndjson:
+        if patterns and out.format != "table":
             raise UsageError("--patterns are records, no picture", where="-o", hint="leave one of them out")
-        return format
-    suffix = os.path.splitext(output or "")[1].lower()[1:]
-    if format is None and not tsv and not ndjson and not patterns:
+        return out.format
+    suffix = os.path.splitext(out.output or "")[1].lower()[1:]
+    if out.format is None and not out.tsv and not out.ndjson and not patterns:
         if suffix in PICTURES:
             return suffix
         if suffix in OTHERS:
-            raise UsageError(f"makes no .{suffix}", where=f"-w {output}", hint=".svg, .png and .html are pictures")
-    return cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
+            raise UsageError(f"makes no .{suffix}", where=f"-w {out.output}", hint=".svg, .png and .html are pictures")
+    return out.kind(answers=True)
 
 
 def _width(text: str) -> int:
@@ -297,32 +275,32 @@ def say_what_is_missing(cells: Cells, by: str) -> None:
                  "whatever the network does")  # fmt: skip
 
 
-def _find(chart: Map, when: str | None) -> int:
+def _find(chart: Map, when: str | None, local: bool) -> int:
     """The number of the window that is meant."""
     if when is None:
         return chart.latest()
     from confluo_tools import units
 
-    ts = units.time(when)
+    ts = units.time(when, local=local)
     for i, sheet in enumerate(chart.sheets):
         if not chart.width or sheet.start <= ts < sheet.start + chart.width:
             return i
-    first, last = (units.format_time(chart.sheets[i].start, 0) for i in (0, -1))
+    first, last = (units.format_time(chart.sheets[i].start, 0, local) for i in (0, -1))
     theirs = f"windows begin from {first} to {last}" if len(chart.sheets) > 1 else f"the only window begins at {first}"
     raise UsageError(f"no probes then; {theirs}", where=f"--when {when}")
 
 
 def write_page(
-    charts: list[Map], at: list[int], asked: Asked, output: str | None, force: bool, *, metric: str, title: str,
-    palette: str, theme: str, pairs: bool,
+    charts: list[Map], at: list[int], asked: Asked, out: cli.OutputOptions, *, metric: str, title: str, palette: str,
+    theme: str, pairs: bool,
 ) -> None:  # fmt: skip
     from confluo_tools.formats.heatmap_html import page
 
     behind = gather_pairs(charts, at, asked) if pairs and charts[0].by in ("pod", "dc") else []
-    sink = _sink(output, force)
+    sink = _sink(out)
     try:
         for piece in page(charts, metric, at=at, pairs=behind, title=title, palette=palette, theme=theme,
-                          command=cli.command_line(), source=asked.words):  # fmt: skip
+                          command=cli.command_line(), source=asked.words, local=_local(out)):  # fmt: skip
             sink.write(piece)
         sink.close()
     except BaseException:
@@ -331,8 +309,8 @@ def write_page(
 
 
 def write_picture(
-    kind: str, charts: list[Map], at: list[int], output: str | None, force: bool, *, metric: str, palette: str,
-    theme: str, scale: float,
+    kind: str, charts: list[Map], at: list[int], out: cli.OutputOptions, *, metric: str, palette: str, theme: str,
+    scale: float,
 ) -> None:  # fmt: skip
     from confluo_tools.formats.heatmap_svg import png, svg
 
@@ -343,9 +321,9 @@ def write_picture(
         others = ", ".join(f"{c.dc or '-'} ({name})" for c, name in zip(charts, names, strict=True))
         cli.note(f"one picture is of one data centre: {charts[number].dc or '-'} of {others}; --dc chooses")
     chart, sheet = charts[number], charts[number].sheets[at[number]]
-    text = svg(chart, sheet, metric, span(chart, sheet), palette=palette, theme=theme)
+    text = svg(chart, sheet, metric, span(chart, sheet, _local(out)), palette=palette, theme=theme)
     data = text.encode() if kind == "svg" else png(text, scale)
-    sink = _sink(output, force)
+    sink = _sink(out)
     try:
         sink.write(data)
         sink.close()
@@ -354,37 +332,45 @@ def write_picture(
         raise
 
 
-def write_text(
-    charts: list[Map], at: list[int], output: str | None, force: bool, *, metric: str, palette: str, wide: bool,
-    color: str | None,
-) -> None:  # fmt: skip
+def write_text(charts: list[Map], at: list[int], out: cli.OutputOptions, *, metric: str, palette: str) -> None:
     from confluo_tools.formats.heatmap_text import text_map
     from confluo_tools.formats.table import screen_width
 
-    width = 1 << 14 if wide else screen_width() if output is None and cli.is_terminal(1) else 79
-    texts = [text_map(chart, chart.sheets[i], metric, span(chart, chart.sheets[i]), width=width, palette=palette,
-                      color=output is None and cli.colour(1, color)) for chart, i in zip(charts, at, strict=True)]
-    sink = _sink(output, force)
+    width = 1 << 14 if out.wide else screen_width() if out.output is None and cli.is_terminal(1) else 79
+    colours = out.output is None and cli.colour(1, out.color)
+    texts = [
+        text_map(chart, chart.sheets[i], metric, span(chart, chart.sheets[i], _local(out)), width=width,
+                 palette=palette, color=colours)
+        for chart, i in zip(charts, at, strict=True)
+    ]  # fmt: skip
+    sink = _sink(out)
     sink.write("\n".join(texts).encode())
     sink.close()
 
 
-def span(chart: Map, sheet: Sheet) -> str:
+def span(chart: Map, sheet: Sheet, local: bool) -> str:
     """The time of a window: ``2026-01-01 00:10 - 00:20 UTC``."""
     from confluo_tools import units
 
-    if not chart.width:
-        return f"from {units.format_time(sheet.start, 0).replace('T', ' ').rstrip('Z')} UTC"
-    fine = chart.width % 60_000_000_000 != 0
-    first, last = (units.format_time(ts, 0).replace("T", " ")[: 19 if fine else 16]
+    ahead = units.utc_offset(sheet.start) if local else 0
+    zone = units.format_zone(ahead) if local else "UTC"
+    first, last = (units.format_time(ts + ahead * units.SECOND, 0).replace("T", " ").rstrip("Z")
                    for ts in (sheet.start, sheet.start + chart.width))  # fmt: skip
-    return f"{first} – {last.removeprefix(first[:11])} UTC"
+    if not chart.width:
+        return f"from {first} {zone}"
+    if chart.width % (60 * units.SECOND) == 0:
+        first, last = first[:16], last[:16]
+    return f"{first} – {last.removeprefix(first[:11])} {zone}"
 
 
-def _sink(output: str | None, force: bool) -> Sink:
+def _local(out: cli.OutputOptions) -> bool:
+    return config.truth("local", out.local)
+
+
+def _sink(out: cli.OutputOptions) -> Sink:
     from confluo_tools.sinks.file import open_sink
 
-    return open_sink(output, force=config.truth("clobber", force))
+    return open_sink(out.output, force=config.truth("clobber", out.force))
 
 
 # ---------------------------------------------------------------- servers behind the cells

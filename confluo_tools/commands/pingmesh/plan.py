@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
@@ -69,25 +69,9 @@ def plan(
     server: Annotated[
         list[str] | None, option("--server", metavar="NAME", help="Only pairs of this prober (repeatable).")
     ] = None,
-    fields: cli.Fields = None,
-    format: Annotated[
-        str | None,
-        option("-o", "--format", metavar="FORMAT", help="Of lists: yaml or arrow; of pairs: table, tsv, stream, ..."),
-    ] = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: Annotated[
-        str | None, option("-w", "--output", metavar="WHERE", help="Lists into a folder DIR/, or pairs to a file.")
-    ] = None,
-    force: Annotated[bool, option("--force", help="Overwrite the file; write into a folder of other things.")] = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    out: cli.OutputOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Make the pinglists of a fleet: all servers of a pod probe each other, server i of a pod server i of all other
     pods of its data centre, chosen servers those of other data centres.
@@ -96,10 +80,7 @@ def plan(
     from confluo_tools.formats.fleet import read_fleet
     from confluo_tools.formats.pingparts import pairs_schema
 
-    if file is not None:
-        config.use_file(file)
-    if fields == "help":
-        print(cli.list_fields(pairs_schema()))
+    if out.listed(pairs_schema()):
         return cli.OK
     rules = rules_of(algo, unequal, per_podset, probe or ["tcp"], interval, timeout, max_peers, max_rate, lab)
     fleet = read_fleet(topology)
@@ -113,36 +94,30 @@ def plan(
         elif "would send" in said:
             hint = "--max-rate makes it less"
         raise UsageError(said, where=topology, hint=hint) from None
-    folder = is_folder(output, format, tsv or ndjson)
-    if not folder:
+    text = out.tsv or out.ndjson
+    if not is_folder(out.output, out.format, text):
         if sign is not None:
             raise UsageError("pairs are not signed", where="--sign", hint="lists are: -w DIR/")
         its.token = token_of(token, {})
         chosen = [named(fleet, name) for name in server or ()] or None
-        names = cli.choose_fields(fields, pairs_schema())
-        fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
-        if names is None and fmt == "table" and not wide:
-            names = list(SHOWN)
-        with cli.output(
-            pairs_schema(), fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric,
-            wide=wide, color=color,
-        ) as out:  # fmt: skip
+        kind = out.kind()
+        with out.records(pairs_schema(), kind, out.names(pairs_schema(), kind, SHOWN)) as into:
             from confluo_tools.formats.pingparts import Lists
 
             lists = Lists(its, "rows")
             for s in chosen or fleet.servers:
                 block = lists.block(s)
                 if block is not None:
-                    out.write(block)
-        if stats:
+                    into.write(block)
+        if common.stats:
             cli.note(summary(its, pairs))
-        return cli.OK if out.rows else cli.NOTHING
-    if output in (None, "-") or tsv or ndjson or fields is not None or server:
+        return cli.OK if into.rows else cli.NOTHING
+    if out.output in (None, "-") or text or out.fields is not None or server:
         raise UsageError("lists are whole files in a folder", where="-w", hint="-w DIR/; pairs go to a file or stdout")
-    if format not in (None, "yaml", "arrow"):
-        raise UsageError(f"no format '{format}' for lists", where="-o", hint="there are yaml, arrow")
-    form = format or ("yaml" if pairs <= MOST_YAML else "arrow")
-    return write_lists(its, str(output), form, pairs, token, sign, force, stats)
+    if out.format not in (None, "yaml", "arrow"):
+        raise UsageError(f"no format '{out.format}' for lists", where="-o", hint="there are yaml, arrow")
+    form = out.format or ("yaml" if pairs <= MOST_YAML else "arrow")
+    return write_lists(its, str(out.output), form, pairs, token, sign, out.force, common.stats)
 
 
 def is_folder(output: str | None, format: str | None, text: bool) -> bool:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confluo_tools import cli, config
-from confluo_tools.cli import capture_options as options
+from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
@@ -33,6 +32,22 @@ confluo-pingmesh probe 10.0.0.7 10.0.0.8 -w probes.ml
 )
 
 SPARE = 128  # descriptors that are not for probes
+
+
+class Output(cli.LogOptions):
+    """Records, or lines to be read."""
+
+    format: Annotated[
+        str | None,
+        option("-o", "--format", metavar="FORMAT", help="lines (default on a terminal), or as of other commands."),
+    ] = None
+
+    @property
+    def lines(self) -> bool:
+        """Whether people read along: nothing else was asked for."""
+        if self.format is not None:
+            return self.format == "lines"
+        return not (self.tsv or self.ndjson or self.fields) and self.output is None and cli.is_terminal(1)
 
 
 @app.command()
@@ -65,44 +80,20 @@ def probe(
     ] = None,
     insecure: Annotated[bool, option("--insecure", help="https: any certificate will do.")] = False,
     lab: Annotated[bool, option("--lab", help="Lift the limits; all records say so.")] = False,
-    duration: options.Duration = None,
-    output: options.Output = None,
-    append: Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")] = False,
-    fields: cli.Fields = None,
-    format: Annotated[
-        str | None,
-        option("-o", "--format", metavar="FORMAT", help="lines (default on a terminal), or as of other commands."),
-    ] = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    duration: cli.Duration = None,
+    *,
+    out: Output,
+    common: cli.CommonOptions,
 ) -> int:
     """Probe targets and tell how each probe went."""
     from confluo_tools.schema import builtin
     from confluo_tools.sources.pinging import Plan, Probing
 
-    if file is not None:
-        config.use_file(file)
-    to_log = format != "lines" and cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--append": append})
     schema = builtin("probe")
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
-    names = cli.choose_fields(fields, schema)
+    chosen = "lines" if out.lines else out.kind()
     wanted = read_targets(targets, kind or ["tcp"])
-    lines = format == "lines" or (
-        format is None and not (tsv or ndjson or fields) and output is None and cli.is_terminal(1)
-    )
     if four and six:
         raise UsageError("-4 and -6 exclude each other")
     if token is None and any(w.kind == "udp" for w in wanted):
@@ -115,40 +106,27 @@ def probe(
         counters=counters, verify=not insecure,
         seconds=(span("--duration", duration) or 0) / 1e9,
     )  # fmt: skip
-    out: LogOutput | cli.RecordOutput | None = None
-    if to_log:
-        shape = schema.project(names) if names else schema
-        out = LogOutput(
-            str(output), shape, append=append, asked=(), index=None, sync="none", lanes=256, small=True,
-        )  # fmt: skip
-        if out.schema.kind != schema.kind:
-            raise UsageError(f"is a log of '{out.schema.kind}'", where=out.path, hint="choose another name")
-    elif not lines:
-        fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
-        out = cli.output(
-            schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
-            line_buffered=line_buffered, color=color,
-        )  # fmt: skip
+    into = None if out.lines else out.open(schema, chosen, out.names(schema), lanes=256)
     from confluo_tools.commands.pingmesh.lines import Lines, Sums
     from confluo_tools.sources.responder import make_room
 
     room = make_room(4096 + SPARE)
     sums = Sums(wanted)
-    printer = Lines(wanted) if lines else None
+    printer = Lines(wanted) if out.lines else None
     with Probing(schema, plan, inflight=max(16, min(4096, room - SPARE))) as probing:
-        run = Run(probing, sums, printer, lines=lines or line_buffered)
+        run = Run(probing, sums, printer, lines=out.lines or out.line_buffered)
         with cli.signals(run.stop, counts=lambda: sums.line(probing.under_way)):
-            if printer is not None and not quiet:
+            if printer is not None and not common.quiet:
                 printer.head(plan)
-            if out is None:
+            if into is None:
                 run.go(None)
             else:
-                with out as into:
+                with into:
                     run.go(into)
         left = probing.under_way
-    if printer is not None and not quiet:
+    if printer is not None and not common.quiet:
         printer.summary(sums, left)
-    elif stats or (run.stopped and not quiet):
+    elif common.stats or (run.stopped and not common.quiet):
         cli.note(sums.line(left))
     if run.stopped:
         return 128 + run.stopped

@@ -9,8 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from confluo_tools import cli, config
-from confluo_tools.cli import capture_options as options
+from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
@@ -66,41 +65,27 @@ def respond(
     ] = None,
     name: Annotated[str | None, option("--name", metavar="NAME", help="Of this host in the records.")] = None,
     every: Annotated[str | None, option("--every", metavar="TIME", help="Between two records (10s).")] = None,
-    output: options.Output = None,
-    append: Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")] = False,
-    keep: options.Keep = None,
-    sync: options.Sync = None,
-    duration: options.Duration = None,
-    user: options.User = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    force: cli.Force = False,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    duration: cli.Duration = None,
+    user: cli.User = None,
+    *,
+    out: cli.RecordingOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Answer probes: TCP, payload, HTTP and datagrams."""
     from confluo_tools.cli.privileges import FILES, account, hand_over
     from confluo_tools.schema import builtin
     from confluo_tools.sources.responder import BACKLOG, CAPACITY, Responder
 
-    if file is not None:
-        config.use_file(file)
-    wanted = output is not None or format is not None or tsv or ndjson
+    wanted = out.output is not None or out.format is not None or out.tsv or out.ndjson or out.fields is not None
     if not wanted and (name is not None or every is not None):
         option = "--name" if name is not None else "--every"
         raise UsageError(f"{option} is for records", hint="write some with -w LOG")
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--append": append, "--keep": keep, "--sync": sync})
     schema = builtin("probe")
-    out: LogOutput | None = None
-    if to_log:
-        out = LogOutput(
-            str(output), schema, append=append, asked=(), index=None, keep=keep, views=True,
-            sync=config.text("sync", sync), lanes=256, small=True,
-        )  # fmt: skip
+    if out.listed(schema):
+        return cli.OK
+    kind, names = out.kind(), out.names(schema)
+    log = out.log(schema, names, views=True, small=True) if kind == "multilog" else None
+    out.line_buffered = True
     owner = account(user) if user is not None else None
     seconds = span("--duration", duration) if duration is not None else None
     between = span("--every", every or EVERY)
@@ -110,21 +95,14 @@ def respond(
         idle=span("--idle", idle), rate=rate or 0,
     )  # fmt: skip
     run = Run(responder, (name or socket.gethostname())[:32], schema if wanted else None)
-    into: LogOutput | cli.RecordOutput | None = out
-
-    def records() -> cli.RecordOutput:
-        return cli.output(
-            schema, cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output), path=output, force=force,
-            line_buffered=True,
-        )  # fmt: skip
-
+    into: LogOutput | cli.RecordOutput | None = log
     try:
         with cli.signals(run.stop, counts=run.counts):
-            if wanted and out is None and output in (None, "-"):
-                into = records()
-            hand_over(out, owner, keep=FILES if wanted else 0)
+            if wanted and log is None and out.output in (None, "-"):
+                into = out.records(schema, kind, names)
+            hand_over(log, owner, keep=FILES if wanted else 0)
             if wanted and into is None:
-                into = records()
+                into = out.records(schema, kind, names)
             responder.start()
             cli.tell(f"answering on {', '.join(map(spell, responder.bound))}; pid {os.getpid()}")
             if into is not None:
@@ -135,7 +113,7 @@ def respond(
     except BrokenPipeError:
         run.stopped = run.stopped or 13
     finally:
-        if stats or run.stopped:
+        if common.stats or run.stopped:
             cli.tell(run.counts())
         responder.close()
     return 128 + run.stopped if run.stopped else cli.OK

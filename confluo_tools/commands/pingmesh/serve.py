@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from confluo_tools import cli, config
-from confluo_tools.cli import capture_options as options
-from confluo_tools.cli.options import option
+from confluo_tools.cli.options import Append, Index, Keep, Sync, option
 from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
@@ -57,19 +56,15 @@ def serve(
     records: Annotated[
         str | None, option("--records", metavar="LOG", help="MultiLog for the records that agents send.")
     ] = None,
-    append: Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")] = False,
-    index: options.Index = None,
-    keep: options.Keep = None,
-    user: options.User = None,
-    sync: options.Sync = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    append: Append = False,
+    index: Index = None,
+    keep: Keep = None,
+    user: cli.User = None,
+    sync: Sync = None,
+    *,
+    common: cli.CommonOptions,
 ) -> int:
     """Give agents their pinglists, and take their records, until a signal."""
-    if file is not None:
-        config.use_file(file)
     for name, given, other in (("--key", key, cert), ("--client-ca", client_ca, cert), ("--any-name", any_name or None,
                                client_ca)):  # fmt: skip
         if given is not None and other is None:
@@ -136,13 +131,13 @@ def serve(
             with cli.signals(stop, counts=counts):
                 if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
                     signal.signal(signal.SIGHUP, again)
-                if not quiet:
+                if not common.quiet:
                     where = ", ".join(endpoint.show(*s.getsockname()[:2]) for s in sockets)
                     if beside is not None:
                         where += f", metrics at {endpoint.show(*beside.getsockname()[:2])}"
                     cli.note(f"{'https' if tls else 'http'} at {where}; pid {os.getpid()}")
                 service.run()
-            if stats or (stopped and not quiet):
+            if common.stats or (stopped and not common.quiet):
                 cli.note(counts())
     except ModuleNotFoundError as e:
         raise missing(e) from None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
-from confluo_tools.cli.log_output import LogOutput
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
@@ -67,21 +66,9 @@ def simulate(
     ] = False,
     seed: Annotated[int, _number("--seed", least=0, most=(1 << 64) - 1,
                                  help="Same seed, same records on every machine (1).")] = 1,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
 ) -> int:  # fmt: skip
     """Simulate the probes of a fleet whose network has faults: a record of each fault, then of each probe, and of
     each server's counters.
@@ -91,8 +78,6 @@ def simulate(
     from confluo_tools.formats.fleet import read_fleet
     from confluo_tools.sources.meshsim import Settings, Simulation
 
-    if file is not None:
-        config.use_file(file)
     try:
         fleet = make_grid(dcs, podsets, pods, servers) if topology is None else read_fleet(topology)
     except ValueError as e:
@@ -108,33 +93,16 @@ def simulate(
         payload=payload, leaves=leaves, spines=spines, per_podset=per_podset,
     ))  # fmt: skip
     schema = simulation.schema
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
-    names = cli.choose_fields(fields, schema)
-    into: LogOutput | cli.RecordOutput
-    if format == "multilog" or (format is None and (output or "").rstrip("/").endswith(".ml")):
-        if output in (None, "-"):
-            raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
-        shape = schema.project(names) if names else schema
-        try:
-            into = LogOutput(str(output), shape, append=False, asked=(), index=None, sync="none", lanes=1)
-        except UsageError as e:
-            raise UsageError(e.what, where=e.where, hint="choose another name") from None
-    else:
-        fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
-        into = cli.output(
-            schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
-            line_buffered=line_buffered, color=color,
-        )  # fmt: skip
-    with into as out:
+    with out.open(schema, out.kind(), out.names(schema), small=False) as into:
         for block in simulation.blocks():
-            out.write(block, None)
-    if stats:
+            into.write(block, None)
+    if common.stats:
         core = simulation.core
         cli.note(f"{core.probes} probes of {core.pairs} pairs of {core.n} servers, {core.lost} sent again, "
                  f"{core.failed} failed; faults: {len(simulation.placed)}")  # fmt: skip
-    return cli.OK if out.rows else cli.NOTHING
+    return cli.OK if into.rows else cli.NOTHING
 
 
 def a_fault(text: str) -> Fault:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
-from confluo_tools.cli.log_output import LogOutput
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
@@ -99,30 +98,11 @@ def sla(
     lateness: Annotated[
         str, option("--lateness", metavar="TIME", help="--follow: how late records may be (15s).")
     ] = "15s",
-    since: cli.Since = None,
-    until: cli.Until = None,
-    at: cli.At = None,
-    partial: cli.Partial = False,
-    input_format: cli.InputFormat = None,
-    append: Annotated[
-        bool, option("--append", help="-w LOG may exist; rows are added to it.")
-    ] = False,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    period: cli.PeriodOptions,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Drop rate (by retries of the kernel), P50 and P99 of probes by group and window, and whether they are good.
 
@@ -133,13 +113,10 @@ def sla(
     from confluo_tools.commands.pingmesh import following, scopes
     from confluo_tools.schema import builtin
 
-    if file is not None:
-        config.use_file(file)
     probe = builtin("probe")
     scope = scopes.Scope(by, side, probe)
     schema = builtin("alert") if alerts else rows_schema(scope, probe)
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
     if metric not in METRICS:
         raise UsageError(f"not '{metric[:60]}'", where="--metric", hint=f"there are {', '.join(METRICS)}")
@@ -154,49 +131,28 @@ def sla(
     patience = following.times(length, follow, lateness)
     if alerts and top:
         raise UsageError("--alerts and --top exclude each other")
-    if at is not None and (inputs or follow):
-        raise UsageError("the snapshot names the logs", where="--at", hint="leave the other inputs out")
-    if at is None and cli.no_input(inputs or []):
+    if ins.missing(inputs, follow):
         return cli.usage(app)
     work = Work(scope, schema, rules, top=top, metric=metric, alerts=(raised, calmed) if alerts else None)
     if scope.service:
         work.services = scopes.services(scopes.fleet_of(topology, "--by service"))
-    span = (
-        units.time(since, local=local) if since is not None else None,
-        units.until(until, local=local) if until is not None else None,
-    )
-    to_log = format == "multilog" or (format is None and (output or "").rstrip("/").endswith(".ml"))
-    if to_log and output in (None, "-"):
-        raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
-    cli.only_for_logs(to_log, {"--append": append})
-    fmt = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    shown = cli.choose_fields(fields, schema)
-    if shown is None and fmt == "table" and not wide and not alerts:
-        shown = [*(["ts"] if length else []), *scope.names, *SHOWN]
+    span = period.span(out.local)
+    kind = out.kind(answers=True)
+    names = out.names(schema, kind, [] if alerts else [*(["ts"] if length else []), *scope.names, *SHOWN])
     asked = Asked(scope, length, where or "", span, scopes.limits_of(rules), signature)
     with ExitStack() as stack:
         source = stack.enter_context(following.Source(
-            inputs or [], input_format, follow, at=at, partial=partial, wish=scopes.wish(asked.where, *span),
-            schema=probe,
-        ))
-        out: LogOutput | cli.RecordOutput
-        if to_log:
-            out = stack.enter_context(LogOutput(
-                str(output), schema.project(shown) if shown else schema, append=append, asked=(), index=None,
-                sync="none", lanes=4, small=True,
-            ))  # fmt: skip
-        else:
-            out = stack.enter_context(cli.output(
-                schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
-                header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-            ))  # fmt: skip
+            inputs or [], ins, follow, wish=scopes.wish(asked.where, *span), schema=probe,
+        ))  # fmt: skip
+        into = out.open(schema, kind, names, metadata=source.metadata)
+        stack.enter_context(into)
         ledger = following.Ledger(
-            out, stack, follow=follow, memory=work.memory,
+            into, stack, follow=follow, memory=work.memory,
             asked={"--alerts": alerts, "--by": by, "--as": side, "--window": following.length_of(length),
                    "-e": where or ""},
         )  # fmt: skip
         mesh = run(source, asked, work, ledger, patience)
-    tell(mesh, source, stats)
+    tell(mesh, source, common.stats)
     if source.stopped:
         return 128 + source.stopped
     return cli.OK if work.found else cli.NOTHING

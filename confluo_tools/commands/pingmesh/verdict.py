@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
@@ -52,8 +52,6 @@ def verdict(
     topology: Annotated[
         str | None, option("--topology", metavar="FILE", help="Which servers a service has, and who is beside them.")
     ] = None,
-    since: cli.Since = None,
-    until: cli.Until = None,
     before: Annotated[
         str | None, option("--before", metavar="TIME", help="Compare with TIME before --since (as long as the span).")
     ] = None,
@@ -69,24 +67,11 @@ def verdict(
         str | None,
         option("--signature", metavar="OS", help="Guess retries from times: linux, linux-classic or windows."),
     ] = None,
-    at: cli.At = None,
-    partial: cli.Partial = False,
-    input_format: cli.InputFormat = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    period: cli.PeriodOptions,
+    out: cli.OutputOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Say whether it was the network that some servers suffered from, with the evidence.
 
@@ -96,46 +81,34 @@ def verdict(
     from confluo_tools.commands.pingmesh import scopes
     from confluo_tools.schema import builtin
 
-    if file is not None:
-        config.use_file(file)
     schema = evidence_schema()
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
     if signature is not None and signature not in SIGNATURES:
         raise UsageError(f"not '{signature[:60]}'", where="--signature", hint=f"there are {', '.join(SIGNATURES)}")
     rules = scopes.parse_rules(rule or scopes.RULES, background=None, false_alarm=false_alarm, power=None)
     if any(r.metric in ("failed", "silent") for _, r in rules):
         raise UsageError("failures are looked at in any case", where="--rule", hint="rules are about drop and times")
-    span, earlier = spans(since, until, before, local)
-    if at is not None and inputs:
-        raise UsageError("the snapshot names the logs", where="--at", hint="leave the other inputs out")
-    if at is None and cli.no_input(inputs or []):
+    span, earlier = spans(period.span(out.local), before)
+    if ins.missing(inputs):
         return cli.usage(app)
     who, pods, dcs, name = members(service, servers, topology)
-    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    shown = cli.choose_fields(fields, schema)
-    if shown is None and fmt == "table" and not wide:
-        shown = list(SHOWN)
+    kind = out.kind(answers=True)
+    names = out.names(schema, kind, SHOWN)
     first = earlier[0] if earlier is not None else span[0]
-    with cli.open_records(
-        inputs or [], input_format=input_format, schema=builtin("probe"), at=at, partial=partial,
-        wish=scopes.wish((where or "") if dcs else no_wan(where), first, span[1]),
-    ) as reader:
+    wish = scopes.wish((where or "") if dcs else no_wan(where), first, span[1])
+    with ins.open(inputs, schema=builtin("probe"), wish=wish) as reader:
         scopes.check_kind(reader.schema, reader.name)
         work = Work(reader, who, pods, dcs, rules, signature)
         work.read(where, span, earlier)
         found = work.verdict()
-        if fmt == "table" and output is None and shown == list(SHOWN):
+        if kind == "table" and out.output is None and names == list(SHOWN):
             print(cli.printable(f"{name}: {SENTENCES[found.verdict]}: {found.why}."))
             print(cli.printable(f"It reaches: {found.where}." if found.where else "") + ("\n" if found.where else ""),
                   flush=True)  # rows do not go through Python's buffer
-        with cli.output(
-            schema, fmt, path=output, force=force, fields=shown, metadata=reader.metadata, header=not no_header,
-            numeric=numeric, wide=wide, local=local, color=color,
-        ) as out:  # fmt: skip
-            write(out, schema, found, name, work.start, work.length)
-        if stats:
+        with out.records(schema, kind, names, metadata=reader.metadata) as into:
+            write(into, schema, found, name, work.start, work.length)
+        if common.stats:
             cli.note(f"{work.now.probes} probes, {work.then.probes if work.then is not None else 0} before")
     return cli.OK if found.verdict in ("network", "one_server") else cli.NOTHING
 
@@ -147,21 +120,18 @@ def no_wan(where: str | None, wan: bool = False) -> str:
 
 
 def spans(
-    since: str | None, until: str | None, before: str | None, local: bool
+    span: tuple[int | None, int | None], before: str | None
 ) -> tuple[tuple[int | None, int | None], tuple[int, int] | None]:
     """The span, and the one before it that it is compared with."""
     import time
 
     from confluo_tools import units
 
-    first = units.time(since, local=local) if since is not None else None
-    last = units.until(until, local=local) if until is not None else None
+    first, last = span
     if first is None:
         if before is not None:
             raise UsageError("needs --since TIME", where="--before", hint="before what?")
         return (None, last), None
-    if last is not None and last <= first:
-        raise UsageError(f"--until {until} is not after --since {since}")
     length = units.duration(before) if before is not None else (last or max(time.time_ns(), first + 1)) - first
     if length < 0:
         raise UsageError("is not possible", where=f"--before {before}", hint="0 or more")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
-from confluo_tools import cli, config
-from confluo_tools.cli import capture_options as options
+from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
@@ -50,10 +49,6 @@ From = Annotated[
     Words, option("--from", metavar="INPUT", help="Records of flows: MultiLog, stream, ... (repeatable); - is stdin.")
 ]
 Follow = Annotated[bool, option("--follow", help="Go on as the MultiLog grows, until a signal.")]
-Output = Annotated[
-    Text, option("-w", "--output", metavar="LOG", help="MultiLog to write (with -o FORMAT: a file).")
-]
-Append = Annotated[bool, option("--append", help="LOG may exist; the records are added to it.")]
 EpochOf = Annotated[Text, option("--epoch", metavar="TIME", help="A flow is traced once in so long (30s).")]
 Healthy = Annotated[bool, option("--healthy", help="Also write flows that lost nothing, without a path.")]
 Rate = Annotated[
@@ -100,8 +95,6 @@ Timeout = Annotated[
 def trace(
     source: From = None,
     follow: Follow = False,
-    output: Output = None,
-    append: Append = False,
     epoch: EpochOf = None,
     healthy: Healthy = False,
     rate: Rate = None,
@@ -118,38 +111,20 @@ def trace(
     flows: Flows = None,
     tries: Tries = 2,
     timeout: Timeout = None,
-    user: options.User = None,
+    user: cli.User = None,
     input_format: cli.InputFormat = None,
     since: cli.Since = None,
-    duration: options.Duration = None,
-    index: options.Index = None,
-    keep: options.Keep = None,
-    sync: options.Sync = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    duration: cli.Duration = None,
+    *,
+    out: cli.RecordingOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Trace the paths of flows that lost packets."""
     from confluo_tools import units
     from confluo_tools.schema import builtin
 
-    if file is not None:
-        config.use_file(file)
     schema = builtin("path")
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
     inputs = source or []
     if cli.no_input(inputs):
@@ -160,16 +135,14 @@ def trace(
         raise UsageError("one lookup is enough", hint="--map and --map-command exclude each other")
     if vip and not (map or map_command):
         raise UsageError("virtual addresses need a lookup", where="--vip", hint="--map FILE or --map-command CMD")
-    to_log = cli.is_log_output(output, format, tsv=tsv, ndjson=ndjson)
-    cli.only_for_logs(to_log, {"--index": index, "--append": append, "--keep": keep})
-    names = cli.choose_fields(fields, schema)
+    kind, names = out.kind(), out.names(schema)
     length = at_least("--epoch", epoch, EPOCH, 10_000_000)
     first = at_least("--timeout", timeout, 300_000_000, 1_000_000)
     seconds = at_least("--duration", duration, 0, 10_000_000)
     if first > 10_000_000_000:
         raise UsageError("10s is the most", where="--timeout")
     begin = time.time_ns() - length if follow else 1 - (1 << 63)
-    begin = units.time(since, local=local) if since is not None else begin
+    begin = units.time(since, local=out.local) if since is not None else begin
     network = network_of(topology, alias)
     pace = pace_of(rate, network[0], topology, bound, t_max)
 
@@ -185,36 +158,27 @@ def trace(
     except (ValueError, OverflowError):
         raise UsageError(f"{pace:g} a second is not possible", where="--rate", hint="0.001 to 10000000 are") from None
     allowed = Allowed(only or (), allow or ())
-    out: LogOutput | None = None
-    if to_log:
-        out = LogOutput(
-            str(output), schema.project(names) if names else schema, append=append, asked=(), index=index, keep=keep,
-            views=follow, sync=config.text("sync", sync), lanes=256,
-        )  # fmt: skip
-    chosen = "multilog" if to_log else cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
+    stored = out.log(schema, names, views=follow) if kind == "multilog" else None
     owner = account(user) if user is not None else None
     shape, ways = schema, None
-    if chosen == "table" and names is None:
+    if kind == "table" and names is None:
         ways = Ways(schema, network[4])
-        shape, names = ways.schema, [f.name for f in ways.schema.fields] if wide else list(SHOWN)
+        shape, names = ways.schema, [f.name for f in ways.schema.fields] if out.wide else list(SHOWN)
     with ExitStack() as stack:
         sockets = stack.enter_context(open_sockets())
         log: Log | None = feed.open_log(inputs[0]) if follow else None
         if log is not None:
             stack.callback(log.close)
             reader: Reader | None = None
-            kind, layout = inputs[0], log.schema.layout
+            called, layout = inputs[0], log.schema.layout
         else:
             reader = stack.enter_context(cli.open_records(inputs, input_format=input_format))
-            kind, layout = reader.name, reader.schema.layout
+            called, layout = reader.name, reader.schema.layout
         if owner is not None:
-            rehearse(shape, chosen, names)
-        hand_over(out, owner, keep=FILES)
+            rehearse(shape, kind, names)
+        hand_over(stored, owner, keep=FILES)
         lookup = stack.enter_context(_closing(lookup_of(map, map_command, vip or ())))
-        into: LogOutput | cli.RecordOutput = out if out is not None else cli.output(
-            shape, chosen, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
-            local=local, line_buffered=line_buffered, color=color,
-        )  # fmt: skip
+        into: LogOutput | cli.RecordOutput = stored or out.records(shape, kind, names)
 
         def write(block: Block) -> None:
             into.write(block if ways is None else ways.of(block), None)
@@ -227,8 +191,8 @@ def trace(
         run.prober = sockets.prober(run.wake, NumberMap(network[1]), tries=tries, least=min(50_000_000, first),
                                     first=first, most=max(1_000_000_000, first))  # fmt: skip
         run.versions = set(sockets.versions())
-        run.schema_of(layout, kind)
-        return work(run, reader, log, into, seconds, stats)
+        run.schema_of(layout, called)
+        return work(run, reader, log, into, seconds, common.stats)
 
 
 def work(

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.cli.following import Ending, Input, one_log
 from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
@@ -118,25 +118,10 @@ def vote(
     top: Annotated[
         int, option("--top", metavar="N", min=0, help="N links an epoch, and all that are blamed (10).")
     ] = 10,
-    at: cli.At = None,
-    partial: cli.Partial = False,
-    input_format: cli.InputFormat = None,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    local: cli.Local = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    ins: cli.InputOptions,
+    out: cli.OutputOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Rank the links (or switches) that dropped packets, from the paths of flows and what they lost.
 
@@ -147,13 +132,10 @@ def vote(
     from confluo_tools import units
     from confluo_tools.commands.vote import answer, models
 
-    if file is not None:
-        config.use_file(file)
     if flows and score:
         raise UsageError("--flows and --score exclude each other")
     schema = answer.flows_schema() if flows else answer.score_schema() if score else answer.ranking_schema()
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
     names = _one_of("--model", model, models.MODELS, many=score)
     usual = models.Settings()
@@ -182,10 +164,7 @@ def vote(
         raise UsageError("is not possible", where=f"--epoch {epoch}", hint="more than 0")
     if patience < 0:
         raise UsageError("is not possible", where=f"--lateness {lateness}", hint="0 or more")
-    if at is not None and (inputs or follow):
-        hint = "it is one instant: leave --follow out" if follow else "leave the other inputs out"
-        raise UsageError("the snapshot names the logs", where="--at", hint=hint)
-    if at is None and cli.no_input(inputs or []):
+    if ins.missing(inputs, follow):
         return cli.usage(app)
     work = Work(
         names, settings, switches=_one_of("--by", by, ("link", "switch"))[0] == "switch",
@@ -193,24 +172,19 @@ def vote(
         what="flows" if flows else "score" if score else "links",
     )  # fmt: skip
     work.map(topology, aliases)
-    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    shown = cli.choose_fields(fields, schema)
-    if shown is None and fmt == "table" and not wide:
-        shown = [name for name in SHOWN[work.what] if name != "ts" or length]
+    kind = out.kind(answers=True)
+    shown = out.names(schema, kind, [name for name in SHOWN[work.what] if name != "ts" or length])
     _unused("vote", names, {"--adjust": adjust, "--total": total, "--threshold": threshold, "--floor": floor})
     _unused("mle", names, {"--p-bad": p_bad, "--p-good": p_good, "--prior": prior, "--ratio": ratio})
     _unused("milp", names, {"--time-limit": time_limit})
     with ExitStack() as stack:
         ending = stack.enter_context(Ending()) if follow else None
-        source = stack.enter_context(Source(inputs or [], input_format, ending, at, partial=partial))
-        out = stack.enter_context(cli.output(
-            schema, fmt, path=output, force=force, fields=shown, metadata=source.metadata,
-            header=not no_header, numeric=numeric, wide=wide, local=local, line_buffered=line_buffered, color=color,
-        ))  # fmt: skip
+        source = stack.enter_context(Source(inputs or [], ins, ending))
+        into = stack.enter_context(out.records(schema, kind, shown, metadata=source.metadata))
         if ending is not None:
             stack.enter_context(cli.signals(ending))
-        work.run(source, out, follow, patience)
-    work.tell(stats, verbose)
+        work.run(source, into, follow, patience)
+    work.tell(common.stats, common.verbose)
     if ending is not None and ending.number:
         return 128 + ending.number
     return cli.OK if work.found else cli.NOTHING
@@ -240,9 +214,7 @@ def _rate(option: str, text: str | None) -> float | None:
 class Source(Input):
     """The records: of any input, or following (``ending``), of a log as it grows or a pipe, until a signal."""
 
-    def __init__(
-        self, inputs: Sequence[str], input_format: str | None, ending: Ending | None, at: str | None, *, partial: bool
-    ) -> None:
+    def __init__(self, inputs: Sequence[str], ins: cli.InputOptions, ending: Ending | None) -> None:
         from confluo_tools.schema import builtin
 
         self.ending = ending
@@ -253,10 +225,7 @@ class Source(Input):
             self.log = store.open(inputs[0], readonly=True)
             schema, name, self.metadata = self.log.schema, inputs[0], {}
         else:
-            schema_of_text = builtin("path")
-            self.reader = cli.open_records(
-                inputs, input_format=input_format, schema=schema_of_text, at=at, partial=partial
-            )
+            self.reader = ins.open(inputs, schema=builtin("path"))
             schema, name, self.metadata = self.reader.schema, self.reader.name, self.reader.metadata
             self.given = self.reader.given
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli, config
+from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
@@ -53,19 +53,9 @@ def bound(
         str, option("--packets", metavar="A..B", help="Packets of a connection (10..90).")
     ] = "10..90",
     connections: Annotated[int, _number("--connections", help="Of a host in an epoch (60).")] = 60,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    out: cli.OutputOptions,
+    common: cli.TalkOptions,
 ) -> int:
     """Print what Theorems 1 to 3 and Lemma 2 of 007 say about a network: traceroutes a second, drop rates of good
     links, chance of a wrong ranking.
@@ -73,11 +63,8 @@ def bound(
     from confluo_tools.algo.topology import Clos, as_clos
     from confluo_tools.formats.build import blocks_of
 
-    if file is not None:
-        config.use_file(file)
     schema = schema_of_answers()
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
     most = number(t_max, "--t-max")
     if topology is not None:
@@ -101,16 +88,12 @@ def bound(
         rows = [*of_clos(clos, most)]
         drops = cli.fraction("--bad", bad, "a chance"), cli.fraction("--good", good, "a chance")
         rows += of_ranking(clos, counts(failures, clos), drops, span, connections)
-    fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output, answers=True)
-    with cli.output(
-        schema, fmt, path=output, force=force, fields=cli.choose_fields(fields, schema), header=not no_header,
-        numeric=numeric, wide=wide, color=color,
-    ) as out:  # fmt: skip
+    with out.records(schema, out.kind(answers=True), out.names(schema)) as into:
         of, quantity, k, value, unit, holds = (list(column) for column in zip(*rows, strict=True))
         columns = {"of": of, "quantity": quantity, "k": k, "value": value, "unit": unit,
                    "holds": [0 if h is None else 1 if h else 2 for h in holds]}  # fmt: skip
         for block in blocks_of(schema, columns, len(rows)):
-            out.write(block)
+            into.write(block)
     return cli.OK
 
 

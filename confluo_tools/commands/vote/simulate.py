@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli, config
-from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
@@ -98,21 +97,9 @@ def simulate(
         str, option("--quirks", metavar="LIST", help="As the authors' program: last-hop, two-draws, culprit, all.")
     ] = "",
     seed: Annotated[int, _number("--seed", least=0, help="Same seed, same records on every machine (1).")] = 1,
-    fields: cli.Fields = None,
-    format: cli.Format = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
-    output: cli.Output = None,
-    force: cli.Force = False,
-    numeric: cli.Numeric = False,
-    no_header: cli.NoHeader = False,
-    wide: cli.Wide = False,
-    line_buffered: cli.LineBuffered = False,
-    color: cli.Color = None,
-    file: cli.Config = None,
-    stats: cli.Stats = False,
-    quiet: cli.Quiet = False,
-    verbose: cli.Verbose = False,
+    *,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
 ) -> int:
     """Simulate flows through a Clos whose links drop packets: a record of each failed link, then of each flow that
     lost packets, with its path and the link that dropped them.
@@ -121,8 +108,6 @@ def simulate(
     from confluo_tools.algo.topology import Clos
     from confluo_tools.sources.simulator import HEALTHY, QUIRKS, Settings, Simulation
 
-    if file is not None:
-        config.use_file(file)
     clos = Clos(pods, tors, t1s, t2s, hosts) if topology is None else read_clos(topology, write_topology is None)
     if sizes not in ("uniform", "pareto"):
         raise UsageError(f"no sizes '{sizes}'", where="--sizes", hint="there are uniform, pareto")
@@ -154,32 +139,19 @@ def simulate(
         silence=chance(silence, "--silence"), epochs=epochs, length=length, start=begin,
     ))  # fmt: skip
     schema = simulation.schema
-    if fields == "help":
-        print(cli.list_fields(schema))
+    if out.listed(schema):
         return cli.OK
+    kind, names = out.kind(), out.names(schema)
     if write_topology is not None:
-        write_yaml(write_topology, clos, force)
-    names = cli.choose_fields(fields, schema)
-    into: LogOutput | cli.RecordOutput
-    if format == "multilog" or (format is None and (output or "").rstrip("/").endswith(".ml")):
-        if output in (None, "-"):
-            raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
-        shape = schema.project(names) if names else schema
-        into = LogOutput(str(output), shape, append=False, asked=(), index=None, sync="none", lanes=1)
-    else:
-        fmt = cli.choose_format(format, tsv=tsv, ndjson=ndjson, path=output)
-        into = cli.output(
-            schema, fmt, path=output, force=force, fields=names, header=not no_header, numeric=numeric, wide=wide,
-            line_buffered=line_buffered, color=color,
-        )  # fmt: skip
-    with into as out:
+        write_yaml(write_topology, clos, out.force)
+    with out.open(schema, kind, names, small=False) as into:
         for block in simulation.blocks():
-            out.write(block, None)
-    if stats:
+            into.write(block, None)
+    if common.stats:
         core = simulation.core
         cli.note(f"{core.flows} flows, {core.affected} with loss; {core.packets} packets, {core.lost} lost; "
                  f"{len(simulation.failed)} failures; {clos}")  # fmt: skip
-    return cli.OK if out.rows else cli.NOTHING
+    return cli.OK if into.rows else cli.NOTHING
 
 
 def read_clos(path: str, tell: bool) -> Clos:

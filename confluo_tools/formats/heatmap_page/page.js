@@ -37,10 +37,11 @@
     + (map().width % 60000 || ms % 60000 ? ":" + pad(d.getUTCSeconds()) : ""); }
   function day(ms) { return new Date(ms).toISOString().slice(0, 10); }
   function span(w) {
-    if (!map().width) return "all records from " + day(w.start) + " " + clock(w.start) + " UTC";
-    const end = w.start + map().width, date = day(w.start);
-    return date + " " + clock(w.start) + " – " + (day(end) === date || clock(end) === "00:00" ? "" : day(end) + " ")
-      + clock(end) + " UTC";
+    const start = w.start + w.ahead * 1000, zone = " " + w.zone;
+    if (!map().width) return "all records from " + day(start) + " " + clock(start) + zone;
+    const end = start + map().width, date = day(start);
+    return date + " " + clock(start) + " – " + (day(end) === date || clock(end) === "00:00" ? "" : day(end) + " ")
+      + clock(end) + zone;
   }
   function shadeOf(p50, p99, ok, dropped, floor) {  // of a pair: by the colour of limits alone
     const steps = map().steps, i = state.metric;
