@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from netns import Lab, Space
+
+# What starts us in the background (nohup, a script's &) may ignore these; the programs that we start would, too.
+for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("CONFLUO_TEST_DATA", ROOT.parent / "shared"))

@@ -110,14 +110,14 @@ def test_the_link_that_drops_is_first_from_captures_too(fabric: Fabric, chain: p
     chain.load_with(flows, CAPTURE.format(4), proof.RETX.replace("--all ", ""))
     chain.on_hosts(f"confluo-query $HOST.ml --analyze tcp '{AGAIN}' -o stream -w $HOST.again")
     chain.trace("again")
-    assert chain.ranking()[0] == LINKS[kind]
+    needless = {flow.key for flow in flows if flow.dsack}  # only who reads DSACK knows that nothing was lost
+    assert chain.ranking().index(LINKS[kind]) <= len(needless)
     of_captures = {key: way for key, way in chain.paths().items() if key[3] == load.PORT}
     for log in chain.logs("paths.ml"):
         (chain.folder / log).rename(chain.folder / log.replace(".paths.", ".captured."))
     chain.trace()
     of_sockets = {key: way for key, way in chain.paths().items() if key[3] == load.PORT}
     assert chain.ranking()[0] == LINKS[kind]
-    needless = {flow.key for flow in flows if flow.dsack}  # only who reads DSACK knows that nothing was lost
     assert of_sockets.keys() <= of_captures.keys() <= of_sockets.keys() | needless
     same = [key for key, way in of_sockets.items() if of_captures[key] == way]
     assert len(same) >= len(of_sockets) - 2  # some probes may be dropped as well
