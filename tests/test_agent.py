@@ -311,7 +311,7 @@ def test_as_nobody_it_does_all_the_same() -> None:
     (["--controller", "x", "--allow", "10.0.0.1/8"], "--allow: 10.0.0.1/8 has host bits set"),
     (["--controller", "x", "--bind", "127.0.0.1", "--bind", "127.0.0.2"], "--bind: one address of each version of IP"),
     (["--controller", "x", "--name", "../etc"], "is no name of a server"),
-    (["--controller", "x", "--every", "10ms"], "--every: '10ms' is not possible; from 1 s to a day"),
+    (["--controller", "x", "--every", "10ms"], "--every: '10ms' is too short; 1s or more"),
     (["--controller", "x", "--every", "often"], "--every"),
     (["--controller", "x", "--trust", "/dev/null"], "/dev/null: is no public key of Ed25519"),
     (["--controller", "x", "--trust", "/nonexistent"], "/nonexistent"),

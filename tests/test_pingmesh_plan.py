@@ -215,7 +215,7 @@ def test_shared_parts_give_the_lists_that_were_meant(
         wanted = plan.pinglist(s)
         data, version = lists.document(s)
         assert read_pinglist(data) == wanted
-        assert version == wanted.version == version_of(s.name, token, wanted.peers)
+        assert version == wanted.version == version_of(s.name, token, wanted.peers, wanted.place)
         assert read_pinglist(to_yaml(wanted)) == wanted == read_pinglist(to_arrow(wanted))
         if form == "yaml":  # nobody's own line is there
             assert f"name: {s.name}," not in data.decode()

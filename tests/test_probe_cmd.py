@@ -141,7 +141,7 @@ def test_statuses() -> None:
 @pytest.mark.parametrize(("words", "says"), [
     (["10.0.0.1", "-i", "990ms"], "probe: --interval: a target is probed every 1 s at most; --lab lifts that"),
     ([f"10.0.{n // 250}.{n % 250 + 1}" for n in range(2001)], "more than 2000 probes a second; --interval makes"),
-    (["127.0.0.1", "--kind", "sctp"], "no kind of probe 'sctp'; there are tcp, echo"),
+    (["127.0.0.1", "--kind", "sctp"], "--kind: not 'sctp'; there are tcp, echo"),
     (["127.0.0.1", "--kind", "echo", "--payload", "65537"], "a payload of 65537 bytes: at most 65536"),
     (["127.0.0.1", "--timeout", "61s"], "a time-out of 61 s: at most 60 s"),
     (["127.0.0.1:x"], "'127.0.0.1:x' is not a target"),

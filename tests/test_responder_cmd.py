@@ -85,7 +85,7 @@ def test_no_places(listen: list[str], qos: list[str]) -> None:
     (["--token", "0"], "--token: '0' is no token"),
     ([*HERE, *["--token", "1"] * 9], "token: up to eight tokens"),
     (["--idle", "soon"], "--idle: "),
-    (["--idle", "1ms"], "--idle: '1ms' is not possible; 10ms is the least"),
+    (["--idle", "1ms"], "--idle: '1ms' is too short; 10ms or more"),
     (["--name", "x"], "--name is for records; write some with -w LOG"),
     (["--keep", "1h"], "--keep is for a MultiLog"),
     (["-Z", "no-such-user", *HERE], "-Z: there is no user 'no-such-user'"),

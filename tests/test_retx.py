@@ -411,9 +411,9 @@ def test_handshakes_that_are_repeated_or_come_to_nothing(net: tuple[Space, Space
 
 @pytest.mark.parametrize(("words", "complaint"), [
     (["--follow", "--cpu", "0"], b"--cpu: '0' is not a share of a core; write 3%"),
-    (["--follow", "--trace", "maybe"], b"--trace: 'maybe' is not possible; write auto, always, never"),
+    (["--follow", "--trace", "maybe"], b"--trace: not 'maybe'; there are auto, always, never"),
     (["--follow", "--interval", "soon"], b"--interval"),
-    (["--follow", "--interval", "1ns"], b"--interval: 10ms is the least"),
+    (["--follow", "--interval", "1ns"], b"--interval: '1ns' is too short; 10ms or more"),
     (["--netns", "nowhere-at-all"], b"nowhere-at-all: is no network namespace"),
     (["--netns", "/dev/null"], b"/dev/null: cannot be entered"),
     (["--duration", "1s"], b"--duration is for --follow"),

@@ -241,7 +241,7 @@ def test_a_stream_can_be_read_again(probes: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "what"), [(["--above", "x"], "is not a share"), (["--window", "1"], "duration"),
-                                             (["--lasting", "-5m"], "--lasting -5m: is not possible")])
+                                             (["--lasting", "-5m"], "--lasting: '-5m' is too short; 0s or more")])
 def test_mistakes_are_told_in_a_line(probes: Path, words: list[str], what: str) -> None:
     done = run("confluo-pingmesh", "drops", probes, *words)
     assert done.returncode == 2

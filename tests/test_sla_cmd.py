@@ -373,7 +373,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "at most four rules" in refused(path, *[w for i in range(5) for w in ("--rule", f"p99 > {i + 1}ms")])
     assert "--signature: not 'bsd'" in refused(path, "--signature", "bsd")
     assert "--metric: not 'p98'" in refused(path, "--metric", "p98")
-    assert "'0s' is no length of a window" in refused(path, "--window", "0s")
+    assert "--window: '0s' is too short; more than 0" in refused(path, "--window", "0s")
     assert "--follow: needs --window TIME" in refused(path, "--follow")
     assert "--alerts and --top exclude" in refused(path, "--alerts", "--top", "3")
     assert "the snapshot names the logs" in refused(path, "--at", "x.yaml")

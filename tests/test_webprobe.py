@@ -334,10 +334,10 @@ def test_what_is_given_up_leaves_no_descriptor() -> None:
                 prober.start(parse_url(f"http://{'127.0.0.1' if n % 2 else 'localhost'}:{port}/"))
     release.set()
     for _ in range(500):
-        if descriptors() == before:
+        if descriptors() <= before:  # less, when what earlier tests left has gone
             return
         time.sleep(0.01)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def descriptors() -> int:

@@ -27,6 +27,11 @@ class Server:
     dc: str
     active: bool = True
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Its pod, podset and data centre."""
+        return self.pod, self.podset, self.dc
+
 
 @dataclass(frozen=True)
 class Fleet:

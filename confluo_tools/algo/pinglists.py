@@ -23,6 +23,7 @@ MOST_TIMEOUT = 60 * SECOND
 MOST_PEERS = 5000
 MOST_RATE = 2000  # probes a second that an agent sends
 TARGET_RATE = 2  # to one address
+NOWHERE = ("", "", "")  # pod, podset and data centre of whom nobody has told
 
 Part = tuple[str | int, ...]
 
@@ -55,7 +56,7 @@ class Pinglist:
     version: int
     token: int = 0
     peers: tuple[Peer, ...] = ()
-    place: tuple[str, str, str] = ("", "", "")
+    place: tuple[str, str, str] = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Plan:
         found = list(self.targets(part))
         return [
             Peer(s.name, s.address, p.port or s.port, p.kind, level, interval, self.rules.timeout, p.payload, p.dscp,
-                 s.pod, s.podset, s.dc)
+                 *s.place)
             for p in self.probes(part) for s, level in found
         ]  # fmt: skip
 
@@ -236,8 +237,8 @@ class Plan:
 
     def pinglist(self, server: Server) -> Pinglist:
         peers = self.peers(server)
-        place = server.pod, server.podset, server.dc
-        return Pinglist(server.name, version_of(server.name, self.token, peers), self.token, peers, place)
+        version = version_of(server.name, self.token, peers, server.place)
+        return Pinglist(server.name, version, self.token, peers, server.place)
 
 
 def partners(mine: int, theirs: int, i: int, unequal: str = "wrap") -> Sequence[int]:
@@ -268,15 +269,15 @@ def rank(name: str) -> bytes:
     return blake2b(name.encode(), digest_size=8).digest()
 
 
-def version_of(server: str, token: int, peers: Iterable[Peer]) -> int:
+def version_of(server: str, token: int, peers: Iterable[Peer], place: tuple[str, str, str] = NOWHERE) -> int:
     """A number (64 bits) that is another one when the list says something else; the order of peers says nothing."""
     hashes = [peer_hash(p) for p in peers]
-    return version_from(server, token, len(hashes), sum(hashes))
+    return version_from(server, token, len(hashes), sum(hashes), place)
 
 
-def version_from(server: str, token: int, count: int, total: int) -> int:
+def version_from(server: str, token: int, count: int, total: int, place: tuple[str, str, str] = NOWHERE) -> int:
     """The same from the number of peers and the sum of their hashes, which parts of lists can share."""
-    text = f"{server}\n{token}\n{count}\n{total % (1 << 64)}\n"
+    text = f"{server}\n{token}\n{count}\n{total % (1 << 64)}\n" + ("/".join(place) + "\n" if any(place) else "")
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 

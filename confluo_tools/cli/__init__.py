@@ -80,7 +80,7 @@ from confluo_tools.cli.state import (
     tell,
     warn,
 )
-from confluo_tools.cli.values import core_share, fraction, of_option, token, traffic_class
+from confluo_tools.cli.values import core_share, duration, fraction, of_option, one_of, token, traffic_class
 
 __all__ = [
     "NOTHING",
@@ -140,6 +140,7 @@ __all__ = [
     "command_line",
     "core_share",
     "describe",
+    "duration",
     "fraction",
     "here",
     "humane",
@@ -149,6 +150,7 @@ __all__ = [
     "no_input",
     "note",
     "of_option",
+    "one_of",
     "only_for_logs",
     "open_logs",
     "open_one",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from confluo_tools import units
@@ -21,6 +21,24 @@ def of_option(option: str, parse: Callable[[str], T], text: str) -> T:
     except UsageError as e:
         e.where = option
         raise
+
+
+def one_of(option: str, text: str, words: Collection[str]) -> str:
+    """One of these words."""
+    if text not in words:
+        raise UsageError(f"not '{text[:60]}'", where=option, hint=f"there are {', '.join(words)}")
+    return text
+
+
+def duration(option: str, text: str, least: int = 1, most: int = 1 << 62) -> int:
+    """A length of time, in ns."""
+    found = of_option(option, units.duration, text)
+    if found < least:
+        hint = {0: "0s or more", 1: "more than 0"}.get(least, f"{units.format_duration(least)} or more")
+        raise UsageError(f"'{text[:60]}' is too short", where=option, hint=hint)
+    if found > most:
+        raise UsageError(f"'{text[:60]}' is too long", where=option, hint=f"{units.format_duration(most)} at most")
+    return found
 
 
 def fraction(

@@ -63,7 +63,6 @@ def archive(
     """
     if not logs:
         return cli.usage(app)
-    from confluo_tools import units
 
     if delete or keep is not None:
         if to is not None or older_than is not None or keep_log:
@@ -74,9 +73,7 @@ def archive(
         return forget(logs, keep, dry_run, common.stats)
     if to is None:
         raise UsageError("where to is missing", hint="--to DIR; or --keep TIME,SIZE --delete, to delete")
-    age = units.duration(older_than) if older_than is not None else None
-    if age is not None and age < 0:
-        raise UsageError(f"--older-than {older_than} is in the future")
+    age = cli.duration("--older-than", older_than, 0) if older_than is not None else None
     name = check_host(host if host is not None else socket.gethostname())
     before = None if age is None else time.time_ns() - age
     return Work(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)

@@ -108,9 +108,11 @@ def capture(
         owner = account(user) if user is not None else None
         patience = seconds_of("--wait", wait)
         nic = open_nic(
-            interface or [], wanted, lanes=lanes or 1, fanout=one_of("--fanout", fanout, ("hash", "cpu", "rr")),
+            interface or [], wanted, lanes=lanes or 1,
+            fanout=cli.one_of("--fanout", fanout or "hash", ("hash", "cpu", "rr")),
             filter=bpf or "", snap=snap, ring=RING if ring is None else ring_size(ring),
-            promiscuous=not no_promiscuous, timestamps=one_of("--timestamps", timestamps, ("host", "hardware")),
+            promiscuous=not no_promiscuous,
+            timestamps=cli.one_of("--timestamps", timestamps or "host", ("host", "hardware")),
             immediate=immediate, decap=decap, seconds=seconds_of("--duration", duration),
             wait=10.0 if patience is None else patience, tell=cli.note,
         )  # fmt: skip
@@ -246,19 +248,8 @@ def share(option: str, text: str | None) -> int:
     return cli.of_option(option, parse, text)
 
 
-def one_of(option: str, text: str | None, words: Sequence[str]) -> str:
-    """One of these words, the first when the option was not given."""
-    if text is not None and text not in words:
-        raise UsageError(f"'{text}' is not possible", where=option, hint=f"write {', '.join(words)}")
-    return text or words[0]
-
-
 def seconds_of(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    from confluo_tools.units import duration
-
-    return cli.of_option(option, duration, text) / 1e9
+    return None if text is None else cli.duration(option, text, 0) / 1e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -93,12 +93,11 @@ def index(
     """
     if log is None:
         return cli.usage(app)
-    from confluo_tools import units
 
     ask = Ask(words or [], follow)
     ask.options(filter, where, by, bucket, define)
-    pause = units.duration(interval) / 1e9 if interval is not None else 0.2
-    patience = units.duration(wait) / 1e9 if wait is not None else 5.0
+    pause = cli.duration("--interval", interval, 0) / 1e9 if interval is not None else 0.2
+    patience = cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 5.0
     return Work(log, ask, patience, common.stats).run(follow, pause, stat, tsv, ndjson)
 
 

@@ -114,8 +114,9 @@ def monitor(
             raise UsageError("--once and --since exclude each other")
         run = Run(
             source, found, alerts_path(log, alerts, live=not once and since is None),
-            lambda: analyses(source.schema, analyze, analyze_flows), lag=units.duration(lag),
-            catch_up=units.duration(catch_up), patience=units.duration(wait) / 1e9 if wait is not None else 0.0,
+            lambda: analyses(source.schema, analyze, analyze_flows), lag=cli.duration("--lag", lag, 0),
+            catch_up=cli.duration("--catch-up", catch_up, 0),
+            patience=cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 0.0,
         )  # fmt: skip
         words = command_words(execute)
         with ExitStack() as stack:

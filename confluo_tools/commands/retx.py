@@ -98,7 +98,7 @@ def retx(
 
     owner = account(user) if user is not None else None
     watch = open_watch(
-        follow=follow, all=all, trace=one_of("--trace", trace, ("auto", "always", "never")), netns=netns,
+        follow=follow, all=all, trace=cli.one_of("--trace", trace or "auto", ("auto", "always", "never")), netns=netns,
         flows=flows or FLOWS, cpu=CPU if cpu is None else cli.core_share("--cpu", cpu),
         interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=cli.tell,
     )  # fmt: skip
@@ -205,22 +205,8 @@ class Run:
         return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])
 
 
-def one_of(option: str, text: str | None, words: Sequence[str]) -> str:
-    """One of these words, the first when the option was not given."""
-    if text is not None and text not in words:
-        raise UsageError(f"'{text}' is not possible", where=option, hint=f"write {', '.join(words)}")
-    return text or words[0]
-
-
 def seconds_of(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    from confluo_tools.units import duration
-
-    seconds = cli.of_option(option, duration, text) / 1e9
-    if seconds < 0.01:
-        raise UsageError("10ms is the least", where=option)
-    return seconds
+    return None if text is None else cli.duration(option, text, 10_000_000) / 1e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:

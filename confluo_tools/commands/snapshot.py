@@ -8,7 +8,6 @@ import typer
 
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
-from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.remote.cut import Timing
@@ -49,16 +48,11 @@ def snapshot(
 
     No log is copied: the file says how many rows of each belong to the snapshot.
     """
-    from confluo_tools import units
 
     if not logs:
         return cli.usage(app)
-    limit = units.duration(deadline)
-    if not 0 < limit <= 60_000_000_000:
-        raise UsageError("is not possible", where=f"--deadline {deadline}", hint="more than 0, at most 60s")
-    patience = units.duration(wait) / 1e9
-    if patience <= 0:
-        raise UsageError("is not possible", where=f"--wait {wait}", hint="more than 0")
+    limit = cli.duration("--deadline", deadline, most=60_000_000_000)
+    patience = cli.duration("--wait", wait) / 1e9
     from confluo_tools.remote.cut import Cutter
     from confluo_tools.sinks.file import open_sink
 

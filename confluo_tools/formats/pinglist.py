@@ -53,7 +53,7 @@ def read_pinglist(source: str | bytes, *, lab: bool = False, where: str = "pingl
         _check(p, lab, where)
     if len({(p.address, p.port, p.kind, p.dscp) for p in its}) < len(its):
         raise FormatError("has the same peer twice", where=where)
-    if found.version != version_of(found.server, found.token, its):
+    if found.version != version_of(found.server, found.token, its, found.place):
         raise FormatError("does not fit its version: it was cut or changed", where=where, hint="plan it again")
     return Pinglist(found.server, found.version, found.token, its, found.place)
 

@@ -108,12 +108,12 @@ class Lists:
         name = server.name
         total = sum(p.total - p.hashes.get(name, 0) for p in parts)
         count = sum(p.rows - len(p.at.get(name, ())) for p in parts)
-        return parts, version_from(name, self.plan.token, count, total), count
+        return parts, version_from(name, self.plan.token, count, total, server.place), count
 
     def document(self, server: Server) -> tuple[bytes, int]:
         """(a server's list as it is stored, its version)."""
         parts, version, count = self._of(server)
-        place = server.pod, server.podset, server.dc
+        place = server.place
         if self.form == "arrow":
             head = self._zip.compress(_head(server.name, version, self.plan.token, place))
             return b"".join([head, *(p.frame for p in parts), self._end]), version

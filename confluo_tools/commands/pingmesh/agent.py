@@ -343,12 +343,7 @@ def place_of(text: str | None) -> tuple[str, str, str]:
 def seconds(option: str, text: str | None, default: float, least: float) -> float:
     if text is None:
         return default
-    from confluo_tools import units
-
-    found = cli.of_option(option, units.duration, text) / 1e9
-    if not least <= found <= 86400:
-        raise UsageError(f"'{text}' is not possible", where=option, hint=f"from {least:g} s to a day")
-    return found
+    return cli.duration(option, text, round(least * 1e9), 86400 * 10**9) / 1e9
 
 
 def size(option: str, text: str | None, default: int) -> int:

@@ -105,9 +105,9 @@ def blackholes(
         return cli.OK
     if ins.missing(inputs, follow):
         return cli.usage(app)
-    length = time_of("--window", window) if window is not None else 0
+    length = cli.duration("--window", window) if window is not None else 0
     patience = following.times(length, follow, lateness)
-    pieces = time_of("--slice", piece)
+    pieces = cli.duration("--slice", piece)
     if length:  # windows are made of whole slices
         pieces = length if pieces >= length else length // -(-length // pieces)
     kind = out.kind(answers=True)
@@ -325,15 +325,6 @@ def tuple_of(src: str, dst: str) -> dict[str, Any]:
     from confluo_tools.formats.build import address_columns
 
     return {"ip_version": 4} | address_columns("src", src) | address_columns("dst", dst)
-
-
-def time_of(option: str, text: str) -> int:
-    from confluo_tools.units import duration
-
-    found = cli.of_option(option, duration, text)
-    if found <= 0:
-        raise UsageError("is not possible", where=f"{option} {text}", hint="more than 0")
-    return found
 
 
 def _least(text: str) -> tuple[int, int]:

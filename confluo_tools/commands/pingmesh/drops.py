@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.commands.pingmesh.blackholes import time_of, tuple_of
-from confluo_tools.errors import UsageError
+from confluo_tools.commands.pingmesh.blackholes import tuple_of
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Place
@@ -91,7 +90,6 @@ def drops(
 
     The probes of these pairs that lost a packet are printed with their five-tuples, for confluo-trace.
     """
-    from confluo_tools import units
     from confluo_tools.commands.pingmesh import following
     from confluo_tools.commands.pingmesh.blackholes import called
     from confluo_tools.schema import builtin
@@ -102,14 +100,11 @@ def drops(
         return cli.OK
     if ins.missing(inputs, follow):
         return cli.usage(app)
-    length = time_of("--window", window) if window is not None else 0
+    length = cli.duration("--window", window) if window is not None else 0
     patience = following.times(length, follow, lateness)
     worst = cli.fraction("--above", above, least=1e-9)
-    lasts = cli.of_option("--lasting", units.duration, lasting)
-    if lasts < 0:
-        raise UsageError("is not possible", where=f"--lasting {lasting}", hint="0s or more")
     work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent,
-                lasting=lasts)  # fmt: skip
+                lasting=cli.duration("--lasting", lasting, 0))  # fmt: skip
     begin, end = period.span(out.local)
     kind = out.kind(answers=True)
     names = out.names(schema, kind, [*(["ts"] if length else []), *(SHOWN if top else PLACES)])

@@ -96,13 +96,9 @@ class Follower:
 
 def times(window: int, follow: bool, lateness: str) -> int:
     """The lateness in ns, for --follow with windows of that length.  Raises UsageError."""
-    from confluo_tools import units
-
-    found = cli.of_option("--lateness", units.duration, lateness)
+    found = cli.duration("--lateness", lateness, 0)
     if follow and not window:
         raise UsageError("needs --window TIME", where="--follow", hint="write e.g. 10m")
-    if found < 0:
-        raise UsageError("is not possible", where=f"--lateness {lateness}", hint="0 or more")
     return found
 
 

@@ -85,10 +85,10 @@ def heatmap(
     """Draw latency or drops between pods, or between data centres, as a heat map, and name what it shows."""
     from confluo_tools.formats.heatmap_colours import NAMES, THEMES
 
-    for value, there, name in ((metric, ("p50", "p99", "drop"), "--metric"), (by or "pod", BY, "--by"),
-                                (palette, NAMES, "--palette"), (theme, (*THEMES, "auto"), "--theme")):  # fmt: skip
-        if value not in there:
-            raise UsageError(f"not '{value[:60]}'", where=name, hint=f"there are {', '.join(there)}")
+    cli.one_of("--metric", metric, ("p50", "p99", "drop"))
+    cli.one_of("--by", by or "pod", BY)
+    cli.one_of("--palette", palette, NAMES)
+    cli.one_of("--theme", theme, (*THEMES, "auto"))
     if out.fields == "help":
         from confluo_tools.formats.heatmap_cells import cell_schema, pattern_schema
 
@@ -189,18 +189,16 @@ def choose(out: cli.OutputOptions, patterns: bool) -> str:
 
 
 def _width(text: str) -> int:
-    from confluo_tools import units
 
     if text == "all":
         return 0
-    width = units.duration(text)
-    if width < 1_000_000 or width % 1_000_000:
+    width = cli.duration("--window", text, 1_000_000)
+    if width % 1_000_000:
         raise UsageError(f"'{text}' is no length of a window", where="--window", hint="write e.g. 10m, 1h, all")
     return width
 
 
 def _limits(metric: str, green: str | None, red: str | None) -> Limits:
-    from confluo_tools import units
     from confluo_tools.algo.heatmap import Limits
 
     defaults = Limits()
@@ -211,8 +209,8 @@ def _limits(metric: str, green: str | None, red: str | None) -> Limits:
         limits = Limits(drop_green=low if green or low < high else high / 2, drop_red=high)
         ends: tuple[float, float] = (limits.drop_green, limits.drop_red)
     else:
-        near = units.duration(green) if green else defaults.green
-        far = units.duration(red) if red else max(defaults.red, near)
+        near = cli.duration("--green", green) if green else defaults.green
+        far = cli.duration("--red", red) if red else max(defaults.red, near)
         limits = Limits(green=near if green or near < far else far, red=far)
         ends = (limits.green, limits.red)
     if not 0 < ends[0] <= ends[1]:

@@ -189,15 +189,11 @@ def rules_of(
     ring = n if graph == "ring" and n else "10"
     if graph not in ("mesh", "ring", "full") or (n and graph != "ring") or not 1 <= decimal(ring) < 1 << 20:
         raise UsageError(f"no graph '{algo[:60]}'", where="--algo", hint="there are mesh, ring:N, full")
-    if unequal not in ("wrap", "skip"):
-        raise UsageError(f"not '{unequal[:60]}'", where="--unequal", hint="there are wrap, skip")
-    every, late = units.duration(interval), units.duration(timeout)
+    cli.one_of("--unequal", unequal, ("wrap", "skip"))
+    every = cli.duration("--interval", interval, 1_000_000, 86400 * units.SECOND)
+    late = cli.duration("--timeout", timeout, 1_000_000, MOST_TIMEOUT)
     if every < LEAST_INTERVAL and not lab:
         raise UsageError(f"{interval} is below 10s, the least", where="--interval", hint="--lab lifts that in a lab")
-    if not 1_000_000 <= every <= 86400 * units.SECOND:
-        raise UsageError(f"'{interval}' is not between 1ms and 1d", where="--interval")
-    if not 1_000_000 <= late <= MOST_TIMEOUT:
-        raise UsageError(f"'{timeout}' is not between 1ms and 1m", where="--timeout")
     kinds = tuple(probe_of(text) for text in probes)
     if len({(p.kind, p.dscp, p.port) for p in kinds}) < len(kinds):
         raise UsageError("the same probe twice", where="--probe", hint="give the second another dscp or port")
@@ -214,8 +210,7 @@ def probe_of(text: str) -> Probe:
     from confluo_tools.algo.pinglists import KINDS, Probe, least_payload, most_payload
 
     kind, *words = text.split(",")
-    if kind not in KINDS:
-        raise UsageError(f"no probe '{kind[:60]}'", where="--probe", hint=f"there are {', '.join(KINDS)}")
+    cli.one_of("--probe", kind, KINDS)
     most = {"payload": most_payload(kind), "dscp": 63, "port": 65535}
     values = {"payload": 1000 if kind == "echo" else 0}
     for word in words:

@@ -101,10 +101,10 @@ def probe(
     plan = Plan(
         wanted=wanted, times=count or 0, lab=lab, payload=size_of("--payload", payload),
         dscp=cli.traffic_class("--dscp", dscp or "0"),
-        interval=span("--interval", interval), timeout=span("--timeout", timeout) or 0, source=source or "",
+        interval=time_of("--interval", interval), timeout=time_of("--timeout", timeout) or 0, source=source or "",
         token=0 if token is None else cli.token("--token", token), family=4 if four else 6 if six else 0,
         counters=counters, verify=not insecure,
-        seconds=(span("--duration", duration) or 0) / 1e9,
+        seconds=(time_of("--duration", duration) or 0) / 1e9,
     )  # fmt: skip
     into = None if out.lines else out.open(schema, chosen, out.names(schema), lanes=256)
     from confluo_tools.commands.pingmesh.lines import Lines, Sums
@@ -168,22 +168,14 @@ def read_targets(texts: Sequence[str], kinds: Sequence[str]) -> list[Wanted]:
     from confluo_tools.sources.targets import KINDS, parse_target
 
     for kind in kinds:
-        if kind not in KINDS:
-            raise UsageError(f"no kind of probe '{kind[:60]}'", where="--kind", hint=f"there are {', '.join(KINDS)}")
+        cli.one_of("--kind", kind, KINDS)
     found = [parse_target(text, kind) for text in texts for kind in kinds]
     return list({(w.host, w.kind, w.port, w.url): w for w in reversed(found)}.values())[::-1]
 
 
-def span(option: str, text: str | None) -> int | None:
+def time_of(option: str, text: str | None) -> int | None:
     """A time in ns."""
-    if text is None:
-        return None
-    from confluo_tools.units import duration
-
-    ns = cli.of_option(option, duration, text)
-    if not 0 < ns <= 366 * 86400 * 10**9:
-        raise UsageError(f"'{text[:60]}' is not possible", where=option)
-    return ns
+    return None if text is None else cli.duration(option, text, most=366 * 86400 * 10**9)
 
 
 def size_of(option: str, text: str | None) -> int | None:

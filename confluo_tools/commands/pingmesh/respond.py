@@ -87,12 +87,12 @@ def respond(
     log = out.log(schema, names, views=True, small=True) if kind == "multilog" else None
     out.line_buffered = True
     owner = account(user) if user is not None else None
-    seconds = span("--duration", duration) if duration is not None else None
-    between = span("--every", every or EVERY)
+    seconds = time_of("--duration", duration) if duration is not None else None
+    between = time_of("--every", every or EVERY)
     responder = Responder(
         places(listen or [], qos or []), tokens=[cli.token("--token", text) for text in token or []], udp=bool(token),
         backlog=BACKLOG if backlog is None else backlog, capacity=connections or CAPACITY,
-        idle=span("--idle", idle), rate=rate or 0,
+        idle=time_of("--idle", idle), rate=rate or 0,
     )  # fmt: skip
     run = Run(responder, (name or socket.gethostname())[:32], schema if wanted else None)
     into: LogOutput | cli.RecordOutput | None = log
@@ -218,13 +218,9 @@ def port_of(option: str, text: str) -> int:
     return int(text)
 
 
-def span(option: str, text: str) -> float:
-    from confluo_tools.units import duration
-
-    seconds = cli.of_option(option, duration, text) / 1e9
-    if not 0.01 <= seconds <= 10 * 365 * 86400:
-        raise UsageError(f"'{text[:60]}' is not possible", where=option, hint="10ms is the least")
-    return seconds
+def time_of(option: str, text: str) -> float:
+    """A time in seconds."""
+    return cli.duration(option, text, 10_000_000) / 1e9
 
 
 def spell(place: Listen) -> str:

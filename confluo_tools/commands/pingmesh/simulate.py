@@ -86,9 +86,9 @@ def simulate(
     if len(levels) != 3:
         raise UsageError(f"'{noise[:60]}' are not three chances", where="--noise", hint="write e.g. 1e-5,4e-5,1e-4")
     simulation = Simulation(fleet, Settings(
-        seed=seed, start=units.time(start), span=between(span, "--span", 1, MOST_SPAN),
-        interval=between(interval, "--interval", 1_000_000, 3600 * units.SECOND),
-        hosts=between(hosts, "--hosts", 10**9, MOST_SPAN) if hosts != "0" else 0,
+        seed=seed, start=units.time(start), span=cli.duration("--span", span, 1, MOST_SPAN),
+        interval=cli.duration("--interval", interval, 1_000_000, 3600 * units.SECOND),
+        hosts=cli.duration("--hosts", hosts, 10**9, MOST_SPAN) if hosts != "0" else 0,
         faults=[a_fault(text) for text in fault or []], noise=(levels[0], levels[1], levels[2]), linear=not classic,
         payload=payload, leaves=leaves, spines=spines, per_podset=per_podset,
     ))  # fmt: skip
@@ -134,16 +134,6 @@ def chance(text: str, where: str) -> int:
     from confluo_tools.sources.meshsim import CERTAIN
 
     return int(cli.fraction(where, text, "a chance") * CERTAIN)
-
-
-def between(text: str, where: str, least: int, most: int) -> int:
-    """A duration, ns."""
-    from confluo_tools import units
-
-    value = units.duration(text)
-    if not least <= value <= most:
-        raise UsageError(f"'{text[:60]}' is too {'short' if value < least else 'long'}", where=where)
-    return value
 
 
 def main(argv: list[str] | None = None) -> int:

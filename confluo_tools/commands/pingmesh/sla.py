@@ -108,7 +108,6 @@ def sla(
 
     INPUT holds probe records: of confluo-pingmesh probe, agent and simulate, or of other programs.
     """
-    from confluo_tools import units
     from confluo_tools.algo.sla import SIGNATURES
     from confluo_tools.commands.pingmesh import following, scopes
     from confluo_tools.schema import builtin
@@ -118,16 +117,13 @@ def sla(
     schema = builtin("alert") if alerts else rows_schema(scope, probe)
     if out.listed(schema):
         return cli.OK
-    if metric not in METRICS:
-        raise UsageError(f"not '{metric[:60]}'", where="--metric", hint=f"there are {', '.join(METRICS)}")
-    if signature is not None and signature not in SIGNATURES:
-        raise UsageError(f"not '{signature[:60]}'", where="--signature", hint=f"there are {', '.join(SIGNATURES)}")
+    cli.one_of("--metric", metric, METRICS)
+    if signature is not None:
+        cli.one_of("--signature", signature, SIGNATURES)
     rules = scopes.parse_rules(
         rule or scopes.RULES, background=background, false_alarm=false_alarm, power=power
     )
-    length = units.duration(window) if window is not None else 0
-    if length <= 0 and window is not None:
-        raise UsageError(f"'{window}' is no length of a window", where="--window", hint="write e.g. 10m")
+    length = cli.duration("--window", window) if window is not None else 0
     patience = following.times(length, follow, lateness)
     if alerts and top:
         raise UsageError("--alerts and --top exclude each other")

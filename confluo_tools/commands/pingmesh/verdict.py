@@ -84,8 +84,8 @@ def verdict(
     schema = evidence_schema()
     if out.listed(schema):
         return cli.OK
-    if signature is not None and signature not in SIGNATURES:
-        raise UsageError(f"not '{signature[:60]}'", where="--signature", hint=f"there are {', '.join(SIGNATURES)}")
+    if signature is not None:
+        cli.one_of("--signature", signature, SIGNATURES)
     rules = scopes.parse_rules(rule or scopes.RULES, background=None, false_alarm=false_alarm, power=None)
     if any(r.metric in ("failed", "silent") for _, r in rules):
         raise UsageError("failures are looked at in any case", where="--rule", hint="rules are about drop and times")
@@ -125,16 +125,16 @@ def spans(
     """The span, and the one before it that it is compared with."""
     import time
 
-    from confluo_tools import units
 
     first, last = span
     if first is None:
         if before is not None:
             raise UsageError("needs --since TIME", where="--before", hint="before what?")
         return (None, last), None
-    length = units.duration(before) if before is not None else (last or max(time.time_ns(), first + 1)) - first
-    if length < 0:
-        raise UsageError("is not possible", where=f"--before {before}", hint="0 or more")
+    if before is not None:
+        length = cli.duration("--before", before, 0)
+    else:
+        length = (last or max(time.time_ns(), first + 1)) - first
     return (first, last), (first - length, first) if length else None
 
 

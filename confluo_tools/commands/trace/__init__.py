@@ -38,7 +38,8 @@ confluo-trace --from retx.ml --vip 10.9.0.0/16 --map-command 'slb-lookup --stdin
 """
 )
 
-EPOCH = 30_000_000_000
+MS = 1_000_000
+EPOCH = 30_000 * MS
 RATE = 10.0  # of the paper's hosts
 RECORD = 1.0  # s between two notes of the counters in the log
 
@@ -136,11 +137,9 @@ def trace(
     if vip and not (map or map_command):
         raise UsageError("virtual addresses need a lookup", where="--vip", hint="--map FILE or --map-command CMD")
     kind, names = out.kind(), out.names(schema)
-    length = at_least("--epoch", epoch, EPOCH, 10_000_000)
-    first = at_least("--timeout", timeout, 300_000_000, 1_000_000)
-    seconds = at_least("--duration", duration, 0, 10_000_000)
-    if first > 10_000_000_000:
-        raise UsageError("10s is the most", where="--timeout")
+    length = cli.duration("--epoch", epoch, 10 * MS) if epoch is not None else EPOCH
+    first = cli.duration("--timeout", timeout, MS, 10_000 * MS) if timeout is not None else 300 * MS
+    lasts = cli.duration("--duration", duration, 10 * MS) if duration is not None else 0
     begin = time.time_ns() - length if follow else 1 - (1 << 63)
     begin = units.time(since, local=out.local) if since is not None else begin
     network = network_of(topology, alias)
@@ -192,7 +191,7 @@ def trace(
                                     first=first, most=max(1_000_000_000, first))  # fmt: skip
         run.versions = set(sockets.versions())
         run.schema_of(layout, called)
-        return work(run, reader, log, into, seconds, common.stats)
+        return work(run, reader, log, into, lasts, common.stats)
 
 
 def work(
@@ -343,18 +342,6 @@ def rehearse(schema: Schema, fmt: str, names: list[str] | None) -> None:
     with TemporaryDirectory() as scratch, cli.output(schema, fmt, path=os.path.join(scratch, "file"),
                                                      fields=names) as out:  # fmt: skip
         out.write(Block.wrap(schema.layout, 1, [bytes(c.size * c.count) for c in schema.columns]), None)
-
-
-def at_least(option: str, text: str | None, default: int, least: int) -> int:
-    """A time in ns."""
-    if text is None:
-        return default
-    from confluo_tools.units import duration
-
-    found = cli.of_option(option, duration, text)
-    if found < least:
-        raise UsageError(f"{least // 1_000_000}ms is the least", where=option)
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

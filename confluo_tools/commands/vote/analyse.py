@@ -129,7 +129,6 @@ def vote(
     Two words are commands of their own: confluo-vote simulate makes such records, confluo-vote bound computes what
     Theorems 1 to 3 promise.
     """
-    from confluo_tools import units
     from confluo_tools.commands.vote import answer, models
 
     if flows and score:
@@ -137,38 +136,31 @@ def vote(
     schema = answer.flows_schema() if flows else answer.score_schema() if score else answer.ranking_schema()
     if out.listed(schema):
         return cli.OK
-    names = _one_of("--model", model, models.MODELS, many=score)
+    names = _models(model, score)
     usual = models.Settings()
     settings = models.Settings(
-        adjust=_one_of("--adjust", adjust or usual.adjust, models.ADJUST)[0],
-        running=_one_of("--total", total or "running", ("running", "initial"))[0] == "running",
+        adjust=cli.one_of("--adjust", adjust or usual.adjust, models.ADJUST),
+        running=cli.one_of("--total", total or "running", ("running", "initial")) == "running",
         threshold=usual.threshold if threshold is None else cli.fraction("--threshold", threshold),
         floor=usual.floor if floor is None else floor, noise=-1.0 if noise is None else noise,
         literal=literal, p_bad=_rate("--p-bad", p_bad), p_good=_rate("--p-good", p_good), prior=prior,
         ratio=usual.ratio if ratio is None else ratio,
-        seconds=usual.seconds if time_limit is None
-        else cli.of_option("--time-limit", units.duration, time_limit) / SECOND,
+        seconds=usual.seconds if time_limit is None else cli.duration("--time-limit", time_limit) / SECOND,
     )  # fmt: skip
     for name, value in {"--floor": floor, "--noise": noise, "--prior": prior, "--ratio": ratio}.items():
         if value is not None and not isfinite(value):
             raise UsageError(f"'{value}' is no number", where=name)
-    if settings.seconds <= 0:
-        raise UsageError("is not possible", where=f"--time-limit {time_limit}", hint="more than 0")
     if (settings.p_bad is None) != (settings.p_good is None):
         raise UsageError("--p-bad and --p-good go together", hint="without both, they are fitted")
     if settings.p_bad is not None and settings.p_good is not None and settings.p_bad <= settings.p_good:
         raise UsageError("--p-bad is not above --p-good")
-    length = cli.of_option("--epoch", units.duration, epoch) if epoch is not None else 30 * SECOND if follow else 0
-    patience = cli.of_option("--lateness", units.duration, lateness)
-    if length < 0 or (length == 0 and epoch is not None):
-        raise UsageError("is not possible", where=f"--epoch {epoch}", hint="more than 0")
-    if patience < 0:
-        raise UsageError("is not possible", where=f"--lateness {lateness}", hint="0 or more")
+    length = cli.duration("--epoch", epoch) if epoch is not None else 30 * SECOND if follow else 0
+    patience = cli.duration("--lateness", lateness, 0)
     if ins.missing(inputs, follow):
         return cli.usage(app)
     work = Work(
-        names, settings, switches=_one_of("--by", by, ("link", "switch"))[0] == "switch",
-        healthy=models.HEALTHY.index(_one_of("--healthy", healthy, models.HEALTHY)[0]), length=length, top=top,
+        names, settings, switches=cli.one_of("--by", by, ("link", "switch")) == "switch",
+        healthy=models.HEALTHY.index(cli.one_of("--healthy", healthy, models.HEALTHY)), length=length, top=top,
         what="flows" if flows else "score" if score else "links",
     )  # fmt: skip
     work.map(topology, aliases)
@@ -190,13 +182,12 @@ def vote(
     return cli.OK if work.found else cli.NOTHING
 
 
-def _one_of(option: str, text: str, known: Sequence[str], many: bool = False) -> list[str]:
-    words = text.split(",") if many else [text]
-    for word in words:
-        if word not in known:
-            hint = "several need --score" if "," in word else f"there are {', '.join(known)}"
-            raise UsageError(f"not '{word}'", where=option, hint=hint)
-    return words
+def _models(text: str, many: bool) -> list[str]:
+    from confluo_tools.commands.vote.models import MODELS
+
+    if "," in text and not many:
+        raise UsageError(f"not '{text[:60]}'", where="--model", hint="several need --score")
+    return [cli.one_of("--model", word, MODELS) for word in text.split(",")]
 
 
 def _unused(model: str, chosen: Sequence[str], given: Mapping[str, object]) -> None:

@@ -109,20 +109,15 @@ def simulate(
     from confluo_tools.sources.simulator import HEALTHY, QUIRKS, Settings, Simulation
 
     clos = Clos(pods, tors, t1s, t2s, hosts) if topology is None else read_clos(topology, write_topology is None)
-    if sizes not in ("uniform", "pareto"):
-        raise UsageError(f"no sizes '{sizes}'", where="--sizes", hint="there are uniform, pareto")
-    if healthy not in HEALTHY:
-        raise UsageError(f"not '{healthy}'", where="--healthy", hint=f"there are {', '.join(HEALTHY)}")
+    cli.one_of("--sizes", sizes, ("uniform", "pareto"))
+    cli.one_of("--healthy", healthy, HEALTHY)
     odd = [q.strip() for q in quirks.split(",") if q.strip()]
     odd = list(QUIRKS) if odd == ["all"] else odd
     for name in odd:
-        if name not in QUIRKS:
-            raise UsageError(f"no quirk '{name}'", where="--quirks", hint=f"there are {', '.join(QUIRKS)}, all")
+        cli.one_of("--quirks", name, (*QUIRKS, "all"))
     if epochs > MOST_EPOCHS:
         raise UsageError(f"more than {MOST_EPOCHS}", where="--epochs")
-    length = cli.of_option("--epoch", units.duration, epoch)
-    if not 1000 <= length <= 3600 * units.SECOND:
-        raise UsageError(f"'{epoch}' is not between 1us and 1h", where="--epoch")
+    length = cli.duration("--epoch", epoch, 1000, 3600 * units.SECOND)
     if seed >= 1 << 64:
         raise UsageError("is not below 2^64", where="--seed")
     begin = cli.of_option("--start", units.time, start)
@@ -209,8 +204,7 @@ def hot_share(traffic: str, hot_tors: int | None, skew: str | None, clos: Clos) 
     """How many ToRs are hot, and the share of the flows that goes to them."""
     from confluo_tools.sources.simulator import probability
 
-    if traffic not in TRAFFIC:
-        raise UsageError(f"no traffic '{traffic}'", where="--traffic", hint=f"there are {', '.join(TRAFFIC)}")
+    cli.one_of("--traffic", traffic, TRAFFIC)
     part, share = TRAFFIC[traffic]
     if traffic == "uniform" and (hot_tors is None) != (skew is None):
         raise UsageError("--hot-tors and --skew go together", hint="or say --traffic hot or skewed")
