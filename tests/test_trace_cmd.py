@@ -112,12 +112,14 @@ def test_a_storm_is_counted_and_the_rate_kept(net: Net, tmp_path: Path) -> None:
     """A million records of 50,000 flows: a few are traced, all are written, and a line says what was not done."""
     total = storm(net, 50_000, 20, tmp_path / "storm.arrows")
     words = ("--from", tmp_path / "storm.arrows", "--rate", "10", "--epoch", "1s", "--flows", "40000", "--stats")
+    begun = time.monotonic()
     done = subprocess.run(net.spaces["a"].argv(TRACE, *words, "-w", tmp_path / "out.ml"), capture_output=True,
                           env=environment(), check=False, timeout=60)  # fmt: skip
+    took = time.monotonic() - begun
     assert done.returncode == 0, done.stderr
     said = done.stderr.decode()
     traced = int(re.findall(r"(\d+) traced, \d+ capped", said)[0])
-    assert 2 <= traced <= 30
+    assert 1 <= traced <= 1 + 10 * took
     assert f"{total} records read" in said
     assert f"{40_000 - traced} flows were not traced, to keep to 10 a second" in said
     assert "and 200000 records of flows beyond 40000 were left out" in said
