@@ -59,3 +59,26 @@ def test_memory_of_a_query_does_not_grow_with_the_log(logs: list[Path], bin_dir:
     first, second = (peak(bin_dir / "confluo-query", path, *words) for path in logs)
     assert second < first + (32 << 20)
     assert second < 250 << 20
+
+
+FOLLOW = """
+import sys
+from confluo_tools.store.tails import Tails
+rows = 0
+with Tails(sys.argv[1]) as tails:
+    for block, _ in tails.take():
+        rows += block.rows
+        for column in range(block.layout.n):
+            memoryview(block.buffer(column))[::4096].tobytes()  # every page
+assert rows == int(sys.argv[2])
+"""
+
+
+def test_memory_of_following_does_not_grow_with_what_came_before(logs: list[Path]) -> None:
+    """Catching up with a log lets go of what was passed."""
+    first, second = (
+        peak("env", f"PYTHONPATH={Path(__file__).parent.parent}", sys.executable, "-c", FOLLOW, path, blocks * ROWS)
+        for path, blocks in zip(logs, (32, 128), strict=True)
+    )
+    assert second < first + (16 << 20)
+    assert second < 150 << 20

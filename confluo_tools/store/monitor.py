@@ -47,13 +47,14 @@ class Run:
 class Tail:
     """The new rows of one lane, cheaply: the block that grows is asked for again and again."""
 
-    __slots__ = ("lane", "rows", "segment", "base", "capacity", "mark", "missed")
+    __slots__ = ("lane", "rows", "segment", "base", "capacity", "mark", "missed", "passed")
 
     def __init__(self, lane: int, rows: int) -> None:
         self.lane, self.rows = lane, rows
         self.missed = 0  # rows that were removed before we came to them
         self.mark: tuple[int, int] | None = None
         self.segment: Segment | None = None
+        self.passed: Segment | None = None
         self.base = self.capacity = 0
 
     def more(self, log: Log, rows: int) -> Iterator[tuple[SegmentBlock, int, int]]:
@@ -73,9 +74,18 @@ class Tail:
                 if block is not None:
                     yield block, inside, stop
                     self.rows += stop - inside
+                    if stop == self.capacity:
+                        self._pass(segment)
                     continue
             if not self._find(log, rows):
                 return
+
+    def _pass(self, segment: Segment) -> None:
+        # A block is done with: its memory goes back, and that of the one before, which may have been read meanwhile.
+        if self.passed is not None and self.passed is not segment:
+            self.passed.release()
+        segment.release()
+        self.passed = segment
 
     def _find(self, log: Log, rows: int) -> bool:
         # The segment that holds the next row; rows that are gone are stepped over.
