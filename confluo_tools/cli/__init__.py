@@ -9,6 +9,7 @@ from __future__ import annotations
 from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.groups import (
     CommonOptions,
+    Group,
     InputOptions,
     LogOptions,
     OutputOptions,
@@ -100,6 +101,7 @@ __all__ = [
     "Fields",
     "Force",
     "Format",
+    "Group",
     "InputFormat",
     "InputOptions",
     "Inputs",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
+from confluo_tools.commands.pingmesh.windows import Where, WindowOptions
 from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -50,12 +51,9 @@ BOTH = 3
 @app.command()
 def blackholes(
     inputs: cli.Inputs = None,
-    where: Annotated[str, option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    where: Where = "",
     topology: Annotated[
         str | None, option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
-    ] = None,
-    window: Annotated[
-        str | None, option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
     ] = None,
     piece: Annotated[
         str, option("--slice", metavar="TIME", help="Servers are well or not for so long at a time (1m).")
@@ -80,13 +78,8 @@ def blackholes(
     ] = 20,
     pairs: Annotated[bool, option("--pairs", help="Print the pairs, also those that a place explains.")] = False,
     top: Annotated[int, option("--top", metavar="N", min=0, help="Pairs that are printed at most (100).")] = 100,
-    follow: Annotated[
-        bool, option("--follow", help="Go on as probes come; judge each window when it is over.")
-    ] = False,
-    lateness: Annotated[
-        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (90s).")
-    ] = "90s",
     *,
+    windows: WindowOptions,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
     out: cli.LogOptions,
@@ -103,10 +96,9 @@ def blackholes(
     schema = builtin("blackhole")
     if out.listed(schema):
         return cli.OK
-    if ins.missing(inputs, follow):
+    if ins.missing(inputs, windows.follow):
         return cli.usage(app)
-    length = cli.duration("--window", window) if window is not None else 0
-    patience = following.times(length, follow, lateness)
+    length, patience = windows.lengths()
     pieces = cli.duration("--slice", piece)
     if length:  # windows are made of whole slices
         pieces = length if pieces >= length else length // -(-length // pieces)
@@ -120,24 +112,24 @@ def blackholes(
         work.read_proposals(str(out.output))
     places = called(topology)
     with ExitStack() as stack:
-        source = stack.enter_context(following.Source(inputs or [], ins, follow))
+        source = stack.enter_context(following.Source(inputs or [], ins, windows.follow))
         rows: list[dict[str, Any]] = []
-        if not follow:
+        if not windows.follow:
             assert source.reader is not None
-            windows, servers, run = by_windows(source.reader, where, length, pieces, begin, end, places)
+            found, servers, run = by_windows(source.reader, where, length, pieces, begin, end, places)
             work.note(run, servers)
-            rows = [row for one in windows for row in work.judge(one, servers)]
-        kinds = {row["what"] == WHAT["pair"] for row in rows} if not follow else {True, False}
+            rows = [row for one in found for row in work.judge(one, servers)]
+        kinds = {row["what"] == WHAT["pair"] for row in rows} if not windows.follow else {True, False}
         usual = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
         names = out.names(schema, kind, list(dict.fromkeys(usual)))
         into = out.open(schema, kind, names, metadata=source.metadata)
         stack.enter_context(into)
-        ledger = following.Ledger(into, stack, follow=follow, apart=("action",), asked={
+        ledger = following.Ledger(into, stack, follow=windows.follow, apart=("action",), asked={
             "--window": following.length_of(length), "--where": where, "--slice": following.length_of(pieces),
             "--threshold": work.threshold, "--group": group,
             "--least": least, "--tries": tries, "--literal": literal, "--pairs": pairs,
         })  # fmt: skip
-        if not follow:
+        if not windows.follow:
             ledger.tell(work.blocks(rows), 0)
         else:
             def judge(found: Found, run: Pass) -> Iterator[Block]:
@@ -147,7 +139,7 @@ def blackholes(
 
             following.follow_pairs(source, ledger, lambda run: holes_of(run, length, pieces, places), judge,
                                    length, patience, where, (begin, end))  # fmt: skip
-    if work.probes or not follow:
+    if work.probes or not windows.follow:
         work.tell(common.verbose or common.stats)
     if source.stopped:
         return 128 + source.stopped

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.commands.pingmesh.blackholes import tuple_of
+from confluo_tools.commands.pingmesh.windows import Where, WindowOptions
 
 if TYPE_CHECKING:
     from confluo_tools.algo.blackholes import Place
@@ -50,12 +51,9 @@ PLACES = ("what", "layer", "podset", "pod", "state", "lasted", "ok", "dropped", 
 @app.command()
 def drops(
     inputs: cli.Inputs = None,
-    where: Annotated[str, option("--where", metavar="EXPR", help="Only these probes: confluo-expr(7).")] = "",
+    where: Where = "",
     topology: Annotated[
         str | None, option("--topology", metavar="FILE", help="Which server is where, for records that do not tell.")
-    ] = None,
-    window: Annotated[
-        str | None, option("--window", metavar="TIME", help="A judgement for each TIME (one for all).")
     ] = None,
     above: Annotated[str, option("--above", metavar="RATE", help="A drop rate that is a fault (5e-4).")] = "5e-4",
     ratio: Annotated[
@@ -74,13 +72,8 @@ def drops(
     as_sent: Annotated[
         bool, option("--as-sent", help="Five-tuples as they were probed, also where the answer was lost.")
     ] = False,
-    follow: Annotated[
-        bool, option("--follow", help="Go on as probes come; judge each window when it is over.")
-    ] = False,
-    lateness: Annotated[
-        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (90s).")
-    ] = "90s",
     *,
+    windows: WindowOptions,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
     out: cli.LogOptions,
@@ -98,10 +91,9 @@ def drops(
     schema = builtin("drop")
     if out.listed(schema):
         return cli.OK
-    if ins.missing(inputs, follow):
+    if ins.missing(inputs, windows.follow):
         return cli.usage(app)
-    length = cli.duration("--window", window) if window is not None else 0
-    patience = following.times(length, follow, lateness)
+    length, patience = windows.lengths()
     worst = cli.fraction("--above", above, least=1e-9)
     work = Work(schema, length, worst, ratio, top, flows, all_pairs=all_pairs, as_sent=as_sent,
                 lasting=cli.duration("--lasting", lasting, 0))  # fmt: skip
@@ -110,18 +102,18 @@ def drops(
     names = out.names(schema, kind, [*(["ts"] if length else []), *(SHOWN if top else PLACES)])
     places = called(topology)
     with ExitStack() as stack:
-        source = stack.enter_context(following.Source(inputs or [], ins, follow))
+        source = stack.enter_context(following.Source(inputs or [], ins, windows.follow))
         into = out.open(schema, kind, names, metadata=source.metadata)
         stack.enter_context(into)
-        ledger = following.Ledger(into, stack, follow=follow, asked={
+        ledger = following.Ledger(into, stack, follow=windows.follow, asked={
             "--window": following.length_of(length), "--where": where, "--above": worst, "--ratio": ratio,
             "--lasting": following.length_of(work.lasting),
         })  # fmt: skip
-        if not follow:
+        if not windows.follow:
             assert source.reader is not None
-            windows, servers, run = drops_by_windows(source.reader, where, length, begin, end, places)
+            found, servers, run = drops_by_windows(source.reader, where, length, begin, end, places)
             work.note(run)
-            for one in windows:
+            for one in found:
                 ledger.tell(work.judge(one, servers), 0)
         else:
             def judge(found: Found, run: Pass) -> Iterator[Block]:
@@ -131,7 +123,7 @@ def drops(
 
             following.follow_pairs(source, ledger, lambda run: drops_of(run, length, places), judge,
                                    length, patience, where, (begin, end))  # fmt: skip
-    if not common.quiet and (work.rows or not follow):
+    if not common.quiet and (work.rows or not windows.follow):
         work.tell(common.verbose or common.stats)
     if source.stopped:
         return 128 + source.stopped

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from confluo_tools import cli
 from confluo_tools.cli.following import Input, one_log
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block import Block, Picks
@@ -92,14 +91,6 @@ class Follower:
         """The input has ended: the windows that are still open."""
         for window in self.mesh.windows():
             self.hand_over(window)
-
-
-def times(window: int, follow: bool, lateness: str) -> int:
-    """The lateness in ns, for --follow with windows of that length.  Raises UsageError."""
-    found = cli.duration("--lateness", lateness, 0)
-    if follow and not window:
-        raise UsageError("needs --window TIME", where="--follow", hint="write e.g. 10m")
-    return found
 
 
 def length_of(window: int) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
+from confluo_tools.commands.pingmesh.windows import Where
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ FAILURES = ("timeout", "refused", "unreachable", "reset", "garbled")
 @app.command()
 def heatmap(
     inputs: cli.Inputs = None,
-    where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    where: Where = "",
     metric: Annotated[str, option("--metric", metavar="WHAT", help="p50, p99 or drop (p99).")] = "p99",
     by: Annotated[
         str | None,
@@ -99,7 +100,7 @@ def heatmap(
     if by == "dc" and dc is not None:
         raise UsageError("one map has all data centres", where="--by dc", hint="leave --dc out")
     local = _local(out)
-    asked = Asked(inputs or [], where or "", period.span(local), ins)
+    asked = Asked(inputs or [], where, period.span(local), ins)
     kind = choose(out, patterns)
     width = _width(window)
     limits = _limits(metric, green, red)

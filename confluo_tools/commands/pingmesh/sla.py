@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
+from confluo_tools.commands.pingmesh.windows import Where, WindowOptions
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ COUNTS = ("probes", "ok", "dropped", "overflow", "failed", "timeout", "refused",
 TIMES = ("p50", "p50_low", "p50_high", "p99", "p99_low", "p99_high", "p999", "seen50", "seen99")
 
 
+class Windows(WindowOptions):
+    """The same; only retries and answers are waited for."""
+
+    lateness: Annotated[
+        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (15s).")
+    ] = "15s"
+
+
 @app.command()
 def sla(
     inputs: cli.Inputs = None,
@@ -57,10 +66,7 @@ def sla(
     side: Annotated[
         str, option("--as", metavar="SIDE", help="Of X: the probes it sent (source), or it got (target).")
     ] = "source",
-    window: Annotated[
-        str | None, option("--window", metavar="TIME", help="A row for each TIME: 10m, 1h, 1d (one for all).")
-    ] = None,
-    where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    where: Where = "",
     rule: Annotated[
         list[str] | None,
         option("--rule", metavar="RULE", help="What is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
@@ -92,13 +98,8 @@ def sla(
     metric: Annotated[
         str, option("--metric", metavar="WHAT", help="--top: by drop, failed, p50, p99 or p999 (drop).")
     ] = "drop",
-    follow: Annotated[
-        bool, option("--follow", help="Go on as probes come; print each window when it is over.")
-    ] = False,
-    lateness: Annotated[
-        str, option("--lateness", metavar="TIME", help="--follow: how late records may be (15s).")
-    ] = "15s",
     *,
+    windows: Windows,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
     out: cli.LogOptions,
@@ -123,11 +124,10 @@ def sla(
     rules = scopes.parse_rules(
         rule or scopes.RULES, background=background, false_alarm=false_alarm, power=power
     )
-    length = cli.duration("--window", window) if window is not None else 0
-    patience = following.times(length, follow, lateness)
+    length, patience = windows.lengths()
     if alerts and top:
         raise UsageError("--alerts and --top exclude each other")
-    if ins.missing(inputs, follow):
+    if ins.missing(inputs, windows.follow):
         return cli.usage(app)
     work = Work(scope, schema, rules, top=top, metric=metric, alerts=(raised, calmed) if alerts else None)
     if scope.service:
@@ -135,17 +135,17 @@ def sla(
     span = period.span(out.local)
     kind = out.kind(answers=True)
     names = out.names(schema, kind, [] if alerts else [*(["ts"] if length else []), *scope.names, *SHOWN])
-    asked = Asked(scope, length, where or "", span, scopes.limits_of(rules), signature)
+    asked = Asked(scope, length, where, span, scopes.limits_of(rules), signature)
     with ExitStack() as stack:
         source = stack.enter_context(following.Source(
-            inputs or [], ins, follow, wish=scopes.wish(asked.where, *span), schema=probe,
+            inputs or [], ins, windows.follow, wish=scopes.wish(asked.where, *span), schema=probe,
         ))  # fmt: skip
         into = out.open(schema, kind, names, metadata=source.metadata)
         stack.enter_context(into)
         ledger = following.Ledger(
-            into, stack, follow=follow, memory=work.memory,
+            into, stack, follow=windows.follow, memory=work.memory,
             asked={"--alerts": alerts, "--by": by, "--as": side, "--window": following.length_of(length),
-                   "-e": where or ""},
+                   "-e": where},
         )  # fmt: skip
         mesh = run(source, asked, work, ledger, patience)
     tell(mesh, source, common.stats)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
+from confluo_tools.commands.pingmesh.windows import Where
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def verdict(
     before: Annotated[
         str | None, option("--before", metavar="TIME", help="Compare with TIME before --since (as long as the span).")
     ] = None,
-    where: Annotated[str | None, option("-e", "--expr", metavar="EXPR", help="Only such probes.")] = None,
+    where: Where = "",
     rule: Annotated[
         list[str] | None,
         option("--rule", metavar="RULE", help="What is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
@@ -96,7 +97,7 @@ def verdict(
     kind = out.kind(answers=True)
     names = out.names(schema, kind, SHOWN)
     first = earlier[0] if earlier is not None else span[0]
-    wish = scopes.wish((where or "") if dcs else no_wan(where), first, span[1])
+    wish = scopes.wish(where if dcs else no_wan(where), first, span[1])
     with ins.open(inputs, schema=builtin("probe"), wish=wish) as reader:
         scopes.check_kind(reader.schema, reader.name)
         work = Work(reader, who, pods, dcs, rules, signature)
