@@ -1,7 +1,8 @@
 """What every filter shares: running, options, exit statuses, signals, progress, inputs and outputs.
 
 Only commands import this.  `run` is the one try/except around a command, `warn` reports what is wrong but
-not fatal, `open_records` reads any input, `output` writes any format.
+not fatal; options that commands share come in groups, of which `InputOptions` reads any input and `OutputOptions`
+writes any format.
 """
 
 from __future__ import annotations
@@ -17,28 +18,20 @@ from confluo_tools.cli.groups import (
     RecordingOptions,
     TalkOptions,
 )
-from confluo_tools.cli.logs import Place, here, open_logs, places, remote, shell
+from confluo_tools.cli.logs import here, remote, shell
 from confluo_tools.cli.options import (
     Analyze,
     AnalyzeFlows,
-    At,
-    Color,
     Config,
     Count,
     Duration,
     Expr,
-    Fields,
     Force,
-    Format,
     InputFormat,
     Inputs,
     Limit,
-    LineBuffered,
     Local,
     Ndjson,
-    NoArchive,
-    NoHeader,
-    Numeric,
     Operands,
     Output,
     Partial,
@@ -46,31 +39,17 @@ from confluo_tools.cli.options import (
     Read,
     Since,
     StateOf,
-    Stats,
     Tsv,
-    Until,
     User,
-    Verbose,
-    Wide,
 )
-from confluo_tools.cli.output import (
-    RecordOutput,
-    choose_fields,
-    choose_format,
-    command_line,
-    is_log_output,
-    list_fields,
-    only_for_logs,
-    output,
-)
+from confluo_tools.cli.output import RecordOutput, command_line, list_fields
 from confluo_tools.cli.progress import Progress, humane
 from confluo_tools.cli.records import analyzed, no_input, open_one, open_records, usage
-from confluo_tools.cli.runner import App, Stopped, command_app, describe, run, version
+from confluo_tools.cli.runner import App, Stopped, command_app, describe, run
 from confluo_tools.cli.signals import signals
 from confluo_tools.cli.state import (
     NOTHING,
     OK,
-    TEMPFAIL,
     TROUBLE,
     colour,
     is_terminal,
@@ -86,39 +65,29 @@ from confluo_tools.cli.values import core_share, duration, fraction, of_option, 
 __all__ = [
     "NOTHING",
     "OK",
-    "TEMPFAIL",
     "TROUBLE",
     "Analyze",
     "AnalyzeFlows",
     "App",
-    "At",
-    "Color",
     "CommonOptions",
     "Config",
     "Count",
     "Duration",
     "Expr",
-    "Fields",
     "Force",
-    "Format",
     "Group",
     "InputFormat",
     "InputOptions",
     "Inputs",
     "Limit",
-    "LineBuffered",
     "Local",
     "LogOptions",
     "Ndjson",
-    "NoArchive",
-    "NoHeader",
-    "Numeric",
     "Operands",
     "Output",
     "OutputOptions",
     "Partial",
     "PeriodOptions",
-    "Place",
     "Progress",
     "Quiet",
     "Read",
@@ -126,17 +95,11 @@ __all__ = [
     "RecordingOptions",
     "Since",
     "StateOf",
-    "Stats",
     "Stopped",
     "TalkOptions",
     "Tsv",
-    "Until",
     "User",
-    "Verbose",
-    "Wide",
     "analyzed",
-    "choose_fields",
-    "choose_format",
     "colour",
     "command_app",
     "command_line",
@@ -146,19 +109,14 @@ __all__ = [
     "fraction",
     "here",
     "humane",
-    "is_log_output",
     "is_terminal",
     "list_fields",
     "no_input",
     "note",
     "of_option",
     "one_of",
-    "only_for_logs",
-    "open_logs",
     "open_one",
     "open_records",
-    "output",
-    "places",
     "plan_lines",
     "printable",
     "remote",
@@ -171,6 +129,5 @@ __all__ = [
     "token",
     "traffic_class",
     "usage",
-    "version",
     "warn",
 ]

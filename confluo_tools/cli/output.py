@@ -175,5 +175,3 @@ def _metadata(schema: Schema, inherited: Mapping[str, str]) -> dict[str, str]:
 
     return metadata_of(schema, inherited, command_line(), os.uname().nodename, "UTC, ns since 1970-01-01")
 
-
-output = RecordOutput

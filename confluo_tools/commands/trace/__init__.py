@@ -339,8 +339,10 @@ def rehearse(schema: Schema, fmt: str, names: list[str] | None) -> None:
         import_module(name)
     if fmt == "multilog":
         return
-    with TemporaryDirectory() as scratch, cli.output(schema, fmt, path=os.path.join(scratch, "file"),
-                                                     fields=names) as out:  # fmt: skip
+    with (
+        TemporaryDirectory() as scratch,
+        cli.RecordOutput(schema, fmt, path=os.path.join(scratch, "file"), fields=names) as out,
+    ):
         out.write(Block.wrap(schema.layout, 1, [bytes(c.size * c.count) for c in schema.columns]), None)
 
 
