@@ -7,9 +7,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from netns import Lab, Space
+
+if TYPE_CHECKING:
+    from agent_lab import Pki
 
 # What starts us in the background (nohup, a script's &) may ignore these; the programs that we start would, too.
 for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
@@ -47,6 +51,14 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
         pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """An authority, a controller, agents: keys and certificates of this module."""
+    from agent_lab import Pki
+
+    return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(scope="module")

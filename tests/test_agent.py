@@ -26,11 +26,6 @@ SECOND = 10**9
 DISK = "2m"  # of small_disk: enough for a log, not for its first rows
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> lab.Pki:
-    return lab.Pki(tmp_path_factory.mktemp("pki"))
-
-
 def answers(pid: int) -> bool:
     """Whether its responder does, as one would expect of a host that is probed."""
     ports = lab.listening(pid)

@@ -26,11 +26,6 @@ pytest.importorskip("cryptography")
 DEADLINE = 2.0
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> lab.Pki:
-    return lab.Pki(tmp_path_factory.mktemp("pki"))
-
-
 @contextmanager
 def hostile(answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None) -> Iterator[Controller]:
     """A controller that does what it likes with each connection."""

@@ -27,11 +27,6 @@ for package in ("starlette", "uvicorn", "prometheus_client", "cryptography"):
     pytest.importorskip(package)
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> lab.Pki:
-    return lab.Pki(tmp_path_factory.mktemp("pki"))
-
-
 @pytest.fixture
 def lists(tmp_path: Path, pki: lab.Pki) -> Path:
     folder = tmp_path / "lists"

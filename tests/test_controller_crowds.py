@@ -24,11 +24,6 @@ for package in ("starlette", "uvicorn", "prometheus_client", "cryptography"):
     pytest.importorskip(package)
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> lab.Pki:
-    return lab.Pki(tmp_path_factory.mktemp("pki"))
-
-
 @pytest.fixture
 def lists(tmp_path: Path) -> Path:
     lab.write_list(tmp_path / "lists", "a1", lab.peers_at(1, 2, 3))
