@@ -33,10 +33,10 @@ def fault(kind: str, place: str = "", rate: float | None = None, **more: int) ->
 
 def stream(path: Path, *faults: Fault, **more: Any) -> Path:
     """The same as a file."""
-    from confluo_tools.cli import output
+    from confluo_tools.cli import RecordOutput
 
     reader = Simulated(*faults, **more)
-    with output(reader.schema, "stream", path=str(path)) as out:
+    with RecordOutput(reader.schema, "stream", path=str(path)) as out:
         for block in reader:
             out.write(block, None)
     return path

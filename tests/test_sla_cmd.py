@@ -19,7 +19,7 @@ from remote_lab import env
 from running import BIN, environment, run
 
 from confluo_tools import store
-from confluo_tools.cli import output
+from confluo_tools.cli import RecordOutput
 from confluo_tools.commands.pingmesh.following import Follower
 from confluo_tools.expr import compile
 from confluo_tools.store.mesh import Mesh
@@ -28,7 +28,7 @@ MINUTE = 60_000_000_000
 
 
 def stream(path: Path, *parts: list[dict[str, Any]]) -> Path:
-    with output(SCHEMA, "stream", path=str(path)) as out:
+    with RecordOutput(SCHEMA, "stream", path=str(path)) as out:
         for rows in parts:
             out.write(block(rows))
     return path
@@ -97,7 +97,7 @@ def test_rows_are_the_twins(tmp_path: Path, words: tuple[str, ...], by: tuple[st
 def test_like_duckdb(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     reader = Simulated(fault("spine_drops", "dc1", 0.05), seed=5, span=3 * MINUTE)
-    with output(reader.schema, "parquet", path=str(path)) as out:
+    with RecordOutput(reader.schema, "parquet", path=str(path)) as out:
         for part in reader.blocks():
             out.write(part)
     with duckdb.connect() as db:
@@ -139,7 +139,7 @@ def test_an_alarm_begins_and_ends(tmp_path: Path) -> None:
     bad = fault("podset_failure", "ps02", start=20 * MINUTE, length=20 * MINUTE)
     reader = Simulated(bad, seed=2, grid=(1, 3, 2, 4), span=80 * MINUTE)
     path = tmp_path / "p.arrows"
-    with output(reader.schema, "stream", path=str(path)) as out:
+    with RecordOutput(reader.schema, "stream", path=str(path)) as out:
         for part in reader.blocks():
             out.write(part)
     events = sla(path, "--by", "podset_pair", "--window", "10m", "--alerts", "--rule", "p99 > 5ms")
@@ -308,7 +308,7 @@ def test_windows_are_told_when_they_are_over(tmp_path: Path) -> None:
 def test_a_pipe_that_is_followed_gives_the_same(tmp_path: Path) -> None:
     reader = Simulated(fault("spine_drops", "dc1", 0.6, start=2 * MINUTE), seed=8, grid=(1, 2, 2, 4), span=5 * MINUTE)
     path = tmp_path / "p.arrows"
-    with output(reader.schema, "stream", path=str(path)) as out:
+    with RecordOutput(reader.schema, "stream", path=str(path)) as out:
         for part in reader.blocks():
             out.write(part)
     words = ["-", "--window", "1m", "--by", "podset"]

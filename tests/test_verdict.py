@@ -15,7 +15,7 @@ from running import run
 
 from confluo_tools.algo import verdict as algo
 from confluo_tools.algo.sla import make_rule
-from confluo_tools.cli import output
+from confluo_tools.cli import RecordOutput
 from confluo_tools.sources.meshsim import CERTAIN
 
 MINUTE = 60_000_000_000
@@ -149,7 +149,7 @@ def test_one_server(tmp_path: Path) -> None:
     servers = ["p1a", "p1b", "p1c", "p1d", "p2a", "p2b", "p2c", "p2d"]
     rows = link("p1b", servers, 1000, 10)
     path = tmp_path / "p.arrows"
-    with output(SCHEMA, "stream", path=str(path)) as out:
+    with RecordOutput(SCHEMA, "stream", path=str(path)) as out:
         for i in range(0, len(rows), 60000):
             out.write(block(rows[i : i + 60000]))
     found = verdict(path, "--servers", "p1a,p1b,p2a")
@@ -161,7 +161,7 @@ def test_one_server(tmp_path: Path) -> None:
 
 def test_few_probes_or_none(tmp_path: Path) -> None:
     path = tmp_path / "p.arrows"
-    with output(SCHEMA, "stream", path=str(path)) as out:
+    with RecordOutput(SCHEMA, "stream", path=str(path)) as out:
         out.write(block(link("x", ["p1a", "p1b", "p2a"], 60, 60)))
     few = verdict(path, "--servers", "p1a")
     assert few["verdict"] == "not_enough_probes"
