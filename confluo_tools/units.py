@@ -337,6 +337,12 @@ def format_zone(offset: int) -> str:
     return f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02d}:{abs(offset) // 60 % 60:02d}"
 
 
+def time_zone(ns: int, local: bool) -> tuple[int, str]:
+    """(how many seconds it is ahead of UTC then, its name): of local time or of UTC."""
+    ahead = utc_offset(ns) if local else 0
+    return ahead, format_zone(ahead) if local else "UTC"
+
+
 def format_time(ns: int, digits: int = 9, local: bool = False) -> str:
     """RFC 3339 with ``digits`` digits of a second: ``2026-11-20T10:00:00.000000001Z``.  ``time`` reads it back."""
     seconds, fraction = divmod(ns, SECOND)

@@ -60,7 +60,7 @@ from confluo_tools.cli.state import (
     tell,
     warn,
 )
-from confluo_tools.cli.values import core_share, duration, fraction, of_option, one_of, token, traffic_class
+from confluo_tools.cli.values import core_share, duration, fraction, of_option, one_of, seconds, token, traffic_class
 
 __all__ = [
     "NOTHING",
@@ -122,6 +122,7 @@ __all__ = [
     "remote",
     "run",
     "say",
+    "seconds",
     "shell",
     "signals",
     "state",

@@ -185,8 +185,7 @@ class LogOptions(OutputOptions):
 
     def log(self, schema: Schema, names: Sequence[str] | None, **more: Any) -> LogOutput:
         """Records into the MultiLog.  ``more``: see `LogOutput`."""
-        usual: dict[str, Any] = {"append": self.append, "asked": (), "index": None, "sync": "none", "lanes": 256}
-        return LogOutput(str(self.output), schema.project(names) if names else schema, **usual | more)
+        return LogOutput(str(self.output), schema.project(names) if names else schema, append=self.append, **more)
 
     def open(
         self, schema: Schema, kind: str, names: Sequence[str] | None, *, metadata: Mapping[str, str] | None = None,

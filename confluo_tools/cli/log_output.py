@@ -32,8 +32,9 @@ class LogOutput:
     """
 
     def __init__(
-        self, path: str, schema: Schema, *, append: bool, asked: Sequence[str], index: str | None, sync: str,
-        lanes: int, keep: str | None = None, views: bool = False, small: bool = False, any_kind: bool = False,
+        self, path: str, schema: Schema, *, append: bool = False, asked: Sequence[str] = (), index: str | None = None,
+        sync: str = "none", lanes: int = 256, keep: str | None = None, views: bool = False, small: bool = False,
+        any_kind: bool = False,
     ) -> None:  # fmt: skip
         from confluo_tools import store
 
@@ -80,8 +81,7 @@ class LogOutput:
         from confluo_tools.store.captures import Record
 
         with TemporaryDirectory() as scratch:
-            fake = LogOutput(os.path.join(scratch, "log"), self.schema, append=False, asked=(), index=None, sync="none",
-                             lanes=1, views=True)  # fmt: skip
+            fake = LogOutput(os.path.join(scratch, "log"), self.schema, lanes=1, views=True)
             fake.index, fake._limits = self.index, self._limits
             with fake:
                 columns = [bytes(c.size * c.count) for c in self.schema.columns]

@@ -41,6 +41,11 @@ def duration(option: str, text: str, least: int = 1, most: int = 1 << 62) -> int
     return found
 
 
+def seconds(option: str, text: str | None, least: int = 0) -> float | None:
+    """The same in seconds; None when the option was not given.  ``least``: ns."""
+    return None if text is None else duration(option, text, least) / 1e9
+
+
 def fraction(
     option: str, text: str, what: str = "a share", least: float = 0.0, most: float = 1.0, *, inside: bool = False,
     hint: str = "write e.g. 0.05%, 1e-6, 0.5",

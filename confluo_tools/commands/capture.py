@@ -106,14 +106,14 @@ def capture(
         if lanes is not None and lanes > MOST_LANES:
             raise UsageError(f"{lanes} lanes are too many", where="--lanes", hint=f"{MOST_LANES} are possible")
         owner = account(user) if user is not None else None
-        patience = seconds_of("--wait", wait)
+        patience = cli.seconds("--wait", wait)
         nic = open_nic(
             interface or [], wanted, lanes=lanes or 1,
             fanout=cli.one_of("--fanout", fanout or "hash", ("hash", "cpu", "rr")),
             filter=bpf or "", snap=snap, ring=RING if ring is None else ring_size(ring),
             promiscuous=not no_promiscuous,
             timestamps=cli.one_of("--timestamps", timestamps or "host", ("host", "hardware")),
-            immediate=immediate, decap=decap, seconds=seconds_of("--duration", duration),
+            immediate=immediate, decap=decap, seconds=cli.seconds("--duration", duration),
             wait=10.0 if patience is None else patience, tell=cli.note,
         )  # fmt: skip
         return from_nic(nic, chosen, log, records, owner, stats=common.stats)
@@ -246,10 +246,6 @@ def share(option: str, text: str | None) -> int:
     from confluo_tools.expr.sample import share as parse
 
     return cli.of_option(option, parse, text)
-
-
-def seconds_of(option: str, text: str | None) -> float | None:
-    return None if text is None else cli.duration(option, text, 0) / 1e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:

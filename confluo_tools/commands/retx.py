@@ -38,6 +38,8 @@ sudo confluo-retx --netns web --follow --all -w web.ml
 RECORD = 1.0  # s between two notes of the counters in the log
 MEMORY = 45  # MB that we stay below with the default --flows
 
+LEAST = 10_000_000  # ns of --interval and --duration
+
 
 Follow = Annotated[bool, option("--follow", help="Go on: losses as they happen, until a signal.")]
 All = Annotated[bool, option("--all", help="Also sockets that lost nothing.")]
@@ -100,7 +102,8 @@ def retx(
     watch = open_watch(
         follow=follow, all=all, trace=cli.one_of("--trace", trace or "auto", ("auto", "always", "never")), netns=netns,
         flows=flows or FLOWS, cpu=CPU if cpu is None else cli.core_share("--cpu", cpu),
-        interval=seconds_of("--interval", interval), seconds=seconds_of("--duration", duration), tell=cli.tell,
+        interval=cli.seconds("--interval", interval, LEAST), seconds=cli.seconds("--duration", duration, LEAST),
+        tell=cli.tell,
     )  # fmt: skip
 
     run = Run(watch, program, limit)
@@ -203,10 +206,6 @@ class Run:
         figures = self.figures()
         parts = [f"{figures.pop('kept')} records", *(f"{n} {what}" for what, n in figures.items())]
         return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])
-
-
-def seconds_of(option: str, text: str | None) -> float | None:
-    return None if text is None else cli.duration(option, text, 10_000_000) / 1e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from zlib import compress
 from confluo_tools.algo.heatmap import CLASS, COUNTS, METRICS, SHADES, UNIT, explain
 from confluo_tools.algo.patterns import ABSENT, Pattern
 from confluo_tools.formats.heatmap_colours import METRIC_NAMES, NAMES, PALETTES, THEMES, ranges
-from confluo_tools.units import format_zone, utc_offset
+from confluo_tools.units import time_zone
 
 if TYPE_CHECKING:
     from confluo_tools.algo.heatmap import Map, Sheet
@@ -91,10 +91,10 @@ def page(
 
 
 def _window(chart: Map, sheet: Sheet, shades: Sequence[bytes], blob: int, local: bool) -> dict[str, Any]:
-    ahead = utc_offset(sheet.start) if local else 0
+    ahead, zone = time_zone(sheet.start, local)
     patterns = [chart.pattern(sheet, name, its) for name, its in zip(METRICS, shades, strict=True)]
     return {
-        "start": sheet.start // 1_000_000, "ahead": ahead, "zone": format_zone(ahead) if local else "UTC",
+        "start": sheet.start // 1_000_000, "ahead": ahead, "zone": zone,
         "partial": sheet.partial, "blob": blob, "probes": sheet.probes,
         "counts": [[its.count(colour) for colour in range(ABSENT)] for its in (s.translate(CLASS) for s in shades)],
         "patterns": [_pattern(p, m, chart) for p, m in zip(patterns, METRICS, strict=True)],

@@ -351,8 +351,7 @@ def span(chart: Map, sheet: Sheet, local: bool) -> str:
     """The time of a window: ``2026-01-01 00:10 - 00:20 UTC``."""
     from confluo_tools import units
 
-    ahead = units.utc_offset(sheet.start) if local else 0
-    zone = units.format_zone(ahead) if local else "UTC"
+    ahead, zone = units.time_zone(sheet.start, local)
     first, last = (units.format_time(ts + ahead * units.SECOND, 0).replace("T", " ").rstrip("Z")
                    for ts in (sheet.start, sheet.start + chart.width))  # fmt: skip
     if not chart.width:

@@ -10,6 +10,7 @@ import typer
 from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
+from confluo_tools.cli.output import only_for_logs
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,12 +43,13 @@ class Output(cli.LogOptions):
         option("-o", "--format", metavar="FORMAT", help="lines (default on a terminal), or as of other commands."),
     ] = None
 
-    @property
-    def lines(self) -> bool:
-        """Whether people read along: nothing else was asked for."""
-        if self.format is not None:
-            return self.format == "lines"
-        return not (self.tsv or self.ndjson or self.fields) and self.output is None and cli.is_terminal(1)
+    def kind(self, *, answers: bool = False) -> str:
+        """As of other commands; 'lines' by that name, and on a terminal when nothing else was asked for."""
+        silent = self.format is None and self.output is None and not (self.tsv or self.ndjson or self.fields)
+        if self.format == "lines" or (silent and cli.is_terminal(1)):
+            only_for_logs({"--append": self.append})
+            return "lines"
+        return super().kind(answers=answers)
 
 
 @app.command()
@@ -92,7 +94,8 @@ def probe(
     schema = builtin("probe")
     if out.listed(schema):
         return cli.OK
-    chosen = "lines" if out.lines else out.kind()
+    chosen = out.kind()
+    lines = chosen == "lines"
     wanted = read_targets(targets, kind or ["tcp"])
     if four and six:
         raise UsageError("-4 and -6 exclude each other")
@@ -106,15 +109,15 @@ def probe(
         counters=counters, verify=not insecure,
         seconds=(time_of("--duration", duration) or 0) / 1e9,
     )  # fmt: skip
-    into = None if out.lines else out.open(schema, chosen, out.names(schema), lanes=256)
+    into = None if lines else out.open(schema, chosen, out.names(schema), lanes=256)
     from confluo_tools.commands.pingmesh.lines import Lines, Sums
     from confluo_tools.sources.responder import make_room
 
     room = make_room(4096 + SPARE)
     sums = Sums(wanted)
-    printer = Lines(wanted) if out.lines else None
+    printer = Lines(wanted) if lines else None
     with Probing(schema, plan, inflight=max(16, min(4096, room - SPARE))) as probing:
-        run = Run(probing, sums, printer, lines=out.lines or out.line_buffered)
+        run = Run(probing, sums, printer, lines=lines or out.line_buffered)
         with cli.signals(run.stop, counts=lambda: sums.line(probing.under_way)):
             if printer is not None and not common.quiet:
                 printer.head(plan)
