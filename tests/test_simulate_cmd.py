@@ -125,6 +125,7 @@ def test_flows_without_loss_and_failures_are_nothing(tmp_path: Path) -> None:
     ("--fail 1", "--fail: '' is no node"),
     ("--silence 101%", "--silence: '101%' is not a chance"),
     ("--quirks odd", "--quirks: not 'odd'; there are last-hop, two-draws, culprit, all"),
+    ("--quirks all,odd", "--quirks: not 'all'; there are last-hop"),
     ("--healthy no", "--healthy: not 'no'; there are none, bare, path"),
     ("--sizes odd", "--sizes: not 'odd'"),
     ("--pods 1000000 --tors 1000000", "cannot be simulated: 1000000 pods of 1000000 ToRs"),

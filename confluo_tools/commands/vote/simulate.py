@@ -114,7 +114,8 @@ def simulate(
     odd = [q.strip() for q in quirks.split(",") if q.strip()]
     odd = list(QUIRKS) if odd == ["all"] else odd
     for name in odd:
-        cli.one_of("--quirks", name, (*QUIRKS, "all"))
+        if name not in QUIRKS:  # all stands alone
+            raise UsageError(f"not '{name[:60]}'", where="--quirks", hint=f"there are {', '.join(QUIRKS)}, all")
     if epochs > MOST_EPOCHS:
         raise UsageError(f"more than {MOST_EPOCHS}", where="--epochs")
     length = cli.duration("--epoch", epoch, 1000, 3600 * units.SECOND)
