@@ -189,11 +189,11 @@ class LogOptions(OutputOptions):
 
     def open(
         self, schema: Schema, kind: str, names: Sequence[str] | None, *, metadata: Mapping[str, str] | None = None,
-        lanes: int = 4, small: bool = True,
+        lanes: int = 4, small: bool = True, sync: str = "none",
     ) -> LogOutput | RecordOutput:  # fmt: skip
-        """Records to wherever they go.  ``lanes``, ``small``: of a MultiLog, see `LogOutput`."""
+        """Records to wherever they go.  ``lanes``, ``small``, ``sync``: of a MultiLog, see `LogOutput`."""
         if kind == "multilog":
-            return self.log(schema, names, lanes=lanes, small=small)
+            return self.log(schema, names, lanes=lanes, small=small, sync=sync)
         return self.records(schema, kind, names, metadata=metadata)
 
 

@@ -109,10 +109,10 @@ def capture(
         patience = cli.seconds("--wait", wait)
         nic = open_nic(
             interface or [], wanted, lanes=lanes or 1,
-            fanout=cli.one_of("--fanout", fanout or "hash", ("hash", "cpu", "rr")),
+            fanout=cli.one_of("--fanout", "hash" if fanout is None else fanout, ("hash", "cpu", "rr")),
             filter=bpf or "", snap=snap, ring=RING if ring is None else ring_size(ring),
             promiscuous=not no_promiscuous,
-            timestamps=cli.one_of("--timestamps", timestamps or "host", ("host", "hardware")),
+            timestamps=cli.one_of("--timestamps", "host" if timestamps is None else timestamps, ("host", "hardware")),
             immediate=immediate, decap=decap, seconds=cli.seconds("--duration", duration),
             wait=10.0 if patience is None else patience, tell=cli.note,
         )  # fmt: skip

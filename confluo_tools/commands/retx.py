@@ -100,7 +100,8 @@ def retx(
 
     owner = account(user) if user is not None else None
     watch = open_watch(
-        follow=follow, all=all, trace=cli.one_of("--trace", trace or "auto", ("auto", "always", "never")), netns=netns,
+        follow=follow, all=all, netns=netns,
+        trace=cli.one_of("--trace", "auto" if trace is None else trace, ("auto", "always", "never")),
         flows=flows or FLOWS, cpu=CPU if cpu is None else cli.core_share("--cpu", cpu),
         interval=cli.seconds("--interval", interval, LEAST), seconds=cli.seconds("--duration", duration, LEAST),
         tell=cli.tell,

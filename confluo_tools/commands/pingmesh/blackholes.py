@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
-from confluo_tools import cli
+from confluo_tools import cli, config
 from confluo_tools.cli.options import option
 from confluo_tools.commands.pingmesh.windows import Where, WindowOptions
 from confluo_tools.errors import SchemaError, UsageError
@@ -122,7 +122,7 @@ def blackholes(
         kinds = {row["what"] == WHAT["pair"] for row in rows} if not windows.follow else {True, False}
         usual = [*(SHOWN_PLACES if False in kinds or not kinds else ()), *(SHOWN_PAIRS if True in kinds else ())]
         names = out.names(schema, kind, list(dict.fromkeys(usual)))
-        into = out.open(schema, kind, names, metadata=source.metadata)
+        into = out.open(schema, kind, names, metadata=source.metadata, sync=config.text("sync", None))
         stack.enter_context(into)
         ledger = following.Ledger(into, stack, follow=windows.follow, apart=("action",), asked={
             "--window": following.length_of(length), "--where": where, "--slice": following.length_of(pieces),
