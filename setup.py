@@ -1,15 +1,20 @@
-"""Compile pyx/*.pyx into confluo_tools.core.*; everything else stands in pyproject.toml.
+"""Compile pyx/SUBJECT/NAME.pyx into confluo_tools.core.SUBJECT.NAME; everything else is in pyproject.toml.
 
-CONFLUO_EXT=block,packet   build only these (while working on them)
+CONFLUO_EXT=block,packet   build only these modules (while working on them)
 CONFLUO_DEBUG_BUILD=1      bounds checks, assertions and the address and undefined-behaviour sanitizers
 """
 
 import os
+import sys
 from glob import glob
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "pyx" / "packets")]
+
+import generate  # noqa: E402
 
 DEBUG = bool(os.environ.get("CONFLUO_DEBUG_BUILD"))
 CPUS = os.cpu_count() or 1
@@ -18,28 +23,41 @@ ONLY = set(filter(None, os.environ.get("CONFLUO_EXT", "").split(",")))
 # Never -march=native: kernels choose AVX2/AVX-512 when they run (target_clones, cpu_supports).
 FLAGS = ["-O3", "-g0", "-std=gnu11", "-fno-strict-aliasing", "-Wno-unused-function"]
 if DEBUG:
-    FLAGS = ["-O1", "-g", "-std=gnu11", "-fno-strict-aliasing",
-             "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    FLAGS = [
+        "-O1",
+        "-g",
+        "-std=gnu11",
+        "-fno-strict-aliasing",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+    ]
+
+# The headers c_*.pxd and *.h of all subjects have unique names: they are included without a path.
+GENERATED = "build/generated"
+SUBJECTS = sorted(glob("pyx/*/"))
+
+generate.generate(Path(GENERATED))
 
 extensions = [
     Extension(
-        f"confluo_tools.core.{Path(source).stem}",
+        f"confluo_tools.core.{Path(source).parent.name}.{Path(source).stem}",
         [source],
-        include_dirs=["pyx"],
-        depends=glob("pyx/*.pxd") + glob("pyx/*.h"),
+        include_dirs=SUBJECTS,
+        depends=glob("pyx/*/*.pxd") + glob("pyx/*/*.h") + glob(f"{GENERATED}/*.pxd"),
         extra_compile_args=FLAGS,
         extra_link_args=["-fsanitize=address,undefined"] if DEBUG else [],
         libraries=["pthread"],
     )
-    for source in sorted(glob("pyx/*.pyx"))
+    for source in sorted(glob("pyx/*/*.pyx"))
     if not ONLY or Path(source).stem in ONLY
 ]
 
 setup(
     ext_modules=cythonize(
         extensions,
-        include_path=["pyx", "."],
+        include_path=[*SUBJECTS, GENERATED, "."],
         build_dir="build/cython",
+        cache=os.environ.get("CONFLUO_CYTHON_CACHE") or False,  # a folder: C files by the content of their sources
         compiler_directives={
             "language_level": 3,
             "binding": True,

@@ -88,6 +88,13 @@ PY
     fi
 
     mkdir -p "$root/build"
+    # The same sources are compiled again by the packaging test, and after a switch between branches.
+    CONFLUO_CYTHON_CACHE=$root/build/cython-cache
+    export CONFLUO_CYTHON_CACHE
+    if command -v ccache >/dev/null; then
+        CC="ccache ${CC:-cc}" CCACHE_DIR=$root/build/ccache CCACHE_NOHASHDIR=1
+        export CC CCACHE_DIR CCACHE_NOHASHDIR
+    fi
     [ -n "$(find "$root/confluo_tools/core" -name '*.so' -print -quit)" ] || say "compiling pyx/ (the first time takes minutes)"
     (cd "$root" && "$python" setup.py build_ext --inplace -j "$(nproc)" </dev/null >build/build.log 2>&1) || {
         grep -iE -B2 -A12 'error' "$root/build/build.log" >&2 || tail -n 40 "$root/build/build.log" >&2

@@ -84,15 +84,23 @@ def network(a: str, b: str) -> None:
 
 
 def lists(folder: Path, n: int) -> None:
-    from confluo_tools.algo.pinglists import Peer, Pinglist, version_of
-    from confluo_tools.formats.pinglist import to_yaml
+    from confluo_tools.pingmesh.plan.graphs import Pinglist, PinglistPeer, version_of
+    from confluo_tools.pingmesh.plan.pinglist_file import to_yaml
 
     folder.mkdir()
     for name, net in (("a", 81), ("b", 80)):
         peers = tuple(
-            Peer(f"s{i}", f"10.{net}.{i // 250}.{i % 250 + 1}", 8765, level="pod" if i < 39 else "dc",
-                 pod=f"p{i // 40:04}", podset=f"ps{i // 800:02}", dc="dc1") for i in range(n)
-        )  # fmt: skip
+            PinglistPeer(
+                f"s{i}",
+                f"10.{net}.{i // 250}.{i % 250 + 1}",
+                8765,
+                level="pod" if i < 39 else "dc",
+                pod=f"p{i // 40:04}",
+                podset=f"ps{i // 800:02}",
+                dc="dc1",
+            )
+            for i in range(n)
+        )
         (folder / f"{name}.yaml").write_bytes(to_yaml(Pinglist(name, version_of(name, 7, peers), 7, peers)))
 
 
@@ -105,8 +113,11 @@ def bare(folder: Path, spaces: tuple[str, str], seconds: float, targets: int) ->
     other = subprocess.Popen([*inside, spaces[1], *respond], stderr=subprocess.DEVNULL)
     try:
         time.sleep(1)
-        done = subprocess.run([*inside, spaces[0], program, str(targets // 10), str(seconds), str(targets)],
-                              capture_output=True, check=True)  # fmt: skip
+        done = subprocess.run(
+            [*inside, spaces[0], program, str(targets // 10), str(seconds), str(targets)],
+            capture_output=True,
+            check=True,
+        )
         user, system = (float(word) / seconds * 100 for word in done.stdout.split())
         print(f"bare\t{targets // 10}\t0\t{user + system:.2f}\t{system:.2f}\t{user + system:.2f}\t0\t0\t0", flush=True)
     finally:
@@ -118,8 +129,12 @@ def times(pid: int) -> tuple[float, float, float, float]:
     """CPU seconds of a process, of it in the kernel, of its first thread, and of its children that have ended."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     first = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (sum(map(int, words[11:13])) / TICKS, int(words[12]) / TICKS, sum(map(int, first[11:13])) / TICKS,
-            sum(map(int, words[13:15])) / TICKS)  # fmt: skip
+    return (
+        sum(map(int, words[11:13])) / TICKS,
+        int(words[12]) / TICKS,
+        sum(map(int, first[11:13])) / TICKS,
+        sum(map(int, words[13:15])) / TICKS,
+    )
 
 
 def memory(pid: int) -> tuple[float, float]:
@@ -128,8 +143,9 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 def counts(folder: Path, name: str) -> int:
-    done = subprocess.run([ROOT / "bin/confluo-query", folder / f"{name}.ml", "kind < 16", "--count"],
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [ROOT / "bin/confluo-query", folder / f"{name}.ml", "kind < 16", "--count"], capture_output=True, check=False
+    )
     return int(done.stdout)
 
 
@@ -145,9 +161,15 @@ def apart(spaces: tuple[str, str]) -> list[str]:
 
 
 def case(
-    name: str, folder: Path, spaces: tuple[str, str], seconds: float, more: list[str], *, both: bool,
+    name: str,
+    folder: Path,
+    spaces: tuple[str, str],
+    seconds: float,
+    more: list[str],
+    *,
+    both: bool,
     on: list[str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """An agent in the first namespace; in the second one that answers, and probes, too, when ``both``.
 
     ``on``: the command that the agents are run with.
@@ -156,11 +178,30 @@ def case(
     work.mkdir()
 
     def start(space: str, who: str, *options: str) -> subprocess.Popen[bytes]:
-        verb = ["respond", "-q", "--listen", "0.0.0.0"] if who == "r" else [
-            "agent", "-q", "--controller", str(folder / "lists"), "--name", who, "--allow", "10.0.0.0/8",
-            "--every", "60s", "-w", str(work / f"{who}.ml"), "--keep", "1d", *options]  # fmt: skip
-        return subprocess.Popen(["ip", "netns", "exec", space, *(on or []), ROOT / "bin/confluo-pingmesh", *verb],
-                                stderr=subprocess.DEVNULL)  # fmt: skip
+        verb = (
+            ["respond", "-q", "--listen", "0.0.0.0"]
+            if who == "r"
+            else [
+                "agent",
+                "-q",
+                "--controller",
+                str(folder / "lists"),
+                "--name",
+                who,
+                "--allow",
+                "10.0.0.0/8",
+                "--every",
+                "60s",
+                "-w",
+                str(work / f"{who}.ml"),
+                "--keep",
+                "1d",
+                *options,
+            ]
+        )
+        return subprocess.Popen(
+            ["ip", "netns", "exec", space, *(on or []), ROOT / "bin/confluo-pingmesh", *verb], stderr=subprocess.DEVNULL
+        )
 
     other = start(spaces[1], "b" if both else "r")
     agent = start(spaces[0], "a", *more)
@@ -177,8 +218,11 @@ def case(
         got = (counts(work, "b") - answered) / span if both else 0.0
         whole, kernel, first, children = ((y - x) / span * 100 for x, y in zip(before, after, strict=True))
         most, private = memory(agent.pid)
-        print(f"{name}\t{probes:.0f}\t{got:.0f}\t{whole:.2f}\t{kernel:.2f}\t{first:.2f}\t{children:.2f}\t{most:.1f}"
-              f"\t{private:.1f}", flush=True)  # fmt: skip
+        print(
+            f"{name}\t{probes:.0f}\t{got:.0f}\t{whole:.2f}\t{kernel:.2f}\t{first:.2f}\t{children:.2f}\t{most:.1f}"
+            f"\t{private:.1f}",
+            flush=True,
+        )
     finally:
         for process in (agent, other):
             process.terminate()

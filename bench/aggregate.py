@@ -22,17 +22,26 @@ from typing import Any
 import numpy as np
 from timing import header, row
 
-from confluo_tools.core.block import Block, Picks
+from confluo_tools.core.block.block import Block, Picks
 from confluo_tools.expr import parse_aggregates, parse_by
+from confluo_tools.multilog.query.aggregation import Aggregation
 from confluo_tools.schema import Field, Schema
-from confluo_tools.store.aggregate import Question
 
 BLOCK_ROWS = 65536
-SCHEMA = Schema("header", [
-    Field("ts", "time", "ns"), Field("src_ip", "ipv4"), Field("dst_ip", "ipv4"), Field("src_port", "u16"),
-    Field("dst_port", "u16"), Field("len", "u32", "B"), Field("hash", "u32"), Field("proto", "u8"),
-    Field("delay", "f64", "s"),
-])  # fmt: skip
+SCHEMA = Schema(
+    "header",
+    [
+        Field("ts", "time", "ns"),
+        Field("src_ip", "ipv4"),
+        Field("dst_ip", "ipv4"),
+        Field("src_port", "u16"),
+        Field("dst_port", "u16"),
+        Field("len", "u32", "B"),
+        Field("hash", "u32"),
+        Field("proto", "u8"),
+        Field("delay", "f64", "s"),
+    ],
+)
 
 # (agg, by, SQL of the aggregates, SQL of the keys)
 SECOND = "ts // 1000000000"
@@ -70,12 +79,20 @@ QUESTIONS = [
     ("distinct(src_port)", "src_ip", "count(distinct src_port)", "src_ip"),
     ("distinct~(hash)", "src_ip", "approx_count_distinct(hash)", "src_ip"),
     ("first(len)", "src_ip", "arg_min(len, ts)", "src_ip"),
-    ("count, sum(len), p99(len), distinct(src_ip)", "dst_ip/24, 1s",
-     "count(*), sum(len), approx_quantile(len, 0.99), count(distinct src_ip)", f"dst_ip >> 8, {SECOND}"),
+    (
+        "count, sum(len), p99(len), distinct(src_ip)",
+        "dst_ip/24, 1s",
+        "count(*), sum(len), approx_quantile(len, 0.99), count(distinct src_ip)",
+        f"dst_ip >> 8, {SECOND}",
+    ),
     ("sum(len)", "hash", "sum(len)", "hash"),
-    ("count, sum(len), first(ts), last(ts)", "flow", "count(*), sum(len), min(ts), max(ts)",
-     "src_ip, dst_ip, src_port, dst_port, proto"),
-]  # fmt: skip
+    (
+        "count, sum(len), first(ts), last(ts)",
+        "flow",
+        "count(*), sum(len), min(ts), max(ts)",
+        "src_ip, dst_ip, src_port, dst_port, proto",
+    ),
+]
 
 
 def columns(rows: int) -> dict[str, Any]:
@@ -98,13 +115,13 @@ def blocks_of(data: dict[str, Any]) -> list[Block]:
     rows = len(data["ts"])
     out = []
     for start in range(0, rows, BLOCK_ROWS):
-        parts = [data[c.name][start:start + BLOCK_ROWS] for c in SCHEMA.columns]
+        parts = [data[c.name][start : start + BLOCK_ROWS] for c in SCHEMA.columns]
         out.append(Block.wrap(SCHEMA.layout, len(parts[0]), parts, lane=0, base=start))
     return out
 
 
 def ask(blocks: list[Block], agg: str, by: str) -> int:
-    question = Question(SCHEMA, parse_aggregates(agg, SCHEMA), parse_by(by, SCHEMA) if by else [])
+    question = Aggregation(SCHEMA, parse_aggregates(agg, SCHEMA), parse_by(by, SCHEMA) if by else [])
     rollup = question.rollup()
     for block in blocks:
         rollup.update(block)
@@ -145,15 +162,23 @@ def main(rows: int, rounds: int) -> None:
         faster = float(np.median([b / a for a, b in zip(ours, theirs, strict=True)]))
         row(agg, by or "-", groups, mine, float(np.median(theirs)), faster, mine * 50)
     half = Picks.of(BLOCK_ROWS, range(0, BLOCK_ROWS, 2))
-    question = Question(SCHEMA, parse_aggregates("count", SCHEMA), parse_by("dst_port", SCHEMA))
+    question = Aggregation(SCHEMA, parse_aggregates("count", SCHEMA), parse_by("dst_port", SCHEMA))
     rollup = question.rollup()
     seconds, _ = timed(lambda: [rollup.update(b, half) for b in blocks[:-1]])
-    row("count, every second row picked", "dst_port", len(rollup), seconds / rollup.rows * 1e9, "-", "-",
-        seconds / rollup.rows * 5e10)
+    row(
+        "count, every second row picked",
+        "dst_port",
+        len(rollup),
+        seconds / rollup.rows * 1e9,
+        "-",
+        "-",
+        seconds / rollup.rows * 5e10,
+    )
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
         raise SystemExit(__doc__)
-    main(int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 10_000_000,
-         int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    main(
+        int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 10_000_000, int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    )

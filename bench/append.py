@@ -27,9 +27,9 @@ from statistics import median
 import numpy as np
 from timing import ROOT, header, row
 
-from confluo_tools import store
-from confluo_tools.core.block import Block
-from confluo_tools.core.lane import append_repeatedly
+from confluo_tools import multilog
+from confluo_tools.core.block.block import Block
+from confluo_tools.core.multilog.lane import append_repeatedly
 from confluo_tools.schema import Schema, builtin
 
 SOURCE_ROWS = 4096
@@ -56,7 +56,7 @@ def once(folder: Path, schema: Schema, block: Block, batch: int, rows: int, pref
     """Seconds a row, seconds of CPU a row, and the percentiles of the times of single appends in microseconds."""
     path = folder / "bench.ml"
     shutil.rmtree(path, ignore_errors=True)
-    log = store.create(path, schema)
+    log = multilog.create(path, schema)
     wall = cpu = 0.0
     counts: dict[int, int] = {}
     with log.writer() as writer:
@@ -85,8 +85,8 @@ def percentile(counts: dict[int, int], p: float) -> float:
 
 
 def child(path: str, rows: int, batch: int) -> None:
-    """One writer of the comparison of processes: says when it is ready, starts when told, says how long it took."""
-    log = store.open(path)
+    """One writer of the comparison of processes: reports that it is ready, waits for a line, reports its time."""
+    log = multilog.open(path)
     block = block_of(log.schema)
     with log.writer() as writer:
         for _ in range(rows // SEGMENT_ROWS):
@@ -97,15 +97,20 @@ def child(path: str, rows: int, batch: int) -> None:
 
 
 def together(folder: Path, writers: int, rows: int, batch: int) -> float:
-    """Rows a second of so many processes at once, each into a lane of its own."""
+    """Rows per second of several processes at once, each with its own lane."""
     path = folder / "bench.ml"
     shutil.rmtree(path, ignore_errors=True)
-    store.create(path, builtin("header64"))
+    multilog.create(path, builtin("header64"))
     running = [
-        subprocess.Popen([sys.executable, __file__, "--child", path, str(rows), str(batch)], text=True,
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        subprocess.Popen(
+            [sys.executable, __file__, "--child", path, str(rows), str(batch)],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
         for _ in range(writers)
-    ]  # fmt: skip
+    ]
     seconds = 0.0
     for _ in range(rows // SEGMENT_ROWS):
         for p in running:
@@ -123,8 +128,19 @@ def together(folder: Path, writers: int, rows: int, batch: int) -> float:
 
 
 def main(folder: Path, rows: int) -> None:
-    header("schema", "row_bytes", "batch", "pages", "Mrows_s", "best", "cpu_ns_row", "p50_us", "p99_us", "p99.99_us",
-           "max_us")  # fmt: skip
+    header(
+        "schema",
+        "row_bytes",
+        "batch",
+        "pages",
+        "Mrows_s",
+        "best",
+        "cpu_ns_row",
+        "p50_us",
+        "p99_us",
+        "p99.99_us",
+        "max_us",
+    )
     for name in ("header64", "packet"):
         schema = builtin(name)
         block = block_of(schema)
@@ -133,8 +149,16 @@ def main(folder: Path, rows: int) -> None:
                 rounds = [once(folder, schema, block, batch, rows, prefaulted) for _ in range(ROUNDS)]
                 speed = [1e-6 / r[0] for r in rounds]
                 times = [f"{median([r[k] for r in rounds]):.3g}" if batch == 1 else "-" for k in range(2, 6)]
-                row(name, used_bytes(schema), batch, "prefaulted" if prefaulted else "helper", f"{median(speed):.1f}",
-                    f"{max(speed):.1f}", f"{1e9 * median([r[1] for r in rounds]):.1f}", *times)  # fmt: skip
+                row(
+                    name,
+                    used_bytes(schema),
+                    batch,
+                    "prefaulted" if prefaulted else "helper",
+                    f"{median(speed):.1f}",
+                    f"{max(speed):.1f}",
+                    f"{1e9 * median([r[1] for r in rounds]):.1f}",
+                    *times,
+                )
     for batch in (1024, 32, 1):
         pairs = [(together(folder, 1, rows, batch), together(folder, 2, rows, batch)) for _ in range(ROUNDS)]
         row("header64", 64, batch, "1 process", f"{median([a for a, _ in pairs]) / 1e6:.1f}", *"-" * 6)
@@ -148,5 +172,7 @@ if __name__ == "__main__":
         child(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         with tempfile.TemporaryDirectory(prefix="confluo-bench-") as scratch:
-            main(Path(sys.argv[1] if len(sys.argv) > 1 else scratch),
-                 int(float(sys.argv[2]) * SEGMENT_ROWS) if len(sys.argv) > 2 else 4 * SEGMENT_ROWS)  # fmt: skip
+            main(
+                Path(sys.argv[1] if len(sys.argv) > 1 else scratch),
+                int(float(sys.argv[2]) * SEGMENT_ROWS) if len(sys.argv) > 2 else 4 * SEGMENT_ROWS,
+            )

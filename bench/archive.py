@@ -5,7 +5,7 @@
 Rows of the packet schema with 12 fields set, an hour of them, made with a fixed seed.  Ours writes, syncs, reads back,
 compares and commits; `duckdb` and `pyarrow` write the same rows to the same partitions and do nothing else (COPY, and
 write_dataset); `convert` is confluo-convert -o parquet.  Bar: ours at most twice the wall time of the faster peer,
-although it reads everything twice, and no more bytes a row.  Questions are asked of a fresh process, files in the page
+although it reads everything twice, and no more bytes a row.  Queries run in a fresh process, files in the page
 cache; the folder is below $TMPDIR and is removed at the end.
 """
 
@@ -29,10 +29,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from bench.timing import ROOT, machine
-from confluo_tools import schema, store
-from confluo_tools.core.block import Block
-from confluo_tools.store.archive import Archive
-from confluo_tools.store.retain import disk_use
+from confluo_tools import multilog, schema
+from confluo_tools.core.block.block import Block
+from confluo_tools.multilog.archive.writer import ArchiveWriter
+from confluo_tools.multilog.retain import disk_use
 
 CHUNK = 65536
 START = 1_700_000_000_000_000_000 // 3_600_000_000_000 * 3_600_000_000_000
@@ -49,14 +49,19 @@ def rows(packet: schema.Schema, chance: np.random.Generator, at: int, n: int, st
     ts = START + at * step + np.sort(chance.integers(0, n * step, n))
     sizes = chance.choice([40, 52, 576, 1040, 1500], n, p=[0.3, 0.2, 0.1, 0.2, 0.2])
     columns: dict[str, Any] = {
-        "ts": ts.astype("<i8"), "len": (sizes + 14).astype("<u4"), "ip_len": sizes.astype("<u2"),
-        "cap_len": (sizes + 14).astype("<u4"), "payload_len": np.maximum(sizes - 40, 0).astype("<u2"),
+        "ts": ts.astype("<i8"),
+        "len": (sizes + 14).astype("<u4"),
+        "ip_len": sizes.astype("<u2"),
+        "cap_len": (sizes + 14).astype("<u4"),
+        "payload_len": np.maximum(sizes - 40, 0).astype("<u2"),
         "src_ip": (0x0A000000 + chance.zipf(1.3, n) % 254).astype("<u4"),
         "dst_ip": (0x0A000100 + chance.zipf(1.3, n) % 254).astype("<u4"),
-        "src_port": chance.integers(32768, 60999, n).astype("<u2"), "dst_port": chance.choice(PORTS, n),
-        "ttl": np.full(n, 64, "u1"), "tcp_seq": chance.integers(0, 1 << 32, n).astype("<u4"),
+        "src_port": chance.integers(32768, 60999, n).astype("<u2"),
+        "dst_port": chance.choice(PORTS, n),
+        "ttl": np.full(n, 64, "u1"),
+        "tcp_seq": chance.integers(0, 1 << 32, n).astype("<u4"),
         "proto": np.full(n, 6, "u1"),
-    }  # fmt: skip
+    }
     buffers = []
     for column in packet.columns:
         values = columns.get(column.name)
@@ -94,7 +99,7 @@ def main() -> None:
 
 def run(folder: Path, n: int) -> None:
     packet = schema.builtin("packet")
-    log = store.create(folder / "live.ml", packet)
+    log = multilog.create(folder / "live.ml", packet)
     chance = np.random.default_rng(1)
     step = 3_500_000_000_000 // n
     with log.writer() as writer:
@@ -104,7 +109,7 @@ def run(folder: Path, n: int) -> None:
     show("log", n, 0, 0, in_log)
 
     def ours() -> None:
-        with Archive(log, folder / "archive", "h") as archive:
+        with ArchiveWriter(log, folder / "archive", "h") as archive:
             for batch, record in archive.plan(None):
                 archive.run(batch, record, remove=False)
 
@@ -125,7 +130,7 @@ def run(folder: Path, n: int) -> None:
 
     for name, text in QUESTIONS.items():
         ask(f"{name}: log", folder / "live.ml", text, n)
-    with Archive(log, folder / "archive", "h") as archive:
+    with ArchiveWriter(log, folder / "archive", "h") as archive:
         for batch, record in archive.plan(None):
             archive.run(batch, record)
     for name, text in QUESTIONS.items():

@@ -1,4 +1,4 @@
-"""Frames out of an interface as fast as asked: sendmmsg(2) on packet sockets, past the queueing discipline.
+"""Frames out of an interface at a given rate: sendmmsg(2) on packet sockets, past the queueing discipline.
 
 usage: bench/blast.py INTERFACE COUNT RATE [THREADS [CAPTURE]]      RATE in frames/s for all threads, 0: no limit
 
@@ -30,10 +30,14 @@ class IoVec(ctypes.Structure):
 
 class Header(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_void_p), ("name_size", ctypes.c_uint), ("vector", ctypes.POINTER(IoVec)),
-        ("vectors", ctypes.c_size_t), ("control", ctypes.c_void_p), ("control_size", ctypes.c_size_t),
+        ("name", ctypes.c_void_p),
+        ("name_size", ctypes.c_uint),
+        ("vector", ctypes.POINTER(IoVec)),
+        ("vectors", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_size", ctypes.c_size_t),
         ("flags", ctypes.c_int),
-    )  # fmt: skip
+    )
 
 
 class Message(ctypes.Structure):
@@ -110,6 +114,11 @@ if __name__ == "__main__":
     if not 4 <= len(sys.argv) <= 6:
         raise SystemExit(__doc__)
     more = sys.argv[4:]
-    done = blast(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(more[0]) if more else 1,
-                 Path(more[1]) if len(more) > 1 else CAMPUS)  # fmt: skip
+    done = blast(
+        sys.argv[1],
+        int(sys.argv[2]),
+        float(sys.argv[3]),
+        int(more[0]) if more else 1,
+        Path(more[1]) if len(more) > 1 else CAMPUS,
+    )
     print(f"{done[0]}\t{done[1]:.3f}")

@@ -14,15 +14,45 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from make_capture import count
 from timing import ROOT, header, in_turn, median, ratio, row, run
 
+from make_capture import count
+
 FIELDS = [
-    "frame.time_epoch", "frame.len", "frame.cap_len", "ip.version", "ip.src", "ip.dst", "ip.proto", "ip.ttl",
-    "ip.id", "ip.len", "ip.dsfield.ecn", "ip.dsfield.dscp", "ip.flags", "ip.frag_offset", "tcp.srcport",
-    "tcp.dstport", "tcp.seq_raw", "tcp.ack_raw", "tcp.flags", "tcp.window_size_value", "tcp.len", "udp.srcport",
-    "udp.dstport", "icmp.type", "icmp.code", "eth.src", "eth.dst", "eth.type", "vlan.id", "mpls.label",
-    "ipv6.src", "ipv6.dst", "ipv6.nxt", "ipv6.hlim",
+    "frame.time_epoch",
+    "frame.len",
+    "frame.cap_len",
+    "ip.version",
+    "ip.src",
+    "ip.dst",
+    "ip.proto",
+    "ip.ttl",
+    "ip.id",
+    "ip.len",
+    "ip.dsfield.ecn",
+    "ip.dsfield.dscp",
+    "ip.flags",
+    "ip.frag_offset",
+    "tcp.srcport",
+    "tcp.dstport",
+    "tcp.seq_raw",
+    "tcp.ack_raw",
+    "tcp.flags",
+    "tcp.window_size_value",
+    "tcp.len",
+    "udp.srcport",
+    "udp.dstport",
+    "icmp.type",
+    "icmp.code",
+    "eth.src",
+    "eth.dst",
+    "eth.type",
+    "vlan.id",
+    "mpls.label",
+    "ipv6.src",
+    "ipv6.dst",
+    "ipv6.nxt",
+    "ipv6.hlim",
 ]
 
 

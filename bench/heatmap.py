@@ -21,8 +21,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from confluo_tools.algo.heatmap import Limits, Map, Sheet  # noqa: E402
-from confluo_tools.formats import heatmap_cells, heatmap_html, heatmap_svg  # noqa: E402
+from confluo_tools.pingmesh.heatmap import cells as heatmap_cells
+from confluo_tools.pingmesh.heatmap import html as heatmap_html
+from confluo_tools.pingmesh.heatmap import svg as heatmap_svg
+from confluo_tools.pingmesh.heatmap.model import ColourLimits, Map, Sheet
 
 START = 1_767_225_600_000_000_000
 WIDTH = 600_000_000_000
@@ -33,7 +35,7 @@ def make(pods: int, podset: int, windows: int) -> Map:
     rng = random.Random(1)
     names = tuple(f"p{i:04}" for i in range(pods))
     podsets = tuple((f"ps{i // podset:02}", i, min(i + podset, pods)) for i in range(0, pods, podset))
-    chart = Map("dc1", "pod", names, podsets, WIDTH, Limits())
+    chart = Map("dc1", "pod", names, podsets, WIDTH, ColourLimits())
     bad = range(podset, 2 * podset)
     for k in range(windows):
         sheet = Sheet(START + k * WIDTH, pods)
@@ -85,8 +87,8 @@ def commands(chart: Map, folder: Path) -> None:
     """The same from a file of cells, the interpreter's start included."""
     import subprocess
 
+    from confluo_tools.formats.output_file import open_sink
     from confluo_tools.formats.writers import open_writer
-    from confluo_tools.sinks.file import open_sink
 
     cells = folder / "cells.arrows"
     sink = open_sink(str(cells))
@@ -98,12 +100,16 @@ def commands(chart: Map, folder: Path) -> None:
     sink.close()
     for path in ("page.html", "picture.svg", "map.tsv"):
         kind = ["-o", "table"] if path == "map.tsv" else []
-        timed(f"confluo-pingmesh heatmap cells -w {path}", lambda path=path, kind=kind: subprocess.run(
-            [ROOT / "bin" / "confluo-pingmesh", "heatmap", cells, *kind, "-w", folder / path], check=True))
+        timed(
+            f"confluo-pingmesh heatmap cells -w {path}",
+            lambda path=path, kind=kind: subprocess.run(
+                [ROOT / "bin" / "confluo-pingmesh", "heatmap", cells, *kind, "-w", folder / path], check=True
+            ),
+        )
 
 
 def browse(path: Path) -> None:
-    """Until the map stands there, until its values are known, another metric, frames while zooming and scrolling."""
+    """Times until the map is drawn and its values are known, of another metric, and of frames while zooming."""
     from browser import CHROMIUM, Browser
 
     if CHROMIUM is None:

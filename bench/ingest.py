@@ -18,40 +18,41 @@ from pathlib import Path
 
 from timing import header, row
 
-from confluo_tools import schema, sources, store
-from confluo_tools.core.block import Block
+from confluo_tools import multilog, schema
+from confluo_tools.core.block.block import Block
+from confluo_tools.formats import pcap
+from confluo_tools.multilog import views
 from confluo_tools.schema import Schema
-from confluo_tools.store import views
 
 INDEXES = {"src_ip": None, "dst_ip": None, "src_port": None, "dst_port": None, "ts": 1_000_000}
 BATCH = 1024
 
 
 def parse(capture: str, kind: Schema) -> int:
-    return sum(block.rows for block in sources.open_captures([capture], kind, rows=BATCH))
+    return sum(block.rows for block in pcap.open_captures([capture], kind, rows=BATCH))
 
 
 def parse_and_store(capture: str, kind: Schema, folder: Path) -> int:
-    with store.create(folder / "x.ml", kind) as log, log.writer() as writer:
-        for block in sources.open_captures([capture], kind, rows=BATCH):
+    with multilog.create(folder / "x.ml", kind) as log, log.writer() as writer:
+        for block in pcap.open_captures([capture], kind, rows=BATCH):
             writer.append(block)
         return writer.rows
 
 
 def store_and_index(blocks: list[Block], kind: Schema, folder: Path) -> int:
-    with store.create(folder / "x.ml", kind) as log:
+    with multilog.create(folder / "x.ml", kind) as log:
         with log.writer() as writer:
             for block in blocks:
                 writer.append(block)
         for field, bucket in INDEXES.items():
-            views.built(log, views.add_index(log, field, bucket))
+            views.build(log, views.add_index(log, field, bucket))
         return log.version().rows
 
 
 def main(capture: str, rounds: int) -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    narrow, wide = schema.builtin("header64"), sources.packet_schema(offset=False)
-    kept = list(sources.open_captures([capture], narrow, rows=BATCH))[:2000]
+    narrow, wide = schema.builtin("header64"), pcap.packet_schema(offset=False)
+    kept = list(pcap.open_captures([capture], narrow, rows=BATCH))[:2000]
     header("step", "schema", "rows", "best_mrows_s", "median_mrows_s")
     with tempfile.TemporaryDirectory(prefix="confluo-bench-") as scratch:
         folder = Path(scratch)

@@ -7,9 +7,9 @@ A rate of 0 is all that one sender can do, -N all that N can.
 Each tool captures what bench/blast.py sends (frames of examples/data/campus.pcap.gz, 97 bytes on average, and a mix of
 64, 576 and 1514 bytes), into files on the disk of $TMPDIR, with rings of the same size.  "+ views" is ours with two
 indexes, 16 filters and 100 triggers at work.  Ours runs with --sync none, as neither of the others waits for the disk.
-$TMPDIR: where nobody has just removed many files, or ext4 takes 20 times as long to make one.
+$TMPDIR: a file system on which no process has just removed many files, or ext4 takes 20 times as long to create one.
 
-Prints TSV: load, frames/s asked and sent, tool, packets sent, kept and dropped, nanoseconds of CPU (user and system,
+Prints TSV: load, frames/s wanted and sent, tool, packets sent, kept and dropped, nanoseconds of CPU (user and system,
 all threads) for each packet kept.  The bar: we keep at least as many as the better of tcpdump and dumpcap, at no more
 CPU a packet.  Needs root.
 """
@@ -62,12 +62,16 @@ def count(pattern: str, text: str) -> int:
 
 
 def with_views(log: Path) -> list[subprocess.Popen[bytes]]:
-    """Add filters and an aggregate, and start a monitor with 100 triggers beside."""
+    """Add filters and an aggregate, and start a monitor with 100 triggers."""
     for i, text in enumerate(FILTERS):
-        subprocess.run([ROOT / "bin/confluo-index", log, "add", "filter", f"f{i}", text], check=True,
-                       stdout=subprocess.DEVNULL)  # fmt: skip
-    subprocess.run([ROOT / "bin/confluo-index", log, "add", "aggregate", "bytes", "sum(len)", "--bucket", "1ms"],
-                   check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            [ROOT / "bin/confluo-index", log, "add", "filter", f"f{i}", text], check=True, stdout=subprocess.DEVNULL
+        )
+    subprocess.run(
+        [ROOT / "bin/confluo-index", log, "add", "aggregate", "bytes", "sum(len)", "--bucket", "1ms"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     triggers = [w for i in range(100) for w in ("--trigger", f"t{i}: bytes > {i + 1}P over 1s every 1ms")]
     return [subprocess.Popen([ROOT / "bin/confluo-monitor", log, *triggers, "-o", "ndjson"], stdout=subprocess.DEVNULL)]
 
@@ -138,5 +142,8 @@ def main(frames: int, ring: int, rates: list[int]) -> None:
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    main(int(words[0]) if words else 1_500_000, int(words[1]) if len(words) > 1 else 8,
-         [int(w) for w in words[2:]] or [200_000, 500_000, 0, -3])  # fmt: skip
+    main(
+        int(words[0]) if words else 1_500_000,
+        int(words[1]) if len(words) > 1 else 8,
+        [int(w) for w in words[2:]] or [200_000, 500_000, 0, -3],
+    )

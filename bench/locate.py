@@ -52,8 +52,15 @@ def main() -> None:
             }
             for verb, results in in_turn(commands, args.rounds).items():
                 best = min(results, key=lambda result: result.cpu)
-                print(name, probes, verb, f"{best.cpu:.2f}", f"{best.cpu / probes * 1e9:.0f}",
-                      f"{best.peak / 1e6:.0f}", sep="\t")  # fmt: skip
+                print(
+                    name,
+                    probes,
+                    verb,
+                    f"{best.cpu:.2f}",
+                    f"{best.cpu / probes * 1e9:.0f}",
+                    f"{best.peak / 1e6:.0f}",
+                    sep="\t",
+                )
                 sys.stdout.flush()
 
 

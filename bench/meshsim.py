@@ -14,17 +14,20 @@ from pathlib import Path
 
 from timing import ROOT, header, median, row, run
 
-from confluo_tools.algo.fleet import make_grid
-from confluo_tools.sources.meshsim import SECOND, Fault, Settings, Simulation
+from confluo_tools.network.fleet import make_grid
+from confluo_tools.pingmesh.simulate.simulation import SECOND, Fault, ProbeSimulation, SimulationSettings
 
 # name: (data centres, podsets, pods, servers), seconds, faults
 FLEETS: dict[str, tuple[tuple[int, int, int, int], int, tuple[str, ...]]] = {
     "240 servers": ((1, 4, 6, 10), 3600, ()),
     "1,000 servers": ((1, 5, 10, 20), 480, ()),
-    "the same, 4 faults": ((1, 5, 10, 20), 480, ("spine_drops:dc1/1", "podset_failure:ps02", "blackhole1:p003",
-                                                 "blackhole2:p020")),
+    "the same, 4 faults": (
+        (1, 5, 10, 20),
+        480,
+        ("spine_drops:dc1/1", "podset_failure:ps02", "blackhole1:p003", "blackhole2:p020"),
+    ),
     "20,000 servers": ((2, 10, 25, 40), 6, ()),
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -34,22 +37,36 @@ def main() -> None:
         given = tuple(Fault(*fault.split(":")) for fault in faults)
         best, records, pairs = float("inf"), 0, 0
         for _ in range(rounds):
-            sim = Simulation(make_grid(*shape), Settings(span=seconds * SECOND, faults=given))
+            sim = ProbeSimulation(make_grid(*shape), SimulationSettings(span=seconds * SECOND, faults=given))
             start, records, pairs = time.perf_counter(), 0, sim.core.pairs
             for block in sim.blocks():
                 records += block.rows
             best = min(best, time.perf_counter() - start)
         words = [f"--{k}={n}" for k, n in zip(("dcs", "podsets", "pods", "servers"), shape, strict=True)]
-        command = [str(Path(ROOT) / "bin" / "confluo-pingmesh"), "simulate", *words, f"--span={seconds}s",
-                   *[f"--fault={fault}" for fault in faults]]
+        command = [
+            str(Path(ROOT) / "bin" / "confluo-pingmesh"),
+            "simulate",
+            *words,
+            f"--span={seconds}s",
+            *[f"--fault={fault}" for fault in faults],
+        ]
         took = []
         for _ in range(rounds):
             folder = tempfile.mkdtemp()
             took.append(median([run([*command, "-w", f"{folder}/probes.ml"])], "wall"))
             shutil.rmtree(folder)
         log, stream = min(took), median([run([*command, "-ostream"]) for _ in range(rounds)], "wall")
-        row(name, pairs, records, best * 1e3, best / records * 1e9, records / best / 1e6, log, records / log / 1e6,
-            records / stream / 1e6)  # fmt: skip
+        row(
+            name,
+            pairs,
+            records,
+            best * 1e3,
+            best / records * 1e9,
+            records / best / 1e6,
+            log,
+            records / log / 1e6,
+            records / stream / 1e6,
+        )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""How right the judgements of confluo-pingmesh are: simulated faults, judged by the commands as a user runs them.
+"""Accuracy of confluo-pingmesh: simulated faults, judged by the commands as a user runs them.
 
     bench/pingmesh_detect.py [--runs 2] [--seed 1000]      # the cases of docs/pingmesh-detection.md, as TSV
     bench/pingmesh_detect.py --case "none" --judge drops   # only these
-    bench/pingmesh_detect.py --strength                    # how weak a fault may be and how short the span
+    bench/pingmesh_detect.py --strength                    # weak faults, in short and long spans
     bench/pingmesh_detect.py --thresholds                  # "drop rate > 1e-3" alone against sla, by scope
-    bench/pingmesh_detect.py --markdown TSV                # the first table as the document has it
+    bench/pingmesh_detect.py --markdown TSV                # the first table of the document
 
-Each run has another seed: another place that is broken, other ports and paths, other latencies.  Nothing was fitted to
-these seeds.  A row a case and judgement: over all runs, answers that were expected, that were given, those of them that
-are right.  Bars: precision and recall 1 for the patterns of the paper, for a silent drop of 1 % at one switch, and for
-black holes of 5 % at one ToR; nothing found where nothing is broken, and no silent drop where a burst of loss was.
+Each run has another seed: another faulty place, other ports and paths, other latencies.  Nothing was tuned on these
+seeds.  A row per case and judgement: over all runs, the answers expected, given, and given correctly.
+Requirements: precision and recall 1 for the patterns of the paper, for a silent drop of 1 % at one switch, and for
+black holes of 5 % at one ToR; no finding without a fault, and no silent drop for a burst of loss.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from confluo_tools.pingmesh.command import VERBS
+
 SHAPE = ("--podsets=4", "--pods=6", "--servers=10")
 PODSETS = [f"ps{i:02d}" for i in range(1, 5)]
 PODS = [f"p{i:03d}" for i in range(1, 25)]
@@ -42,10 +44,10 @@ OTHER: Answers = {("unclassified",)}  # none of the paper's four pictures
 
 @dataclass
 class Case:
-    """``faults``: for --fault; what each judgement is to say of them: nothing, unless it is told here.
+    """``faults``: for --fault; the other fields: expected answers of each judgement, by default no finding.
 
-    None where it is not asked: two in five thousand lost are just below what is no longer green, and of bursts of loss
-    it is a matter of opinion whether a rate over minutes is too high.
+    None: not evaluated.  Two losses in five thousand are close to the limit of green, and whether a burst makes the
+    rate over minutes too high is a matter of definition.
     """
 
     faults: list[str]
@@ -55,11 +57,11 @@ class Case:
     holes: Answers = field(default_factory=set)
     sla: Answers | None = field(default_factory=set)
     verdict: Answers | None = field(default_factory=lambda: {("not_network",)})
-    service: tuple[str, ...] = ("p001", "p013")  # pods that have the first five servers of one
+    service: tuple[str, ...] = ("p001", "p013")  # pods with five servers of a service each
 
     @property
     def servers(self) -> str:
-        """Those of the service, but for what is off."""
+        """Servers of the service, without those that are off."""
         off = {fault.partition(":")[2].partition(",")[0] for fault in self.faults}
         return ",".join(s for pod in self.service for i in range(1, 6) if (s := f"{pod}s{i:02d}") not in off)
 
@@ -70,7 +72,7 @@ UNREACHABLE: Answers = {("unreachable",)}
 
 
 def two_pods(place: str) -> tuple[str, str]:
-    """Of a podset; or a pod, and one of another podset."""
+    """Two pods of a podset; or a pod, and one of another podset."""
     at = PODSETS.index(place) * 6 if place in PODSETS else PODS.index(place)
     return PODS[at], PODS[at + 1 if place in PODSETS else (at + 6) % 24]
 
@@ -80,7 +82,7 @@ def podset_of(pod: str) -> str:
 
 
 def crossing(podset: str) -> Answers:
-    """The pairs of podsets with this one in them, alarms of their P99."""
+    """Alerts about P99 of all pairs with this podset."""
     return {("p99", a, b) for a in PODSETS for b in PODSETS if podset in (a, b)}
 
 
@@ -96,14 +98,25 @@ def podset_down(r: Random) -> Case:
 
 def podset_failure(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"podset_failure:{podset}"], p99={("podset failure", podset)}, sla=crossing(podset), verdict=NETWORK,
-                service=two_pods(podset))  # fmt: skip
+    return Case(
+        [f"podset_failure:{podset}"],
+        p99={("podset failure", podset)},
+        sla=crossing(podset),
+        verdict=NETWORK,
+        service=two_pods(podset),
+    )
 
 
 def congested_podset(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"congestion:{podset}"], p99={("podset failure", podset)}, drop=None, sla=crossing(podset),
-                verdict=NETWORK, service=two_pods(podset))  # fmt: skip
+    return Case(
+        [f"congestion:{podset}"],
+        p99={("podset failure", podset)},
+        drop=None,
+        sla=crossing(podset),
+        verdict=NETWORK,
+        service=two_pods(podset),
+    )
 
 
 def congested_spine(r: Random) -> Case:
@@ -114,34 +127,57 @@ def down_and_slow(r: Random) -> Case:
     a, b = r.sample(PODSETS, 2)
     both = {("podset down", a), ("podset failure", b)}
     slow = {("p99", x, y) for _, x, y in crossing(b) if a not in (x, y)}
-    return Case([f"podset_down:{a}", f"podset_failure:{b}"], p99=both, drop={("podset down", a)}, sla=slow,
-                verdict=NETWORK, service=two_pods(b))  # fmt: skip
+    return Case(
+        [f"podset_down:{a}", f"podset_failure:{b}"],
+        p99=both,
+        drop={("podset down", a)},
+        sla=slow,
+        verdict=NETWORK,
+        service=two_pods(b),
+    )
 
 
 def spine_drops(r: Random) -> Case:
-    return Case([f"spine_drops:dc1/{r.randint(1, 8)}"], drop={("spine failure",)}, drops={("spine", "dc1")},
-                sla=apart("drop"), verdict=NETWORK)  # fmt: skip
+    return Case(
+        [f"spine_drops:dc1/{r.randint(1, 8)}"],
+        drop={("spine failure",)},
+        drops={("spine", "dc1")},
+        sla=apart("drop"),
+        verdict=NETWORK,
+    )
 
 
 def leaf_drops(r: Random) -> Case:
     podset = r.choice(PODSETS)
     pairs = {("drop", a, b) for _, a, b in crossing(podset)}
-    return Case([f"leaf_drops:{podset}/{r.randint(1, 4)}"], drop={("podset failure", podset)},
-                drops={("leaf", podset)}, sla=pairs, verdict=NETWORK, service=two_pods(podset))  # fmt: skip
+    return Case(
+        [f"leaf_drops:{podset}/{r.randint(1, 4)}"],
+        drop={("podset failure", podset)},
+        drops={("leaf", podset)},
+        sla=pairs,
+        verdict=NETWORK,
+        service=two_pods(podset),
+    )
 
 
 def tor_drops(r: Random) -> Case:
     pod = r.choice(PODS)
     pairs = {("drop", a, b) for _, a, b in crossing(podset_of(pod))}  # a pod in six: 0.3 % of their probes
-    return Case([f"tor_drops:{pod}"], drop=OTHER, drops={("tor", pod)}, sla=pairs, verdict=NETWORK,
-                service=two_pods(pod))  # fmt: skip
+    return Case(
+        [f"tor_drops:{pod}"], drop=OTHER, drops={("tor", pod)}, sla=pairs, verdict=NETWORK, service=two_pods(pod)
+    )
 
 
 def tor_and_spine(r: Random) -> Case:
     pod = r.choice(PODS)
-    return Case([f"tor_drops:{pod}", f"spine_drops:dc1/{r.randint(1, 8)}"], drop=OTHER,
-                drops={("tor", pod), ("spine", "dc1")}, sla=apart("drop") | {("drop", podset_of(pod), podset_of(pod))},
-                verdict=NETWORK, service=two_pods(pod))  # fmt: skip
+    return Case(
+        [f"tor_drops:{pod}", f"spine_drops:dc1/{r.randint(1, 8)}"],
+        drop=OTHER,
+        drops={("tor", pod), ("spine", "dc1")},
+        sla=apart("drop") | {("drop", podset_of(pod), podset_of(pod))},
+        verdict=NETWORK,
+        service=two_pods(pod),
+    )
 
 
 def hole(kind: str) -> Callable[[Random], Case]:
@@ -154,8 +190,9 @@ def hole(kind: str) -> Callable[[Random], Case]:
 
 def two_holes(r: Random) -> Case:
     a, b = r.sample(PODS, 2)
-    return Case([f"blackhole1:{a}", f"blackhole2:{b}"], holes={("tor", a), ("tor", b)},
-                verdict=UNREACHABLE, service=two_pods(b))  # fmt: skip
+    return Case(
+        [f"blackhole1:{a}", f"blackhole2:{b}"], holes={("tor", a), ("tor", b)}, verdict=UNREACHABLE, service=two_pods(b)
+    )
 
 
 def hole_leaf(r: Random) -> Case:
@@ -169,17 +206,20 @@ def hole_spine(r: Random) -> Case:
 
 def hole_one_leaf(r: Random) -> Case:
     podset = r.choice(PODSETS)
-    return Case([f"blackhole1:{podset}/{r.randint(1, 4)},rate=20%"], holes={("leaf", podset)},
-                verdict=UNREACHABLE, service=two_pods(podset))  # fmt: skip
+    return Case(
+        [f"blackhole1:{podset}/{r.randint(1, 4)},rate=20%"],
+        holes={("leaf", podset)},
+        verdict=UNREACHABLE,
+        service=two_pods(podset),
+    )
 
 
 def hole_one_spine(r: Random) -> Case:
-    return Case([f"blackhole2:dc1/{r.randint(1, 8)},rate=20%"], holes={("spine", "dc1")},
-                verdict=UNREACHABLE)  # fmt: skip
+    return Case([f"blackhole2:dc1/{r.randint(1, 8)},rate=20%"], holes={("spine", "dc1")}, verdict=UNREACHABLE)
 
 
 def one_pair(r: Random) -> Case:
-    """Two servers that cannot reach each other: no ToR is at fault."""
+    """Two servers that cannot reach each other: no ToR has a fault."""
     a, b = r.sample(PODS, 2)
     i = r.randint(1, 10)
     return Case([f"blackhole1:{a}s{i:02d}>{b}s{i:02d}"], service=(a, b))
@@ -196,32 +236,46 @@ def dead_servers(r: Random) -> Case:
 
 def flapping(r: Random) -> Case:
     """Servers that are off for some minutes."""
-    return Case([f"server_down:{pod}s{r.randint(1, 10):02d},from={r.randint(1, 10)}m,for={r.randint(1, 8)}m"
-                 for pod in r.sample(PODS, 8)])  # fmt: skip
+    return Case(
+        [
+            f"server_down:{pod}s{r.randint(1, 10):02d},from={r.randint(1, 10)}m,for={r.randint(1, 8)}m"
+            for pod in r.sample(PODS, 8)
+        ]
+    )
 
 
 def bursts(r: Random) -> Case:
-    """Twelve times three seconds in which a switch loses a tenth: full queues, which is what networks do."""
+    """Twelve times, a switch loses a tenth of its packets for three seconds, like a full queue."""
     at = [f"leaf_drops:{r.choice(PODSETS)}/{r.randint(1, 4)}" for _ in range(6)]
     at += [f"spine_drops:dc1/{r.randint(1, 8)}" for _ in range(6)]
-    return Case([f"{fault},rate=10%,from={r.randint(10, 1190)}s,for=3s" for fault in at], drop=None, sla=None,
-                verdict=None)  # fmt: skip
+    return Case(
+        [f"{fault},rate=10%,from={r.randint(10, 1190)}s,for=3s" for fault in at], drop=None, sla=None, verdict=None
+    )
 
 
 def one_burst(r: Random) -> Case:
-    """Once, for three seconds to a minute, all switches of a layer, or a ToR, lose a fifth of the packets."""
+    """Once, for 3 to 60 seconds, all switches of a layer, or a ToR, lose a fifth of their packets."""
     where = r.choice(["spine_drops:dc1/all", f"leaf_drops:{r.choice(PODSETS)}/all", f"tor_drops:{r.choice(PODS)}"])
-    return Case([f"{where},rate=20%,from={r.randint(10, 1140)}s,for={r.choice((3, 10, 30, 60))}s"], drop=None, sla=None,
-                verdict=None)  # fmt: skip
+    return Case(
+        [f"{where},rate=20%,from={r.randint(10, 1140)}s,for={r.choice((3, 10, 30, 60))}s"],
+        drop=None,
+        sla=None,
+        verdict=None,
+    )
 
 
 def came(case: Callable[[Random], Case]) -> Callable[[Random], Case]:
-    """A fault that begins in the middle, and lasts."""
+    """A fault that begins within the span, and lasts."""
 
     def later(r: Random) -> Case:
         made = case(r)
-        return replace(made, faults=[f"{fault},from={r.randint(1, 12)}m" for fault in made.faults], drop=None, sla=None,
-                       verdict=None)  # fmt: skip
+        return replace(
+            made,
+            faults=[f"{fault},from={r.randint(1, 12)}m" for fault in made.faults],
+            drop=None,
+            sla=None,
+            verdict=None,
+        )
 
     return later
 
@@ -235,7 +289,7 @@ def amid_bursts(case: Callable[[Random], Case]) -> Callable[[Random], Case]:
 
 
 def amid_trouble(case: Callable[[Random], Case]) -> Callable[[Random], Case]:
-    """The same while some servers are off or overloaded, which is nobody's fault but theirs."""
+    """The same while some servers are off or overloaded, which is not a fault of the network."""
 
     def worse(r: Random) -> Case:
         made = case(r)
@@ -246,41 +300,66 @@ def amid_trouble(case: Callable[[Random], Case]) -> Callable[[Random], Case]:
 
 
 CASES: dict[str, Callable[[Random], Case]] = {
-    "none": lambda r: Case([]), "busy hosts": busy_hosts, "8 dead servers": dead_servers,
-    "8 flapping servers": flapping, "podset down": podset_down, "podset failure": podset_failure,
-    "congested podset": congested_podset, "congested spine": congested_spine, "one down, one slow": down_and_slow,
-    "spine drops 1%": spine_drops, "leaf drops 1%": leaf_drops, "ToR drops 1%": tor_drops,
-    "ToR and spine drop": tor_and_spine, "black hole 1, ToR": hole("blackhole1"),
-    "black hole 2, ToR": hole("blackhole2"), "two black holes": two_holes, "black hole 1, leaves": hole_leaf,
-    "black hole 2, spines": hole_spine, "black hole 1, one leaf": hole_one_leaf,
-    "black hole 2, one spine": hole_one_spine, "one pair of servers": one_pair,
-    **{f"{name}, amid trouble": amid_trouble(case) for name, case in (
-        ("podset failure", podset_failure), ("spine drops 1%", spine_drops), ("ToR drops 1%", tor_drops),
-        ("black hole 1", hole("blackhole1")), ("black hole 2", hole("blackhole2")))},
-    "12 bursts of loss": bursts, "one burst of loss": one_burst,
-    **{f"{name}, amid bursts": amid_bursts(case) for name, case in (
-        ("spine drops 1%", spine_drops), ("leaf drops 1%", leaf_drops), ("ToR drops 1%", tor_drops))},
-    "spine drops 1%, from the middle on": came(spine_drops), "ToR drops 1%, from the middle on": came(tor_drops),
-}  # fmt: skip
+    "none": lambda r: Case([]),
+    "busy hosts": busy_hosts,
+    "8 dead servers": dead_servers,
+    "8 flapping servers": flapping,
+    "podset down": podset_down,
+    "podset failure": podset_failure,
+    "congested podset": congested_podset,
+    "congested spine": congested_spine,
+    "one down, one slow": down_and_slow,
+    "spine drops 1%": spine_drops,
+    "leaf drops 1%": leaf_drops,
+    "ToR drops 1%": tor_drops,
+    "ToR and spine drop": tor_and_spine,
+    "black hole 1, ToR": hole("blackhole1"),
+    "black hole 2, ToR": hole("blackhole2"),
+    "two black holes": two_holes,
+    "black hole 1, leaves": hole_leaf,
+    "black hole 2, spines": hole_spine,
+    "black hole 1, one leaf": hole_one_leaf,
+    "black hole 2, one spine": hole_one_spine,
+    "one pair of servers": one_pair,
+    **{
+        f"{name}, amid trouble": amid_trouble(case)
+        for name, case in (
+            ("podset failure", podset_failure),
+            ("spine drops 1%", spine_drops),
+            ("ToR drops 1%", tor_drops),
+            ("black hole 1", hole("blackhole1")),
+            ("black hole 2", hole("blackhole2")),
+        )
+    },
+    "12 bursts of loss": bursts,
+    "one burst of loss": one_burst,
+    **{
+        f"{name}, amid bursts": amid_bursts(case)
+        for name, case in (("spine drops 1%", spine_drops), ("leaf drops 1%", leaf_drops), ("ToR drops 1%", tor_drops))
+    },
+    "spine drops 1%, from the middle on": came(spine_drops),
+    "ToR drops 1%, from the middle on": came(tor_drops),
+}
 
 
-# ---------------------------------------------------------------- what the commands say
+# ---------------------------------------------------------------- answers of the commands
 
 
 def rows(verb: str, *words: str) -> list[dict[str, Any]]:
-    """What confluo-pingmesh VERB answers.  SystemExit when it cannot."""
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said):
+    """The rows that confluo-pingmesh VERB prints.  Raises SystemExit when it fails."""
+    stderr = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(stderr):
         path = f"{folder}/answer.ndjson"
-        status = import_module(f"confluo_tools.commands.pingmesh.{verb}").main([*words, "-o", "ndjson", "-w", path])
+        module = next(known.module for known in VERBS if known.name == verb)
+        status = import_module(f"confluo_tools.pingmesh.{module}").main([*words, "-o", "ndjson", "-w", path])
         if status > 1:
-            raise SystemExit(f"confluo-pingmesh {verb} {' '.join(words)}: status {status}\n{said.getvalue()}")
+            raise SystemExit(f"confluo-pingmesh {verb} {' '.join(words)}: status {status}\n{stderr.getvalue()}")
         with open(path) as lines:
             return [json.loads(line) for line in lines]
 
 
 def patterns(log: str, metric: str) -> Answers:
-    """Of the whole span, as one map."""
+    """Patterns of the whole span, as one map."""
     found: Answers = set()
     for row in rows("heatmap", log, "--patterns", "--metric", metric, "--window", "all"):
         found.add((row["pattern"], row["podset"]) if row["podset"] else (row["pattern"],))
@@ -288,19 +367,25 @@ def patterns(log: str, metric: str) -> Answers:
 
 
 def layers(log: str, *words: str) -> Answers:
-    """Silent drops: places that drop steadily."""
-    return {(row["layer"], row["pod"] or row["podset"] or row["dc"])
-            for row in rows("drops", log, "--top", "0", *words) if row["state"] == "steady"}  # fmt: skip
+    """Silent drops: places with steady drops."""
+    return {
+        (row["layer"], row["pod"] or row["podset"] or row["dc"])
+        for row in rows("drops", log, "--top", "0", *words)
+        if row["state"] == "steady"
+    }
 
 
 def holes(log: str) -> Answers:
-    """What is proposed or told: not servers, nor places that are cut off."""
-    return {("leaf" if row["what"] == "upper" else row["what"], row["pod"] or row["podset"] or row["dc"])
-            for row in rows("blackholes", log) if row["what"] in ("tor", "leaf", "upper", "spine")}  # fmt: skip
+    """Places with black holes, without servers and places that are cut off."""
+    return {
+        ("leaf" if row["what"] == "upper" else row["what"], row["pod"] or row["podset"] or row["dc"])
+        for row in rows("blackholes", log)
+        if row["what"] in ("tor", "leaf", "upper", "spine")
+    }
 
 
 def alarms(log: str) -> Answers:
-    """Pairs of podsets that had an alarm: (what was too high, source, target)."""
+    """(metric, source, target) of alerts of pairs of podsets."""
     found: Answers = set()
     for row in rows("sla", log, "--by", "podset_pair", "--window", "10m", "--alerts"):
         places = dict(word.split("=") for word in row["key"].split())
@@ -321,7 +406,7 @@ JUDGES: dict[str, tuple[str, Callable[[str, Case], Answers]]] = {
     "verdict": ("verdict", lambda log, case: verdicts(log, case.servers)),
 }
 MORE: dict[str, tuple[str, Callable[[str, Case], Answers]]] = {
-    "drops --lasting 0s": ("drops", lambda log, _: layers(log, "--lasting", "0s")),  # if bursts were drops, too
+    "drops --lasting 0s": ("drops", lambda log, _: layers(log, "--lasting", "0s"))  # if bursts were drops, too
 }
 
 
@@ -331,7 +416,7 @@ def simulated(faults: list[str], seed: int, *more: str) -> Iterator[str]:
     try:
         words = [*SHAPE, "--span", SPAN, f"--seed={seed}", *[f"--fault={fault}" for fault in faults], *more]
         log = f"{folder}/probes.ml"
-        if import_module("confluo_tools.commands.pingmesh.simulate").main([*words, "-w", log]):
+        if import_module("confluo_tools.pingmesh.simulate.command").main([*words, "-w", log]):
             raise SystemExit(f"confluo-pingmesh simulate {' '.join(words)}")
         yield log
     finally:
@@ -346,7 +431,7 @@ def table(names: list[str], judges: list[str], runs: int, seed: int) -> None:
     print("#fields\tcase\tjudgement\truns\texpected\tgiven\tright\tprecision\trecall")
     for name in names:
         counts = {judge: [0, 0, 0] for judge in judges}
-        asked = set()
+        judged_by = set()
         for run in range(runs):
             case = CASES[name](Random(seed + run))
             with simulated(case.faults, seed + run) as log:
@@ -354,30 +439,41 @@ def table(names: list[str], judges: list[str], runs: int, seed: int) -> None:
                     what, ask = (JUDGES | MORE)[judge]
                     if getattr(case, what) is None:
                         continue
-                    asked.add(judge)
+                    judged_by.add(judge)
                     wanted, given = getattr(case, what), ask(log, case)
                     for i, n in enumerate((len(wanted), len(given), len(wanted & given))):
                         counts[judge][i] += n
                     if wanted != given:
-                        print(f"{name}, seed {seed + run}, {judge}: {case.faults}: expected {sorted(wanted)}, "
-                              f"given {sorted(given)}", file=sys.stderr)  # fmt: skip
+                        print(
+                            f"{name}, seed {seed + run}, {judge}: {case.faults}: expected {sorted(wanted)}, "
+                            f"given {sorted(given)}",
+                            file=sys.stderr,
+                        )
         for judge, (wanted, given, right) in counts.items():
-            if judge in asked:
-                print(f"{name}\t{judge}\t{runs}\t{wanted}\t{given}\t{right}\t{ratio(right, given)}\t"
-                      f"{ratio(right, wanted)}", flush=True)  # fmt: skip
+            if judge in judged_by:
+                print(
+                    f"{name}\t{judge}\t{runs}\t{wanted}\t{given}\t{right}\t{ratio(right, given)}\t"
+                    f"{ratio(right, wanted)}",
+                    flush=True,
+                )
 
 
 def strength(runs: int, seed: int) -> None:
-    """Recall and precision against how strong the fault is, and for how long it was watched."""
+    """Recall and precision by strength of the fault and length of the span."""
     print("#fields\tfault\tstrength\tspan\truns\tprecision\trecall")
     cases: list[tuple[str, str, tuple[str, ...], Callable[[str], Answers], Callable[[str], tuple[str, ...]]]] = [
         ("spine_drops", "rate", ("0.1%", "0.2%", "0.5%", "1%"), layers, lambda _: ("spine", "dc1")),
         ("tor_drops", "rate", ("0.02%", "0.05%", "0.1%", "0.2%"), layers, lambda pod: ("tor", pod)),
         ("blackhole1", "rate", ("0.5%", "1%", "2%", "5%"), holes, lambda pod: ("tor", pod)),
         ("blackhole2", "rate", ("0.2%", "0.5%", "1%", "2%"), holes, lambda pod: ("tor", pod)),
-        ("podset_failure", "delay", ("1ms", "2ms", "3ms"), lambda log: patterns(log, "p99"),
-         lambda pod: ("podset failure", podset_of(pod))),
-    ]  # fmt: skip
+        (
+            "podset_failure",
+            "delay",
+            ("1ms", "2ms", "3ms"),
+            lambda log: patterns(log, "p99"),
+            lambda pod: ("podset failure", podset_of(pod)),
+        ),
+    ]
     for kind, name, strengths, ask, answer in cases:
         for strong in strengths:
             for span in ("10m", "1h"):
@@ -389,14 +485,18 @@ def strength(runs: int, seed: int) -> None:
                         wanted, given = {answer(pod)}, ask(log) - {("normal",)}
                     for i, n in enumerate((1, len(given), len(wanted & given))):
                         counts[i] += n
-                print(f"{kind}\t{strong}\t{span}\t{runs}\t{ratio(counts[2], counts[1])}\t"
-                      f"{ratio(counts[2], counts[0])}", flush=True)  # fmt: skip
+                print(
+                    f"{kind}\t{strong}\t{span}\t{runs}\t{ratio(counts[2], counts[1])}\t{ratio(counts[2], counts[0])}",
+                    flush=True,
+                )
 
 
 def thresholds(runs: int, seed: int) -> None:
-    """Groups of ten minutes whose drop rate is above 1e-3, and those that sla calls bad."""
-    print("#fields\tcase\tscope\tgroups\tfaulty\tabove_1e-3\tright\tprecision\trecall\tsla_bad\tsla_right\t"
-          "sla_precision\tsla_recall\tnot_enough")  # fmt: skip
+    """Groups in ten minutes with a drop rate above 1e-3, and those that sla judges bad."""
+    print(
+        "#fields\tcase\tscope\tgroups\tfaulty\tabove_1e-3\tright\tprecision\trecall\tsla_bad\tsla_right\t"
+        "sla_precision\tsla_recall\tnot_enough"
+    )
     for name in ("none", "spine drops 1%", "ToR drops 1%"):
         for scope in ("server_pair", "pod_pair", "podset_pair", "pod"):
             groups = faulty = fixed = fixed_right = bad = bad_right = few = 0
@@ -414,9 +514,12 @@ def thresholds(runs: int, seed: int) -> None:
                         bad += judged
                         bad_right += judged and broken
                         few += row["state"] == "not_enough_probes"
-            print(f"{name}\t{scope}\t{groups}\t{faulty}\t{fixed}\t{fixed_right}\t{ratio(fixed_right, fixed)}\t"
-                  f"{ratio(fixed_right, faulty)}\t{bad}\t{bad_right}\t{ratio(bad_right, bad)}\t"
-                  f"{ratio(bad_right, faulty)}\t{few}", flush=True)  # fmt: skip
+            print(
+                f"{name}\t{scope}\t{groups}\t{faulty}\t{fixed}\t{fixed_right}\t{ratio(fixed_right, fixed)}\t"
+                f"{ratio(fixed_right, faulty)}\t{bad}\t{bad_right}\t{ratio(bad_right, bad)}\t"
+                f"{ratio(bad_right, faulty)}\t{few}",
+                flush=True,
+            )
 
 
 PLACE_FIELDS = ("src", "dst", "src_pod", "dst_pod", "src_podset", "dst_podset", "pod", "podset")
@@ -436,14 +539,17 @@ def touched(case: Case, places: list[str]) -> bool:
 
 
 def markdown(path: str) -> None:
-    """A row a case, a column a judgement: precision and recall, or how many answers where none was expected."""
+    """A row per case, a column per judgement: precision and recall, or the number of false answers."""
     found: dict[str, dict[str, str]] = {}
     with open(path) as lines:
         for line in lines:
             case, judge, _, wanted, given, _, precision, recall = (line.rstrip("\n").split("\t") + [""] * 8)[:8]
             if not line.startswith("#"):
-                cell = f"{float(precision):.2f} {float(recall):.2f}" if "-" not in (precision, recall) else (
-                    f"{given} false" if wanted == "0" else f"0 of {wanted}")
+                cell = (
+                    f"{float(precision):.2f} {float(recall):.2f}"
+                    if "-" not in (precision, recall)
+                    else (f"{given} false" if wanted == "0" else f"0 of {wanted}")
+                )
                 found.setdefault(case, {})[judge] = "none" if wanted == given == "0" else cell
     print("| case | " + " | ".join(JUDGES) + " |")
     print("|---" * (len(JUDGES) + 1) + "|")

@@ -70,8 +70,18 @@ def main() -> None:
                     disk = sum(e.stat().st_size for e in os.scandir(lists)) / (1 << 20)
                     again = measured(topology, "-o", form, "-w", lists, *more)[0]
                     shutil.rmtree(lists)
-                cells = [str(servers), str(podsets * pods), str(pairs), form, f"{took[0]:.2f}", f"{took[1]:.2f}",
-                         f"{pairs / took[0]:.0f}", f"{took[2]:.0f}", f"{disk:.1f}", f"{again:.2f}"]  # fmt: skip
+                cells = [
+                    str(servers),
+                    str(podsets * pods),
+                    str(pairs),
+                    form,
+                    f"{took[0]:.2f}",
+                    f"{took[1]:.2f}",
+                    f"{pairs / took[0]:.0f}",
+                    f"{took[2]:.0f}",
+                    f"{disk:.1f}",
+                    f"{again:.2f}",
+                ]
                 print("\t".join(cells), flush=True)
 
 

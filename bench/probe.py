@@ -33,21 +33,32 @@ from timing import ROOT, header, row
 
 sys.path.insert(0, str(ROOT / "tests"))
 
+from confluo_tools.core.block.block import Staging
 from netns import Lab, Space, missing
 from ping_lab import ECHO, SCHEMA, TCP, UDP, packed, pinger
 
-from confluo_tools.core.block import Staging
-
 PORT, TOKEN, ADDRESSES, PORTS = 8765, 7, 249, 10
-NAMES = ("what", "at_once", "per_s", "per_cpu_s", "rtt_p50", "rtt_p99", "program_p50", "program_p99", "ok", "again",
-         "failed", "peak_mb")  # fmt: skip
+NAMES = (
+    "what",
+    "at_once",
+    "per_s",
+    "per_cpu_s",
+    "rtt_p50",
+    "rtt_p99",
+    "program_p50",
+    "program_p99",
+    "ok",
+    "again",
+    "failed",
+    "peak_mb",
+)
 PACED = """
 import time
-from confluo_tools.core.block import Staging
-from confluo_tools.core.pinger import Pinger
+from confluo_tools.core.block.block import Staging
+from confluo_tools.core.pingmesh.echo_prober import EchoProber
 from confluo_tools.schema import builtin
 layout = builtin("probe").layout
-p = Pinger(layout, seed=1)
+p = EchoProber(layout, seed=1)
 for i in range({addresses}):
     for port in range({ports}):
         p.add(bytes([10, 77, 0, 2 + i]), {port} + port, 1)
@@ -112,12 +123,25 @@ def ours(what: str, space: Space, address: str, kind: int, at_once: int, seconds
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     c = p.counts
     failed = sum(c[name] for name in ("timeout", "refused", "unreachable", "reset", "local", "garbled"))
-    row(what, at_once, f"{(c['ok'] + failed) / wall:.0f}", f"{(c['ok'] + failed) / cpu:.0f}", us(rtt, 0.5),
-        us(rtt, 0.99), us(program, 0.5), us(program, 0.99), c["ok"], c["retried"], failed, "-")
+    row(
+        what,
+        at_once,
+        f"{(c['ok'] + failed) / wall:.0f}",
+        f"{(c['ok'] + failed) / cpu:.0f}",
+        us(rtt, 0.5),
+        us(rtt, 0.99),
+        us(program, 0.5),
+        us(program, 0.99),
+        c["ok"],
+        c["retried"],
+        failed,
+        "-",
+    )
 
 
-def plain(what: str, space: Space, address: str, at_once: int, seconds: float,
-          connect: Callable[[str, int], Any]) -> None:  # fmt: skip
+def plain(
+    what: str, space: Space, address: str, at_once: int, seconds: float, connect: Callable[[str, int], Any]
+) -> None:
     """asyncio, as one would write it."""
     done: list[int] = []
 
@@ -135,8 +159,20 @@ def plain(what: str, space: Space, address: str, at_once: int, seconds: float,
         start, cpu = time.perf_counter(), time.process_time()
         asyncio.run(everybody())
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    row(what, at_once, f"{len(done) / wall:.0f}", f"{len(done) / cpu:.0f}", "-", "-", us(done, 0.5), us(done, 0.99),
-        len(done), "-", "-", "-")
+    row(
+        what,
+        at_once,
+        f"{len(done) / wall:.0f}",
+        f"{len(done) / cpu:.0f}",
+        "-",
+        "-",
+        us(done, 0.5),
+        us(done, 0.99),
+        len(done),
+        "-",
+        "-",
+        "-",
+    )
 
 
 async def bare(address: str, port: int) -> None:
@@ -163,8 +199,20 @@ def fping(space: Space, seconds: float) -> None:
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    row("fping", ADDRESSES, f"{n * ADDRESSES / wall:.0f}", f"{n * ADDRESSES / cpu:.0f}", "-", "-", "-", "-",
-        n * ADDRESSES, "-", "-", "-")
+    row(
+        "fping",
+        ADDRESSES,
+        f"{n * ADDRESSES / wall:.0f}",
+        f"{n * ADDRESSES / cpu:.0f}",
+        "-",
+        "-",
+        "-",
+        "-",
+        n * ADDRESSES,
+        "-",
+        "-",
+        "-",
+    )
 
 
 def paced(space: Space, target: Space, seconds: float) -> None:
@@ -175,12 +223,24 @@ def paced(space: Space, target: Space, seconds: float) -> None:
     code = PACED.format(addresses=ADDRESSES, ports=PORTS, port=PORT, seconds=seconds)
     done = space.run("taskset", "-c", cpus[0], sys.executable, "-c", code, cwd=ROOT)
     rate, cpu, ok, again, failed, peak = done.stdout.split()
-    row(f"paced, {100 * float(cpu):.2f}% of a core", "-", f"{float(rate):.0f}", f"{float(rate) / float(cpu):.0f}", "-",
-        "-", "-", "-", int(ok), int(again), int(failed), int(peak))
+    row(
+        f"paced, {100 * float(cpu):.2f}% of a core",
+        "-",
+        f"{float(rate):.0f}",
+        f"{float(rate) / float(cpu):.0f}",
+        "-",
+        "-",
+        "-",
+        "-",
+        int(ok),
+        int(again),
+        int(failed),
+        int(peak),
+    )
 
 
 def overload(space: Space, address: str, seconds: float) -> None:
-    """The same probes with and without somebody who spins on our core."""
+    """The same probes with and without another process that spins on our core."""
     cores = os.sched_getaffinity(0)
     core = max(cores)
     os.sched_setaffinity(0, {core})

@@ -1,4 +1,4 @@
-"""Queries of the paper's Figure 8 over 50 million 64-byte records, beside DuckDB and a linear scan.  Prints TSV.
+"""Queries of the paper's Figure 8 over 50 million 64-byte records, next to DuckDB and a linear scan.  Prints TSV.
 
     .venv/bin/python bench/query.py [--rows 50_000_000] [--no-peers]
 
@@ -23,10 +23,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its idle threads would cou
 
 import numpy as np
 
-from confluo_tools import expr, schema, store
-from confluo_tools.core.block import Block
-from confluo_tools.store import views
-from confluo_tools.store.plan import Plan
+from confluo_tools import expr, multilog, schema
+from confluo_tools.core.block.block import Block
+from confluo_tools.multilog import views
+from confluo_tools.multilog.query.plan import QueryPlan
 
 CHUNK = 65536 * 16
 NET = 0x0A000000  # 10.0.0.0/24
@@ -86,10 +86,10 @@ def columns(rng: np.random.Generator, first: int, n: int) -> dict[str, np.ndarra
     }
 
 
-def build(folder: Path, rows: int, peers: bool) -> store.Log:
+def build(folder: Path, rows: int, peers: bool) -> multilog.Log:
     """The log, and (for the peers) the Parquet file and one flat file a column."""
     s = schema.builtin("header64")
-    log = store.create(folder / "bench.ml", s)
+    log = multilog.create(folder / "bench.ml", s)
     rng = np.random.default_rng(1)
     parquet = None
     flat = {name: open(folder / f"{name}.col", "wb") for name in (*FETCHED, "payload_len")} if peers else {}
@@ -128,25 +128,25 @@ def best(work, runs: int = 5):
     return least, result
 
 
-def fetch(log: store.Log, compiled: expr.Expr, use_indexes: bool, reader: views.Reader) -> int:
+def fetch(log: multilog.Log, compiled: expr.Expr, use_indexes: bool, reader: views.ViewReader) -> int:
     """Copy the chosen rows of the six main columns, block by block."""
     part = log.schema.project(FETCHED).layout
     numbers = [log.schema.index(name) for name in FETCHED]
     total = 0
-    for block, picks in Plan(log, None, compiled, columns=numbers, use_indexes=use_indexes, reader=reader):
+    for block, picks in QueryPlan(log, None, compiled, columns=numbers, use_indexes=use_indexes, reader=reader):
         total += len(block.project(part).take(picks))
     return total
 
 
-def find(log: store.Log, compiled: expr.Expr, reader: views.Reader) -> int:
+def find(log: multilog.Log, compiled: expr.Expr, reader: views.ViewReader) -> int:
     """The numbers of the chosen rows, block by block."""
-    return sum(len(picks) for _, picks in Plan(log, None, compiled, columns=[], reader=reader))
+    return sum(len(picks) for _, picks in QueryPlan(log, None, compiled, columns=[], reader=reader))
 
 
 def machine() -> str:
     with open("/proc/cpuinfo") as f:
         model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "?")
-    from confluo_tools.core.predicate import instruction_set
+    from confluo_tools.core.query.predicate import instruction_set
 
     return f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, kernels {instruction_set()}"
 
@@ -175,29 +175,29 @@ def run(folder: Path, rows: int, peers: bool) -> None:
     line("#fields", "what", "who", "rows", "ms", "bar_ms", "times_ours")
     s = log.schema
     compiled = {name: expr.compile(text, s) for name, (text, _) in QUERIES.items()}
-    reader = views.Reader(log)
+    reader = views.ViewReader(log)
     ours: dict[str, float] = {}
     for name in QUERIES:
-        ms, n = best(lambda name=name: Plan(log, None, compiled[name], use_indexes=False, reader=reader).count())
+        ms, n = best(lambda name=name: QueryPlan(log, None, compiled[name], use_indexes=False, reader=reader).count())
         ours[name] = ms
         line(name, "scan, count", n, ms, QUERIES[name][1] if name.startswith("scan") else "-", "-")
     begin = time.process_time()
     for field in INDEXED:
         at = time.process_time()
-        views.built(log, views.add_index(log, field))
+        views.build(log, views.add_index(log, field))
         line(f"index of {field}", "build", rows, (time.process_time() - at) * 1e3, "-", "-")
     spent = time.process_time() - begin
     line("5 indexes, M rows/s", "build", rows, rows / spent / 1e6, "5 or more", "-")
     size = sum(f.stat().st_blocks * 512 for f in (folder / "bench.ml").rglob("*") if f.is_file())
     line("bytes a row with 5 indexes", "disk", rows, size / rows, "95 or less", "-")
     for name in QUERIES:
-        ms, n = best(lambda name=name: Plan(log, None, compiled[name], reader=reader).count())
+        ms, n = best(lambda name=name: QueryPlan(log, None, compiled[name], reader=reader).count())
         bar = QUERIES[name][1]
         line(name, "indexed, count", n, ms, bar, "-")
         ours[name] = min(ours[name], ms)
         ms, n = best(lambda name=name: find(log, compiled[name], reader))
         line(name, "indexed, row numbers", n, ms, bar, "-")
-        ms, _ = best(lambda name=name: Plan(log, None, compiled[name]).count(), 1)
+        ms, _ = best(lambda name=name: QueryPlan(log, None, compiled[name]).count(), 1)
         line(name, "indexed, count, first time", n, ms, "-", "-")
         ms, n = best(lambda name=name: fetch(log, compiled[name], True, reader))
         line(name, "indexed, 6 columns", n, ms, "-", "-")
@@ -210,15 +210,15 @@ def run(folder: Path, rows: int, peers: bool) -> None:
     line("resident MiB at most", "whole bench", rows, most, "-", "-")
 
 
-def group(log: store.Log, ours: dict[str, float]) -> None:
+def group(log: multilog.Log, ours: dict[str, float]) -> None:
     from confluo_tools.expr import parse_aggregates, parse_by
-    from confluo_tools.store.aggregate import Question
+    from confluo_tools.multilog.query.aggregation import Aggregation
 
-    question = Question(log.schema, parse_aggregates("count", log.schema), parse_by("dst_port", log.schema))
+    question = Aggregation(log.schema, parse_aggregates("count", log.schema), parse_by("dst_port", log.schema))
 
     def work() -> int:
         rollup = question.rollup()
-        for block, picks in Plan(log, columns=[log.schema.index("dst_port")]):
+        for block, picks in QueryPlan(log, columns=[log.schema.index("dst_port")]):
             rollup.update(block, picks)
         return len(rollup)
 

@@ -5,9 +5,9 @@ usage: bench/remote.py [RUNS]     (of each measurement; 9)
 Bars: with a connection that is open the first row comes after one round trip and the time to the first match; through
 CONFLUO_RSH the command adds to an echo through the same shell no more than it takes to load, here and there at once.
 
-Nothing leaves this machine: a relay delays each way (tests/remote_lab.py).
+Nothing leaves this machine: a relay delays each way (tests/support/remote_lab.py).
 `python -c pass`: what any process of ours costs, for comparison.
-`serve`: from the start of `confluo serve --stdio`, whose question waits in the pipe, to the first byte of rows.
+`serve`: from the start of `confluo serve --stdio`, with its request already in the pipe, to the first byte of rows.
 `open connection`: from the question to the first row; the server had time to load.
 `echo`: from the start of the shell with cat(1) at its other end until a line has come back, the floor for
 `query`: from the start of confluo-query to its first row, and `query --at` of a snapshot of two logs elsewhere.
@@ -31,15 +31,14 @@ from timing import ROOT, header, row
 
 sys.path.insert(0, str(ROOT / "tests"))
 
+from confluo_tools.expr import compile as compile_expr
+from confluo_tools.remote import frame_codec
+from confluo_tools.remote.address import parse
+from confluo_tools.remote.connect import Connection
+from confluo_tools.remote.reader import RemoteReader
+from confluo_tools.remote.request import QueryRequest
 from remote_lab import env, tool
 from running import CAMPUS, run
-
-from confluo_tools.expr import compile as compile_expr
-from confluo_tools.remote import wire
-from confluo_tools.remote.address import parse
-from confluo_tools.remote.connect import Peer
-from confluo_tools.remote.reader import RemoteReader
-from confluo_tools.remote.wish import Wish
 
 EXPR = "dst_port == 443"
 DELAYS = (0, 20)  # ms, each way
@@ -70,10 +69,10 @@ def opened(folder: Path, log: Path, delay: int) -> float:
     """Seconds from the question to the first row over a connection that is open."""
     address = parse(f"slow{delay}:{log}")
     assert address is not None
-    peer = Peer(address, tool(folder))
+    peer = Connection(address, tool(folder))
     peer.greet()
     time.sleep(0.2)
-    reader = RemoteReader(peer, Wish(EXPR, limit=2))
+    reader = RemoteReader(peer, QueryRequest(EXPR, limit=2))
     start = time.perf_counter()
     reader.ask()
     reader.ready()
@@ -100,9 +99,11 @@ def main() -> None:
         assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
         python = [sys.executable, "-c", "print('x')"]
         measured("python -c pass", 0, runs, lambda: until(python, b"x", folder))
-        asked = wire.hello() + wire.frame(wire.QUERY, {"path": str(log), **Wish(EXPR, limit=2).message()})
+        asked = frame_codec.hello() + frame_codec.frame(
+            frame_codec.QUERY, {"path": str(log), **QueryRequest(EXPR, limit=2).message()}
+        )
         serve = [str(ROOT / "bin/confluo"), "serve", "--stdio"]
-        measured("serve", 0, runs, lambda: until(serve, bytes((wire.DATA, 0, 0, 0)), folder, asked))
+        measured("serve", 0, runs, lambda: until(serve, bytes((frame_codec.DATA, 0, 0, 0)), folder, asked))
         rsh = env(folder)["CONFLUO_RSH"]
         query = [str(ROOT / "bin/confluo-query")]
         print_rows = [EXPR, "-c", "2", "-f", "dst_port", "-T"]

@@ -34,6 +34,7 @@ IN_FLIGHT = 32
 
 async def plain(port: int) -> None:
     """What one would write in an afternoon."""
+
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65536):
@@ -186,9 +187,11 @@ def main() -> None:
         port += 1
         with serving(which, port) as pid:
             cases: list[tuple[str, Callable[..., int], tuple[object, ...]]] = [
-                ("connect", connects, (b"", 0)), ("echo 1000 B", connects, (payload, 1000)),
-                ("http", connects, (request, 20)), ("udp", datagrams, ()),
-            ]  # fmt: skip
+                ("connect", connects, (b"", 0)),
+                ("echo 1000 B", connects, (payload, 1000)),
+                ("http", connects, (request, 20)),
+                ("udp", datagrams, ()),
+            ]
             for name, client, more in cases:
                 print(which, name, measured(pid, client, 2, port, args.seconds, *more), sep="\t", flush=True)
             told = slowly(pid, port, args.quiet_rate, 2 * args.seconds)

@@ -1,9 +1,9 @@
-"""What confluo-retx costs while so many sockets a second retransmit and end; and what a storm does to it.
+"""The cost of confluo-retx while N sockets per second retransmit and end; and the effect of a storm.
 
     python bench/retx.py [--seconds 10] [--rate 1100] [--storm]
 
 TSV: case, sockets that retransmitted per second, retransmissions per second, CPU of the agent in % of a core, its most
-memory in MB, records, retransmissions that the kernel counted and the records told, what was not heard and not traced.
+memory in MB, records, retransmissions that the kernel counted and the records report, messages lost, flows not traced.
 The network is a loopback of our own that drops one full packet in nine.  Bar: at most 1 % and 45 MB at 1,000 sockets a
 second, as the figures of the load are real TCP on the same machine.
 """
@@ -64,7 +64,7 @@ def serve(address: str) -> None:
 
 
 def load(address: str, rate: float, end: float) -> None:
-    """So many connections a second, 16 kB each: one or two of their packets are dropped."""
+    """N connections per second, 16 kB each: one or two of their packets are dropped."""
     poll = select.epoll()
     open_: dict[int, socket.socket] = {}
     data = bytes(16_000)
@@ -140,10 +140,23 @@ def measure(case: str, rate: float, seconds: float, extra: list[str], log: Path)
     query = [ROOT / "bin" / "confluo-query", log, "--agg", "count, distinct(cookie), sum(retrans)", "-T", "--no-header"]
     count, sockets, told = map(int, subprocess.run(query, capture_output=True, check=True).stdout.split())
     per_second = sockets / (seconds + 2)
-    return "\t".join(map(str, (
-        case, round(per_second), round(retrans / (now - start)), f"{100 * used / (now - start):.2f}", f"{memory:.1f}",
-        count, all_retrans, told, figures["ends not heard"], figures["not traced"],
-    )))  # fmt: skip
+    return "\t".join(
+        map(
+            str,
+            (
+                case,
+                round(per_second),
+                round(retrans / (now - start)),
+                f"{100 * used / (now - start):.2f}",
+                f"{memory:.1f}",
+                count,
+                all_retrans,
+                told,
+                figures["ends not heard"],
+                figures["not traced"],
+            ),
+        )
+    )
 
 
 def main() -> int:

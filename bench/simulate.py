@@ -12,19 +12,22 @@ from pathlib import Path
 
 from timing import ROOT, header, median, row, run
 
-from confluo_tools.algo.topology import Clos
-from confluo_tools.sources.simulator import HEALTHY, Settings, Simulation
+from confluo_tools.network.topology import Clos
+from confluo_tools.vote.simulator import HEALTHY, ClosSettings, ClosSimulation
 
-NETWORKS = {"paper": Clos(2, 20, 8, 10, 40), "10,000 hosts": Clos(8, 32, 16, 16, 40),
-            "100,000 hosts": Clos(50, 50, 16, 32, 40)}
+NETWORKS = {
+    "paper": Clos(2, 20, 8, 10, 40),
+    "10,000 hosts": Clos(8, 32, 16, 16, 40),
+    "100,000 hosts": Clos(50, 50, 16, 32, 40),
+}
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     header("network", "links", "flows", "healthy", "records", "ms", "ns", "command_ms")
     for name, clos in NETWORKS.items():
-        for healthy in (HEALTHY if name == "paper" else HEALTHY[:1]):
-            sim = Simulation(clos, Settings(failures=5, healthy=HEALTHY.index(healthy)))
+        for healthy in HEALTHY if name == "paper" else HEALTHY[:1]:
+            sim = ClosSimulation(clos, ClosSettings(failures=5, healthy=HEALTHY.index(healthy)))
             best, records = float("inf"), 0
             for _ in range(rounds):
                 start, records = time.perf_counter(), 0
@@ -33,8 +36,14 @@ def main() -> None:
                 best = min(best, time.perf_counter() - start)
             flows = clos.all_hosts * 60
             words = [f"--{k}={getattr(clos, k)}" for k in ("pods", "tors", "t1s", "t2s", "hosts")]
-            command = [str(Path(ROOT) / "bin" / "confluo-vote"), "simulate", *words, "--failures=5", "-ostream",
-                       f"--healthy={healthy}"]
+            command = [
+                str(Path(ROOT) / "bin" / "confluo-vote"),
+                "simulate",
+                *words,
+                "--failures=5",
+                "-ostream",
+                f"--healthy={healthy}",
+            ]
             whole = median([run(command) for _ in range(min(rounds, 3))], "wall")
             row(name, clos.links, flows, healthy, records, best * 1e3, best / flows * 1e9, whole * 1e3)
 

@@ -1,7 +1,7 @@
 """What confluo-pingmesh sla costs: the ten-minute job over a log of probes, whole commands on one core.
 
 Bar: 100 million probe records of ten minutes, by podset, in 10 s of one core.  Records have only the columns that are
-asked for (78 bytes), so that 100 million need 8 GB; the log is made in --folder and deleted.
+needed (78 bytes), so that 100 million need 8 GB; the log is made in --folder and deleted.
 
     bench/sla.py                        # 2 million records: some seconds
     bench/sla.py --records 1e8          # the bar
@@ -26,9 +26,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from confluo_tools import store  # noqa: E402
-from confluo_tools.core.block import Block  # noqa: E402
-from confluo_tools.schema import builtin  # noqa: E402
+from confluo_tools import multilog
+from confluo_tools.core.block.block import Block
+from confluo_tools.schema import builtin
 
 ROWS = 65536
 SCHEMA = builtin("probe").project(
@@ -42,11 +42,27 @@ QUESTIONS = {
     "podset": [*SLA, "--by", "podset"],
     "podset_pair": [*SLA, "--by", "podset_pair"],
     "server": [*SLA, "--by", "server", "-f", "server,ok,dropped,p50,p99,state"],
-    "query": ["confluo-query", "LOG", "kind < host and outcome == ok and retries == 0", "-T", "--by", "10m,src_podset",
-              "--agg", "count, p50(rtt), p99(rtt)"],
-    "query2": ["confluo-query", "LOG", "kind < host and outcome == ok and retries > 0", "-T", "--by", "10m,src_podset",
-               "--agg", "count"],
-}  # fmt: skip
+    "query": [
+        "confluo-query",
+        "LOG",
+        "kind < host and outcome == ok and retries == 0",
+        "-T",
+        "--by",
+        "10m,src_podset",
+        "--agg",
+        "count, p50(rtt), p99(rtt)",
+    ],
+    "query2": [
+        "confluo-query",
+        "LOG",
+        "kind < host and outcome == ok and retries > 0",
+        "-T",
+        "--by",
+        "10m,src_podset",
+        "--agg",
+        "count",
+    ],
+}
 
 
 def blocks(n: int, r: random.Random) -> list[list[object]]:
@@ -56,21 +72,29 @@ def blocks(n: int, r: random.Random) -> list[list[object]]:
         rtt = [0 if r.random() < 1e-4 else int(r.lognormvariate(12.4, 0.5)) for _ in range(ROWS)]
         places = [r.randrange(PODSETS) for _ in range(ROWS)]
         names = [f"p{r.randrange(PODS):03d}s{r.randrange(SERVERS):02d}-{place:02d}" for place in places]
-        out.append([
-            None, bytes([1]) * ROWS, bytes([2]) * ROWS, bytes([1]) * ROWS, None, bytes(0 if v else 1 for v in rtt),
-            None, array("q", rtt),
-            array("q", [v + int(r.lognormvariate(11, 0.7)) if v else 1_010_000_000 for v in rtt]),
-            b"".join(name.encode().ljust(32, b"\0") for name in names),
-            b"".join(f"dc1-ps{place:02d}".encode().ljust(16, b"\0") for place in places),
-            b"".join(f"dc1-ps{r.randrange(PODSETS):02d}".encode().ljust(16, b"\0") for _ in range(ROWS)),
-        ])  # fmt: skip
+        out.append(
+            [
+                None,
+                bytes([1]) * ROWS,
+                bytes([2]) * ROWS,
+                bytes([1]) * ROWS,
+                None,
+                bytes(0 if v else 1 for v in rtt),
+                None,
+                array("q", rtt),
+                array("q", [v + int(r.lognormvariate(11, 0.7)) if v else 1_010_000_000 for v in rtt]),
+                b"".join(name.encode().ljust(32, b"\0") for name in names),
+                b"".join(f"dc1-ps{place:02d}".encode().ljust(16, b"\0") for place in places),
+                b"".join(f"dc1-ps{r.randrange(PODSETS):02d}".encode().ljust(16, b"\0") for _ in range(ROWS)),
+            ]
+        )
     return out
 
 
 def make(path: Path, records: int) -> None:
     """The log."""
     parts = blocks(8, random.Random(1))
-    with store.create(str(path), SCHEMA) as log, log.writer() as writer:
+    with multilog.create(str(path), SCHEMA) as log, log.writer() as writer:
         for start in range(0, records, ROWS):
             rows = min(ROWS, records - start)
             step = max(SPAN // records, 1)

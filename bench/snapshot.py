@@ -9,12 +9,12 @@ round trip plus the time to the first match.
 
 `append`: one writer of 64-byte rows in a process of its own, alone and with a coordinator that takes a snapshot every
 1 ms, in turn: ns a row, and by how much snapshots slow it (median of the rounds' ratios).
-`local`: Cut.snap of logs whose writers are at work: freeze to thaw in microseconds.
+`local`: Cut.snap of logs with active writers: freeze to thaw in microseconds.
 `pipes`: one log behind each pair of pipes, with the server of confluo-serve in a process of its own: microseconds until
 all had frozen, and until all had thawed.
 `first row`: milliseconds from the question to the first row, through a pipe that delays each way by 10 ms.
 
-Prints TSV: what, of how many, the median, the 99th percentile and the largest of so many measurements.
+Prints TSV: what, of how many, the median, the 99th percentile and the maximum of the measurements.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ from timing import ROOT, header, row
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from remote_lab import tool
-
-from confluo_tools import store
-from confluo_tools.core.block import Block
-from confluo_tools.core.freeze import Cut
-from confluo_tools.core.lane import append_repeatedly
-from confluo_tools.core.round import Round
+from confluo_tools import multilog
+from confluo_tools.core.block.block import Block
+from confluo_tools.core.multilog.freeze import LogFreeze
+from confluo_tools.core.multilog.lane import append_repeatedly
+from confluo_tools.core.multilog.snapshot_round import SnapshotRound
 from confluo_tools.expr import compile as compile_expr
-from confluo_tools.remote import wire
+from confluo_tools.remote import frame_codec
 from confluo_tools.remote.address import parse
-from confluo_tools.remote.connect import Peer
+from confluo_tools.remote.connect import Connection
 from confluo_tools.remote.reader import RemoteReader
-from confluo_tools.remote.server import Server
-from confluo_tools.remote.wish import Wish
+from confluo_tools.remote.request import QueryRequest
+from confluo_tools.remote.server import QueryServer
 from confluo_tools.schema import Field, Schema
+from remote_lab import tool
 
 ROW = Schema("row", [Field("ts", "time"), *(Field(f"f{i}", "u64") for i in range(7))])
 BATCH, ROWS = 1024, 4_000_000
@@ -79,7 +78,7 @@ def forked(work: object, *args: object) -> int:
 
 def snapshots(path: Path, seconds: float) -> None:
     """One every millisecond."""
-    cut = Cut([store.open(path).control])
+    cut = LogFreeze([multilog.open(path).control])
     due = time.perf_counter()
     while True:
         cut.snap()
@@ -90,7 +89,7 @@ def snapshots(path: Path, seconds: float) -> None:
 def appended(path: Path, data: Block, frozen: bool) -> float:
     """ns a row."""
     shutil.rmtree(path, ignore_errors=True)
-    log = store.create(path, ROW)
+    log = multilog.create(path, ROW)
     with log.writer() as writer:
         append_repeatedly(writer, data, 64, BATCH)
         child = forked(snapshots, path, 0.0) if frozen else 0
@@ -106,7 +105,7 @@ def appended(path: Path, data: Block, frozen: bool) -> float:
 
 
 def write_on(path: Path, data: Block) -> None:
-    with store.open(path).writer() as writer:
+    with multilog.open(path).writer() as writer:
         while True:
             append_repeatedly(writer, data, 8, 32)
             time.sleep(0.0005)
@@ -120,17 +119,17 @@ def served(path: Path) -> tuple[int, int, int]:
         try:
             os.close(there[1])
             os.close(back[0])
-            Server(there[0], back[1]).run()
+            QueryServer(there[0], back[1]).run()
         finally:
             os._exit(0)
     os.close(there[0])
     os.close(back[1])
-    os.write(there[1], wire.hello("bench") + wire.frame(wire.OPEN, {"logs": [str(path)]}))
+    os.write(there[1], frame_codec.hello("bench") + frame_codec.frame(frame_codec.OPEN, {"logs": [str(path)]}))
     line = b""
     while not line.endswith(b"\n"):
         line += os.read(back[0], 1)
-    kind, size = wire.parse_head(os.read(back[0], 8))
-    assert kind == wire.OPENED
+    kind, size = frame_codec.parse_head(os.read(back[0], 8))
+    assert kind == frame_codec.OPENED
     os.read(back[0], size)
     return pid, there[1], back[0]
 
@@ -139,13 +138,13 @@ def through_pipes(folder: Path, n: int, seconds: float) -> None:
     paths = [folder / f"p{i}.ml" for i in range(n)]
     for path in paths:
         if not path.exists():
-            store.create(path, ROW).writer().close()
+            multilog.create(path, ROW).writer().close()
     peers = []
     for path in paths:
         pid, out, back = served(path)
         os.set_inheritable(out, False)
         peers.append((pid, out, back))
-    around = Round(None, [(out, back) for _, out, back in peers])
+    around = SnapshotRound(None, [(out, back) for _, out, back in peers])
     frozen, total = [], []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -169,9 +168,9 @@ def first_rows(folder: Path, path: Path, n: int) -> None:
     for _ in range(n):
         address = parse(f"slow10:{path}")
         assert address is not None
-        peer = Peer(address, tool(folder))
+        peer = Connection(address, tool(folder))
         peer.greet()
-        reader = RemoteReader(peer, Wish("f0 >= 0"))
+        reader = RemoteReader(peer, QueryRequest("f0 >= 0"))
         start = time.perf_counter()
         reader.ask()
         reader.ready()
@@ -202,9 +201,9 @@ def main() -> None:
             paths = [folder / f"l{i}.ml" for i in range(n)]
             for one_path in paths:
                 if not one_path.exists():
-                    store.create(one_path, ROW)
+                    multilog.create(one_path, ROW)
             writers = [forked(write_on, p, data) for p in paths[:2]]
-            cut = Cut([store.open(p).control for p in paths])
+            cut = LogFreeze([multilog.open(p).control for p in paths])
             frozen = []
             until = time.perf_counter() + seconds
             while time.perf_counter() < until:

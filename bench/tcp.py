@@ -21,9 +21,9 @@ from pathlib import Path
 
 from timing import ROOT, header, row, run
 
-from confluo_tools.core.block import Block
-from confluo_tools.sources import open_captures
-from confluo_tools.store.analyze import Analysis
+from confluo_tools.core.block.block import Block
+from confluo_tools.formats.pcap import open_captures
+from confluo_tools.multilog.query.derived_fields import Analysis
 
 SIZE = 1448
 MASK = 0xFFFFFFFF
@@ -106,8 +106,20 @@ def main() -> None:
         query = [str(ROOT / "bin" / "confluo-query"), str(path), "--analyze", "tcp", "-f", "tcp_analysis", "-T"]
         words = {"confluo-query": query}
         if not asked.no_tshark and shutil.which("tshark"):
-            words["tshark"] = ["tshark", "-n", "-r", str(path), "-T", "fields", "-e", "tcp.analysis.flags",
-                               "-e", "tcp.analysis.retransmission", "-e", "tcp.analysis.out_of_order"]  # fmt: skip
+            words["tshark"] = [
+                "tshark",
+                "-n",
+                "-r",
+                str(path),
+                "-T",
+                "fields",
+                "-e",
+                "tcp.analysis.flags",
+                "-e",
+                "tcp.analysis.retransmission",
+                "-e",
+                "tcp.analysis.out_of_order",
+            ]
         for name, command in words.items():
             tell(name, 1_000, n, min(run(command).cpu for _ in range(3)))
 

@@ -11,7 +11,7 @@ forwarding of all hops is in the wall clock; `known ToR`: with a topology, so th
 wall clock from the first record to the last path, CPU of the command alone (without the kernel's forwarding, which
 runs in the senders' time: system time holds it), probes, answers, paths that are whole and right.
 `storm`: records of flows that lose packets, as blocks in memory (`book`: what the core does with them) and through a
-pipe into the command, of which one flow a second is traced: millions of records a second, CPU seconds, peak memory.
+pipe into the command, which traces one flow per second: millions of records a second, CPU seconds, peak memory.
 
 Prints TSV.
 """
@@ -31,13 +31,12 @@ from timing import ROOT, header, row
 
 sys.path.insert(0, str(ROOT / "tests"))
 
+from confluo_tools.core.block.block import Block
+from confluo_tools.core.trace.flow_table import FlowTable
+from confluo_tools.schema import builtin
 from netns import Lab, missing
 from running import environment
 from trace_lab import TRACE, Net, fabric, records, stream
-
-from confluo_tools.core.block import Block
-from confluo_tools.core.pathbook import PathBook
-from confluo_tools.schema import builtin
 
 STORM = 5_000_000  # records
 NAMES = ("what", "flows", "wall_s", "cpu_s", "probes", "answers", "whole", "per_s", "peak_mb")
@@ -50,9 +49,19 @@ def traced(net: Net, data: bytes | Path, *words: object) -> tuple[float, float, 
             given.write(data)
             given.seek(0)
         cat = subprocess.Popen(["cat"], stdin=given, stdout=subprocess.PIPE)  # a pipe: a file would be mapped
-        child = net.spaces["a"].popen(TRACE, *words, "--stats", "-T", "--no-header", "-f", "hops,notes",
-                                      stdin=cat.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      env=environment())  # fmt: skip
+        child = net.spaces["a"].popen(
+            TRACE,
+            *words,
+            "--stats",
+            "-T",
+            "--no-header",
+            "-f",
+            "hops,notes",
+            stdin=cat.stdout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
         assert child.stdout is not None
         assert child.stderr is not None
         out = child.stdout.read()
@@ -76,20 +85,37 @@ def flows(n: int) -> None:
     with Lab() as lab:
         net = fabric(lab, 4, six=True)
         topology = Path(tempfile.mkdtemp()) / "net.yaml"
-        alias = {node: [a for (at, _), a in (*net.address.items(), *net.address6.items()) if at == node]
-                 for node in net.spaces if node not in "ab"}
+        alias = {
+            node: [a for (at, _), a in (*net.address.items(), *net.address6.items()) if at == node]
+            for node in net.spaces
+            if node not in "ab"
+        }
         text = "".join(f"  {node}: {{addresses: {its}}}\n" for node, its in alias.items())
         links = [[tor, m] for m in ("m1", "m2", "m3", "m4") for tor in "xy"]
-        topology.write_text(f"switches:\n{text}links: {links}\nhosts: {{a: x, b: y}}\n"
-                            f"aliases: {{'{net.host('a')}': a, '{net.host('b')}': b}}\n")  # fmt: skip
+        topology.write_text(
+            f"switches:\n{text}links: {links}\nhosts: {{a: x, b: y}}\n"
+            f"aliases: {{'{net.host('a')}': a, '{net.host('b')}': b}}\n"
+        )
         try:
-            for six, what, words in ((False, "flows", ()), (True, "flows IPv6", ()),
-                                     (False, "known ToR", ("--topology", str(topology)))):
+            for six, what, words in (
+                (False, "flows", ()),
+                (True, "flows IPv6", ()),
+                (False, "known ToR", ("--topology", str(topology))),
+            ):
                 a, b = net.host("a", six), net.host("b", six)
                 data = stream(records([(a, b, 1024 + i % 60000, 443 + i // 60000) for i in range(n)]))
                 wall, cpu, said, whole, peak = traced(net, data, "--rate", "100000", "--burst", str(n), *words)
-                row(what, n, f"{wall:.3f}", f"{cpu:.2f}", figure(said, "probes"), figure(said, "answers"), whole,
-                    f"{n / max(wall, 0.001):.0f}", peak >> 20)
+                row(
+                    what,
+                    n,
+                    f"{wall:.3f}",
+                    f"{cpu:.2f}",
+                    figure(said, "probes"),
+                    figure(said, "answers"),
+                    whole,
+                    f"{n / max(wall, 0.001):.0f}",
+                    peak >> 20,
+                )
         finally:
             topology.unlink()
             topology.parent.rmdir()
@@ -102,28 +128,46 @@ def storm() -> None:
     n = 65536
     columns = []
     for column in schema.columns:
-        value = {"ts": ts, "ip_version": 4, "proto": 6, "src_ip": here, "dst_ip": there, "dst_port": 443,
-                 "sent": 10, "lost": 1, "retrans": 1}.get(column.name, 0)  # fmt: skip
+        value = {
+            "ts": ts,
+            "ip_version": 4,
+            "proto": 6,
+            "src_ip": here,
+            "dst_ip": there,
+            "dst_port": 443,
+            "sent": 10,
+            "lost": 1,
+            "retrans": 1,
+        }.get(column.name, 0)
         size = column.size * column.count
         if column.name == "src_port":
             columns.append(b"".join((i * 7919 % 50000 + 1024).to_bytes(2, "little") for i in range(n)))
         else:
             columns.append(value.to_bytes(size, "little") * n)
     block = Block.wrap(schema.layout, n, columns)
-    book = PathBook(schema.layout)
+    book = FlowTable(schema.layout)
     start, cpu = time.perf_counter(), time.process_time()
     turns = STORM // n
     for _ in range(turns):
         book.take(block)
     wall = time.perf_counter() - start
-    row("storm, book", len(book), f"{wall:.3f}", f"{time.process_time() - cpu:.2f}", "-", "-", "-",
-        f"{turns * n / wall:.0f}", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+    row(
+        "storm, book",
+        len(book),
+        f"{wall:.3f}",
+        f"{time.process_time() - cpu:.2f}",
+        "-",
+        "-",
+        "-",
+        f"{turns * n / wall:.0f}",
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+    )
     with Lab() as lab, tempfile.TemporaryDirectory() as folder:
         net = fabric(lab, 1)
         path = Path(folder) / "storm.arrows"
         from confluo_tools.formats.arrow import metadata_of
+        from confluo_tools.formats.output_file import open_sink
         from confluo_tools.formats.writers import open_writer
-        from confluo_tools.sinks.file import open_sink
 
         sink = open_sink(str(path))
         writer = open_writer("stream", schema, sink, metadata=metadata_of(schema, {}, "bench", "here", "UTC"))
@@ -133,8 +177,17 @@ def storm() -> None:
         writer.close()
         sink.close()
         wall, cpu, said, _, peak = traced(net, path, "--rate", "1", "--duration", "60s", "--epoch", "1s")
-        row("storm, command", figure(said, "written"), f"{wall:.3f}", f"{cpu:.2f}", figure(said, "probes"),
-            figure(said, "answers"), "-", f"{turns * n / wall:.0f}", peak >> 20)
+        row(
+            "storm, command",
+            figure(said, "written"),
+            f"{wall:.3f}",
+            f"{cpu:.2f}",
+            figure(said, "probes"),
+            figure(said, "answers"),
+            "-",
+            f"{turns * n / wall:.0f}",
+            peak >> 20,
+        )
 
 
 def main() -> int:

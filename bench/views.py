@@ -26,11 +26,11 @@ from pathlib import Path
 import numpy as np
 from timing import header, row
 
-from confluo_tools import expr, store
-from confluo_tools.core.bank import Bank
-from confluo_tools.core.block import Block
+from confluo_tools import expr, multilog
+from confluo_tools.core.block.block import Block
+from confluo_tools.core.query.shared_filters import SharedFilters
+from confluo_tools.multilog import views
 from confluo_tools.schema import Field, Schema, builtin
-from confluo_tools.store import views
 
 SOURCE_ROWS = 65_536
 SEGMENT_BLOCKS = 16
@@ -45,11 +45,15 @@ def templates(n: int) -> list[str]:
     out = []
     for i in range(n):
         a, b, p, q = f"10.0.0.{i * 7 % 256}", f"10.0.0.{i * 13 % 256}", PORTS[i % 10], PORTS[i * 3 % 10]
-        out.append([
-            f"src_ip == {a} and dst_ip == {b}", f"dst_ip == {a}", f"src_ip == {a} and dst_port == {p}",
-            f"src_ip == {a} and dst_ip == {b} and src_port == {q} and dst_port == {p}",
-            f"src_ip == {a} or dst_ip == {a}",
-        ][i % 5])  # fmt: skip
+        out.append(
+            [
+                f"src_ip == {a} and dst_ip == {b}",
+                f"dst_ip == {a}",
+                f"src_ip == {a} and dst_port == {p}",
+                f"src_ip == {a} and dst_ip == {b} and src_port == {q} and dst_port == {p}",
+                f"src_ip == {a} or dst_ip == {a}",
+            ][i % 5]
+        )
     return out
 
 
@@ -78,12 +82,20 @@ def source(schema: Schema) -> list[Block]:
     return out
 
 
-def run(folder: Path, schema: Schema, blocks: list[Block], batch: int, rows: int, filters: int, indexes: int,
-        aggregate: bool) -> float:  # fmt: skip
+def run(
+    folder: Path,
+    schema: Schema,
+    blocks: list[Block],
+    batch: int,
+    rows: int,
+    filters: int,
+    indexes: int,
+    aggregate: bool,
+) -> float:
     """Seconds of CPU a row to append and keep the views."""
     path = folder / "bench.ml"
     shutil.rmtree(path, ignore_errors=True)
-    log = store.create(path, schema, segment_blocks=SEGMENT_BLOCKS)
+    log = multilog.create(path, schema, segment_blocks=SEGMENT_BLOCKS)
     for i, text in enumerate(templates(filters)):
         views.add_filter(log, f"f{i}", text)
     for field in INDEXES[:indexes]:
@@ -131,7 +143,7 @@ def conformance() -> list[tuple[str, float]]:
     }
     out = []
     for name, texts in sets.items():
-        bank = Bank([expr.compile(t, schema).tree for t in texts], schema.layout)
+        bank = SharedFilters([expr.compile(t, schema).tree for t in texts], schema.layout)
         best = 1e9
         for _ in range(20):
             begin = time.perf_counter()
@@ -149,15 +161,18 @@ def main(million: float, rounds: int) -> None:
     blocks = source(schema)
     header("what", "batch", "mrows_s", "ns_row", "bar")
     cases = [
-        ("no view", 0, 0, False, ""), ("16 filters", 16, 0, False, ">= 5 M rows/s"),
-        ("64 filters", 64, 0, False, ">= 2 M rows/s"), ("64 filters, 5 indexes", 64, 5, False, ">= 1.5 M rows/s"),
+        ("no view", 0, 0, False, ""),
+        ("16 filters", 16, 0, False, ">= 5 M rows/s"),
+        ("64 filters", 64, 0, False, ">= 2 M rows/s"),
+        ("64 filters, 5 indexes", 64, 5, False, ">= 1.5 M rows/s"),
         ("an aggregate by key", 0, 0, True, "<= 100 ns more than no view"),
-    ]  # fmt: skip
+    ]
     with tempfile.TemporaryDirectory(prefix="confluo-bench-") as scratch:
         for batch in (32, 1024):
             for name, filters, indexes, aggregate, bar in cases:
-                best = min(run(Path(scratch), schema, blocks, batch, rows, filters, indexes, aggregate)
-                           for _ in range(rounds))  # fmt: skip
+                best = min(
+                    run(Path(scratch), schema, blocks, batch, rows, filters, indexes, aggregate) for _ in range(rounds)
+                )
                 row(name, batch, 1e-6 / best, best * 1e9, bar)
     for name, us in conformance():
         row(f"100 filters: {name}", 32, 32 / us, us * 1000 / 32, f"{us:.2f} us; <= 11 us")

@@ -26,12 +26,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from confluo_tools.algo.topology import Clos  # noqa: E402
-from confluo_tools.cli.records import open_one  # noqa: E402
-from confluo_tools.commands.vote import models  # noqa: E402
-from confluo_tools.core.votes import Tally  # noqa: E402
-from confluo_tools.formats.stream import open_bytes, unzip  # noqa: E402
-from confluo_tools.sources.simulator import Settings, Simulation, probability  # noqa: E402
+from confluo_tools.core.vote.flow_tally import FlowTally
+from confluo_tools.formats.bytestream import open_bytes, unzip
+from confluo_tools.inputs.open import open_one
+from confluo_tools.network.topology import Clos
+from confluo_tools.vote import models
+from confluo_tools.vote.simulator import ClosSettings, ClosSimulation, probability
 
 NET = Clos(5, 10, 5, 10, 15)  # 750 hosts, 2,500 directed links
 COLUMNS = ("flows", "lossy", "links", "count_ms", "ns_a_record", "vote_ms", "mle_ms", "mle_given_ms", "cover_ms")
@@ -47,20 +47,25 @@ def best(call: Callable[[], Any], times: int = 3) -> float:
     return min(took)
 
 
-def judged(tally: Tally) -> list[float]:
+def judged(tally: FlowTally) -> list[float]:
     """ms of each model."""
-    given = models.Settings(p_bad=0.003, p_good=0.0002)
-    ways = (("vote", models.Settings()), ("mle", models.Settings()), ("mle", given), ("cover", models.Settings()))
+    given = models.ModelSettings(p_bad=0.003, p_good=0.0002)
+    ways = (
+        ("vote", models.ModelSettings()),
+        ("mle", models.ModelSettings()),
+        ("mle", given),
+        ("cover", models.ModelSettings()),
+    )
     return [1e3 * best(lambda m=model, s=settings: models.judge(tally, m, s, None)) for model, settings in ways]
 
 
 def simulated(flows: int) -> list[Any]:
-    """One epoch of so many flows (a multiple of the hosts)."""
+    """One epoch of N flows (a multiple of the hosts)."""
     each = max(flows // NET.all_hosts, 1)
     noise = probability(2e-6 * 50 * 100 / each)  # about 1 % of 75,000 flows lose packets, fewer of more
-    settings = Settings(seed=1, failures=8, noise=noise, connections=(each, each), healthy=2)
-    tally, took, records = Tally(), 0.0, 0
-    for block in Simulation(NET, settings).blocks():
+    settings = ClosSettings(seed=1, failures=8, noise=noise, connections=(each, each), healthy=2)
+    tally, took, records = FlowTally(), 0.0, 0
+    for block in ClosSimulation(NET, settings).blocks():
         begin = time.perf_counter()
         tally.add(block, 0, block.rows)
         took += time.perf_counter() - begin
@@ -71,11 +76,11 @@ def simulated(flows: int) -> list[Any]:
 def traced(path: str) -> list[Any]:
     """A trace, counted from memory."""
     blocks = list(open_one(path))
-    tally = Tally()
+    tally = FlowTally()
 
     def count() -> None:
         nonlocal tally
-        tally = Tally()
+        tally = FlowTally()
         for block in blocks:
             tally.add(block, 0, block.rows)
 

@@ -5,9 +5,9 @@
 
 For each kind of link a load of real TCP and confluo-retx on each host meanwhile, then confluo-trace on each host and
 confluo-vote over all of it (`examples/clos/proof.py`).  Columns: packets and drops that nftables counted on the link;
-flows with loss by TCP_INFO (`lossy`), and how many of them the agents told of with the same number (`told`); paths
+flows with loss by TCP_INFO (`lossy`), and how many of them the agents reported with the same number (`reported`); paths
 `traced`, and how many of them are the way of the data (`same`); the link's rank by the models vote and mle; flows with
-loss that the link dropped a packet of (`crossing`), and those of them whose loss confluo-vote puts there (`blamed`);
+loss that the link dropped a packet of (`crossing`), and those for which confluo-vote blames that link (`blamed`);
 seconds of load, traces and both votes, the starts of the commands among them.
 """
 
@@ -23,15 +23,21 @@ from pathlib import Path
 from timing import ROOT, header, row
 
 sys.path[:0] = [str(ROOT / "examples" / "clos"), str(ROOT / "examples" / "lab")]
-import clos  # noqa: E402
-import load  # noqa: E402
-import net  # noqa: E402
-import proof  # noqa: E402
-import spaces  # noqa: E402
+import clos
+import load
+import net
+import proof
+import spaces
 
 SIZES = {"pods": 2, "tors": 4, "t1s": 4, "t2s": 4, "hosts": 4}
-SHARES = {"host-ToR": "1/101", "ToR-T1": "1/199", "T1-T2": "1/31", "T2-T1": "1/101", "T1-ToR": "1/101",
-          "ToR-host": "1/101"}  # fmt: skip
+SHARES = {
+    "host-ToR": "1/101",
+    "ToR-T1": "1/199",
+    "T1-T2": "1/31",
+    "T2-T1": "1/101",
+    "T1-ToR": "1/101",
+    "ToR-host": "1/101",
+}
 
 
 def link(plan: clos.Clos, kind: str) -> tuple[str, str]:
@@ -58,8 +64,24 @@ def main() -> None:
         try:
             file.write_text(clos.describe(plan))
             built = time.monotonic() - begun
-            header("kind", "link", "share", "packets", "dropped", "lossy", "told", "traced", "same", "rank", "mle_rank",
-                   "crossing", "blamed", "load_s", "trace_s", "vote_s")  # fmt: skip
+            header(
+                "kind",
+                "link",
+                "share",
+                "packets",
+                "dropped",
+                "lossy",
+                "reported",
+                "traced",
+                "same",
+                "rank",
+                "mle_rank",
+                "crossing",
+                "blamed",
+                "load_s",
+                "trace_s",
+                "vote_s",
+            )
             print(f"# {len(plan.nodes)} namespaces, {len(plan.links)} links, built in {built:.1f} s", flush=True)
             for number, (kind, share) in enumerate(SHARES.items()):
                 if args.only not in (None, kind):
@@ -69,8 +91,22 @@ def main() -> None:
                 flows = load.choose(plan, args.flows, args.size, number, first_port=10_000 + number * args.flows)
                 it = proof.Proof(state, plan, folder, environment)
                 r = it.prove(link(plan, kind), share, flows)
-                row(kind, " ".join(r.link), share, r.packets, r.dropped, r.lossy, r.told, r.traced, r.same,
-                    r.rank("vote"), r.rank("mle"), r.crossing, r.blamed, *map("{:.2f}".format, r.seconds.values()))
+                row(
+                    kind,
+                    " ".join(r.link),
+                    share,
+                    r.packets,
+                    r.dropped,
+                    r.lossy,
+                    r.reported,
+                    r.traced,
+                    r.same,
+                    r.rank("vote"),
+                    r.rank("mle"),
+                    r.crossing,
+                    r.blamed,
+                    *map("{:.2f}".format, r.seconds.values()),
+                )
         finally:
             net.down(state)
 

@@ -5,7 +5,7 @@
     bench/vote_models.py --switches [--runs 10]        # switches as wholes: votes as of links, among peers, likelihood
     bench/vote_models.py --trace FILE.xz ...           # precision, recall, F1 of every model on each, and their means
 
-Bars: Algorithm 1 with its floor within 0.05 of its reference values, flows put down to the right link in 99 % up to
+Bars: Algorithm 1 with its floor within 0.05 of its reference values, flows assigned to the right link in 99 % up to
 10 failed links; on traces F1 at least .96 (vote, threshold .003, no floor) and .99 (mle) on even traffic, .90 (mle) on
 skewed; switches by votes within .05 of those by likelihood.  Nothing here was fitted to traces: the settings of `vote
 tuned` and `mle given` are Flock's published ones.
@@ -23,16 +23,16 @@ from statistics import mean
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from confluo_tools.algo import voting  # noqa: E402
-from confluo_tools.algo.routes import Routes  # noqa: E402
-from confluo_tools.algo.topology import Clos, make_clos  # noqa: E402
-from confluo_tools.cli.records import open_one  # noqa: E402
-from confluo_tools.commands.vote import models  # noqa: E402
-from confluo_tools.commands.vote.models import Judgement, Settings  # noqa: E402
-from confluo_tools.core.blame import Judge  # noqa: E402
-from confluo_tools.core.votes import Tally  # noqa: E402
-from confluo_tools.sources.simulator import QUIRKS, Simulation, probability  # noqa: E402
-from confluo_tools.sources.simulator import Settings as Made  # noqa: E402
+from confluo_tools.core.vote.fault_localiser import FaultLocaliser
+from confluo_tools.core.vote.flow_tally import FlowTally
+from confluo_tools.inputs.open import open_one
+from confluo_tools.network.ecmp import Routes
+from confluo_tools.network.topology import Clos, make_clos
+from confluo_tools.vote import models, voting
+from confluo_tools.vote.models import Judgement, ModelSettings
+from confluo_tools.vote.registry import model_of
+from confluo_tools.vote.simulator import QUIRKS, ClosSimulation, probability
+from confluo_tools.vote.simulator import ClosSettings as Made
 
 PAPER = Clos(2, 20, 8, 10, 40)
 USUAL = ((probability(5e-4), probability(1e-2)),)
@@ -44,30 +44,30 @@ CASES = {
     "10 failed, 70 % to one ToR": {"failures": 10, "rates": USUAL, "hot_tors": 1, "skew": probability(0.7)},
 }
 MODELS = {
-    "vote": ("vote", Settings()),
-    "vote tuned": ("vote", Settings(threshold=0.003, floor=0.0)),
-    "vote 1%": ("vote", Settings(floor=0.0)),
-    "vote ecmp": ("vote", Settings(floor=0.0, adjust="ecmp")),
-    "vote initial": ("vote", Settings(floor=0.0, running=False)),
-    "vote none": ("vote", Settings(floor=0.0, adjust="none")),
-    "mle": ("mle", Settings()),
-    "mle given": ("mle", Settings(p_bad=0.003, p_good=0.0002, prior=-15.0)),
-    "cover": ("cover", Settings()),
+    "vote": ("vote", ModelSettings()),
+    "vote tuned": ("vote", ModelSettings(threshold=0.003, floor=0.0)),
+    "vote 1%": ("vote", ModelSettings(floor=0.0)),
+    "vote ecmp": ("vote", ModelSettings(floor=0.0, adjust="ecmp")),
+    "vote initial": ("vote", ModelSettings(floor=0.0, running=False)),
+    "vote none": ("vote", ModelSettings(floor=0.0, adjust="none")),
+    "mle": ("mle", ModelSettings()),
+    "mle given": ("mle", ModelSettings(p_bad=0.003, p_good=0.0002, prior=-15.0)),
+    "cover": ("cover", ModelSettings()),
 }
 
 
 def score(judgement: Judgement) -> voting.Score:
-    tally = judgement.judge.tally
+    tally = judgement.localiser.tally
     return voting.compare([tally.key(n) for n, _ in judgement.blamed], tally.truth())
 
 
 def flows_right(judgement: Judgement) -> tuple[int, int]:
-    """(flows that lost packets on what had failed, of them those put down to it)."""
-    tally = judgement.judge.tally
+    """(flows that lost packets on failed links, those of them assigned to the failed link)."""
+    tally = judgement.localiser.tally
     failed = set(tally.truth())
     flows = [(n, tally.flow(n)) for n in range(tally.flows)]
-    hit = [(n, flow[4]) for n, flow in flows if flow[4] in failed and not flow[5]]
-    told = [judgement.verdict(n)[0] for n, _ in hit]
+    hit = [(n, flow.truth) for n, flow in flows if flow.truth in failed and not flow.noise]
+    told = [judgement.verdict(n).component for n, _ in hit]
     return len(hit), sum(best >= 0 and tally.key(best) == truth for best, (_, truth) in zip(told, hit, strict=True))
 
 
@@ -79,28 +79,35 @@ DEVICES = {
     "1 switch": {"devices": 1},
     **{f"{k} switches": {"devices": k} for k in (3, 5)},
     "3 links": {"failures": 3},
-    **{f"{what}, noise {n:g}": {**made, "noise": probability(n)} for n in (1e-5, 1e-4) for what, made in (
-        ("nothing failed", {}), ("1 switch", {"devices": 1}), ("3 switches", {"devices": 3}),
-        ("3 links", {"failures": 3}))},
+    **{
+        f"{what}, noise {n:g}": {**made, "noise": probability(n)}
+        for n in (1e-5, 1e-4)
+        for what, made in (
+            ("nothing failed", {}),
+            ("1 switch", {"devices": 1}),
+            ("3 switches", {"devices": 3}),
+            ("3 links", {"failures": 3}),
+        )
+    },
     "3 switches, 80 % to 10 ToRs": {"devices": 3, "hot_tors": 10, "skew": probability(0.8)},
     "3 switches, 70 % to one ToR": {"devices": 3, "hot_tors": 1, "skew": probability(0.7)},
-}  # fmt: skip
+}
 
 
-def as_links(tally: Tally) -> Judgement:
+def as_links(tally: FlowTally) -> Judgement:
     """Algorithm 1 on switches, with nothing but its threshold and its floor."""
-    out = Judgement("vote", Settings(), Judge(tally))
-    out.blamed = out.judge.vote(voting.THRESHOLD, voting.FLOOR)
+    out = Judgement(model_of("vote"), ModelSettings(), FaultLocaliser(tally))
+    out.blamed = out.localiser.vote(voting.THRESHOLD, voting.FLOOR)
     return out
 
 
 def switches(runs: int, seed: int) -> None:
     """``vote, bare``: from the flows with loss alone, without the paths of others and without a topology."""
-    ways: dict[str, tuple[int, Callable[[Tally], Judgement]]] = {
+    ways: dict[str, tuple[int, Callable[[FlowTally], Judgement]]] = {
         "vote as of links": (0, as_links),
-        "vote, bare": (0, lambda tally: models.judge(tally, "vote", Settings(), None)),
-        "vote": (2, lambda tally: models.judge(tally, "vote", Settings(), None)),
-        "mle": (2, lambda tally: models.judge(tally, "mle", Settings(), None)),
+        "vote, bare": (0, lambda tally: models.judge(tally, "vote", ModelSettings(), None)),
+        "vote": (2, lambda tally: models.judge(tally, "vote", ModelSettings(), None)),
+        "mle": (2, lambda tally: models.judge(tally, "mle", ModelSettings(), None)),
     }
     print("#fields\tcase\tmodel\truns\tblamed\tprecision\trecall")
     for case, made in DEVICES.items():
@@ -108,10 +115,10 @@ def switches(runs: int, seed: int) -> None:
         for run in range(runs):
             tallies = {}
             for healthy in (0, 2):
-                tally = tallies[healthy] = Tally(switches=True)
+                tally = tallies[healthy] = FlowTally(switches=True)
                 more = {"failures": 0, "rates": USUAL} | made
                 its = Made(seed=seed + run, healthy=healthy, **more)  # type: ignore[arg-type]
-                for block in Simulation(PAPER, its).blocks():
+                for block in ClosSimulation(PAPER, its).blocks():
                     tally.add(block, 0, block.rows)
             for name, (healthy, judge) in ways.items():
                 found[name].append(score(judge(tallies[healthy])))
@@ -121,15 +128,15 @@ def switches(runs: int, seed: int) -> None:
 
 
 def epochs(runs: int, seed: int) -> Iterator[tuple[str, Scores, Right]]:
-    """Each case: the scores of every model, one a run; flows that lost packets on bad links, and those told right."""
+    """Each case: the scores of every model, one a run; flows with losses on bad links, and those assigned correctly."""
     routes = Routes(make_clos(PAPER))
     for case, made in CASES.items():
         found: Scores = {name: [] for name in MODELS}
         right: Right = {name: [0, 0] for name in MODELS}
         for run in range(runs):
             settings = Made(seed=seed + run, healthy=2, quirks=QUIRKS["last-hop"], **made)  # type: ignore[arg-type]
-            tally = Tally()
-            for block in Simulation(PAPER, settings).blocks():
+            tally = FlowTally()
+            for block in ClosSimulation(PAPER, settings).blocks():
                 tally.add(block, 0, block.rows)
             for name, (model, how) in MODELS.items():
                 judgement = models.judge(tally, model, how, routes if how.adjust == "ecmp" else None)
@@ -144,8 +151,11 @@ def simulated(runs: int, seed: int) -> None:
     for case, found, right in epochs(runs, seed):
         for name, scores in found.items():
             count, good = right[name]
-            print(f"{case}\t{name}\t{runs}\t{mean(s.precision for s in scores):.3f}\t"
-                  f"{mean(s.recall for s in scores):.3f}\t{good / max(count, 1):.4f}", flush=True)  # fmt: skip
+            print(
+                f"{case}\t{name}\t{runs}\t{mean(s.precision for s in scores):.3f}\t"
+                f"{mean(s.recall for s in scores):.3f}\t{good / max(count, 1):.4f}",
+                flush=True,
+            )
 
 
 def spread(runs: int, seed: int, of: int) -> None:
@@ -164,7 +174,7 @@ def traced(paths: list[str]) -> None:
     print("#fields\ttrace\tmodel\tfailed\tblamed\tprecision\trecall\tf1")
     found: dict[tuple[str, str], list[voting.Score]] = {}
     for path in paths:
-        tally = Tally()
+        tally = FlowTally()
         for block in open_one(path):
             tally.add(block, 0, block.rows)
         for name, (model, how) in MODELS.items():
@@ -172,8 +182,11 @@ def traced(paths: list[str]) -> None:
                 continue
             got = score(models.judge(tally, model, how, None))
             found.setdefault((Path(path).name.split("_")[0], name), []).append(got)
-            print(f"{Path(path).name}\t{name}\t{got.failed}\t{got.blamed}\t{got.precision:.3f}\t{got.recall:.3f}\t"
-                  f"{got.f1:.3f}", flush=True)  # fmt: skip
+            print(
+                f"{Path(path).name}\t{name}\t{got.failed}\t{got.blamed}\t{got.precision:.3f}\t{got.recall:.3f}\t"
+                f"{got.f1:.3f}",
+                flush=True,
+            )
     for (kind, name), scores in found.items():
         precision, recall = mean(s.precision for s in scores), mean(s.recall for s in scores)
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0

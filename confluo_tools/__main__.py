@@ -1,6 +1,6 @@
-"""confluo: the front door.  Dispatches to the commands below and to any confluo-* on PATH, as git does.
+"""confluo: runs the commands below, and any confluo-* on PATH, as git does.
 
-Standard library only, and little of it: `confluo --help` should cost no more than starting Python.
+It imports little, and only from the standard library: `confluo --help` costs no more than starting Python.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ TYPE_CHECKING = False  # importing typing costs more than all else here
 if TYPE_CHECKING:
     from typing import TextIO
 
-# name, group, one line
+# (name, group, purpose): README.md has the same table
 COMMANDS = (
-    ("capture", "records", "packets, live or from captures, into records, or into a MultiLog"),
-    ("convert", "records", "any input to any output: Parquet, Arrow, TSV, NDJSON, a MultiLog"),
-    ("retx", "records", "what TCP sent and lost, socket by socket, as the kernel tells it"),
-    ("trace", "records", "paths of flows that lose packets, by traceroutes with their own five-tuple"),
+    ("capture", "records", "record packets from interfaces or capture files"),
+    ("convert", "records", "convert records between formats, or into a MultiLog"),
+    ("retx", "records", "record TCP retransmissions per socket, from the kernel"),
+    ("trace", "records", "trace the paths of flows that lose packets, with their own five-tuples"),
     ("query", "questions", "select, aggregate and print records"),
-    ("snapshot", "questions", "one atomic cut through logs on many hosts, for query --at"),
-    ("vote", "questions", "which links dropped packets, from the paths of flows and what they lost"),
-    ("pingmesh", "questions", "is it the network? latency and loss between all servers"),
-    ("monitor", "questions", "conditions over sliding windows, judged every millisecond; alerts are records"),
-    ("index", "questions", "indexes, filters, aggregates and states of a MultiLog: add, drop, keep up to date"),
-    ("info", "housekeeping", "what is in a MultiLog or a stream; --verify checks it"),
-    ("archive", "housekeeping", "older rows of a MultiLog to Parquet; queries go on reading both"),
-    ("serve", "housekeeping", "answer questions from another host; ssh runs it"),
-    ("config", "housekeeping", "settings and where they come from"),
+    ("snapshot", "questions", "record one atomic snapshot of logs on many hosts, for query --at"),
+    ("vote", "questions", "find the links that drop packets, from paths and losses of flows"),
+    ("pingmesh", "questions", "measure latency and loss between all servers; locate network faults"),
+    ("monitor", "questions", "evaluate triggers over sliding windows; write alerts as records"),
+    ("index", "questions", "add, drop and update indexes, filters, aggregates and states of a MultiLog"),
+    ("topology", "housekeeping", "check a topology file, convert an older one, join switches and servers"),
+    ("info", "housekeeping", "summarize a MultiLog, a stream or a capture; --verify checks it"),
+    ("archive", "housekeeping", "move older rows of a MultiLog to Parquet; queries read both"),
+    ("serve", "housekeeping", "serve logs to queries from other hosts; ssh starts it"),
+    ("config", "housekeeping", "print the settings and their origins"),
 )
-GROUPS = (("records", "Records in and out"), ("questions", "Questions"), ("housekeeping", "Housekeeping"))
+GROUPS = (("records", "Records in and out"), ("questions", "Analysis"), ("housekeeping", "Administration"))
+SYSTEMS = frozenset({"capture", "retx", "trace", "vote", "pingmesh", "monitor"})  # a package each
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -55,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def launch() -> int:
-    """What bin/confluo and its links call: the command is the name of the link."""
+    """Entry point of bin/confluo and its links: the name of the link is the command."""
     import _signal  # type: ignore[import-not-found]  # signal would load enum
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -67,16 +69,16 @@ def launch() -> int:
 
 
 def dispatch(name: str, args: list[str]) -> int:
-    """Run the command ``name``, ours or somebody's confluo-NAME on PATH."""
+    """Run the command ``name``: one of `COMMANDS`, or confluo-NAME on PATH."""
     if any(name == c[0] for c in COMMANDS):
         from importlib import import_module
 
         if name == "query" and any(":" in word or word.startswith("--at") for word in args):
-            from confluo_tools.remote import spawn
+            from confluo_tools.remote import ssh_process
 
-            spawn.begin(args, _shell)  # hosts that it asks start to answer while it loads
+            ssh_process.begin(args, _shell)  # connect to the hosts while the command loads
 
-        status: int = import_module("confluo_tools.commands." + name.replace("-", "_")).main(args)
+        status: int = import_module(module_of(name)).main(args)
         return status
     if "/" not in name:
         for folder in os.environ.get("PATH", "").split(os.pathsep):
@@ -91,8 +93,14 @@ def dispatch(name: str, args: list[str]) -> int:
     return 2
 
 
+def module_of(name: str) -> str:
+    """The module of a command: in the package of its system, or in `commands`."""
+    stem = name.replace("-", "_")
+    return f"confluo_tools.{stem}.command" if name in SYSTEMS else f"confluo_tools.commands.{stem}"
+
+
 def _shell() -> tuple[str, str]:
-    """How other hosts are reached: the settings rsh and remote."""
+    """The settings rsh and remote: the remote shell, and the command on the other host."""
     rsh, command = os.environ.get("CONFLUO_RSH", ""), os.environ.get("CONFLUO_REMOTE", "")
     if rsh and command:
         return rsh, command
@@ -108,8 +116,8 @@ def usage() -> str:
         lines += [f"  {name:<10} {line}" for name, its, line in COMMANDS if its == group]
     lines += [
         "",
-        "Each command is also a program of its own: confluo-query is confluo query.",
-        "'confluo help COMMAND' opens its manual; 'confluo help pipelines' shows worked examples.",
+        "Each command is also a program: confluo-query is confluo query.",
+        "'confluo help COMMAND' opens its manual page; 'confluo help pipelines' shows examples.",
         "",
         "Examples:",
         "  confluo capture -r trace.pcap.gz -w trace.ml --index src_ip,dst_port",
@@ -121,7 +129,7 @@ def usage() -> str:
 
 
 def manual(topic: str) -> int:
-    """Open the manual page of a command or a topic: ours if we find it, else what man(1) finds."""
+    """Open the manual page of a command or a topic: that of this installation, or what man(1) finds."""
     names = [topic] if topic.startswith(("confluo", "multilog")) else [f"confluo-{topic}", topic]
     folders = (os.path.join(ROOT, "man"), os.path.join(sys.prefix, "share", "man"))
     for name in names:

@@ -9,6 +9,7 @@ import os
 from typing import Any, NamedTuple, NoReturn
 
 from confluo_tools.errors import UsageError
+from confluo_tools.formats.registry import OUTPUTS
 
 
 class Key(NamedTuple):
@@ -18,18 +19,17 @@ class Key(NamedTuple):
 
 
 BOOLEAN = ("true", "false")
-FORMATS = ("table", "tsv", "csv", "ndjson", "stream", "arrow", "parquet", "pcap")
 
-# Every setting there is.  Its environment variable is CONFLUO_ and the name in capitals.
+# All settings.  The environment variable of each is CONFLUO_ and its name in capitals.
 KEYS: dict[str, Key] = {
-    "format": Key("", "output format when -o is not given", ("", *FORMATS)),
+    "format": Key("", "output format when -o is not given", ("", *OUTPUTS)),
     "color": Key("auto", "colour and progress", ("auto", "always", "never")),
     "clobber": Key("false", "overwrite output files without --force", BOOLEAN),
-    "local": Key("false", "times given and shown in tables are local, not UTC", BOOLEAN),
+    "local": Key("false", "times in options and tables are local, not UTC", BOOLEAN),
     "line_buffered": Key("false", "write each record at once", BOOLEAN),
     "sync": Key("seal", "when rows reach the disk: none, seal (segment full) or batch", ("none", "seal", "batch")),
-    "rsh": Key("ssh", "program that reaches other hosts"),
-    "remote": Key("confluo serve --stdio", "command that answers there"),
+    "rsh": Key("ssh", "program that connects to other hosts"),
+    "remote": Key("confluo serve --stdio", "command that it runs there"),
 }
 
 
@@ -49,7 +49,7 @@ def use_file(path: str | None) -> None:
 
 
 def setting(name: str) -> Setting:
-    """Value and origin of one setting, flags aside.  Raises UsageError for a value that cannot be."""
+    """Value and origin of one setting, without flags.  Raises UsageError for an invalid value."""
     key = KEYS[name]
     variable = "CONFLUO_" + name.upper()
     value = os.environ.get(variable)
@@ -69,7 +69,7 @@ def truth(name: str, flag: bool | None = None) -> bool:
 
 
 def paths() -> list[str]:
-    """The files that are looked at, the strongest first."""
+    """The files that are read; earlier ones take precedence."""
     if _only is not None:
         return [_only]
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
@@ -125,7 +125,7 @@ def _checked(name: str, value: str, origin: str) -> Setting:
 
 
 def unknown(name: str, where: str = "") -> NoReturn:
-    """Complain about a setting that does not exist."""
+    """Raise UsageError for an unknown setting."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, KEYS, n=1)

@@ -1,4 +1,4 @@
-"""The errors a user can meet.  Each prints as one line: WHERE: what is wrong; what to do."""
+"""Errors for the user.  Each prints as one line: WHERE: what is wrong; what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ TEMPFAIL = 75
 
 
 class ConfluoError(Exception):
-    """Something the user can understand and mend.
+    """An error that the user can correct.
 
     ``where`` is the path, field or option at fault ('' when there is none); ``hint`` is what to do.
     """
@@ -26,7 +26,7 @@ class ConfluoError(Exception):
 
 
 class UsageError(ConfluoError):
-    """The command line, an expression or a configuration file asks for something impossible."""
+    """The command line, an expression or a configuration file is invalid."""
 
 
 class SchemaError(ConfluoError):
@@ -42,10 +42,10 @@ class StoreError(ConfluoError):
 
 
 class BusyError(ConfluoError):
-    """Somebody else holds a lock that this command needs."""
+    """Another process holds a lock that this command needs."""
 
     exit_status = TEMPFAIL
 
 
 class DiskFullError(StoreError):
-    """No room for the next rows; the rows before them are published and readable."""
+    """The disk has no room for the next rows; earlier rows are published and readable."""

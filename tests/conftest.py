@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from netns import Lab, Space
 
 if TYPE_CHECKING:

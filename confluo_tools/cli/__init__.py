@@ -1,8 +1,8 @@
-"""What every filter shares: running, options, exit statuses, signals, progress, inputs and outputs.
+"""The parts that all commands share: running, options, exit statuses, signals, progress, inputs, outputs.
 
-Only commands import this.  `run` is the one try/except around a command, `warn` reports what is wrong but
-not fatal; options that commands share come in groups, of which `InputOptions` reads any input and `OutputOptions`
-writes any format.
+Only commands import this package.  `run` is the only try/except around a command; `warn` reports an error that is not
+fatal.  Options that commands share are option groups: `InputOptions` reads any input, `OutputOptions` writes any
+format.
 """
 
 from __future__ import annotations
@@ -10,15 +10,24 @@ from __future__ import annotations
 from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.groups import (
     CommonOptions,
-    Group,
     InputOptions,
     LogOptions,
+    OptionGroup,
     OutputOptions,
     PeriodOptions,
     RecordingOptions,
     TalkOptions,
 )
-from confluo_tools.cli.logs import here, remote, shell
+from confluo_tools.cli.option_values import (
+    core_share,
+    duration,
+    fraction,
+    of_option,
+    one_of,
+    seconds,
+    token,
+    traffic_class,
+)
 from confluo_tools.cli.options import (
     Analyze,
     AnalyzeFlows,
@@ -39,32 +48,23 @@ from confluo_tools.cli.options import (
     Read,
     Since,
     StateOf,
+    Synthesize,
     Tsv,
     User,
 )
-from confluo_tools.cli.output import RecordOutput, command_line, list_fields
+from confluo_tools.cli.output import PACKET_FORMATS, RECORD_FORMATS, RecordOutput, command_line, list_fields
 from confluo_tools.cli.progress import Progress, humane
-from confluo_tools.cli.records import analyzed, no_input, open_one, open_records, usage
 from confluo_tools.cli.runner import App, Stopped, command_app, describe, run
 from confluo_tools.cli.signals import signals
-from confluo_tools.cli.state import (
-    NOTHING,
-    OK,
-    TROUBLE,
-    colour,
-    is_terminal,
-    note,
-    printable,
-    say,
-    state,
-    tell,
-    warn,
-)
-from confluo_tools.cli.values import core_share, duration, fraction, of_option, one_of, seconds, token, traffic_class
+from confluo_tools.console import NOTHING, OK, TROUBLE, colour, is_terminal, note, printable, say, state, tell, warn
+from confluo_tools.inputs.logs import here, remote, shell
+from confluo_tools.inputs.open import analyzed, no_input, open_one, open_records, usage
 
 __all__ = [
     "NOTHING",
     "OK",
+    "PACKET_FORMATS",
+    "RECORD_FORMATS",
     "TROUBLE",
     "Analyze",
     "AnalyzeFlows",
@@ -75,7 +75,6 @@ __all__ = [
     "Duration",
     "Expr",
     "Force",
-    "Group",
     "InputFormat",
     "InputOptions",
     "Inputs",
@@ -84,6 +83,7 @@ __all__ = [
     "LogOptions",
     "Ndjson",
     "Operands",
+    "OptionGroup",
     "Output",
     "OutputOptions",
     "Partial",
@@ -96,6 +96,7 @@ __all__ = [
     "Since",
     "StateOf",
     "Stopped",
+    "Synthesize",
     "TalkOptions",
     "Tsv",
     "User",

@@ -1,4 +1,4 @@
-"""How rows were found, as text: what --explain prints."""
+"""Query plans as text, for --explain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = ("ZONE-NO", "ZONE-ALL", "INDEX", "LIST", "SCAN", "ROWS", "SELECTED", "
 
 
 def plan_lines(done: dict[str, Any] | None, name: str) -> list[str]:
-    """The lines for what `Reader.explain` says of the input ``name``.  Raises FormatError: it came from elsewhere."""
+    """The plan of the input ``name`` (see `Reader.explain`) as lines.  Raises FormatError for an invalid plan."""
     if done is None:
         return ["plan     every record is tested: only a MultiLog has zone maps and indexes"]
     try:
@@ -21,7 +21,7 @@ def plan_lines(done: dict[str, Any] | None, name: str) -> list[str]:
             return out
         return _lines(done)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise FormatError("tells a plan that is none", where=name) from None
+        raise FormatError("sent an invalid query plan", where=name) from None
 
 
 def _lines(done: dict[str, Any]) -> list[str]:
@@ -47,10 +47,14 @@ def _lines(done: dict[str, Any]) -> list[str]:
             rows.append((text, *[""] * len(COLUMNS)))
             continue
         share = "" if step["selectivity"] is None else f"{100 * step['selectivity']:.3g}%"
-        rows.append((
-            text, *[f"{step[k]:,}" for k in ("zone_none", "zone_all", "by_index", "by_list", "by_scan", "rows_in")],
-            share, f"{step['ns'] / 1e6:.1f}",
-        ))  # fmt: skip
+        rows.append(
+            (
+                text,
+                *[f"{step[k]:,}" for k in ("zone_none", "zone_all", "by_index", "by_list", "by_scan", "rows_in")],
+                share,
+                f"{step['ns'] / 1e6:.1f}",
+            )
+        )
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = [row[0].ljust(widths[0]), *[c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]]

@@ -1,9 +1,9 @@
-"""Options that come together: a command takes the whole group as one parameter, and every command spells it alike."""
+"""Option groups: options that commands share as a whole, each taken as one parameter of the command."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import (
@@ -13,7 +13,6 @@ from confluo_tools.cli.options import (
     Config,
     Fields,
     Force,
-    Format,
     Index,
     InputFormat,
     Keep,
@@ -34,8 +33,10 @@ from confluo_tools.cli.options import (
     Until,
     Verbose,
     Wide,
+    format_option,
 )
 from confluo_tools.cli.output import (
+    RECORD_FORMATS,
     RecordOutput,
     choose_fields,
     choose_format,
@@ -43,28 +44,28 @@ from confluo_tools.cli.output import (
     list_fields,
     only_for_logs,
 )
-from confluo_tools.cli.records import no_input, open_records
 from confluo_tools.errors import UsageError
+from confluo_tools.inputs.open import no_input, open_records
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
 
-class Group:
-    """Options that come together: annotated attributes with defaults, in the order of --help, those of a base first."""
+class OptionGroup:
+    """Annotated attributes with defaults, one for each option, in the order of --help; those of a base class first."""
 
     @classmethod
     def options(cls) -> dict[str, Any]:
-        """Name -> type, as typer wants it."""
+        """{name: annotated type} of the options."""
         return get_type_hints(cls, include_extras=True)
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         vars(self).update(values)
 
 
-class TalkOptions(Group):
-    """Which settings hold, and how much is said."""
+class TalkOptions(OptionGroup):
+    """--config, --quiet and --verbose."""
 
     file: Config = None
     quiet: Quiet = False
@@ -79,13 +80,13 @@ class TalkOptions(Group):
 
 
 class CommonOptions(TalkOptions):
-    """The same, and the sums at the end."""
+    """`TalkOptions` and --stats."""
 
     stats: Stats = False
 
 
-class InputOptions(Group):
-    """How inputs are read."""
+class InputOptions(OptionGroup):
+    """Format, snapshot and archives of the inputs."""
 
     input_format: InputFormat = None
     at: At = None
@@ -93,7 +94,7 @@ class InputOptions(Group):
     no_archive: NoArchive = False
 
     def missing(self, inputs: Sequence[str] | None, follow: bool = False) -> bool:
-        """Whether there is nothing to read.  Raises UsageError for a snapshot and other inputs, or to ``follow`` it."""
+        """Whether there is no input.  Raises UsageError for --at with other inputs or with ``follow``."""
         if self.at is None:
             return no_input(inputs or [])
         if follow:
@@ -103,18 +104,18 @@ class InputOptions(Group):
         return False
 
     def open(self, inputs: Sequence[str] | None, **more: Any) -> Reader:
-        """The inputs as one.  ``more``: see `open_records`."""
+        """Open the inputs as one reader.  ``more``: see `open_records`."""
         return open_records(inputs or [], input_format=self.input_format, at=self.at, partial=self.partial, **more)
 
 
-class PeriodOptions(Group):
-    """Of which time the records are."""
+class PeriodOptions(OptionGroup):
+    """The time range of the records."""
 
     since: Since = None
     until: Until = None
 
     def span(self, local: bool) -> tuple[int | None, int | None]:
-        """In ns, half open.  Raises UsageError."""
+        """The half-open range (first, end) in ns; None: no limit.  Raises UsageError for an empty range."""
         from confluo_tools import config, units
 
         local = config.truth("local", local)
@@ -125,11 +126,14 @@ class PeriodOptions(Group):
         return first, after
 
 
-class OutputOptions(Group):
-    """Which fields of the records are shown, how, and where they go."""
+class OutputOptions(OptionGroup):
+    """Fields, format and destination of the records."""
+
+    formats = RECORD_FORMATS  # the formats that -o accepts; not annotated: not an option itself
+    default_format = "table on a terminal, otherwise stream or, of computed results, tsv"
 
     fields: Fields = None
-    format: Format = None
+    format: Annotated[str | None, format_option(formats, default_format)] = None
     tsv: Tsv = False
     ndjson: Ndjson = False
     output: Output = None
@@ -141,64 +145,88 @@ class OutputOptions(Group):
     line_buffered: LineBuffered = False
     color: Color = None
 
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        found = super().options()
+        found["format"] = Annotated[str | None, format_option(cls.formats, cls.default_format)]
+        return found
+
     def listed(self, schema: Schema) -> bool:
-        """``--fields help``: the fields are printed, and that is all."""
+        """Print the fields if --fields help was given; whether it was."""
         if self.fields != "help":
             return False
         print(list_fields(schema))
         return True
 
     def kind(self, *, answers: bool = False) -> str:
-        """The format, see `choose_format`.  ``answers``: of a question; they are to be read rather than piped."""
+        """The format, one of ``formats``; see `choose_format`.  ``answers``: records of a computed result."""
         return choose_format(
-            self.format, tsv=self.tsv, ndjson=self.ndjson, path=self.output, answers=answers
+            self.format, tsv=self.tsv, ndjson=self.ndjson, path=self.output, answers=answers, formats=self.formats
         )
 
     def names(self, schema: Schema, kind: str = "", usual: Sequence[str] = ()) -> list[str] | None:
-        """Which fields: those of --fields; else, of a table that is not --wide, the ``usual`` ones; else None: all."""
+        """The fields to print: those of --fields; else, in a table without --wide, the ``usual`` ones; None: all."""
         chosen = choose_fields(self.fields, schema)
         if chosen is None and usual and kind == "table" and not self.wide:
             return list(usual)
         return chosen
 
     def records(self, schema: Schema, kind: str, names: Sequence[str] | None, **more: Any) -> RecordOutput:
-        """Records as text or in a file.  ``more``: see `RecordOutput`."""
+        """The output of records as text or as a file.  ``more``: see `RecordOutput`."""
         return RecordOutput(
-            schema, kind, path=self.output, force=self.force, fields=names, header=not self.no_header,
-            numeric=self.numeric, wide=self.wide, local=self.local, line_buffered=self.line_buffered,
-            color=self.color, **more,
-        )  # fmt: skip
+            schema,
+            kind,
+            path=self.output,
+            force=self.force,
+            fields=names,
+            header=not self.no_header,
+            numeric=self.numeric,
+            wide=self.wide,
+            local=self.local,
+            line_buffered=self.line_buffered,
+            color=self.color,
+            **more,
+        )
 
 
 class LogOptions(OutputOptions):
-    """The same; or records go to a MultiLog."""
+    """`OutputOptions`, and -w LOG: records may be written to a MultiLog."""
+
+    formats = (*RECORD_FORMATS, "multilog")
 
     output: LogToWrite = None
     append: Append = False
 
     def kind(self, *, answers: bool = False) -> str:
-        """As of `OutputOptions`; of a MultiLog 'multilog'."""
+        """'multilog', or the format as in `OutputOptions.kind`."""
         if is_log_output(self.output, self.format, tsv=self.tsv, ndjson=self.ndjson):
             return "multilog"
         only_for_logs({"--append": self.append})
         return super().kind(answers=answers)
 
     def log(self, schema: Schema, names: Sequence[str] | None, **more: Any) -> LogOutput:
-        """Records into the MultiLog.  ``more``: see `LogOutput`."""
+        """The output of records to the MultiLog.  ``more``: see `LogOutput`."""
         return LogOutput(str(self.output), schema.project(names) if names else schema, append=self.append, **more)
 
     def open(
-        self, schema: Schema, kind: str, names: Sequence[str] | None, *, metadata: Mapping[str, str] | None = None,
-        lanes: int = 4, small: bool = True, sync: str = "none",
-    ) -> LogOutput | RecordOutput:  # fmt: skip
-        """Records to wherever they go.  ``lanes``, ``small``, ``sync``: of a MultiLog, see `LogOutput`."""
+        self,
+        schema: Schema,
+        kind: str,
+        names: Sequence[str] | None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        lanes: int = 4,
+        small: bool = True,
+        sync: str = "none",
+    ) -> LogOutput | RecordOutput:
+        """The output of records.  ``lanes``, ``small``, ``sync``: of a MultiLog, see `LogOutput`."""
         if kind == "multilog":
             return self.log(schema, names, lanes=lanes, small=small, sync=sync)
         return self.records(schema, kind, names, metadata=metadata)
 
 
 class RecordingOptions(LogOptions):
-    """The same for what records for a long time."""
+    """`LogOptions`, and the options of a MultiLog that is written for a long time: --index, --keep, --sync."""
 
     index: Index = None
     keep: Keep = None
@@ -218,18 +246,20 @@ class RecordingOptions(LogOptions):
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as typer wants it: each parameter that is a `Group` replaced by the options of that group."""
+    """``function`` for typer: each parameter that is an `OptionGroup` replaced by the options of that group."""
     from inspect import Parameter, Signature, signature
 
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, tuple[type[Group], dict[str, Any]]] = {}
+    groups: dict[str, tuple[type[OptionGroup], dict[str, Any]]] = {}
     flat: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         hint = hints[name]
-        if isinstance(hint, type) and issubclass(hint, Group):
+        if isinstance(hint, type) and issubclass(hint, OptionGroup):
             groups[name] = hint, hint.options()
-            flat += [Parameter(option, Parameter.KEYWORD_ONLY, default=getattr(hint, option), annotation=of)
-                     for option, of in groups[name][1].items()]  # fmt: skip
+            flat += [
+                Parameter(option, Parameter.KEYWORD_ONLY, default=getattr(hint, option), annotation=of)
+                for option, of in groups[name][1].items()
+            ]
         else:
             flat.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
 

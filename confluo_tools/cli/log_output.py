@@ -1,4 +1,4 @@
-"""The MultiLog that a capture writes: lanes, and whoever keeps views up to date and old rows out beside them."""
+"""Output of records to a MultiLog, with a thread that maintains its views and removes old rows."""
 
 from __future__ import annotations
 
@@ -8,48 +8,58 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from confluo_tools.cli.state import state, warn
+from confluo_tools.console import state, warn
 from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.multilog import Log, Writer
     from confluo_tools.schema import Field, Schema
-    from confluo_tools.store import Log, Writer
 
-HELD = 16384  # rows after which a small output lets go of its pages
-UPKEEP = 1.0  # s between two looks at what is to be done beside
-NICE = 5  # of the thread that does it: where cores are short, packets come first
+HELD = 16384  # rows after which a small output releases its pages
+PERIOD = 1.0  # s between two runs of the maintenance
+NICE = 5  # of the maintenance thread: packets have priority for the CPU
 
 
 class LogOutput:
-    """A context: rows into a MultiLog, which is made unless it is there.
+    """Context manager that writes records to a MultiLog, which is created if it does not exist.
 
-    ``asked``: fields that an older log gains when it lacks them.  ``index``: fields to index it by.
-    ``keep``: how old rows may become and how large the log, see `store.retain.parse_keep`.
-    ``views``: keep all its views up to date, not only those indexes.
-    ``small``: little memory rather than speed: nothing is prepared ahead, and what was written is let go of.
-    ``any_kind``: a log of other records will do, too, if it has fields that can be filled.
+    ``extra_fields``: fields to add to an existing log that lacks them.  ``index``: fields to index, as a list in text.
+    ``keep``: the limits of age and size, see `multilog.retain.parse_keep`.
+    ``views``: maintain all views, not only these indexes.
+    ``small``: save memory rather than time: prepare nothing ahead, and release written pages.
+    ``any_kind``: append also to a log of another kind of records, if some of its fields can be filled.
     """
 
     def __init__(
-        self, path: str, schema: Schema, *, append: bool = False, asked: Sequence[str] = (), index: str | None = None,
-        sync: str = "none", lanes: int = 256, keep: str | None = None, views: bool = False, small: bool = False,
+        self,
+        path: str,
+        schema: Schema,
+        *,
+        append: bool = False,
+        extra_fields: Sequence[str] = (),
+        index: str | None = None,
+        sync: str = "none",
+        lanes: int = 256,
+        keep: str | None = None,
+        views: bool = False,
+        small: bool = False,
         any_kind: bool = False,
-    ) -> None:  # fmt: skip
-        from confluo_tools import store
+    ) -> None:
+        from confluo_tools import multilog
 
         self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
         self.rows = 0
         self.exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
         self._new: list[Field] = []
         if self.exists:
-            if not (append and store.is_log(path)):
-                hint = "--append adds to it" if store.is_log(path) else "choose another name"
+            if not (append and multilog.is_log(path)):
+                hint = "--append adds to it" if multilog.is_log(path) else "choose another name"
                 raise UsageError("exists", where=path, hint=hint)
-            with store.open(path, readonly=True) as log:
+            with multilog.open(path, readonly=True) as log:
                 if log.schema.kind != schema.kind and not any_kind:
                     raise UsageError(f"is a log of '{log.schema.kind}'", where=path, hint="choose another name")
-                self._new = [schema[n] for n in asked if n in schema and n not in log.schema]
+                self._new = [schema[n] for n in extra_fields if n in schema and n not in log.schema]
                 self.schema = log.schema.plus(self._new)
         self.index = [name.strip() for name in index.split(",") if name.strip()] if index else []
         for name in self.index:
@@ -58,7 +68,7 @@ class LogOutput:
                 raise UsageError(f"'{name}' is a list", where="--index", hint=hint)
         self._limits: tuple[int | None, int | None] | None = None
         if keep is not None:
-            from confluo_tools.store.retain import parse_keep
+            from confluo_tools.multilog.retain import parse_keep
 
             try:
                 self._limits = parse_keep(keep)
@@ -70,15 +80,15 @@ class LogOutput:
         self._held = 0
         self._writers: list[Writer] = []
 
-    def rehearse(self) -> None:
-        """Do once in a scratch folder what will be done later: every module is loaded then.
+    def preload(self) -> None:
+        """Load all modules that writing needs, by writing a log in a temporary folder.
 
-        Who gives up his privileges may not be able to read them any more.
+        After dropping privileges their files may not be readable.
         """
         from tempfile import TemporaryDirectory
 
-        from confluo_tools.core.block import Block
-        from confluo_tools.store.captures import Record
+        from confluo_tools.core.block.block import Block
+        from confluo_tools.multilog.capture_statistics import CaptureRecord
 
         with TemporaryDirectory() as scratch:
             fake = LogOutput(os.path.join(scratch, "log"), self.schema, lanes=1, views=True)
@@ -86,33 +96,33 @@ class LogOutput:
             with fake:
                 columns = [bytes(c.size * c.count) for c in self.schema.columns]
                 fake.write(Block.wrap(self.schema.layout, 1, columns), None)
-                Record(fake.path, {}).update({})
+                CaptureRecord(fake.path, {}).update({})
 
     def __enter__(self) -> LogOutput:
-        from confluo_tools import store
+        from confluo_tools import multilog
 
         argv = [state.prog, *state.argv]
         if self.exists:
             if self._new:
-                from confluo_tools.store.columns import add_columns
+                from confluo_tools.multilog.add_columns import add_columns
 
                 add_columns(self.path, self._new)
-            self.log = store.open(self.path)
+            self.log = multilog.open(self.path)
             self.log.remember(argv)
         else:
-            self.log = store.create(self.path, self.schema, sync=self.sync, lanes=self.lanes, argv=argv)
+            self.log = multilog.create(self.path, self.schema, sync=self.sync, lanes=self.lanes, argv=argv)
         self._layout = self.log.schema.layout
-        self._upkeep: Upkeep | None = None
+        self._maintenance: MaintenanceThread | None = None
         try:
             if self.index or self._limits or self._all_views:
-                self._upkeep = Upkeep(self.log, self.index, self._limits, all_views=self._all_views)
+                self._maintenance = MaintenanceThread(self.log, self.index, self._limits, all_views=self._all_views)
         except BaseException:
             self.log.close()
             raise
         return self
 
     def writers(self, n: int) -> list[Writer]:
-        """The writers of so many lanes, closed when we are."""
+        """The writers of ``n`` lanes; the context manager closes them."""
         while len(self._writers) < n:
             self._writers.append(self.log.writer(sync=self.sync, ahead=-1 if self._small else 1))
         return self._writers
@@ -127,17 +137,17 @@ class LogOutput:
         self._held += block.rows
         if self._small and self._held >= HELD:
             self._held = 0
-            let_go(os.path.abspath(self.path))
+            release_pages(os.path.abspath(self.path))
 
     def flush(self) -> None:
-        """Rows are published as they are written."""
+        """Does nothing: rows are published as they are written."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
             self._close_writers(kind, error, tb)
         finally:
-            if self._upkeep is not None:
-                self._upkeep.finish(complete=kind is None)
+            if self._maintenance is not None:
+                self._maintenance.finish(complete=kind is None)
             self.log.close()
 
     def _close_writers(
@@ -153,8 +163,8 @@ class LogOutput:
             raise problem
 
 
-def let_go(folder: str) -> None:
-    """Take the pages of files in ``folder`` out of our memory: the kernel has them, and they come back when used."""
+def release_pages(folder: str) -> None:
+    """Unmap the pages of files in ``folder`` from this process; they stay in the page cache."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -165,30 +175,28 @@ def let_go(folder: str) -> None:
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4)  # MADV_DONTNEED
 
 
-class Upkeep:
-    """Brings views up to date and removes old segments in a thread of its own; views to the very end when the capture
-    is over.
-    """
+class MaintenanceThread:
+    """A thread that updates views and removes old segments; `finish` brings the views to the end of the log."""
 
     def __init__(
         self, log: Log, fields: Sequence[str], limits: tuple[int | None, int | None] | None, *, all_views: bool
     ) -> None:
-        from confluo_tools import store
-        from confluo_tools.store import views
+        from confluo_tools import multilog
+        from confluo_tools.multilog import views
 
         for name in fields:
             views.add_index(log, name)
-        self._log = store.open(log.path)
+        self._log = multilog.open(log.path)
         names = None if all_views else fields
         self._maintainer = views.Maintainer(self._log, names, lambda path, what: warn(what, where=path))
         self._keeper = None
         if limits is not None:
-            from confluo_tools.store.retain import Keeper
+            from confluo_tools.multilog.retain import Keeper
 
             self._keeper = Keeper(self._log, *limits)
         self._stop = threading.Event()
         self._said: set[str] = set()
-        self._thread = threading.Thread(target=self._work, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="maintenance", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
@@ -197,11 +205,11 @@ class Upkeep:
             done = self._do(lambda: self._maintainer.step(self._stop))
             if self._keeper is not None:
                 done += self._do(self._keeper.step)
-            if self._stop.wait(0.0 if done else UPKEEP):
+            if self._stop.wait(0.0 if done else PERIOD):
                 return
 
     def _do(self, job: Callable[[], int]) -> int:
-        """Trouble is told, once; the other job goes on, and this one is tried again: a disk may get room."""
+        """Run ``job``; warn once of each error.  A failed job is retried: a full disk may get space."""
         try:
             return job()
         except ConfluoError as e:
@@ -211,7 +219,7 @@ class Upkeep:
             return 0
 
     def finish(self, *, complete: bool) -> None:
-        """``complete``: do what is left.  Answers do not need it."""
+        """Stop the thread.  ``complete``: update the views to the end of the log first; queries do not depend on it."""
         self._stop.set()
         self._thread.join()
         if complete:

@@ -1,4 +1,4 @@
-"""Where a command's rows go: the format, the fields, the file or the terminal."""
+"""Output of records: format, fields, destination."""
 
 from __future__ import annotations
 
@@ -7,51 +7,62 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from confluo_tools.cli.state import colour, is_terminal, printable, state, warn
+from confluo_tools.console import colour, is_terminal, printable, state, warn
 from confluo_tools.errors import UsageError
+from confluo_tools.formats.registry import BY_NAME, OUTPUTS, SUFFIXES, either, output_formats
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.schema import Schema
 
-SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "stream", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv",
-            ".ndjson": "ndjson", ".jsonl": "ndjson", ".pcap": "pcap"}  # fmt: skip
+RECORD_FORMATS = tuple(name for name, _ in output_formats(""))  # formats of all records
+PACKET_FORMATS = tuple(name for name, _ in output_formats("packet"))  # and of packets
 
 
 def choose_format(
-    flag: str | None, *, tsv: bool = False, ndjson: bool = False, path: str | None = None, answers: bool = False
+    flag: str | None,
+    *,
+    tsv: bool = False,
+    ndjson: bool = False,
+    path: str | None = None,
+    answers: bool = False,
+    formats: tuple[str, ...] = RECORD_FORMATS,
 ) -> str:
-    """The output format: what the flags say, else the setting, else the file's suffix, else by what stdout is.
+    """The output format: that of the flags, else of the file's suffix, else the setting, else the default.
 
-    On a terminal a table; else records flow as a stream and answers as TSV.  Only a flag sends bytes that no
-    person can read to a terminal.
+    The default is a table on a terminal; otherwise a stream, or TSV for ``answers`` (records of a computed result).
+    Only a flag writes a binary format to a terminal.  Raises UsageError for a format that is not one of ``formats``.
     """
     from confluo_tools import config
-    from confluo_tools.formats.writers import BINARY, FORMATS
 
     chosen = [f for f in (flag, "tsv" if tsv else None, "ndjson" if ndjson else None) if f is not None]
     if len(chosen) > 1:
         raise UsageError("one output format is enough", hint="-o, -T and -J exclude each other")
     if chosen:
-        if chosen[0] not in FORMATS:
-            raise UsageError(f"no output format '{chosen[0]}'", where="-o", hint=f"there are {', '.join(FORMATS)}")
-        return chosen[0]
+        return _supported(chosen[0], "-o", formats)
     to_file = path not in (None, "-")
     if to_file:
         suffix = os.path.splitext(str(path))[1].lower()
         if suffix in SUFFIXES:
-            return SUFFIXES[suffix]
+            return _supported(SUFFIXES[suffix], f"-w {path}", formats)
     terminal = not to_file and is_terminal(1)
     setting = config.text("format")
-    if setting and not (terminal and setting in BINARY):
-        return setting
+    if setting and not (terminal and BY_NAME[setting].binary):
+        return _supported(setting, "setting 'format'", formats)
     if terminal:
         return "table"
     return "tsv" if answers else "stream"
 
 
+def _supported(name: str, where: str, formats: tuple[str, ...]) -> str:
+    if name not in formats:
+        what = f"cannot write {name}" if name in OUTPUTS else f"unknown output format '{name}'"
+        raise UsageError(what, where=where, hint=f"use {either(formats)}")
+    return name
+
+
 def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: bool) -> bool:
-    """Whether -w names a MultiLog: anything but - and devices, unless -o or the suffix says that it is a file."""
+    """Whether -w names a MultiLog: any path but - and devices, unless -o or its suffix names a file format."""
     if format == "multilog":
         if output in (None, "-"):
             raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
@@ -64,30 +75,30 @@ def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: 
 
 
 def only_for_logs(options: Mapping[str, object]) -> None:
-    """Raises UsageError for the first of ``options`` {name: what was given}: no MultiLog is written."""
+    """Raise UsageError if any of ``options`` {name: value} was given: they need a MultiLog as output."""
     for option, given in options.items():
         if given:
             raise UsageError(f"{option} is for a MultiLog", hint="write one with -w LOG")
 
 
 def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
-    """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names; None for all."""
+    """The field names of ``ts,src_ip,tcp_*`` or ``-payload_len,-raw``; None: all."""
     from confluo_tools.schema import choose
 
     return choose.choose_fields(text, schema)
 
 
 def list_fields(schema: Schema) -> str:
-    """The fields with types, units and meaning, as lines."""
+    """A table of the fields: name, type, unit, meaning."""
     rows = [("FIELD", "TYPE", "UNIT", "MEANING")]
     rows += [(f.name, f.type.text, f.unit, f.description) for f in schema.fields]
     widths = [max(len(r[i]) for r in rows) for i in range(3)]
     lines = ["  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[3]]).rstrip() for r in rows]
-    return "\n".join(map(printable, lines))  # a schema may come from anybody
+    return "\n".join(map(printable, lines))  # a schema may come from an untrusted file
 
 
 def command_line() -> str:
-    """This command as the history keeps it."""
+    """The command line as it is kept in the history of a log."""
     from shlex import quote
 
     words = [w.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for w in state.argv]
@@ -95,9 +106,9 @@ def command_line() -> str:
 
 
 class RecordOutput:
-    """A context: rows in, bytes out.  ``rows`` counts them; leaving it with an error leaves no half file.
+    """Context manager that writes records to a file or stdout; an error inside it leaves no partial file.
 
-    ``flush_each``: hand every block over at once (-l, a terminal).
+    ``rows``: rows written.  ``flush_each``: flush after each block (-l, a terminal).
     """
 
     def __init__(
@@ -116,29 +127,45 @@ class RecordOutput:
         line_buffered: bool = False,
         color: str | None = None,
         sources: Sequence[str] = (),
+        synthesize: bool = False,
         readable: bool = False,
     ) -> None:
+        if synthesize and fmt != "pcap":
+            raise UsageError("--synthesize is for -o pcap")
         from confluo_tools import config
+        from confluo_tools.formats.output_file import open_sink
+        from confluo_tools.formats.registry import output_format
         from confluo_tools.formats.writers import open_writer
-        from confluo_tools.sinks.file import open_sink
 
+        takes = output_format(fmt).writer_options
         terminal = path in (None, "-") and is_terminal(1)
         width = None
-        if fmt == "table" and not wide:
+        if "width" in takes and not wide:
             from confluo_tools.formats.table import screen_width
 
             width = screen_width() if terminal else 79
-        if fmt in ("stream", "arrow", "parquet"):
+        if "metadata" in takes:
             metadata = _metadata(schema, metadata or {})
         self.rows = 0
         self.flush_each = config.truth("line_buffered", line_buffered) or terminal
         self._sink = open_sink(path, force=config.truth("clobber", force))
         try:
             self._writer = open_writer(
-                fmt, schema, self._sink, fields=fields, metadata=metadata, header=header, numeric=numeric,
-                width=width, styled=fmt == "table" and not path and colour(1, color),
-                local=config.truth("local", local), sources=sources, readable=readable, warn=warn,
-            )  # fmt: skip
+                fmt,
+                schema,
+                self._sink,
+                fields=fields,
+                metadata=metadata,
+                header=header,
+                numeric=numeric,
+                width=width,
+                styled="styled" in takes and not path and colour(1, color),
+                local=config.truth("local", local),
+                sources=sources,
+                synthesize=synthesize,
+                readable=readable,
+                warn=warn,
+            )
         except BaseException:
             self._sink.abort()
             raise
@@ -150,7 +177,7 @@ class RecordOutput:
             self._sink.flush()
 
     def flush(self) -> None:
-        """Everything so far can be seen by whoever reads on."""
+        """Make all rows written so far visible to the reader."""
         self._writer.flush()
         self._sink.flush()
 
@@ -174,4 +201,3 @@ def _metadata(schema: Schema, inherited: Mapping[str, str]) -> dict[str, str]:
     from confluo_tools.formats.arrow import metadata_of
 
     return metadata_of(schema, inherited, command_line(), os.uname().nodename, "UTC, ns since 1970-01-01")
-

@@ -1,4 +1,4 @@
-"""Giving up what only opening the sockets needed: the user, the groups, the capabilities."""
+"""Dropping privileges once all sockets are open: user, groups, capabilities."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Account(NamedTuple):
 
 
 def account(text: str) -> Account:
-    """The user of this name or number.  Raises UsageError."""
+    """The account of a user name or number.  Raises UsageError."""
     import pwd
 
     try:
         found = pwd.getpwuid(int(text)) if text.isdigit() else pwd.getpwnam(text)
     except (KeyError, OverflowError):
-        raise UsageError(f"there is no user '{text}'", where="-Z") from None
+        raise UsageError(f"unknown user '{text}'", where="-Z") from None
     return Account(found.pw_name, found.pw_uid, found.pw_gid)
 
 
-def give_folder(path: str, to: Account) -> None:
-    """Make the folder ``path``, or take an empty one, and let it be that user's.  Raises ConfluoError."""
+def make_folder_for(path: str, to: Account) -> None:
+    """Create the folder ``path``, or take an empty one, and chown it to ``to``.  Raises ConfluoError."""
     try:
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
             if os.listdir(path):
-                return  # whoever may write there is settled
+                return  # not empty: its owner stays
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_uid != to.uid:
@@ -52,31 +52,31 @@ def give_folder(path: str, to: Account) -> None:
 
 
 def hand_over(out: LogOutput | None, to: Account | None, keep: int | None = None) -> None:
-    """Give up what only opening the sockets needed, and be ``to`` (None: who we are) from now on.
+    """Drop the privileges that only opening the sockets needed, and become ``to`` (None: stay the same user).
 
-    A log that is still to be made becomes that user's; all modules that writing it needs are loaded.
-    ``keep``: capabilities that root without -Z keeps; None: all.  Raises ConfluoError when ``to`` may not write there.
+    A log that does not exist yet is created for that user, and the modules that writing needs are loaded first.
+    ``keep``: capabilities that root without -Z keeps; None: all.  Raises ConfluoError if ``to`` cannot write the log.
     """
     if to is None:
         if os.geteuid():
-            give_up()
+            drop_capabilities()
         elif keep is not None:
-            give_up(keep)
+            drop_capabilities(keep)
         return
     if out is not None:
-        out.rehearse()
+        out.preload()
         if not out.exists:
-            give_folder(out.path, to)
+            make_folder_for(out.path, to)
     become(to)
     if out is not None and not os.access(out.path, os.W_OK | os.X_OK):
-        hint = "give it to that user, and the way to it"
+        hint = "chown it, and allow access to its parents"
         raise ConfluoError(f"{to.name} may not write there", where=out.path, hint=hint)
 
 
 def become(to: Account) -> None:
-    """Be that user with nothing else: no other groups, no capabilities, no way back.  Raises ConfluoError.
+    """Become that user for good, without supplementary groups and capabilities.  Raises ConfluoError.
 
-    To be called before there are threads.
+    Call it before threads are started.
     """
     try:
         if os.geteuid() != to.uid or os.getegid() != to.gid or os.getuid() != to.uid:
@@ -84,16 +84,17 @@ def become(to: Account) -> None:
             os.setresgid(to.gid, to.gid, to.gid)
             os.setresuid(to.uid, to.uid, to.uid)
         elif os.geteuid() == 0:
-            raise ConfluoError("root is who runs this already", where="-Z", hint="name another user")
+            raise ConfluoError("this runs as root already", where="-Z", hint="name another user")
     except PermissionError:
-        hint = "start it as root, or leave -Z out: what is not needed any more is given up anyway"
+        hint = "start it as root, or omit -Z: privileges that are not needed are dropped anyway"
         raise ConfluoError(f"you may not become {to.name}", where="-Z", hint=hint) from None
-    give_up()
+    drop_capabilities()
 
 
-def give_up(keep: int = 0) -> None:
-    """Drop all capabilities but those of ``keep`` (bits), for good.  Of root only those of its threads to be: root
-    stays root without -Z.
+def drop_capabilities(keep: int = 0) -> None:
+    """Drop all capabilities but those of ``keep`` (bits), for good, of this thread and of threads that it starts.
+
+    Without -Z the user stays root.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
@@ -106,7 +107,7 @@ def give_up(keep: int = 0) -> None:
 
 
 def _held() -> int:
-    # The lower 32 of the capabilities that we have.
+    # The lower 32 bits of the permitted capabilities.
     with open("/proc/thread-self/status", encoding="utf-8", errors="replace") as f:
         for line in f:
             if line.startswith("CapPrm:"):

@@ -7,15 +7,15 @@ import sys
 import time
 from types import TracebackType
 
-from confluo_tools.cli.state import is_terminal, state
+from confluo_tools.console import is_terminal, state
 
-PERIOD = 0.5  # seconds between two drawings
+PERIOD = 0.5  # seconds between two updates of the line
 
 
 class Progress:
-    """Context manager.  ``total`` in the same unit as `update` is given, None when not known.
+    """Context manager that shows progress.  ``total``: in the unit of `update`; None: unknown.
 
-    Silent unless stderr is a terminal that can erase a line, and with --quiet.
+    Silent with --quiet, and if stderr is not a terminal that can erase a line.
     """
 
     def __init__(self, label: str, total: int | None = None, unit: str = "") -> None:
@@ -33,7 +33,7 @@ class Progress:
         state.progress = None
 
     def update(self, done: int) -> None:
-        """``done`` so far (not since last time)."""
+        """Show that ``done`` units are done in all."""
         if not self.on:
             return
         now = time.monotonic()
@@ -47,7 +47,7 @@ class Progress:
         self._shown = True
 
     def line(self, done: int, seconds: float) -> str:
-        """The text shown: what, how far, how fast, how long yet."""
+        """The text of the line: label, share or amount, rate, seconds left."""
         rate = done / seconds if seconds > 0 else 0.0
         unit = f" {self.unit}" if self.unit else ""
         if not self.total:
@@ -57,7 +57,7 @@ class Progress:
         return f"{self.label}: {share} % of {humane(self.total)}{unit}, {humane(rate)}{unit}/s, {left:.0f} s left"
 
     def erase(self) -> None:
-        """Leave the line empty, for other text to be printed."""
+        """Erase the line, before other text is printed."""
         if self._shown:
             self._write("\r\x1b[K")
             self._shown = False

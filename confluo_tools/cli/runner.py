@@ -1,4 +1,4 @@
-"""Running a command: the only try/except around it, signals, exit statuses, one-line errors."""
+"""Running a command: help, the only try/except, signals, exit statuses, one-line errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -16,20 +16,16 @@ from typer.core import TyperCommand, TyperOption
 
 from confluo_tools import FORMAT_VERSION, __version__
 from confluo_tools.cli.groups import spread
+from confluo_tools.cli.options import PANELS
 from confluo_tools.cli.signals import SAME_SIGNAL
-from confluo_tools.cli.state import NOTHING, OK, TROUBLE, printable, reset, say, state
+from confluo_tools.console import NOTHING, OK, TROUBLE, printable, reset, say, state
 from confluo_tools.errors import ConfluoError
-
-# typer keeps its own copy of click private; these two are the public ends of it.
-ClickException = typer.BadParameter.__mro__[2]
-UsageProblem = typer.BadParameter.__mro__[1]
-
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 
 class Stopped(BaseException):
-    """SIGTERM or SIGHUP arrived: unwind, so that half-written files go away, then exit 128 + signal."""
+    """SIGTERM or SIGHUP arrived: unwind, remove partial files, exit with 128 + signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,10 +33,13 @@ class Stopped(BaseException):
 
 
 class Command(TyperCommand):
-    """A command whose help ends with examples: -h is usage and examples, --help is everything."""
+    """A command with options in panels and examples: -h prints the most important options, --help all.
+
+    ``panels``: {panel: names of options, separated by spaces}, in addition to the panels that options name themselves.
+    """
 
     examples = ""
-    manual = ""
+    panels: Mapping[str, str] = {}
 
     def get_params(self, ctx: Any) -> list[Any]:
         def flag(names: list[str], text: str, action: Callable[[], str]) -> TyperOption:
@@ -50,24 +49,58 @@ class Command(TyperCommand):
                     raise typer.Exit(OK)
 
             return TyperOption(
-                param_decls=names, is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text
+                param_decls=names,
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=callback,
+                help=text,
+                rich_help_panel="General",
             )
 
         return [
             *self.params,
-            flag(["-h"], "Show usage and examples.", lambda: self.short_help_text(ctx)),
-            flag(["--help"], "Show this help.", ctx.get_help),
-            flag(["--version"], "Show the version of the program and of its format.", lambda: version(state.prog)),
+            flag(["-h"], "Print usage, the main options and examples.", lambda: self.short_help_text(ctx)),
+            flag(["--help"], "Print this help.", ctx.get_help),
+            flag(["--version"], "Print the version of the program and of its format.", lambda: version(state.prog)),
         ]
 
     def get_help_option(self, ctx: Any) -> None:
         return None
 
+    def options_by_panel(self, ctx: Any) -> dict[str, list[Any]]:
+        """{panel: its options}, in the order of `PANELS`; panels without options are left out."""
+        options = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        assigned = {name: panel for panel, names in self.panels.items() for name in names.split()}
+        found: dict[str, list[Any]] = {panel: [] for panel in PANELS}
+        for one in options:
+            names = [*one.opts, *one.secondary_opts]
+            panel = next((assigned[name] for name in names if name in assigned), one.rich_help_panel or PANELS[0])
+            found[panel].append(one)
+        order = self.panels.get(PANELS[0], "").split()
+        found[PANELS[0]].sort(key=lambda one: min([order.index(n) for n in one.opts if n in order], default=len(order)))
+        return {panel: members for panel, members in found.items() if members}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self._format_arguments(ctx, formatter)
+        for panel, options in self.options_by_panel(ctx).items():
+            _format_panel(panel, options, ctx, formatter)
+
+    def _format_arguments(self, ctx: Any, formatter: Any) -> None:
+        arguments = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        if arguments:
+            _format_panel("Arguments", arguments, ctx, formatter)
+
     def short_help_text(self, ctx: Any) -> str:
-        """Usage, purpose and examples."""
+        """Usage, purpose, the most important options, examples."""
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
+        self._format_arguments(ctx, formatter)
+        important = self.options_by_panel(ctx).get(PANELS[0])
+        if important:
+            _format_panel(PANELS[0], important, ctx, formatter)
+        formatter.write("\n--help lists all options.\n")
         self.format_epilog(ctx, formatter)
         return str(formatter.getvalue()).rstrip("\n")
 
@@ -79,13 +112,23 @@ class Command(TyperCommand):
         formatter.write(f"\nManual: {state.prog.replace(' ', '-')}(1)\n")
 
 
+def _format_panel(title: str, params: Sequence[Any], ctx: Any, formatter: Any) -> None:
+    records = [record for one in params if (record := one.get_help_record(ctx)) is not None]
+    with formatter.section(title):
+        formatter.write_dl(records)
+
+
 class App(typer.Typer):
-    """A Typer whose commands are `Command`s.  Made by `command_app`."""
+    """A Typer with `Command` as the class of its commands.  `command_app` creates it."""
 
     examples = ""
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        options.setdefault("cls", type("Command", (Command,), {"examples": self.examples}))
+    def command(
+        self, name: str | None = None, *, panels: Mapping[str, str] | None = None, **options: Any
+    ) -> Callable[[Any], Any]:
+        """Register a command.  ``panels``: see `Command`; the names of panels are in `cli.options.PANELS`."""
+        content = {"examples": self.examples, "panels": panels or {}}
+        options.setdefault("cls", type("Command", (Command,), content))
         register = super().command(name, **options)
 
         def keep(function: Any) -> Any:
@@ -98,7 +141,7 @@ class App(typer.Typer):
 def command_app(examples: str = "") -> App:
     """A typer app without the parts that cost start-up time.
 
-    ``examples`` end its help: complete command lines, each with a ``# comment`` line above it.
+    ``examples``: complete command lines, each below a ``# comment`` line; they are the end of the help.
     """
     app = App(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.examples = examples
@@ -138,7 +181,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
 
             traceback.print_exc()
         say(f"{prog}: {printable(describe(error))}")
-        if hasattr(error, "caret"):  # an expression: show the place
+        if hasattr(error, "caret"):  # an expression: show the column
             for line in error.caret().split("\n"):
                 say(f"  {printable(line)}")
         return int(getattr(error, "exit_status", TROUBLE))
@@ -149,7 +192,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
 
 
 def _call(app: typer.Typer, prog: str, args: tuple[str, ...]) -> int:
-    # Not app(...): typer turns EPIPE into exit 1 and prints usage problems in its own way.
+    # Not app(...): typer turns EPIPE into exit status 1 and formats usage errors itself.
     command: Any = typer.main.get_command(app)
     if os.environ.get("_" + prog.replace("-", "_").upper() + "_COMPLETE"):
         from typer import completion
@@ -167,19 +210,19 @@ def _call(app: typer.Typer, prog: str, args: tuple[str, ...]) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """An error in the words of a user, on one line (an expression's caret may add lines)."""
+    """The message of an error, on one line (the caret of an expression adds lines)."""
     if isinstance(error, ConfluoError):
         return str(error)
-    if isinstance(error, UsageProblem | ClickException):
+    if isinstance(error, typer.TyperException):
         near = getattr(error, "possibilities", None)
-        text = str(error.message if near else error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        text = str(error.message if near else error.format_message()).rstrip(".")
         hint = f"did you mean {' or '.join(near)}?" if near else "--help lists the options"
         return f"{text[:1].lower()}{text[1:]}; {hint}"
     if isinstance(error, OSError) and error.strerror:
         where = error.filename if error.filename is not None else ""
         where = os.fsdecode(where) if isinstance(where, bytes) else str(where)
         if not where and error.errno in WRITE_ERRORS:
-            where = "standard output"  # whoever opens files of his own names them
+            where = "standard output"  # code that opens other files names them
         return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, MemoryError):
         return "out of memory"
@@ -198,7 +241,7 @@ def _set_signals(owns_state: bool) -> dict[int, Any]:
     first: dict[int, float] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
-        # timeout(1) signals its child and then the group of both: the second must not cut off our last words.
+        # timeout(1) signals its child and then the process group: the second signal must not cut off the final output.
         if state.over:
             return
         now = monotonic()
@@ -207,23 +250,23 @@ def _set_signals(owns_state: bool) -> dict[int, Any]:
             raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
     try:
-        # The launcher sets SIG_DFL, see confluo_tools.__main__.launch; other ways in have Python's handler.
+        # The launcher sets SIG_DFL, see confluo_tools.__main__.launch; other entry points have Python's handler.
         if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):
             put(signal.SIGINT, stop)
         if owns_state:
             return before
-        put(signal.SIGPIPE, signal.SIG_DFL)  # die quietly, like cat(1)
+        put(signal.SIGPIPE, signal.SIG_DFL)  # exit silently, like cat(1)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) == signal.SIG_DFL:  # nohup's SIG_IGN stays
+            if signal.getsignal(number) == signal.SIG_DFL:  # keep SIG_IGN of nohup
                 put(number, stop)
     except ValueError:
-        pass  # not in the main thread: somebody embeds us
+        pass  # not in the main thread: embedded in another program
     return before
 
 
 def _fill_closed_descriptors() -> None:
-    # With `<&-` or `>&-` the next file we open would become stdin or stdout.  Put something there that
-    # fails in the same way: reading from stdin, writing to stdout give EBADF.
+    # With `<&-` or `>&-` the next opened file would become stdin or stdout.  Open a descriptor there that
+    # fails in the same way: reading from stdin and writing to stdout give EBADF.
     for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDWR)):
         try:
             os.fstat(fd)
@@ -238,7 +281,7 @@ def _fill_closed_descriptors() -> None:
 
 
 def _finish_stdout() -> None:
-    """A full disk must not look like success."""
+    """Flush stdout, so that a full disk is reported as an error."""
     if sys.stdout is None:
         return
     try:
@@ -250,7 +293,7 @@ def _finish_stdout() -> None:
 
 
 def _discard_stdout() -> None:
-    # What is still buffered must not fail once more when the interpreter ends.
+    # Buffered data must not cause another error when the interpreter exits.
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Signals of the commands that run until they are told to end: capture, monitor and the agents."""
+"""Signal handling of commands that run until a signal: capture, monitor, the agents."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from confluo_tools.cli.state import state
+from confluo_tools.console import state
 
-SAME_SIGNAL = 1.0  # s within which a signal that comes again is still the same
+SAME_SIGNAL = 1.0  # s: a signal repeated within this time counts as one
 
 
 @contextmanager
 def signals(
     stop: Callable[[int], None], *, counts: Callable[[], str] | None = None, flush: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """SIGINT, SIGTERM, SIGHUP: ``stop(number)``, once, so that all that came before is kept; a second one ends us at
-    once.  timeout(1) signals its child and then the group of both: what comes again within a second is the same signal.
+    """SIGINT, SIGTERM, SIGHUP: call ``stop(number)`` once; a second signal ends the process at once.
 
-    SIGUSR1: ``counts()`` on a line of stderr.  SIGUSR2: ``flush()``.
+    timeout(1) signals its child and then the process group: a signal repeated within a second counts as one.
+
+    SIGUSR1: print ``counts()`` on stderr.  SIGUSR2: call ``flush()``.
     """
     first = 0.0
 
@@ -39,7 +40,7 @@ def signals(
     def tell(number: int, frame: FrameType | None) -> None:
         if counts is not None:
             line = f"{state.prog}: {counts()}\n"
-            os.write(2, line.encode())  # not print: it may be the print that was interrupted
+            os.write(2, line.encode())  # not print: the signal may have interrupted a print
 
     def flushing(number: int, frame: FrameType | None) -> None:
         if flush is not None:
@@ -48,14 +49,14 @@ def signals(
     before: dict[int, Any] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's stays
+            if signal.getsignal(number) is not signal.SIG_IGN:  # keep that of nohup
                 before[number] = signal.signal(number, ending)
         if counts is not None:
             before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, tell)
         if flush is not None:
             before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, flushing)
     except ValueError:
-        pass  # not in the main thread: somebody embeds us
+        pass  # not in the main thread: embedded in another program
     try:
         yield
     finally:

@@ -13,53 +13,53 @@ from confluo_tools.cli.options import option
 from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.store.archive import Archive, Done
-    from confluo_tools.store.log import Log
-    from confluo_tools.store.retain import Sealed
+    from confluo_tools.multilog.archive.writer import ArchiveWriter, BatchResult
+    from confluo_tools.multilog.log import Log
+    from confluo_tools.multilog.retain import SealedSegment
 
 app = cli.command_app(
     """
 # rows older than an hour, to Parquet by host, date and hour; queries of live.ml read both as one
 confluo-archive live.ml --older-than 1h --to archive/
 
-# what that would do
+# show what that would do
 confluo-archive live.ml --older-than 1h --to archive/ --dry-run
 
 # several logs into one archive, as of another host; the logs keep their rows
 confluo-archive a.ml b.ml --to archive/ --host gw1 --keep-log
 
-# nothing to Parquet: keep an hour and at most 10 GB, delete the rest
+# no archive: keep an hour and at most 10 GB, delete the rest
 confluo-archive live.ml --keep 1h,10G --delete
 """
 )
 
 
-@app.command()
+@app.command(panels={"Options": "--to --older-than --keep-log --delete --keep --dry-run", "Output": "--host"})
 def archive(
-    logs: Annotated[
-        list[str] | None, typer.Argument(metavar="LOG...", help="The MultiLogs.", show_default=False)
-    ] = None,
+    logs: Annotated[list[str] | None, typer.Argument(metavar="LOG...", help="MultiLogs.", show_default=False)] = None,
     older_than: Annotated[
-        str | None, option("--older-than", metavar="TIME", help="Only rows older than this: 1h, 7d.  Default: all.")
+        str | None, option("--older-than", metavar="TIME", help="Archive only rows older than TIME: 1h, 7d (all).")
     ] = None,
-    to: Annotated[str | None, option("--to", metavar="DIR", help="The archive; made when there is none.")] = None,
+    to: Annotated[
+        str | None, option("--to", metavar="DIR", help="Archive folder; created if it does not exist.")
+    ] = None,
     host: Annotated[
-        str | None, option("--host", metavar="NAME", help="Where the rows were taken (this machine's name).")
+        str | None, option("--host", metavar="NAME", help="Host that captured the rows (this host's name).")
     ] = None,
-    keep_log: Annotated[bool, option("--keep-log", help="Archive, but remove nothing from the logs.")] = False,
+    keep_log: Annotated[bool, option("--keep-log", help="Archive; do not remove the rows from the logs.")] = False,
     keep: Annotated[
-        str | None, option("--keep", metavar="TIME,SIZE", help="With --delete: what is kept, 1h,10G or either.")
+        str | None, option("--keep", metavar="TIME,SIZE", help="--delete: keep this much: 1h,10G or either.")
     ] = None,
-    delete: Annotated[bool, option("--delete", help="Delete the oldest rows; they go nowhere.")] = False,
-    dry_run: Annotated[bool, option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    delete: Annotated[bool, option("--delete", help="Delete the oldest rows instead of archiving them.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what would be done; do not do it.")] = False,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     *,
     common: cli.CommonOptions,
 ) -> int:
-    """Move the older rows of each LOG to an archive of Parquet files: written, read back, compared, then removed.
+    """Move the older rows of each LOG to an archive of Parquet files: write, read back, compare, then remove.
 
-    Whole sealed segments go, oldest first; a run that was killed is finished by the next one.
+    Rows are moved in whole sealed segments, oldest first.  The next run completes one that was killed.
     """
     if not logs:
         return cli.usage(app)
@@ -72,27 +72,27 @@ def archive(
             raise UsageError("rows are deleted with --keep TIME,SIZE and --delete", hint="--to DIR archives them")
         return forget(logs, keep, dry_run, common.stats)
     if to is None:
-        raise UsageError("where to is missing", hint="--to DIR; or --keep TIME,SIZE --delete, to delete")
+        raise UsageError("--to is missing", hint="--to DIR archives, --keep TIME,SIZE --delete deletes")
     age = cli.duration("--older-than", older_than, 0) if older_than is not None else None
     name = check_host(host if host is not None else socket.gethostname())
     before = None if age is None else time.time_ns() - age
-    return Work(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
+    return ArchiveRun(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
 
 
 def check_host(name: str) -> str:
-    """A name that can be that of a partition."""
+    """The name, if it can name a partition.  Raises UsageError."""
     if not name or len(name.encode("utf-8", "surrogateescape")) > 64 or not name.isprintable():
-        raise UsageError("is not a name of a host", where="--host", hint="1 to 64 characters that can be printed")
+        raise UsageError("is not a host name", where="--host", hint="1 to 64 printable characters")
     return name
 
 
-class Work:
-    """One run of the command: logs into the archive at ``to``."""
+class ArchiveRun:
+    """One run of the command: archive logs in the folder ``to``."""
 
     def __init__(self, to: str, host: str, before: int | None, keep_log: bool, dry_run: bool, stats: bool) -> None:
         self.to, self.host, self.before = to, host, before
         self.keep_log, self.dry_run, self.stats = keep_log, dry_run, stats
-        self.done: list[tuple[str, Done]] = []
+        self.done: list[tuple[str, BatchResult]] = []
 
     def run(self, logs: list[str], tsv: bool, ndjson: bool) -> int:
         begin = time.perf_counter()
@@ -100,7 +100,7 @@ class Work:
             try:
                 self.one(path)
             except DiskFullError:
-                raise  # nor would the next one fit
+                raise  # the next log would not fit either
             except (BusyError, StoreError) as e:
                 if len(logs) == 1:
                     raise
@@ -112,10 +112,10 @@ class Work:
         return cli.OK if self.done else cli.NOTHING
 
     def one(self, path: str) -> None:
-        from confluo_tools import store
-        from confluo_tools.store.archive import Archive, Vanished
+        from confluo_tools import multilog
+        from confluo_tools.multilog.archive.writer import ArchiveWriter, SegmentRemovedError
 
-        with store.open(path, readonly=self.dry_run or self.keep_log) as log:
+        with multilog.open(path, readonly=self.dry_run or self.keep_log) as log:
             if not log.control.writable and not (self.dry_run or self.keep_log):
                 hint = "--keep-log archives without removing"
                 raise StoreError("nothing can be removed", where=path, hint=f"you may only read it; {hint}")
@@ -123,25 +123,25 @@ class Work:
                 self.would(path, log)
                 return
             if log.control.writable:
-                log.settle()  # rows that a dead writer left can be archived, too
-            with Archive(log, self.to, self.host) as archive:
+                log.seal_orphans()  # rows of a dead writer can be archived, too
+            with ArchiveWriter(log, self.to, self.host) as archive:
                 for _ in range(100):
                     try:
                         self.batches(path, log, archive)
                         break
-                    except Vanished:  # `capture --keep` was faster: look again
+                    except SegmentRemovedError:  # `capture --keep` removed them first: plan again
                         continue
 
     def would(self, path: str, log: Log) -> None:
-        from confluo_tools.store.archive import Archive
+        from confluo_tools.multilog.archive.writer import ArchiveWriter
 
-        with Archive(log, self.to, self.host, look=True) as archive:
+        with ArchiveWriter(log, self.to, self.host, dry_run=True) as archive:
             for batch, record in archive.plan(self.before):
                 if record is None or not self.keep_log:
                     self.done.append((path, archive.outline(batch, record, not self.keep_log)))
 
-    def batches(self, path: str, log: Log, archive: Archive) -> None:
-        from confluo_tools.store.archive import DamagedError
+    def batches(self, path: str, log: Log, archive: ArchiveWriter) -> None:
+        from confluo_tools.multilog.archive.writer import DamagedSegmentError
 
         plan = [(b, r) for b, r in archive.plan(self.before) if r is None or not self.keep_log]
         broken: set[int] = set()
@@ -153,7 +153,7 @@ class Work:
                     continue
                 try:
                     self.add(path, archive.run(batch, record, remove=not self.keep_log, argv=cli.command_line()))
-                except DamagedError as e:
+                except DamagedSegmentError as e:
                     broken.add(lane)
                     if e.at:
                         self.add(path, self.first(archive, batch[: e.at]))
@@ -161,10 +161,10 @@ class Work:
                 rows += batch[-1].end - batch[0].base
                 progress.update(rows)
 
-    def first(self, archive: Archive, batch: list[Sealed]) -> Done:
+    def first(self, archive: ArchiveWriter, batch: list[SealedSegment]) -> BatchResult:
         return archive.run(batch, None, remove=not self.keep_log, argv=cli.command_line())
 
-    def add(self, path: str, done: Done) -> None:
+    def add(self, path: str, done: BatchResult) -> None:
         self.done.append((path, done))
         if cli.state.verbose:
             cli.note(f"{path}: lane {done.lane}: rows {done.first:,} to {done.end - 1:,} in {done.files} files")
@@ -182,18 +182,22 @@ class Work:
         )
 
 
-def row(path: str, done: Done) -> dict[str, Any]:
+def row(path: str, done: BatchResult) -> dict[str, Any]:
     from confluo_tools import units
 
     newest = "-" if done.newest is None else units.format_time(done.newest)
     return {
-        "log": path, "lane": done.lane, "first": done.first, "rows": done.end - done.first, "newest": newest,
+        "log": path,
+        "lane": done.lane,
+        "first": done.first,
+        "rows": done.end - done.first,
+        "newest": newest,
         "bytes": done.log_bytes,
-    }  # fmt: skip
+    }
 
 
 def show(rows: list[dict[str, Any]], tsv: bool, ndjson: bool) -> None:
-    """What a dry run found: as a table, for programs as TSV or NDJSON."""
+    """Print the plan of a dry run: as a table on a terminal, otherwise as TSV or NDJSON."""
     if ndjson:
         import json
 
@@ -208,26 +212,29 @@ def show(rows: list[dict[str, Any]], tsv: bool, ndjson: bool) -> None:
         cells += [[f"{v:,}" if isinstance(v, int) else cli.printable(str(v)) for v in entry.values()] for entry in rows]
         widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
         for line in cells:
-            print("  ".join(c.ljust(w) if i in (0, 4) else c.rjust(w)
-                            for i, (c, w) in enumerate(zip(line, widths, strict=True))).rstrip())  # fmt: skip
+            print(
+                "  ".join(
+                    c.ljust(w) if i in (0, 4) else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+                ).rstrip()
+            )
 
 
 def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
     """--keep and --delete."""
-    from confluo_tools import store
-    from confluo_tools.store.retain import Keeper, parse_keep
+    from confluo_tools import multilog
+    from confluo_tools.multilog.retain import Keeper, parse_keep
 
     limits = parse_keep(keep)
     total = 0
     for path in logs:
-        with store.open(path) as log:
+        with multilog.open(path) as log:
             keeper = Keeper(log, *limits)
             if dry_run:
-                for segment in keeper.would():
+                for segment in keeper.planned_removals():
                     print(f"{cli.printable(segment.path)}\t{segment.end - segment.base}")
                     total += 1
                 continue
-            log.settle()
+            log.seal_orphans()
             removed = keeper.step(wait=1.0)
             total += removed
             if stats:

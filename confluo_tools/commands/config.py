@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from confluo_tools import cli, config
+from confluo_tools.cli.options import argument, option
 
 app = cli.command_app(
     """
-# every setting and its value
+# all settings and their values
 confluo-config
 
-# and which file, variable or default it comes from
+# and the file, variable or default of each
 confluo-config --show-origin
 
 # one value, for a script
@@ -24,11 +23,11 @@ confluo-config format
 
 @app.command()
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this setting.", show_default=False)] = None,
-    show_origin: Annotated[bool, typer.Option("--show-origin", help="Also print where each comes from.")] = False,
+    name: Annotated[str | None, argument("[NAME]", "Print only this setting.")] = None,
+    show_origin: Annotated[bool, option("--show-origin", help="Print the origin of each setting, too.")] = False,
     file: cli.Config = None,
 ) -> int:
-    """Print the settings that commands would use here."""
+    """Print the settings in force and their values."""
     if file is not None:
         config.use_file(file)
     if name is not None:

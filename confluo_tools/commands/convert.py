@@ -1,4 +1,4 @@
-"""confluo-convert: any input to any output.  Manual: confluo-convert(1)."""
+"""confluo-convert: convert records between formats.  Manual: confluo-convert(1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from confluo_tools.errors import SchemaError
 if TYPE_CHECKING:
     from confluo_tools.cli.log_output import LogOutput
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.remote.wish import Wish
     from confluo_tools.schema import Schema
 
 app = cli.command_app(
@@ -29,36 +28,47 @@ confluo-convert trace.parquet -J
 )
 
 
-@app.command()
+class ConvertOutput(cli.RecordingOptions):
+    """The output options; packets can be written as a capture, too."""
+
+    formats = (*cli.PACKET_FORMATS, "multilog")
+
+
+@app.command(panels={"Options": "-o -w -f --schema --append -c", "Input": "--source", "Output": "--readable"})
 def convert(
     inputs: cli.Inputs = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
     schema: Annotated[
-        str | None, option("--schema", metavar="FILE", help="Types of the fields: a YAML file or a built-in name.")
+        str | None,
+        option("--schema", metavar="FILE", help="Read with these field types: a YAML file or a built-in name."),
     ] = None,
     limit: cli.Limit = None,
     source: Annotated[
         list[str] | None,
-        option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
+        option("--source", metavar="FILE", help="Read packets for -o pcap from this capture (repeatable)."),
     ] = None,
+    synthesize: cli.Synthesize = False,
     readable: Annotated[
-        bool, option("--readable", help="Arrow and Parquet: addresses, MACs, names and flags as text columns.")
+        bool, option("--readable", help="arrow, parquet: write addresses, MACs, names and flags as text.")
     ] = False,
     *,
     ins: cli.InputOptions,
-    out: cli.RecordingOptions,
+    out: ConvertOutput,
     common: cli.CommonOptions,
 ) -> int:
-    """Convert INPUT, of any format that is read, to any format that is written.
+    """Convert INPUT to another format, or to a MultiLog.
 
-    -w LOG writes a MultiLog, unless its suffix or -o names another format.
+    -w LOG writes a MultiLog, unless the suffix or -o names another format.
     """
     if ins.missing(inputs):
         return cli.usage(app)
     wanted = load_schema(schema) if schema is not None else None
-    wish = wished(out.fields if wanted is None else None, limit) if not analyze else None
-    with cli.analyzed(ins.open(inputs, schema=wanted, wish=wish), analyze, analyze_flows) as reader:
+    from confluo_tools.remote.request import request_rows
+
+    fields = out.fields if wanted is None else None
+    request = None if analyze else request_rows("", (None, None), None, fields, limit, False, None, None, False)
+    with cli.analyzed(ins.open(inputs, schema=wanted, request=request), analyze, analyze_flows) as reader:
         if out.listed(reader.schema):
             return cli.OK
         shape = wanted if wanted is not None and not analyze else reader.schema
@@ -69,7 +79,13 @@ def convert(
             write_log(reader, into, limit)
         else:
             into = out.records(
-                shape, kind, names, metadata=reader.metadata, sources=source or [], readable=readable
+                shape,
+                kind,
+                names,
+                metadata=reader.metadata,
+                sources=source or [],
+                synthesize=synthesize,
+                readable=readable,
             )
             with into:
                 reader.on_idle(into.flush)
@@ -79,13 +95,6 @@ def convert(
         if common.stats:
             cli.note(f"{reader.rows} records read, {rows} written")
         return cli.OK if rows else cli.NOTHING
-
-
-def wished(fields: str | None, limit: int | None) -> Wish:
-    """What other hosts are asked for."""
-    from confluo_tools.remote.wish import Wish
-
-    return Wish(limit=0) if fields == "help" else Wish(fields=fields, limit=limit)
 
 
 def load_schema(name: str) -> Schema:
@@ -113,7 +122,7 @@ def blocks(reader: Reader, shape: Schema, limit: int | None) -> Any:
 
 
 def write_log(reader: Reader, into: LogOutput, limit: int | None) -> None:
-    """All rows into the MultiLog.  What was written before an error stays."""
+    """Write all rows to the MultiLog; rows written before an error stay."""
     with into, cli.Progress("converting", None, "records") as progress:
         for block in blocks(reader, into.schema, limit):
             into.write(block, None)

@@ -1,8 +1,7 @@
-"""confluo-info: what is in a MultiLog, a stream or a capture, and whether it is whole.  Manual: confluo-info(1)."""
+"""confluo-info: summarize or verify a MultiLog, a stream or a capture.  Manual: confluo-info(1)."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli, config
@@ -11,38 +10,40 @@ from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.store.log import Log
+    from confluo_tools.multilog.log import Log
 
 app = cli.command_app(
     """
-# what is in it: rows, time span, indexes, history, disk use
+# rows, time span, indexes, history, disk use
 confluo-info trace.ml
 
-# every field with its type, unit and meaning
+# all fields with type, unit and meaning
 confluo-info --fields trace.ml
 
 # check every checksum; exit status 2 when anything is damaged
 confluo-info --verify trace.ml
 
-# for a program
+# as JSON
 confluo-info -J trace.ml
 """
 )
 
 
-@app.command()
+@app.command(panels={"Options": "--fields --verify -J -T"})
 def info(
     inputs: cli.Inputs = None,
     input_format: cli.InputFormat = None,
-    fields: Annotated[bool, option("--fields", help="List the fields (of packets when there is no INPUT).")] = False,
-    verify: Annotated[bool, option("--verify", help="Check every checksum and the structure of MultiLogs.")] = False,
+    fields: Annotated[
+        bool, option("--fields", help="List the fields of INPUT; without INPUT those of packets.")
+    ] = False,
+    verify: Annotated[bool, option("--verify", help="Verify all checksums and the structure of MultiLogs.")] = False,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     local: cli.Local = False,
     *,
     common: cli.TalkOptions,
 ) -> int:
-    """Tell what INPUT holds: schema, rows, time span, lanes, indexes, history, disk use."""
+    """Print schema, rows, time span, lanes, indexes, history and disk use of INPUT."""
     names = inputs or []
     if fields and not names:
         return list_schema(None, tsv, ndjson)
@@ -83,11 +84,11 @@ def list_schema(reader: Reader | None, tsv: bool, ndjson: bool) -> int:
     return cli.OK
 
 
-# -- what there is to tell -------------------------------------------------------------------------------------
+# -- facts -----------------------------------------------------------------------------------------------------
 
 
 def gather(reader: Reader, local: bool) -> dict[str, Any]:
-    """Name -> value (text, number, or a list of such dicts), in the order they are shown."""
+    """{name: text, number, or list of such dicts}, in the order of the report."""
     from confluo_tools.units import format_duration, format_time
 
     schema = reader.schema
@@ -106,7 +107,12 @@ def gather(reader: Reader, local: bool) -> dict[str, Any]:
         facts["last"] = format_time(last, 9, local)
         facts["span"] = format_duration(last - first)
     if log is not None:
-        facts |= of_log(log, reader.version)  # type: ignore[attr-defined]
+        from confluo_tools.multilog.summary import summary
+
+        facts |= summary(log, reader.version, lambda path, what: cli.warn(what, where=path))  # type: ignore[attr-defined]
+        for key, name in (("archives", "archive"), ("captures", "interfaces")):
+            for entry in facts.get(key, ()):
+                entry[name] = cli.printable(entry[name])
     else:
         from confluo_tools.formats.arrow import history_of
 
@@ -141,112 +147,13 @@ def span(reader: Reader, log: Log | None) -> tuple[int, int | None, int | None]:
     return rows, first, last
 
 
-def of_log(log: Log, version: Any) -> dict[str, Any]:
-    """What only a MultiLog has."""
-    from confluo_tools.store import views
-    from confluo_tools.store.create import about
-    from confluo_tools.units import format_time
-
-    control = log.control
-    lanes = []
-    segments: dict[int, int] = {}
-    for part in log.segments(version):
-        segments[part.lane] = segments.get(part.lane, 0) + 1
-    for lane in range(len(version)):
-        line = control.lane(lane)
-        if version[lane] or line["pid"]:
-            lanes.append({
-                "lane": lane, "rows": version[lane], "removed": line["first"], "sealed": line["sealed"],
-                "segments": segments.get(lane, 0), "writer": alive(log, lane, line["pid"]),
-            })  # fmt: skip
-    found, others = [], []
-    for view in views.views(log, lambda path, what: cli.warn(what, where=path)):
-        covered, rows, size = views.coverage(log, view, version)
-        reach = {"covered": covered, "rows": rows, "bytes": size}
-        if isinstance(view, views.IndexView):
-            found.append({"index": view.field, "bucket": view.bucket, **reach})
-        else:
-            text = " ".join(view.definition.split())
-            others.append({"view": view.label, "kind": view.kind, **reach, "definition": text})
-    data = about(log.path)
-    history = []
-    for entry in data.get("history") or []:
-        if isinstance(entry, dict):
-            from shlex import join
-
-            words = [str(a) for a in entry.get("argv") or []]
-            history.append({"time": str(entry.get("time")), "host": str(entry.get("host")), "command": join(words)})
-    disk, in_views = disk_use(log.path)
-    moved = []
-    if os.path.exists(os.path.join(log.path, "archives")):
-        from confluo_tools.store.archive import noted
-
-        for entry in noted(log):
-            there = entry.path(log)
-            moved.append({
-                "archive": cli.printable(there or entry.absolute), "first": format_time(entry.oldest, 0),
-                "last": format_time(entry.newest, 0), "there": "yes" if there else "no",
-            })  # fmt: skip
-    return {
-        "uuid": log.uuid.hex(),
-        "created": format_time(control.created, 0),
-        "sync": log.sync,
-        "disk_bytes": disk,
-        "view_bytes": in_views,
-        "lanes": lanes,
-        "indexes": found,
-        **({"views": others} if others else {}),
-        **({"archives": moved} if moved else {}),
-        **({"captures": live} if (live := captures_of(log.path)) else {}),
-        "history": history,
-    }
-
-
-def captures_of(path: str) -> list[dict[str, Any]]:
-    """What live captures into the log saw and could not take."""
-    if not os.path.exists(os.path.join(path, "captures")):
-        return []
-    from confluo_tools.store.captures import captures
-
-    return [{
-        "begun": str(found.get("begun")), "until": str(found.get("until")),
-        "interfaces": cli.printable(",".join(map(str, found.get("interfaces") or ["-"]))),
-        "received": found.get("packets_received", 0), "kept": found.get("kept", 0),
-        "dropped": found.get("dropped_by_the_kernel", 0), "missed": found.get("dropped_by_the_NIC", 0),
-        "lost": found.get("not_stored", 0), "ended": str(found.get("ended") or "-"),
-    } for found in captures(path)]  # fmt: skip
-
-
-def alive(log: Log, lane: int, pid: int) -> int:
-    """The pid of the lane's writer, 0 when there is none: the lock tells, in any pid namespace."""
-    from confluo_tools.store import recover
-    from confluo_tools.store.verify import _owned
-
-    return pid if _owned(recover.lane_folder(log.path, lane)) else 0
-
-
-def disk_use(path: str) -> tuple[int, int]:
-    """(bytes on disk of the whole folder, of its views): blocks that exist, holes not counted."""
-    total = in_views = 0
-    for folder, _, names in os.walk(path):
-        inside = os.path.relpath(folder, path).split(os.sep)[0] == "views"
-        for name in names:
-            try:
-                size = os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except OSError:
-                continue
-            total += size
-            in_views += size if inside else 0
-    return total, in_views
-
-
-# -- how it is told --------------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------------------
 
 BYTES = {"disk_bytes": "disk", "view_bytes": "views", "row_bytes": "row"}
 
 
 def show(facts: dict[str, Any], tsv: bool, ndjson: bool) -> None:
-    """As text; as name<TAB>value lines; or as one JSON object."""
+    """Print as text, as name<TAB>value lines, or as one JSON object."""
     if ndjson:
         import json
 
@@ -291,11 +198,18 @@ def table(title: str, rows: list[dict[str, Any]]) -> None:
     names = list(rows[0])
     cells = [[name.upper() for name in names]]
     for row in rows:
-        cells.append([
-            "-" if name == "writer" and not value else size(value) if name == "bytes" else
-            f"{value:,}" if isinstance(value, int) and name not in ("writer",) else str(value)
-            for name, value in row.items()
-        ])  # fmt: skip
+        cells.append(
+            [
+                "-"
+                if name == "writer" and not value
+                else size(value)
+                if name == "bytes"
+                else f"{value:,}"
+                if isinstance(value, int) and name not in ("writer",)
+                else str(value)
+                for name, value in row.items()
+            ]
+        )
     print(title)
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     left = isinstance(rows[0][names[0]], str)
@@ -305,18 +219,18 @@ def table(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def size(n: int) -> str:
-    """Bytes for people: 1.9 MiB (2,035,712)."""
+    """A size in bytes with a binary unit: 1.9 MiB."""
     for limit, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if n >= limit:
             return f"{n / limit:.1f} {unit}"
     return f"{n} B"
 
 
-# -- whether it is whole ---------------------------------------------------------------------------------------
+# -- verification ----------------------------------------------------------------------------------------------
 
 
 def check(path: str, input_format: str | None) -> int:
-    """Verify a MultiLog, or read another input to its end.  2 when anything is damaged."""
+    """Verify a MultiLog, or read another input to its end.  Returns 2 if anything is damaged."""
     from confluo_tools.formats.detect import is_archive, is_folder
 
     if is_archive(path) and input_format is None:
@@ -328,8 +242,8 @@ def check(path: str, input_format: str | None) -> int:
         if not cli.state.quiet and not cli.state.trouble:
             print(f"{cli.printable(reader.name)}: {reader.rows:,} rows, whole")
         return cli.OK
-    from confluo_tools.store import open as open_log
-    from confluo_tools.store.verify import verify
+    from confluo_tools.multilog import open as open_log
+    from confluo_tools.multilog.verify import verify
 
     if input_format not in (None, "multilog"):
         raise UsageError("is a folder", where=path, hint="only a MultiLog is one")
@@ -353,8 +267,8 @@ def check(path: str, input_format: str | None) -> int:
 
 
 def check_archive(path: str) -> int:
-    """Compare every file of an archive with the checksum that was kept of it, and read all of its rows."""
-    from confluo_tools.store.archive import check as check_files
+    """Compare every file of an archive with its recorded checksum, and read all rows."""
+    from confluo_tools.multilog.archive.writer import check as check_files
 
     damaged = 0
     with cli.Progress("verifying", None, "bytes") as progress:

@@ -11,11 +11,10 @@ from confluo_tools.cli.options import option
 from confluo_tools.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
-    from confluo_tools.core.rollup import Rollup
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.remote.wish import Wish
 
 app = cli.command_app(
     """
@@ -31,7 +30,7 @@ confluo-query trace.ml 'host 10.1.2.3' -o pcap --source trace.pcap | tcpdump -nr
 # segments sent again, by flow
 confluo-query trace.ml --analyze tcp retransmission --agg 'count, avg(tcp_rto)' --by flow
 
-# what three hosts saw at one instant, asked where it is
+# what three hosts saw at one instant, queried where it is stored
 confluo-query --at incident.yaml 'dst_port == 80' --agg count --by host,src_ip
 
 # in a pipe, as NDJSON
@@ -40,12 +39,25 @@ zcat trace.pcap.gz | confluo-query - 'tcp_flags has rst' -J
 )
 
 
-@app.command()
+class QueryOutput(cli.OutputOptions):
+    """The output options; packets can be written as a capture, too."""
+
+    formats = cli.PACKET_FORMATS
+
+
+@app.command(
+    panels={
+        "Options": "--agg --by --since -f -o -w",
+        "Input": "-e --source",
+        "Filtering": "--sample",
+        "Analysis": "--having --top --explain",
+    }
+)
 def query(
     operands: cli.Operands = None,
     read: cli.Read = None,
     expression: Annotated[
-        str | None, option("-e", "--expr", metavar="EXPR", help="The expression; all operands are then inputs.")
+        str | None, option("-e", "--expr", metavar="EXPR", help="Filter expression; all operands are inputs.")
     ] = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
@@ -53,27 +65,31 @@ def query(
     limit: cli.Limit = None,
     count: cli.Count = False,
     sample: Annotated[
-        str | None, option("--sample", metavar="1/N", help="Every Nth flow, the same ones each time.")
+        str | None, option("--sample", metavar="1/N", help="Select every Nth flow, always the same ones.")
     ] = None,
     agg: Annotated[
-        str | None, option("--agg", metavar="LIST", help="Aggregates: 'count, sum(len), p99(len), distinct(src_ip)'.")
+        str | None,
+        option("--agg", metavar="LIST", help="Compute aggregates: 'count, sum(len), p99(len), distinct(src_ip)'."),
     ] = None,
-    by: Annotated[str | None, option("--by", metavar="LIST", help="Groups: 'dst_ip/24, proto, flow, 1s'.")] = None,
+    by: Annotated[
+        str | None, option("--by", metavar="LIST", help="Group by keys: 'dst_ip/24, proto, flow, 1s'.")
+    ] = None,
     having: Annotated[
-        str | None, option("--having", metavar="EXPR", help="Only groups whose aggregates are so: 'count > 100'.")
+        str | None, option("--having", metavar="EXPR", help="Keep only groups for which EXPR holds: 'count > 100'.")
     ] = None,
     top: Annotated[
-        int | None, option("--top", metavar="N", min=1, help="The N groups with the largest first aggregate.")
+        int | None, option("--top", metavar="N", min=1, help="Keep the N groups with the largest first aggregate.")
     ] = None,
-    explain: Annotated[bool, option("--explain", help="Print how the rows were found, instead of the rows.")] = False,
+    explain: Annotated[bool, option("--explain", help="Print the query plan instead of the rows.")] = False,
     source: Annotated[
         list[str] | None,
-        option("--source", metavar="FILE", help="Capture the packets came from, for -o pcap (repeatable)."),
+        option("--source", metavar="FILE", help="Read packets for -o pcap from this capture (repeatable)."),
     ] = None,
+    synthesize: cli.Synthesize = False,
     *,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
-    out: cli.OutputOptions,
+    out: QueryOutput,
     common: cli.CommonOptions,
 ) -> int:
     """Print the records of INPUT for which EXPR holds."""
@@ -83,35 +99,39 @@ def query(
     if (by or having or top) and agg is None:
         agg = "count"
     span = period.span(out.local)
-    wish = wished(text, span, sample, out.fields, limit, count, agg, by, explain)
+    from confluo_tools.remote.request import request_analysis, request_rows
+
+    request = request_rows(text, span, sample, out.fields, limit, count, agg, by, explain)
     if analyze or state is not None:
-        wish = analyzed_there(wish, analyze or [], analyze_flows, state)
-    opened = ins.open(inputs, wish=wish)
+        request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
+    opened = ins.open(inputs, request=request)
     with cli.analyzed(opened, analyze, analyze_flows, state) as reader:
         if agg is None and out.listed(reader.schema):
             return cli.OK
-        asked = Question(reader, compile_expr(text, reader, span, sample))
-        groups = Groups(asked, agg, by, having, top) if agg is not None else None
+        selection = Selection(reader, compile_expr(text, reader, span, sample))
+        groups = GroupedRows(selection, agg, by, having, top) if agg is not None else None
         if explain:
-            return tell_plan(asked, groups)
+            return print_plan(selection, groups)
         if count:
             if groups is not None:
                 raise UsageError("--count and --agg exclude each other", hint="--agg count counts")
-            rows = asked.count(limit)
+            rows = selection.count(limit)
             print(rows)
         else:
             schema = groups.schema if groups is not None else reader.schema
             if out.listed(schema):
                 return cli.OK
             kind, shown = out.kind(answers=groups is not None), out.names(schema)
-            with out.records(schema, kind, shown, metadata=reader.metadata, sources=source or []) as into:
+            with out.records(
+                schema, kind, shown, metadata=reader.metadata, sources=source or [], synthesize=synthesize
+            ) as into:
                 reader.on_idle(into.flush)
-                pairs = groups.selected(*span) if groups is not None else asked.selected(shown)
+                pairs = groups.selected(*span) if groups is not None else selection.selected(shown)
                 for block, picks in limited(pairs, limit):
                     into.write(block, picks)
-            rows = into.rows if asked.found else 0
+            rows = into.rows if selection.found else 0
         if common.stats:
-            cli.note(f"{reader.rows} records read, {asked.found} chosen, {rows} printed")
+            cli.note(f"{reader.rows} records read, {selection.found} selected, {rows} printed")
         return cli.OK if rows else cli.NOTHING
 
 
@@ -139,29 +159,6 @@ def split_operands(
             hint = "several inputs: -r A -r B, or -e EXPR A B"
             raise UsageError("is a file, not an expression", where=word, hint=hint)
     return operands[:1], " ".join(operands[1:])
-
-
-def wished(
-    text: str, span: tuple[int | None, int | None], sample: str | None, fields: str | None, limit: int | None,
-    count: bool, agg: str | None, by: str | None, explain: bool,
-) -> Wish:  # fmt: skip
-    """The question as other hosts get it: what stands here is asked there."""
-    from confluo_tools.remote.wish import Wish
-
-    if agg is not None:  # fields and limit are those of the answer
-        return Wish(text, *span, sample, agg=agg, by=by, explain=explain)
-    if fields == "help":
-        return Wish(limit=0)
-    return Wish(text, *span, sample, fields, limit, count or explain, explain=explain)
-
-
-def analyzed_there(wish: Wish, analyze: list[str], flows: int | None, state: str | None) -> Wish:
-    """The question with the analyses that other hosts know; else one for all rows, to be analysed here."""
-    from confluo_tools.remote.wish import ANALYSES, MAX_FLOWS, Wish
-
-    if state is None and tuple(analyze) == ANALYSES and (flows or 1) <= MAX_FLOWS:
-        return wish.but(analyze=ANALYSES, flows=flows)
-    return Wish(names=wish.expr)
 
 
 def compile_expr(text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None) -> Expr:
@@ -200,32 +197,30 @@ def limited(pairs: Iterator[tuple[Block, Picks | None]], limit: int | None) -> I
 def first_rows(block: Block, picks: Picks | None, n: int) -> tuple[Block, Picks | None]:
     if picks is None:
         return block.slice(0, n), None
-    from confluo_tools.core.block import Picks
+    from confluo_tools.core.block.block import Picks
 
     return block, Picks.of(block.rows, picks.tolist()[:n])
 
 
-class Question:
-    """An expression asked of an input."""
+class Selection:
+    """The rows of an input for which an expression holds."""
 
     def __init__(self, reader: Reader, expr: Expr) -> None:
         self.reader, self.expr, self.schema = reader, expr, reader.schema
-        self.found = 0  # rows chosen so far
+        self.found = 0  # rows selected so far
 
-    def selected(
-        self, names: list[str] | None = None, by_time: bool = True
-    ) -> Iterator[tuple[Block, Picks | None]]:
-        """Blocks and which of their rows were chosen.  ``names``: the fields that will be looked at, None for all."""
+    def selected(self, names: list[str] | None = None, by_time: bool = True) -> Iterator[tuple[Block, Picks | None]]:
+        """Blocks and the selected rows of each.  ``names``: the fields that will be read; None: all."""
         for block, picks in self.reader.select(self.expr, self._columns(names), by_time=by_time):
             self.found += block.rows if picks is None else len(picks)
             yield block, picks
 
     def narrow(self, more: Expr) -> None:
-        """Only those rows for which ``more`` holds, too."""
+        """Restrict the selection to rows for which ``more`` holds."""
         self.expr = self.expr.also(more)
 
     def fold(self, names: list[str], make: Callable[[], Rollup]) -> Rollup:
-        """The chosen rows, aggregated."""
+        """The selected rows, aggregated."""
         rollup, found = self.reader.fold(self.expr, self._columns(names), make)
         self.found += found
         return rollup
@@ -243,50 +238,50 @@ class Question:
         return [i for i, c in enumerate(self.schema.columns) if c.field.name in fields]
 
 
-class Groups:
-    """The answer of --agg and --by: rows of a schema of its own."""
+class GroupedRows:
+    """The groups of --agg and --by: rows of a schema of their own."""
 
-    def __init__(self, asked: Question, agg: str, by: str | None, having: str | None, top: int | None) -> None:
+    def __init__(self, selection: Selection, agg: str, by: str | None, having: str | None, top: int | None) -> None:
         from confluo_tools.expr import compile, parse_aggregates, parse_by
-        from confluo_tools.store import aggregate
+        from confluo_tools.multilog.query import aggregation
 
-        self.asked, self.top = asked, top
-        fields = [f.name for f in asked.schema.fields]
-        view = asked.reader.aggregate(agg.strip()) if agg.strip().isidentifier() or "-" in agg else None
+        self.selection, self.top = selection, top
+        fields = [f.name for f in selection.schema.fields]
+        view = selection.reader.aggregate(agg.strip()) if agg.strip().isidentifier() or "-" in agg else None
         if view is not None:
             agg, by = view.agg, view.by if by is None else by
             for text in (view.filter_text, view.where):
-                asked.narrow(compile(text, asked.schema))
-        aggs, keys = parse_aggregates(agg, asked.schema), parse_by(by, asked.schema) if by else []
-        self.question = aggregate.Question(asked.schema, aggs, keys)
-        looked = {*(a.field for a in aggs), *(k.field for k in keys)}
-        looked |= set(aggregate.FLOW) if any(k.kind == "flow" for k in keys) else set()
-        looked |= {asked.schema.time_field.name} if asked.schema.time_field is not None else set()
-        self.names = [n for n in fields if n in looked]
+                selection.narrow(compile(text, selection.schema))
+        aggs, keys = parse_aggregates(agg, selection.schema), parse_by(by, selection.schema) if by else []
+        self.question = aggregation.Aggregation(selection.schema, aggs, keys)
+        read_fields = {*(a.field for a in aggs), *(k.field for k in keys)}
+        read_fields |= set(aggregation.FLOW) if any(k.kind == "flow" for k in keys) else set()
+        read_fields |= {selection.schema.time_field.name} if selection.schema.time_field is not None else set()
+        self.names = [n for n in fields if n in read_fields]
         self.schema = self.question.result
         self.having = compile(having, self.schema) if having is not None else None
 
     def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
-        rollup = self.asked.fold(self.names, self.question.rollup)
+        rollup = self.selection.fold(self.names, self.question.rollup)
         for block in self.question.answer(rollup, having=self.having, top=self.top, since=since, until=until):
             yield block, None
 
 
-def tell_plan(asked: Question, groups: Groups | None) -> int:
-    """--explain: find the rows, print how."""
+def print_plan(selection: Selection, groups: GroupedRows | None) -> int:
+    """Run the query, print its plan (--explain)."""
     from time import perf_counter
 
-    asked.reader.timed = True  # type: ignore[attr-defined]
+    selection.reader.timed = True  # type: ignore[attr-defined]
     start = perf_counter()
     if groups is not None:
         for _ in groups.selected(None, None):
             pass
     else:
-        asked.count(None)
+        selection.count(None)
     seconds = perf_counter() - start
-    print(f"input    {asked.reader.name}: {asked.reader.rows:,} records")
-    print(f"found    {asked.found:,} in {1000 * seconds:.1f} ms")
-    for line in cli.plan_lines(asked.reader.explain(), asked.reader.name):
+    print(f"input    {selection.reader.name}: {selection.reader.rows:,} records")
+    print(f"found    {selection.found:,} in {1000 * seconds:.1f} ms")
+    for line in cli.plan_lines(selection.reader.explain(), selection.reader.name):
         print(cli.printable(line))
     return cli.OK
 

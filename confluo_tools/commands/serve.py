@@ -1,7 +1,7 @@
-"""confluo-serve: answer questions and freezes from another host on stdin and stdout.  Manual: confluo-serve(1).
+"""confluo-serve: answer queries and freezes from another host on stdin and stdout.  Manual: confluo-serve(1).
 
-Somebody waits for it at the other end of ssh, and typer takes longer to load than the answer: command lines as our
-clients and authorized_keys have them are read without it.
+A client waits at the other end of ssh, and loading typer takes longer than an answer: the command lines that clients
+and authorized_keys use are parsed without it.
 """
 
 import os
@@ -17,7 +17,7 @@ EXAMPLES = """
 # what confluo-query host:/path runs on that host, over ssh
 confluo-serve --stdio
 
-# in authorized_keys: this key may ask for the logs in /data, and nothing else
+# in authorized_keys: this key may read the logs in /data, and nothing else
 restrict,command="confluo serve --stdio --root /data" ssh-ed25519 AAAA...
 """
 MAX_FREEZE = "10s"
@@ -29,11 +29,11 @@ class _Stopped(BaseException):
 
 
 def start(root: list[str], max_freeze: str = MAX_FREEZE, read_only: bool = False, idle: str | None = None) -> int:
-    """Answer until the other end hangs up."""
-    from confluo_tools.remote.server import Server
+    """Serve until the client hangs up."""
+    from confluo_tools.remote.server import QueryServer
 
     if os.isatty(0):
-        raise UsageError("a terminal does not speak its protocol", hint="confluo-query HOST:/PATH runs it over ssh")
+        raise UsageError("standard input is a terminal", hint="confluo-query HOST:/PATH runs it over ssh")
     for folder in root:
         if not os.path.isdir(folder):
             raise UsageError("is not a folder", where=f"--root {folder}")
@@ -41,11 +41,11 @@ def start(root: list[str], max_freeze: str = MAX_FREEZE, read_only: bool = False
     if max_freeze != MAX_FREEZE:
         longest = _duration(max_freeze)
         if not 0 < longest <= 60_000_000_000:
-            raise UsageError("is not possible", where=f"--max-freeze {max_freeze}", hint="more than 0, at most 60s")
+            raise UsageError("is out of range", where=f"--max-freeze {max_freeze}", hint="more than 0, at most 60s")
     pause = _duration(idle) / 1e9 if idle is not None else None
     if pause is not None and pause <= 0:
-        raise UsageError("is not possible", where=f"--idle {idle}", hint="more than 0")
-    Server(0, 1, root, max_freeze=longest, read_only=read_only, idle=pause).run()
+        raise UsageError("is out of range", where=f"--idle {idle}", hint="more than 0")
+    QueryServer(0, 1, root, max_freeze=longest, read_only=read_only, idle=pause).run()
     return 0
 
 
@@ -56,7 +56,7 @@ def _duration(text: str) -> int:
 
 
 def plain(words: list[str]) -> "dict[str, Any] | None":
-    """The arguments of `start`; None: these words need a closer look."""
+    """The arguments of `start`; None: the words need the full parser."""
     out: dict[str, Any] = {"root": []}
     stdio, left = False, list(words)
     while left:
@@ -86,7 +86,7 @@ def _plainly(words: "dict[str, Any]") -> int:
 
     def stop(number: int, frame: object) -> None:
         for one in SIGNALS:
-            _signal.signal(one, _signal.SIG_IGN)  # what is frozen thaws first
+            _signal.signal(one, _signal.SIG_IGN)  # thaw frozen logs first
         raise _Stopped(number)
 
     before = {}
@@ -112,38 +112,32 @@ def _plainly(words: "dict[str, Any]") -> int:
 
 
 def _typed(argv: list[str] | None) -> int:
-    from typing import Annotated, Any
-
-    import typer
+    from typing import Annotated
 
     from confluo_tools import cli
+    from confluo_tools.cli.options import option
 
     app = cli.command_app(EXAMPLES)
 
-    def option(*names: str, help: str, **more: Any) -> Any:
-        return typer.Option(*names, help=help, show_default=False, **more)
-
     @app.command()
     def serve(
-        stdio: Annotated[bool, option("--stdio", help="Speak on standard input and output.")] = False,
+        stdio: Annotated[bool, option("--stdio", help="Serve on standard input and output.")] = False,
         root: Annotated[
-            list[str] | None, option("--root", metavar="DIR", help="Only logs inside DIR (repeatable).")
+            list[str] | None, option("--root", metavar="DIR", help="Serve only logs inside DIR (repeatable).")
         ] = None,
         max_freeze: Annotated[
-            str, option("--max-freeze", metavar="TIME", help="No freeze is longer than TIME (10s).")
+            str, option("--max-freeze", metavar="TIME", help="Limit freezes to TIME (10s).")
         ] = MAX_FREEZE,
-        read_only: Annotated[bool, option("--read-only", help="Answer questions; freeze nothing.")] = False,
-        idle: Annotated[
-            str | None, option("--idle", metavar="TIME", help="End when nothing was asked for so long.")
-        ] = None,
+        read_only: Annotated[bool, option("--read-only", help="Answer queries; refuse freezes.")] = False,
+        idle: Annotated[str | None, option("--idle", metavar="TIME", help="Exit after TIME without a request.")] = None,
         quiet: cli.Quiet = False,
     ) -> int:
-        """Answer a confluo-query or confluo-snapshot that runs on another host.
+        """Serve logs to a confluo-query or confluo-snapshot on another host.
 
-        It is started by ssh, not by people.  It ends when its standard input does, and thaws what it froze.
+        ssh starts it.  It exits at the end of standard input, and thaws what it froze.
         """
         if not stdio:
-            raise UsageError("--stdio is the only way it speaks", hint="ssh runs 'confluo serve --stdio'")
+            raise UsageError("--stdio is missing", hint="ssh runs 'confluo serve --stdio'")
         return start(root or [], max_freeze, read_only, idle)
 
     return cli.run(app, "confluo-serve", argv)

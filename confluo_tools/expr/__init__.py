@@ -1,4 +1,4 @@
-"""The language of expressions: what a row must be to be chosen.  Manual: confluo-expr(7).
+"""The expression language: conditions that select rows.  Manual: confluo-expr(7).
 
 compile(text, schema) -> Expr            parsed, typed, lowered to leaves (confluo_tools.expr.leaves)
 parse_aggregates(text, schema), parse_by(text, schema)     --agg and --by
@@ -17,26 +17,31 @@ from confluo_tools.expr.syntax import Both, ExprError, Syntax, Word, unparse
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
-    from confluo_tools.core.predicate import Program
-    from confluo_tools.expr.aggregates import Agg, By
+    from confluo_tools.core.query.predicate import Program
+    from confluo_tools.expr.aggregates import Aggregate, GroupKey
 
 __all__ = ["Expr", "ExprError", "compile", "parse", "parse_aggregates", "parse_by", "unparse"]
 
-MAX_LEVELS = 100  # what the predicate engine takes
+MAX_LEVELS = 100  # the limit of the predicate engine
 
 
 class Expr:
     """A compiled expression.
 
     ``text`` as written, ``schema`` it was compiled against, ``syntax`` its syntax tree, ``tree`` its leaves in
-    negation normal form, ``fields`` the names of the fields that the tree looks at, ``notes`` remarks for the reader.
-    ``demands``: {name: text} of the filters that every row chosen is in, as `filter NAME and ...` says.
+    negation normal form, ``fields`` the names of the fields in the tree, ``notes`` remarks for the user.
+    ``demands``: {name: text} of the filters that every selected row passes, as in `filter NAME and ...`.
     """
 
     def __init__(
-        self, text: str, schema: Schema, syntax: Syntax, tree: Tree, notes: tuple[str, ...] = (),
+        self,
+        text: str,
+        schema: Schema,
+        syntax: Syntax,
+        tree: Tree,
+        notes: tuple[str, ...] = (),
         demands: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.text, self.schema, self.syntax, self.tree, self.notes = text, schema, syntax, tree, notes
         self.demands = dict(demands or {})
         self.fields = columns_used(tree, schema)
@@ -47,19 +52,19 @@ class Expr:
     @cached_property
     def program(self) -> Program:
         """The vector program that selects rows of blocks."""
-        from confluo_tools.core.predicate import Program
+        from confluo_tools.core.query.predicate import Program
 
         return Program(self.tree, self.schema.layout)
 
     def also(self, other: Expr) -> Expr:
-        """This and ``other``, of the same schema."""
+        """The conjunction with ``other``, of the same schema."""
         from confluo_tools.expr.simplify import Simplifier
 
         tree = Simplifier(self.schema).both([self.tree, other.tree])
         return Expr(self.text, self.schema, self.syntax, tree, self.notes, self.demands | other.demands)
 
     def within(self, since_ns: int | None, until_ns: int | None) -> Expr:
-        """This and since_ns <= time < until_ns; None is no limit.  Raises UsageError without a time field."""
+        """This expression and since_ns <= time < until_ns; None: unlimited.  Raises UsageError without a time field."""
         if since_ns is None and until_ns is None:
             return self
         field = self.schema.time_field
@@ -76,18 +81,16 @@ class Expr:
         return Expr(self.text, self.schema, self.syntax, simplify.both([when, self.tree]), self.notes, self.demands)
 
 
-def compile(
-    text: str, schema: Schema, *, now_ns: int | None = None, filters: Mapping[str, str] | None = None
-) -> Expr:
-    """``text`` parsed, typed against ``schema`` and lowered.  The empty text chooses every row.
+def compile(text: str, schema: Schema, *, now_ns: int | None = None, filters: Mapping[str, str] | None = None) -> Expr:
+    """``text`` parsed, typed against ``schema`` and lowered.  The empty text selects all rows.
 
-    ``filters``: name -> text of what `filter NAME` means; None: the input is of a kind that has none.
-    ``now_ns`` is what `now` and `15m ago` count from.  Raises ExprError, which knows the column.
+    ``filters``: name -> expression of `filter NAME`; None: this kind of input has no filters.
+    ``now_ns``: the time of `now` and `15m ago`.  Raises ExprError with the column.
     """
     parsed = parse(text)
     tree = Lowering(text, schema, now_ns, filters).tree(parsed.tree)
     if depth(tree) > MAX_LEVELS:
-        raise ExprError("too many conditions inside each other", text, 0)
+        raise ExprError("conditions are nested too deeply", text, 0)
     demands: dict[str, str] = {}
     if filters is not None:
         for node in parsed.tree.items if isinstance(parsed.tree, Both) else (parsed.tree,):
@@ -96,15 +99,15 @@ def compile(
     return Expr(text, schema, parsed.tree, tree, parsed.notes, demands)
 
 
-def parse_aggregates(text: str, schema: Schema) -> list[Agg]:
-    """What ``--agg`` asks for: 'count, sum(len), p99(len), distinct(src_ip)'."""
+def parse_aggregates(text: str, schema: Schema) -> list[Aggregate]:
+    """The aggregates of ``--agg``: 'count, sum(len), p99(len), distinct(src_ip)'."""
     from confluo_tools.expr import aggregates
 
     return aggregates.parse_aggregates(text, schema)
 
 
-def parse_by(text: str, schema: Schema) -> list[By]:
-    """What ``--by`` groups by: 'dst_ip/24, 1s, flow, proto'."""
+def parse_by(text: str, schema: Schema) -> list[GroupKey]:
+    """The group keys of ``--by``: 'dst_ip/24, 1s, flow, proto'."""
     from confluo_tools.expr import aggregates
 
     return aggregates.parse_by(text, schema)

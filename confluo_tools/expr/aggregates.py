@@ -1,25 +1,18 @@
-"""What to compute (``--agg``) and what to group by (``--by``): text -> Agg and By, checked against a schema."""
+"""Parser of ``--agg`` and ``--by``: text -> Aggregate and GroupKey, checked against a schema."""
 
 from __future__ import annotations
 
 import re
 
+from confluo_tools.expr.aggregate_functions import ANY_FIELD, KNOWN, WRITTEN, function_of, written
 from confluo_tools.expr.leaves import Leaf
 from confluo_tools.expr.syntax import MAX_TEXT, ExprError
-from confluo_tools.expr.values import NUMBERS
 from confluo_tools.schema import Field, Schema
 from confluo_tools.units import format_duration, try_duration
 
 MAX_ITEMS = 64
-NUMERIC = NUMBERS | {"f32", "f64", "duration"}
-FUNCTIONS = {
-    "count": "", "rate": "?", "sum": "number", "avg": "moment", "mean": "moment", "stddev": "moment",
-    "min": "any", "max": "any", "first": "any", "last": "any", "distinct": "any", "distinct~": "any",
-    "median": "number",
-}  # fmt: skip
 FLOW_FIELDS = ("src_ip", "dst_ip", "src_port", "dst_port", "proto")
 
-_QUANTILE = re.compile(r"p(\d{1,2}(?:\.\d{1,4})?)\Z")
 _ITEM = re.compile(
     r"\s*([A-Za-z_][A-Za-z0-9_.]*~?)\s*(?:\(\s*([A-Za-z_][A-Za-z0-9_]*|\*)?\s*\))?\s*(?:\s[aA][sS]\s+([A-Za-z_]\w*)\s*)?\Z"
 )
@@ -27,10 +20,10 @@ _GROUP = re.compile(r"\s*([^\s/]+)\s*(?:/\s*([^\s/]+)\s*)?(?:/\s*([^\s/]+)\s*)?(
 _LABEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
-class Agg(Leaf):
+class Aggregate(Leaf):
     """One aggregate: ``func`` of ``field`` (None: of rows), in a column called ``label``.
 
-    ``func``: count sum avg min max stddev first last distinct distinct~ quantile rate; ``q`` of quantile: 0 < q < 1.
+    ``func``: a key of `aggregate_functions.FUNCTIONS`; ``q`` of a quantile: 0 < q < 1.
     """
 
     __slots__ = __match_args__ = ("func", "field", "q", "label")
@@ -38,8 +31,13 @@ class Agg(Leaf):
     def __init__(self, func: str, field: str | None, q: float | None, label: str) -> None:
         self.func, self.field, self.q, self.label = func, field, q, label
 
+    @property
+    def text(self) -> str:
+        """As it is written: ``sum(len)``."""
+        return written(self.func, self.field, self.q)
 
-class By(Leaf):
+
+class GroupKey(Leaf):
     """One group key: ``kind`` field, prefix, bucket or flow.
 
     prefix: ``arg`` bits of an IPv4 (or MAC) address, ``arg6`` bits of an IPv6 address.
@@ -52,8 +50,8 @@ class By(Leaf):
         self.kind, self.field, self.arg, self.arg6, self.label = kind, field, arg, arg6, label
 
 
-class _Reader:
-    """Items of a list and errors that show their place."""
+class _ItemReader:
+    """Splits a list into items and makes errors with their position."""
 
     def __init__(self, text: str, schema: Schema, name: str) -> None:
         self.text, self.schema, self.name = text, schema, name
@@ -93,10 +91,10 @@ class _Reader:
         return label
 
 
-def parse_aggregates(text: str, schema: Schema) -> list[Agg]:
-    """'count, sum(len), p99(len) as slowest' -> list of Agg.  Raises ExprError."""
-    reader = _Reader(text, schema, "aggregates")
-    out: list[Agg] = []
+def parse_aggregates(text: str, schema: Schema) -> list[Aggregate]:
+    """'count, sum(len), p99(len) as slowest' -> list of Aggregate.  Raises ExprError."""
+    reader = _ItemReader(text, schema, "aggregates")
+    out: list[Aggregate] = []
     taken: set[str] = set()
     offset = 0
     for part in reader.items():
@@ -111,45 +109,45 @@ def parse_aggregates(text: str, schema: Schema) -> list[Agg]:
     return out
 
 
-def _aggregate(reader: _Reader, part: str, func: str, argument: str | None, given: str | None, taken: set[str]) -> Agg:
-    quantile = _QUANTILE.match(func)
-    needs = "number" if quantile else FUNCTIONS.get(func)
-    if needs is None:
+def _aggregate(
+    reader: _ItemReader, part: str, func: str, argument: str | None, given: str | None, taken: set[str]
+) -> Aggregate:
+    found = function_of(func)
+    if found is None:
         raise reader.fail(f"no aggregate '{func}'", _near(func))
-    if func == "count" and argument not in (None, "*"):
+    function, q = found
+    if argument not in (None, "*") and not function.fields:
         raise reader.fail("count counts rows", f"write count, or distinct({argument})", argument)
-    if argument is None and needs != "?" and func != "count":
+    if argument is None and not function.rows:
         raise reader.fail(f"'{func}' needs a field", f"write {func}(len)")
-    if argument == "*" and func != "count":
+    if argument == "*" and function.fields:
         raise reader.fail(f"'{func}' needs a field, not *", f"write {func}(len)", "*")
-    name = "count" if func == "count" else func.rstrip("~").replace(".", "_")
+    name = func.rstrip("~").replace(".", "_")
     if argument is None or argument == "*":
-        return Agg(func, None, None, reader.label(given, name, taken))
+        return Aggregate(function.name, None, None, reader.label(given, name, taken))
     field = reader.field(argument)
-    if needs != "any" and field.type.element not in (NUMERIC | {"time"} if needs == "moment" else NUMERIC):
+    if function.takes is not None and field.type.element not in function.takes:
         what = f"{func} needs numbers; {field.name} is {field.type.text}"
-        raise reader.fail(what, "count, distinct, first, last, min and max take any field", argument)
+        raise reader.fail(what, f"count, {', '.join(ANY_FIELD[:-1])} and {ANY_FIELD[-1]} take any field", argument)
     label = reader.label(given, f"{name}_{field.name}", taken)
-    if quantile or func == "median":
-        q = float(quantile[1]) / 100 if quantile else 0.5
-        if not 0 < q < 1:
-            raise reader.fail(f"'{func}' is not a quantile", "write p1 to p99.99")
-        return Agg("quantile", field.name, round(q, 6), label)
-    return Agg("avg" if func == "mean" else func, field.name, None, label)
+    if q is None:
+        return Aggregate(function.name, field.name, None, label)
+    if not 0 < q < 1:
+        raise reader.fail(f"'{func}' is not a quantile", "write p1 to p99.99")
+    return Aggregate(function.name, field.name, round(q, 6), label)
 
 
 def _near(func: str) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(func, FUNCTIONS, n=1, cutoff=0.6)
-    known = "count sum avg min max stddev first last distinct distinct~ p50..p99.9 rate"
-    return f"did you mean '{near[0]}'?" if near else f"there are {known}"
+    near = get_close_matches(func, WRITTEN, n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else f"there are {KNOWN}"
 
 
-def parse_by(text: str, schema: Schema) -> list[By]:
-    """'dst_ip/24, 1s, flow, src_ip/24/64, proto' -> list of By.  Raises ExprError."""
-    reader = _Reader(text, schema, "groups")
-    out: list[By] = []
+def parse_by(text: str, schema: Schema) -> list[GroupKey]:
+    """'dst_ip/24, 1s, flow, src_ip/24/64, proto' -> list of GroupKey.  Raises ExprError."""
+    reader = _ItemReader(text, schema, "groups")
+    out: list[GroupKey] = []
     taken: set[str] = set()
     offset = 0
     for part in reader.items():
@@ -163,7 +161,9 @@ def parse_by(text: str, schema: Schema) -> list[By]:
     return out
 
 
-def _group(reader: _Reader, name: str, first: str | None, second: str | None, given: str | None, taken: set[str]) -> By:
+def _group(
+    reader: _ItemReader, name: str, first: str | None, second: str | None, given: str | None, taken: set[str]
+) -> GroupKey:
     step = try_duration(name)
     if step is not None and first is None:
         field = reader.schema.time_field
@@ -180,13 +180,13 @@ def _group(reader: _Reader, name: str, first: str | None, second: str | None, gi
             raise reader.fail("'flow' is five columns, which keep their names", part=given, last=True)
         for field_name in FLOW_FIELDS:
             reader.label(None, field_name, taken)
-        return By("flow", "flow", 0, 0, "flow")
+        return GroupKey("flow", "flow", 0, 0, "flow")
     field = reader.field(name)
     kind = field.type.kind
     if first is None:
         if field.type.is_float:
             raise reader.fail(f"{field.name} ({field.type.text}) has too many values to group by")
-        return By("field", field.name, 0, 0, reader.label(given, field.name, taken))
+        return GroupKey("field", field.name, 0, 0, reader.label(given, field.name, taken))
     if kind in ("time", "duration") and second is None:
         step = try_duration(first)
         return _bucket(reader, field, step, first, given, taken)
@@ -196,23 +196,25 @@ def _group(reader: _Reader, name: str, first: str | None, second: str | None, gi
         raise reader.fail(what, "addresses have: dst_ip/24; times have steps: ts/1s", "/")
     if second is not None and kind != "ip":
         raise reader.fail(
-            f"{field.name} ({field.type.text}) has one length of prefix", f"write {field.name}/{first}", "/"
+            f"{field.name} ({field.type.text}) takes one prefix length", f"write {field.name}/{first}", "/"
         )
     bits = _bits(reader, first, 128 if kind == "ip" and second is None else widths[kind])
     bits6 = _bits(reader, second, 128) if second is not None else 64 if bits <= 32 else bits
     label = reader.label(given, field.name, taken)
-    return By("prefix", field.name, min(bits, widths[kind]), bits6 if kind == "ip" else 0, label)
+    return GroupKey("prefix", field.name, min(bits, widths[kind]), bits6 if kind == "ip" else 0, label)
 
 
-def _bits(reader: _Reader, text: str, most: int) -> int:
+def _bits(reader: _ItemReader, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) <= most):
-        raise reader.fail(f"'{text}' is not a length of prefix", f"0 to {most}", text)
+        raise reader.fail(f"'{text}' is not a prefix length", f"0 to {most}", text)
     return int(text)
 
 
-def _bucket(reader: _Reader, field: Field, step: int | None, text: str, given: str | None, taken: set[str]) -> By:
+def _bucket(
+    reader: _ItemReader, field: Field, step: int | None, text: str, given: str | None, taken: set[str]
+) -> GroupKey:
     if step is None:
         raise reader.fail(f"'{text}' is not a duration", "write e.g. 1s, 100ms", text)
     if step <= 0:
         raise reader.fail(f"a step of {format_duration(step)} is not possible", "write e.g. 1s, 100ms", text)
-    return By("bucket", field.name, step, 0, reader.label(given, field.name, taken))
+    return GroupKey("bucket", field.name, step, 0, reader.label(given, field.name, taken))

@@ -1,4 +1,4 @@
-"""Leaves as text that people can read: for plans, and for tests of what an expression was lowered to."""
+"""Leaves as readable text, for query plans and for tests of lowering."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from confluo_tools.expr.syntax import quote
 from confluo_tools.schema import Column, Schema
 from confluo_tools.units import format_duration, format_ip4, format_ip6, format_mac, format_time
 
-SHOWN = 6  # elements of a set
+SHOWN = 6  # elements of a set that are shown
 
 
 def describe(tree: Tree, schema: Schema) -> str:
-    """``tree`` in the language of expressions, with columns for fields; long sets are cut."""
+    """``tree`` as an expression over columns; long sets are cut."""
     if isinstance(tree, Const):
         return "every row" if tree.value else "no row"
     if isinstance(tree, (And, Or)):

@@ -1,6 +1,6 @@
-"""Tests on the fields of a schema, as leaves: constants typed, meaning decided.
+"""Lowers tests on the fields of a schema to leaves.
 
-What each construct means is written in confluo-expr(7); the functions here say the same in leaves.
+confluo-expr(7) defines the meaning of each construct.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ ALL6 = (1 << 128) - 1
 ZERO6 = bytes(16)
 INF = float("inf")
 EXAMPLES = {
-    "flow": "write flow == 10.0.0.1:34512-10.0.1.7:80/tcp", "conn": "write conn == 10.0.0.1:34512-10.0.1.7:80/tcp",
-    "host": "write host 10.0.0.1", "net": "write net 10.0.0.0/8", "port": "write port 80",
-}  # fmt: skip
-ANALYSIS = "tcp_analysis"  # flags whose names are words of their own
+    "flow": "write flow == 10.0.0.1:34512-10.0.1.7:80/tcp",
+    "conn": "write conn == 10.0.0.1:34512-10.0.1.7:80/tcp",
+    "host": "write host 10.0.0.1",
+    "net": "write net 10.0.0.0/8",
+    "port": "write port 80",
+}
+ANALYSIS = "tcp_analysis"  # flags that can be written as words without a field
 _ORDERS = frozenset({"<", "<=", ">", ">="})
 
 
 class FieldTests:
-    """Makes the leaves of one expression's tests on the fields of one schema."""
+    """Makes the leaves of one expression for the fields of one schema."""
 
     def __init__(self, text: str, schema: Schema, now_ns: int | None) -> None:
         self.text, self.schema, self.now_ns = text, schema, now_ns
@@ -38,7 +41,7 @@ class FieldTests:
     # -- names
 
     def pseudo(self, ref: FieldRef) -> bool:
-        """A word that stands for several fields, and not one of the schema's."""
+        """Whether the word means several fields and is not itself a field of the schema."""
         return ref.name in EXAMPLES and ref.name not in self.schema
 
     def field(self, name: str, pos: int) -> Field:
@@ -90,7 +93,7 @@ class FieldTests:
         if field.type.is_bytes:
             zero = bytes(field.type.size)
             return self.negate(Bytes(col, zero, zero))
-        if field.type.is_float:  # NaN is no number, so not one other than zero
+        if field.type.is_float:  # NaN is not a number, so it is not a number other than zero
             return self.either([FRange(col, -INF, 0.0, False, True), FRange(col, 0.0, INF, True, False)])
         return self.within(col, self.without_zero([(-(1 << 63), (1 << 64) - 1)]))
 
@@ -130,14 +133,14 @@ class FieldTests:
         return self.equals(field, ref, op, node.values)
 
     def field_of(self, field: Field, value: Value) -> Field | None:
-        """The field that a bare word on the right means, if it means one."""
+        """The field that a bare word on the right names, or None."""
         name = value.text.lower()
         if value.quoted or name not in self.schema:
             return None
         return None if name in field.names.values() else self.schema[name]
 
     def equals(self, field: Field, ref: FieldRef, op: str, values: tuple[Value, ...]) -> Tree:
-        """Is the field one of ``values``?  ``op``: == in like has."""
+        """Whether the field is one of ``values``.  ``op``: == in like has."""
         kind, col = field.type.kind, self.col(field)
         if op == "has":
             return self.has(field, ref, values)
@@ -145,7 +148,7 @@ class FieldTests:
             return self.bytes_equal(field, ref, op, values)
         if op == "like" and (kind not in ("ip", "ipv4", "mac") or not all("*" in v.text for v in values)):
             hint = "like is for bytes, and for addresses with *: src_ip like 192.*.*.1"
-            raise self.fail(values[0].pos, f"'like' does not go with {field.name} ({field.type.text})", hint)
+            raise self.fail(values[0].pos, f"'like' does not apply to {field.name} ({field.type.text})", hint)
         if kind == "ip":
             if ref.mask is not None:
                 return self.either([self.masked_ip(field, ref.mask, v) for v in values])
@@ -172,7 +175,7 @@ class FieldTests:
         return self.either(trees)
 
     def ordered(self, field: Field, ref: FieldRef, op: str, value: Value) -> Tree:
-        """field < value and the like, for everything that has an order."""
+        """``field < value`` and other order comparisons, for types with an order."""
         kind, col = field.type.kind, self.col(field)
         if field.type.is_bytes:
             return self.bytes_ordered(field, ref, op, value)
@@ -203,7 +206,7 @@ class FieldTests:
     def has(self, field: Field, ref: FieldRef, values: tuple[Value, ...]) -> Tree:
         kind, col = field.type.kind, self.col(field)
         if ref.mask is not None:
-            raise self.fail(ref.mask.pos, "'has' does not go with a mask")
+            raise self.fail(ref.mask.pos, "'has' does not apply to a mask")
         if kind == "flags":
             out = []
             for value in values:
@@ -219,7 +222,7 @@ class FieldTests:
             for value in values:
                 data = self.typer.raw(field, value, padded=False)
                 if b"*" in data or b"?" in data:
-                    raise self.fail(value.pos, "'has' cannot look for * or ?", "like takes them as wildcards")
+                    raise self.fail(value.pos, "'has' does not take * or ?", "like takes them as wildcards")
                 out.append(Glob(col, b"*" + data + b"*"))
             return self.either(out)
         hint = f"write {field.name} == ..."
@@ -301,13 +304,13 @@ class FieldTests:
         return self.either(trees)
 
     def ip4(self, field: Field, intervals: Intervals) -> Tree:
-        """IPv4 addresses in ``intervals``: never an IPv6 row whose fold is equal, never a row without address."""
+        """IPv4 addresses in ``intervals``: excludes rows without an address and IPv6 rows with an equal fold."""
         col = self.col(field)
         if field.type.kind == "ipv4":
             return self.within(col, intervals)
         version = self.version_col(field)
         if version is None:
-            # Without a version, 1 stands for `::` and 0 for no address.
+            # Without a version field, 1 means `::` and 0 means no address.
             found = self.within(col, [(max(lo, 2), hi) for lo, hi in intervals])
             return self.both([found, Bytes(self.col6(field), ZERO6, ZERO6)])
         found = self.within(col, [(max(lo, 1), hi) for lo, hi in intervals])
@@ -362,7 +365,7 @@ class FieldTests:
             raise self.fail(mask.pos, f"'{mask.text}' is not a mask for {field.name}", "write e.g. 255.255.0.0")
         if found is None or found[1] != found[2] or found[0] != bits[0]:
             assert value is not None
-            raise self.fail(value.pos, f"'{value.text}' is not an address beside the mask {mask.text}")
+            raise self.fail(value.pos, f"'{value.text}' is not an address for the mask {mask.text}")
         version, number, bit = found[0], found[1], bits[1]
         every = [(0, ALL4)] if version == 4 else [(0, ALL6)]
         if version == 4:

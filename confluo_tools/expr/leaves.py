@@ -1,4 +1,4 @@
-"""What every expression is lowered to: a tree of simple tests on physical columns, in negation normal form.
+"""Leaves, the form that expressions are lowered to: simple tests on physical columns, in negation normal form.
 
     And(items)  Or(items)  Not(test)  Const(value)          Not only ever wraps a test
     Range(col, lo, hi, mask)        integers: lo <= (x & mask) <= hi; bounds inside the column's type
@@ -9,8 +9,8 @@
     Pair(op, col, col2, mask)       (x & mask) op y, by value; or two bytes columns of equal width
 
 ``col`` is the number of a physical column of the schema the expression was compiled against.
-A test on a column with several elements a row (a list) holds when any element passes;
-``mask`` None is no mask.  Objects are equal by value and must not be changed.
+A test on a column with several elements per row (a list) holds when any element passes;
+``mask`` None: unmasked.  Objects are equal by value and must not be changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAIR_OPS = ("==", "!=", "<", "<=", ">", ">=")
 
 
 class Leaf:
-    """Equality, hash and text by class and slots: dataclasses, without their 15 ms of start-up."""
+    """Equality, hash and repr by class and slots, like a dataclass but without its 15 ms of start-up."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -109,7 +109,7 @@ class Pair(Leaf):
 
 
 class Stored(Leaf):
-    """``tree``, which is that of the filter view ``name``: made by the planner only, no expression has it."""
+    """The ``tree`` of the filter view ``name``.  Only the planner makes it; expressions do not contain it."""
 
     __slots__ = __match_args__ = ("name", "tree")
 
@@ -147,14 +147,14 @@ def tests(tree: Tree) -> Iterator[Test]:
 
 
 def depth(tree: Tree) -> int:
-    """How many And and Or stand inside each other."""
+    """The nesting depth of And and Or."""
     if not isinstance(tree, (And, Or)):
         return 0
     return 1 + max([depth(item) for item in tree.items], default=0)
 
 
 def columns(tree: Tree) -> set[int]:
-    """Numbers of the physical columns that the tree looks at."""
+    """Numbers of the physical columns in the tree."""
     used: set[int] = set()
     for test in tests(tree):
         used.add(test.col)

@@ -1,4 +1,4 @@
-"""Syntax tree -> leaves: each node goes to whoever knows its words."""
+"""Syntax tree -> leaves: each node goes to the module that handles its kind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ NO_FILTERS: Mapping[str, str] = {}
 class Lowering(FieldTests):
     """Lowers one expression against one schema."""
 
-    def __init__(
-        self, text: str, schema: Schema, now_ns: int | None, filters: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, text: str, schema: Schema, now_ns: int | None, filters: Mapping[str, str] | None = None) -> None:
         super().__init__(text, schema, now_ns)
         self.filters = filters
 
@@ -55,15 +53,15 @@ class Lowering(FieldTests):
         return TRUE
 
     def named(self, node: Word) -> Tree:
-        """`filter NAME`: what the views of the input say that it is."""
+        """`filter NAME`: the expression of that filter view of the input."""
         from confluo_tools.expr.parse import parse
 
         value = node.value
         assert value is not None
         name, filters = value.text, self.filters
         if filters is None:
-            what = "only a MultiLog has named filters, and this is none"
-            raise self.fail(node.pos, what, "write out what the filter says")
+            what = "only a MultiLog has named filters, and this is not one"
+            raise self.fail(node.pos, what, "write the filter's expression instead")
         text = filters.get(name)
         if text is None:
             from difflib import get_close_matches

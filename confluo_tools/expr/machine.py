@@ -3,8 +3,8 @@
     condition   c or c   c and c   not c   (c)   a < b   a <= b   a > b   a >= b   a == b   a != b   a has FLAG   new
     value       a + b   a - b   a * b   a / b   min(a, b)   max(a, b)   (a)   12   3ms   64K   NAME   other.NAME
 
-Values are 64-bit integers that wrap around.  A value made of a field of type ``serial`` is a 32-bit serial number:
-it is compared, and its difference taken, as sequence numbers are (RFC 1982).
+Values are 64-bit integers that wrap around.  A value from a field of type ``serial`` is a 32-bit serial number:
+comparisons and differences follow RFC 1982, as for sequence numbers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,42 @@ from confluo_tools.errors import SchemaError
 from confluo_tools.expr.words import PROTOCOLS
 from confluo_tools.schema import Schema
 
-# Numbers of pyx/c_machine.pxd.
+# Numbers of pyx/query/c_state_machine.pxd.
 OPS = {
-    "end": 0, "const": 1, "input": 2, "state": 3, "other": 4, "new": 5, "+": 6, "-": 7, "*": 8, "/": 9, "min": 10,
-    "max": 11, "<": 12, "<=": 13, "==": 14, "!=": 15, "and": 16, "or": 17, "not": 18, "serial-": 19, "wrap": 20,
-    "serial<": 21, "serial<=": 22, "serialmin": 23, "serialmax": 24, "bits": 25, "set": 26, "out": 27, "unless": 28,
-}  # fmt: skip
+    "end": 0,
+    "const": 1,
+    "input": 2,
+    "state": 3,
+    "other": 4,
+    "new": 5,
+    "+": 6,
+    "-": 7,
+    "*": 8,
+    "/": 9,
+    "min": 10,
+    "max": 11,
+    "<": 12,
+    "<=": 13,
+    "==": 14,
+    "!=": 15,
+    "and": 16,
+    "or": 17,
+    "not": 18,
+    "serial-": 19,
+    "wrap": 20,
+    "serial<": 21,
+    "serial<=": 22,
+    "serialmin": 23,
+    "serialmax": 24,
+    "bits": 25,
+    "set": 26,
+    "out": 27,
+    "unless": 28,
+}
 STACK = 64
-MOST_CODE = 4096
-MOST_TEXT = 4000
-MOST_DEPTH = 40
+MAX_CODE = 4096
+MAX_TEXT = 4000
+MAX_DEPTH = 40
 INT, SERIAL, BOOL = "int", "serial", "bool"
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_][\w.]*)|([0-9][\w.]*)|(&&|\|\||==|!=|<=|>=|[-+*/()<>!,=]))")
@@ -36,17 +62,17 @@ _COMPARE = ("<", "<=", ">", ">=", "==", "!=", "has")
 _PLAIN = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64")
 
 
-class Node(NamedTuple):
+class MachineNode(NamedTuple):
     """``op`` of OPS; ``kind`` INT, SERIAL or BOOL; ``items`` the operands; ``value`` a constant, name or mask."""
 
     op: str
     kind: str
-    items: tuple[Node, ...] = ()
+    items: tuple[MachineNode, ...] = ()
     value: Any = None
 
 
-class Names(NamedTuple):
-    """What names mean: ``state`` name -> kind, ``params`` name -> value, ``schema`` of the record or None.
+class MachineNames(NamedTuple):
+    """The known names: ``state`` name -> kind, ``params`` name -> value, ``schema`` of the record or None.
 
     ``other``: ``other.NAME`` is allowed.
     """
@@ -57,15 +83,15 @@ class Names(NamedTuple):
     other: bool = False
 
 
-def parse(text: str, names: Names) -> Node:
-    """The typed tree of ``text``.  Raises ValueError, which says what and where."""
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"longer than {MOST_TEXT} characters")
-    return _Parser(text, names).whole()
+def parse(text: str, names: MachineNames) -> MachineNode:
+    """The typed tree of ``text``.  Raises ValueError with the column and the problem."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"longer than {MAX_TEXT} characters")
+    return MachineParser(text, names).whole()
 
 
-class _Parser:
-    def __init__(self, text: str, names: Names) -> None:
+class MachineParser:
+    def __init__(self, text: str, names: MachineNames) -> None:
         self.text, self.names = text, names
         self.tokens: list[tuple[str, str, int]] = []  # kind, token, place
         at = 0
@@ -74,7 +100,7 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if match is None:
                 place = at + len(text[at:]) - len(text[at:].lstrip())
-                raise ValueError(f"column {place + 1}: {text[place]!r} means nothing here")
+                raise ValueError(f"column {place + 1}: {text[place]!r} is not expected here")
             word, number, op = match.groups()
             token = word or number or op
             kind = "number" if number else "op" if op or token in ("and", "or", "not", "has") else "word"
@@ -99,39 +125,39 @@ class _Parser:
             raise self.fail(f"'{op}' expected")
         self.i += 1
 
-    def whole(self) -> Node:
+    def whole(self) -> MachineNode:
         node = self.either()
         if self.tokens[self.i][0] != "end":
             raise self.fail(f"'{self.tokens[self.i][1]}' is not expected")
         return node
 
-    def either(self) -> Node:
+    def either(self) -> MachineNode:
         node = self.both()
         while self.at("or"):
             self.i += 1
-            node = Node("or", BOOL, (truth(node), truth(self.both())))
+            node = MachineNode("or", BOOL, (truth(node), truth(self.both())))
         return node
 
-    def both(self) -> Node:
+    def both(self) -> MachineNode:
         node = self.negation()
         while self.at("and"):
             self.i += 1
-            node = Node("and", BOOL, (truth(node), truth(self.negation())))
+            node = MachineNode("and", BOOL, (truth(node), truth(self.negation())))
         return node
 
-    def negation(self) -> Node:
+    def negation(self) -> MachineNode:
         self.depth += 1
-        if self.depth > MOST_DEPTH:
+        if self.depth > MAX_DEPTH:
             raise self.fail("too many brackets inside each other")
         if self.at("not"):
             self.i += 1
-            node = Node("not", BOOL, (truth(self.negation()),))
+            node = MachineNode("not", BOOL, (truth(self.negation()),))
         else:
             node = self.comparison()
         self.depth -= 1
         return node
 
-    def comparison(self) -> Node:
+    def comparison(self) -> MachineNode:
         left = self.sum()
         if not self.at(*_COMPARE):
             return left
@@ -149,11 +175,11 @@ class _Parser:
             left, right, op = right, left, "<" if op == ">" else "<="
         if SERIAL in (left.kind, right.kind):
             if op in ("<", "<="):
-                return Node("serial" + op, BOOL, (left, right))
+                return MachineNode("serial" + op, BOOL, (left, right))
             left, right = wrapped(left), wrapped(right)
-        return Node(op, BOOL, (left, right))
+        return MachineNode(op, BOOL, (left, right))
 
-    def has(self, left: Node) -> Node:
+    def has(self, left: MachineNode) -> MachineNode:
         if left.op != "input" or self.names.schema is None:
             raise self.fail("'has' is for flags of the record")
         place, word = self.i, self.take()
@@ -161,10 +187,10 @@ class _Parser:
         bits = [bit for bit, name in field.names.items() if name == word]
         if field.type.kind != "flags" or not bits:
             raise self.fail(f"{field.name} has no flag '{word}'", place)
-        mask = Node("const", INT, value=bits[0])
-        return Node("!=", BOOL, (Node("bits", INT, (left, mask)), Node("const", INT, value=0)))
+        mask = MachineNode("const", INT, value=bits[0])
+        return MachineNode("!=", BOOL, (MachineNode("bits", INT, (left, mask)), MachineNode("const", INT, value=0)))
 
-    def constant_of(self, left: Node) -> Node | None:
+    def constant_of(self, left: MachineNode) -> MachineNode | None:
         """The name of a value: ``proto == tcp``."""
         kind, word, _ = self.tokens[self.i]
         schema = self.names.schema
@@ -177,51 +203,51 @@ class _Parser:
         if not found:
             return None
         self.i += 1
-        return Node("const", INT, value=found[0])
+        return MachineNode("const", INT, value=found[0])
 
     def known(self, word: str) -> bool:
         names = self.names
         return word in names.state or word in names.params or (names.schema is not None and word in names.schema)
 
-    def sum(self) -> Node:
+    def sum(self) -> MachineNode:
         node = self.product()
         while self.at("+", "-"):
             place, op = self.i, self.take()
             node = self.numbers(op, node, self.product(), place)
         return node
 
-    def product(self) -> Node:
+    def product(self) -> MachineNode:
         node = self.atom()
         while self.at("*", "/"):
             place, op = self.i, self.take()
             node = self.numbers(op, node, self.atom(), place)
         return node
 
-    def numbers(self, op: str, left: Node, right: Node, place: int) -> Node:
+    def numbers(self, op: str, left: MachineNode, right: MachineNode, place: int) -> MachineNode:
         if BOOL in (left.kind, right.kind):
-            raise self.fail("a condition is no number", place)
+            raise self.fail("a condition is not a number", place)
         serial = SERIAL in (left.kind, right.kind)
         if not serial:
-            return Node(op, INT, (left, right))
+            return MachineNode(op, INT, (left, right))
         if op in ("min", "max"):
-            return Node("serial" + op, SERIAL, (wrapped(left), wrapped(right)))
+            return MachineNode("serial" + op, SERIAL, (wrapped(left), wrapped(right)))
         if op == "-" and left.kind == SERIAL and right.op == "const":
-            return wrapped(Node("-", SERIAL, (left, right)))
+            return wrapped(MachineNode("-", SERIAL, (left, right)))
         if op == "-":
-            return Node("serial-", INT, (left, right))
+            return MachineNode("serial-", INT, (left, right))
         if op == "+":
-            return wrapped(Node("+", SERIAL, (left, right)))
+            return wrapped(MachineNode("+", SERIAL, (left, right)))
         raise self.fail(f"serial numbers have no '{op}'", place)
 
-    def atom(self) -> Node:
+    def atom(self) -> MachineNode:
         kind, token, _ = self.tokens[self.i]
         if self.at("-"):
             self.i += 1
-            return Node("-", INT, (Node("const", INT, value=0), self.atom()))
+            return MachineNode("-", INT, (MachineNode("const", INT, value=0), self.atom()))
         if self.at("("):
             self.i += 1
             self.depth += 1
-            if self.depth > MOST_DEPTH:
+            if self.depth > MAX_DEPTH:
                 raise self.fail("too many brackets inside each other")
             node = self.either()
             self.depth -= 1
@@ -234,7 +260,7 @@ class _Parser:
             if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
                 raise self.fail(f"'{token}' is not a whole number or a time")
             self.i += 1
-            return Node("const", INT, value=number)
+            return MachineNode("const", INT, value=number)
         if kind != "word":
             raise self.fail("a field or a number expected")
         self.i += 1
@@ -242,7 +268,7 @@ class _Parser:
             return self.function(token)
         return self.name(token)
 
-    def function(self, token: str) -> Node:
+    def function(self, token: str) -> MachineNode:
         place = self.i
         self.expect("(")
         left = self.sum()
@@ -251,22 +277,22 @@ class _Parser:
         self.expect(")")
         return self.numbers(token, left, right, place)
 
-    def name(self, token: str) -> Node:
+    def name(self, token: str) -> MachineNode:
         names = self.names
         if token in names.state:
-            return Node("state", names.state[token], value=token)
+            return MachineNode("state", names.state[token], value=token)
         if token == "new" and not names.other:
-            return Node("new", BOOL)
+            return MachineNode("new", BOOL)
         if token in names.params:
-            return Node("const", INT, value=names.params[token])
+            return MachineNode("const", INT, value=names.params[token])
         head, _, tail = token.partition(".")
         if head == "other" and names.other and tail in names.state:
-            return Node("other", names.state[tail], value=tail)
+            return MachineNode("other", names.state[tail], value=tail)
         if names.schema is not None and token in names.schema:
             field = names.schema[token]
             if field.type.is_list or field.type.base not in _PLAIN or field.type.kind == "ip":
                 raise self.fail(f"{token} ({field.type.text}) is not an integer", self.i - 1)
-            return Node("input", INT, value=token)
+            return MachineNode("input", INT, value=token)
         from difflib import get_close_matches
 
         there = [*names.state, *names.params, *([f.name for f in names.schema.fields] if names.schema else ())]
@@ -274,13 +300,13 @@ class _Parser:
         raise self.fail(f"no field '{token}'" + (f"; did you mean '{near[0]}'?" if near else ""), self.i - 1)
 
 
-def truth(node: Node) -> Node:
+def truth(node: MachineNode) -> MachineNode:
     """A condition of a number: it is not zero."""
-    return node if node.kind == BOOL else Node("!=", BOOL, (node, Node("const", INT, value=0)))
+    return node if node.kind == BOOL else MachineNode("!=", BOOL, (node, MachineNode("const", INT, value=0)))
 
 
-def wrapped(node: Node) -> Node:
-    return Node("wrap", SERIAL, (node,))
+def wrapped(node: MachineNode) -> MachineNode:
+    return MachineNode("wrap", SERIAL, (node,))
 
 
 class Assembler:
@@ -292,11 +318,11 @@ class Assembler:
         self.pool: list[int] = []
 
     def program(self, write: Callable[[list[int]], None]) -> bytes:
-        """What ``write`` appends, as bytes for the core."""
+        """The code and constants, as bytes for the core."""
         code: list[int] = []
         write(code)
         code.append(OPS["end"])
-        if len(code) > MOST_CODE:
+        if len(code) > MAX_CODE:
             raise ValueError("too long")
         import struct
 
@@ -307,7 +333,7 @@ class Assembler:
 
         return struct.pack(f"<{len(self.pool)}q", *self.pool) or bytes(8)
 
-    def value(self, node: Node, code: list[int], depth: int = 1) -> None:
+    def value(self, node: MachineNode, code: list[int], depth: int = 1) -> None:
         """Code that leaves the value of ``node`` on the stack."""
         if depth > STACK - 2:
             raise ValueError("too deep")
@@ -321,7 +347,7 @@ class Assembler:
         elif node.op in ("state", "other"):
             code.append(self.state.index(node.value))
 
-    def rule(self, when: Node | None, sets: Sequence[tuple[str, Node]], code: list[int]) -> None:
+    def rule(self, when: MachineNode | None, sets: Sequence[tuple[str, MachineNode]], code: list[int]) -> None:
         """``when: ... set: {...}``: all right sides are computed before the first is stored."""
         hole = -1
         if when is not None:
@@ -335,7 +361,7 @@ class Assembler:
         if hole >= 0:
             code[hole] = len(code)
 
-    def outputs(self, nodes: Sequence[Node], code: list[int]) -> None:
+    def outputs(self, nodes: Sequence[MachineNode], code: list[int]) -> None:
         for i, node in enumerate(nodes):
             self.value(node, code)
             code += [OPS["out"], i]

@@ -1,4 +1,4 @@
-"""Expressions: text -> syntax tree.  Knows words and operators, no schema.  Grammar: confluo-expr(7)."""
+"""Parser of expressions: text -> syntax tree, without a schema.  Grammar: confluo-expr(7)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,17 @@ from confluo_tools.units import try_ip4, try_mac, try_prefix
 COMPARATORS = frozenset({"==", "=", "!=", "<", "<=", ">", ">="})
 WORD_OPERATORS = frozenset({"in", "like", "has"})
 OTHERS = {
-    "eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">=", "is": "==", "contains": "has",
-    "matches": "like", "between": "in 1..9",
-}  # fmt: skip
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "gt": ">",
+    "le": "<=",
+    "ge": ">=",
+    "is": "==",
+    "contains": "has",
+    "matches": "like",
+    "between": "in 1..9",
+}
 FLIPPED = {"==": "==", "=": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 QUALIFIERS = frozenset(
@@ -58,13 +66,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 
 Qualifier = tuple[str, str, str]
-TIGHTER = (
-    "'and' binds tighter than 'or' here; in pcap-filter they bind alike and group from the left; brackets make it plain"
-)
+TIGHTER = "'and' binds tighter than 'or' here; in pcap-filter they bind equally, from the left; add brackets"
 
 
 class Parsed:
-    """``tree`` and ``notes``: remarks for the reader about what the text means here."""
+    """The syntax ``tree``, and ``notes``: remarks for the user about the meaning of the text."""
 
     __slots__ = ("notes", "tree")
 
@@ -76,7 +82,7 @@ def parse(text: str) -> Parsed:
     """The syntax tree of ``text``.  Raises ExprError."""
     if len(text) > MAX_TEXT:
         raise ExprError(f"longer than {MAX_TEXT} characters", text[:MAX_TEXT], 0)
-    return _Parser(text).parse()
+    return ExprParser(text).parse()
 
 
 def _lex(text: str) -> tuple[list[str], list[str], list[int]]:
@@ -91,7 +97,7 @@ def _lex(text: str) -> tuple[list[str], list[str], list[int]]:
             c = text[at]
             if c in "\"'":
                 raise ExprError("this text has no end", text, at, hint=f"close it with {c}")
-            raise ExprError(f"{c!r} means nothing here", text, at, hint="put texts into quotes")
+            raise ExprError(f"{c!r} is not expected here", text, at, hint="put texts into quotes")
         group = match.lastindex
         token = match.group()
         kinds.append("word" if group == 1 else "op" if group == 2 else "text")
@@ -111,14 +117,14 @@ def _unescape(match: re.Match[str]) -> str:
     return {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}.get(match[2], match[2])
 
 
-class _Parser:
+class ExprParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.kinds, self.tokens, self.places = _lex(text)
         self.i = 0
         self.depth = 0
-        self.and_at = -1  # place of the last `and` of this bracket
-        self.mixed = -1  # place of an `and` that binds tighter than an `or` before it
+        self.and_at = -1  # position of the last `and` in this bracket
+        self.mixed = -1  # position of an `and` that binds tighter than an `or` before it
         self.words = False
 
     # -- tokens
@@ -139,7 +145,7 @@ class _Parser:
         return self.tokens[i].lower() if i < len(self.kinds) and self.kinds[i] == "word" else ""
 
     def connects(self, i: int) -> str:
-        """'and' or 'or' if that stands at i."""
+        """'and' or 'or' if that is the token at i."""
         word = self.word(i)
         if word in ("and", "or"):
             return word
@@ -155,7 +161,7 @@ class _Parser:
         return word in WORD_OPERATORS or (word == "not" and self.word(i + 1) == "in")
 
     def is_operand(self, i: int) -> bool:
-        """Is the word at i something that is compared or masked?"""
+        """Whether the word at i is compared or masked."""
         return self.compares(i + 1) or self.op("&", i + 1)
 
     # -- conditions
@@ -254,7 +260,7 @@ class _Parser:
         if not word or word in RESERVED or self.is_operand(i) or self.op("[", i + 1):
             return False
         if word[0].isdigit() or word[0] == "\\" or ":" in word or try_mac(word) is not None:
-            # `port 80 and 10.0.0.1`: an address is no port, so it stands for itself.
+            # `port 80 and 10.0.0.1`: an address is not a port, so it begins a new test.
             if proto == "ether" and kind == "host":
                 return try_prefix(word) is None
             return kind in ("", "host", "net") or try_prefix(word) is None
@@ -299,8 +305,11 @@ class _Parser:
         if word in KEYWORDS and not self.op("[", i + 1) and not self.is_operand(i) and not lone:
             self.words = True
             return self.primitive()
-        if word == "filter" and self.kinds[i + 1] in ("word", "text") and not self.compares(i + 1) and (
-            self.kinds[i + 1] == "text" or self.word(i + 1) not in RESERVED
+        if (
+            word == "filter"
+            and self.kinds[i + 1] in ("word", "text")
+            and not self.compares(i + 1)
+            and (self.kinds[i + 1] == "text" or self.word(i + 1) not in RESERVED)
         ):
             self.i += 1
             return Word("", "", "filter", self.value(), pos), None
@@ -317,7 +326,7 @@ class _Parser:
         if self.kinds[self.i] == "word" and try_prefix(token) is not None:
             self.words = True
             return self.qualified(("", "", "net" if "/" in token else "host")), None
-        raise self.fail(f"{self.found()} stands alone", "write e.g. port 80, host 10.0.0.1, len > 80")
+        raise self.fail(f"unexpected {self.found()}", "write e.g. port 80, host 10.0.0.1, len > 80")
 
     def flipped(self) -> Syntax:
         """A constant on the left: ``80 == dst_port``."""
@@ -554,10 +563,14 @@ class _Parser:
 
 
 _EXAMPLES = {
-    "host": "write host 10.0.0.1", "net": "write net 10.0.0.0/8", "port": "write port 80",
-    "portrange": "write portrange 1-1023", "proto": "write proto 47", "greater": "write greater 1000",
+    "host": "write host 10.0.0.1",
+    "net": "write net 10.0.0.0/8",
+    "port": "write port 80",
+    "portrange": "write portrange 1-1023",
+    "proto": "write proto 47",
+    "greater": "write greater 1000",
     "less": "write less 64",
-}  # fmt: skip
+}
 
 
 def _digits(text: object) -> bool:

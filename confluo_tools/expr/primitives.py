@@ -1,7 +1,7 @@
-"""The words of pcap-filter, bytes of headers, flows: lowered to tests on the fields of the packet schema.
+"""Lowers pcap-filter words, header bytes and flows to tests on the fields of the packet schema.
 
 Words look at the outermost IP header, also behind VLAN tags and MPLS labels.
-A guard (IP version, protocol, first fragment) is demanded as far as the schema has the field for it.
+A guard (IP version, protocol, first fragment) is added if the schema has its field.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _guard(low: FieldTests, name: str, intervals: Intervals) -> Tree:
 
 
 def _protocol(low: FieldTests, word: Word) -> Tree:
-    """What the protocol qualifier demands; a bare word of one protocol is just this."""
+    """The test of the protocol qualifier; a bare protocol word is only this."""
     proto = word.proto
     if not proto:
         return TRUE
@@ -104,7 +104,7 @@ def _has_words(low: FieldTests, proto: str) -> bool:
 
 
 def _sides(low: FieldTests, word: Word, names: tuple[str, str], test: dict[str, Tree]) -> Tree:
-    """One test for the source, one for the destination, joined as the direction says."""
+    """A test of the source and one of the destination, joined by the direction."""
     if word.direction in ("src", "dst"):
         return test[names[0] if word.direction == "src" else names[1]]
     sides = [test[names[0]], test[names[1]]]
@@ -130,7 +130,7 @@ def _hosts(low: FieldTests, word: Word) -> Tree:
             hint = f"write {word.proto + ' ' if word.proto else ''}port {value.text}"
         raise low.fail(value.pos, f"'{value.text}' is not an address", hint or "write e.g. 10.0.0.1 or 10.0.0.0/8")
     if word.kind == "host" and found[1] != found[2]:
-        raise low.fail(value.pos, f"'{value.text}' is many addresses", f"write net {value.text}")
+        raise low.fail(value.pos, f"'{value.text}' is a range of addresses", f"write net {value.text}")
     if (word.proto == "ip" and found[0] == 6) or (word.proto in ("ip6", "icmp6") and found[0] == 4):
         raise low.fail(value.pos, f"'{value.text}' is not an address of {word.proto}")
     if found[0] == 6 and word.proto in ("arp", "rarp"):
@@ -287,7 +287,7 @@ def header_bytes(low: FieldTests, ref: ByteRef, node: Compare | None) -> Tree:
         tree = low.negate(_same(low, pieces, 0))
     else:
         if node.op in ("like", "has"):
-            raise low.fail(node.pos, f"'{node.op}' does not go with bytes of a header", "write == or &")
+            raise low.fail(node.pos, f"'{node.op}' does not apply to bytes of a header", "write == or &")
         if node.many and node.op not in ("in", "==", "!="):
             raise low.fail(node.values[0].pos, f"'{node.op}' needs one value, not a set")
         found = []
@@ -409,14 +409,14 @@ def _below(low: FieldTests, pieces: list[Piece], value: int, equal: bool = False
     return tree
 
 
-# -- flows, and words that are compared like fields
+# -- flows, and words compared like fields
 
 
 def pseudo(low: FieldTests, node: Compare, ref: FieldRef) -> Tree:
     """``flow == A:p-B:q/proto`` (that direction), ``conn`` (both), ``host``, ``net``, ``port`` (either side)."""
     if ref.mask is not None or node.op not in ("==", "!=", "in"):
         what = "a mask" if ref.mask is not None else f"'{node.op}'"
-        raise low.fail(ref.pos, f"'{ref.name}' does not go with {what}", f"write {ref.name} == ... or in {{...}}")
+        raise low.fail(ref.pos, f"'{ref.name}' does not apply to {what}", f"write {ref.name} == ... or in {{...}}")
     found = []
     for value in node.values:
         if ref.name in ("flow", "conn"):

@@ -1,4 +1,4 @@
-"""--sample 1/N: the packets of one flow in N, the same flows at capture and in every later question."""
+"""--sample 1/N: the packets of one flow in N, the same flows at capture and in every later query."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def share(text: str) -> int:
 
 
 def sampled(expr: Expr, text: str) -> Expr:
-    """``expr`` and: the flow hash is among the first 2^32 / N, as `core.packet.sample_flows` has it.
+    """``expr`` and a test that the flow hash is among the first 2^32 / N, as `core.packets.packet.sample_flows` has it.
 
-    Samples are nested: every flow of 1/100 is in 1/10.  What has no flow (hash 0) is in all of them.
+    Samples are nested: every flow of 1/100 is in 1/10.  Rows without a flow (hash 0) are in all of them.
     """
     n = share(text)
     if "flow_hash" not in expr.schema:

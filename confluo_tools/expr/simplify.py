@@ -1,4 +1,4 @@
-"""Leaves put together: constants folded, intervals merged, everything kept in negation normal form.
+"""Simplification of trees: constants folded, intervals merged, negation normal form kept.
 
 An ``Intervals`` is a sorted list of disjoint, non-adjacent (lo, hi) pairs of integers.
 """
@@ -11,7 +11,7 @@ from confluo_tools.expr.leaves import FALSE, TRUE, And, Const, InSet, Not, Or, R
 from confluo_tools.schema import Schema
 
 Intervals = list[tuple[int, int]]
-POINTS = 8  # an interval up to this long is listed one by one when it stands beside others
+POINTS = 8  # an interval of up to this many values is listed one by one when there are other intervals
 
 
 def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
@@ -48,7 +48,7 @@ def intervals_of(test: Range | InSet) -> Intervals:
 
 
 class Simplifier:
-    """Builds trees for one schema: it must know what every column can hold and which are lists."""
+    """Builds simplified trees for one schema, which defines the range of each column and which columns are lists."""
 
     def __init__(self, schema: Schema) -> None:
         self.bounds: list[tuple[int, int] | None] = []
@@ -120,7 +120,7 @@ class Simplifier:
         return And(tuple(out)) if len(out) > 1 else out[0] if out else TRUE
 
     def either(self, items: Iterable[Tree]) -> Tree:
-        """Any of ``items``.  What all of them demand is demanded once."""
+        """Any of ``items``.  A test that all of them contain is moved in front."""
         flat = _flatten(items, Or)
         if TRUE in flat:
             return TRUE

@@ -1,4 +1,4 @@
-"""The syntax tree of an expression, its text, and errors that show the place."""
+"""The syntax tree of an expression, its text, and errors with a position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORD_CHARS = r"A-Za-z0-9_.:@/*?+\-\\%µμ"
 _END6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\](?::\d+)?"
 FLOW6 = rf"{_END6}-{_END6}(?:/\w+)?"  # [::1]:80-[::2]:443/tcp
 PLAIN = re.compile(rf"(?:{FLOW6}|[{WORD_CHARS}]+(?:\|[{WORD_CHARS}]+)*)\Z")
-# Words that connect, which only quotes turn into values.
+# Connecting words; as values they need quotes.
 RESERVED = frozenset({"and", "or", "not", "in", "like", "has"})
 
 
@@ -47,14 +47,14 @@ class ExprError(UsageError):
 
 
 class Node(Leaf):
-    """A node: equal by its slots; ``pos`` is where it stands in the text and does not count."""
+    """A node: equal by its slots; ``pos`` is its position in the text and is not compared."""
 
     __slots__ = ("pos",)
     pos: int
 
 
 class Value(Node):
-    """A constant as it was written; typing decides what it means.  ``quoted``: it stood in quotes."""
+    """A constant as it was written; typing decides its meaning.  ``quoted``: it was in quotes."""
 
     __slots__ = __match_args__ = ("text", "quoted")
 
@@ -84,7 +84,7 @@ Operand = FieldRef | ByteRef
 
 
 class Compare(Node):
-    """``operand op values``; ``many``: the values stood in braces."""
+    """``operand op values``; ``many``: the values were in braces."""
 
     __slots__ = __match_args__ = ("operand", "op", "values", "many")
 
@@ -93,7 +93,7 @@ class Compare(Node):
 
 
 class Nonzero(Node):
-    """An operand that stands alone."""
+    """An operand without a comparison: not zero."""
 
     __slots__ = __match_args__ = ("operand",)
 

@@ -13,20 +13,27 @@ from confluo_tools.schema import Field
 NUMBERS = frozenset({"u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"})
 BYTE_UNITS = frozenset({"B", "bytes"})
 RATE_UNITS = frozenset({"bit/s", "bps"})
-_DASHED = NUMBERS | {"enum", "duration", "ipv4", "f32", "f64"}  # kinds whose ranges may be written with a dash
+_DASHED = NUMBERS | {"enum", "duration", "ipv4", "f32", "f64"}  # kinds with ranges that may be written with a dash
 _WHAT = {
-    "ipv4": "an IPv4 address", "mac": "a MAC address", "time": "a time", "duration": "a duration", "enum": "a value",
-    "flags": "a flag", "f32": "a number", "f64": "a number",
-}  # fmt: skip
+    "ipv4": "an IPv4 address",
+    "mac": "a MAC address",
+    "time": "a time",
+    "duration": "a duration",
+    "enum": "a value",
+    "flags": "a flag",
+    "f32": "a number",
+    "f64": "a number",
+}
 _EXAMPLE = {
-    "ipv4": "write e.g. 10.1.2.3, 10.0.0.0/8, 10.*.*.1", "mac": "write e.g. 00:11:22:aa:bb:cc",
+    "ipv4": "write e.g. 10.1.2.3, 10.0.0.0/8, 10.*.*.1",
+    "mac": "write e.g. 00:11:22:aa:bb:cc",
     "time": "write e.g. 2026-11-20T10:00:00Z, @1700000000.25, 15m (ago)",
     "duration": "write e.g. 250us, 1.5s, 1h30m; a number needs its unit",
-}  # fmt: skip
+}
 
 
 class Typer:
-    """Reads constants of one expression; every error shows its place in ``text``."""
+    """Reads constants of one expression; errors have a position in ``text``."""
 
     def __init__(self, text: str, now_ns: int | None) -> None:
         self.text, self.now_ns = text, now_ns
@@ -179,7 +186,7 @@ class Typer:
         return number
 
     def constant(self, value: Value, most: int) -> int:
-        """A constant beside header bytes: numbers and names as ``tcp-syn``, joined by | or +."""
+        """A constant that header bytes are compared with: numbers and names such as ``tcp-syn``, joined by | or +."""
         total = 0
         for part in value.text.replace("|", "+").split("+"):
             number = CONSTANTS.get(part.lower(), PROTOCOLS.get(part.lower()))

@@ -1,6 +1,6 @@
-"""What the smallest and largest values of columns tell of an expression, without a look at the rows.
+"""Evaluation of an expression on the smallest and largest values of columns, without reading rows.
 
-The pure twin of the zone maps in pyx/c_program.pxd, for statistics that other formats keep.
+The same as the zone maps in pyx/query/c_program.pxd, for statistics of other formats.
 """
 
 from __future__ import annotations
@@ -9,30 +9,17 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from confluo_tools.expr.leaves import (
-    And,
-    Bytes,
-    Const,
-    FRange,
-    Glob,
-    InSet,
-    Not,
-    Or,
-    Pair,
-    Range,
-    Test,
-    Tree,
-)
+from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, Not, Or, Pair, Range, Test, Tree
 
 NONE, SOME, ALL = 0, 1, 2
 Zone = Callable[[int], tuple[Any, Any] | None]
 
 
 def holds(tree: Tree, zone: Zone, lists: frozenset[int] = frozenset()) -> int:
-    """NONE: no row passes; ALL: every row does; SOME: who knows.
+    """NONE: no row passes; ALL: every row passes; SOME: unknown.
 
     ``zone(col)``: (smallest, largest) value of a column, wider is allowed, NaN is not among them; None: unknown.
-    ``lists``: columns with several values a row, of which no ALL can be told.
+    ``lists``: columns with several values per row, for which ALL is never the answer.
     """
     if isinstance(tree, Const):
         return ALL if tree.value else NONE
@@ -57,7 +44,7 @@ def _test(test: Test, zone: Zone, lists: frozenset[int]) -> int:
             return SOME
         below = high < test.lo or (high == test.lo and test.lo_open)
         above = low > test.hi or (low == test.hi and test.hi_open)
-        return NONE if below or above else SOME  # there may be NaN, too, and that never passes
+        return NONE if below or above else SOME  # there may be NaN, which never passes
     if test.mask is not None:
         return SOME
     if isinstance(test, InSet):

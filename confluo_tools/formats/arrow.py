@@ -1,7 +1,7 @@
-"""The Arrow IPC stream: what flows between the tools.  Written and, where it is plain, read without pyarrow.
+"""Arrow IPC streams, the format of pipes between the tools; written, and if plain also read, without pyarrow.
 
 Plain: little-endian, uncompressed, fixed-width columns of the types we store (nulls read as zero).
-Everything else (compressed, dictionaries, strings, other units) goes through pyarrow, in formats/foreign.py.
+Everything else (compressed, dictionaries, strings, other units) goes through pyarrow, in formats/arrow_foreign.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats import arrow_meta as meta
+from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.formats.stream import ByteStream
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Layout, Picks
+    from confluo_tools.core.block.block import Block, Layout, Picks
     from confluo_tools.schema import Column, Schema
 
 BLOCK_ROWS = 65536
-GATHER = 8192  # rows that small pieces are put together to before they are written
-BIG = 64 << 20  # bytes of a body that are believed before they are seen
+GATHER = 8192  # small pieces are gathered to this many rows
+BIG = 64 << 20  # bytes of a body that are allocated before they are read
 _PAD = bytes(64)
 
 
@@ -82,7 +82,7 @@ class StreamWriter:
         self._heads: dict[int, tuple[bytes, list[int]]] = {}
 
     def start(self) -> None:
-        """Write the schema, if that has not happened yet."""
+        """Write the schema, unless it is written already."""
         if not self._started:
             self._started = True
             self.out.writev([meta.schema_message(self.schema, self.metadata)])
@@ -133,12 +133,12 @@ class StreamWriter:
         self.out.writev(pieces)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered rows."""
         self.start()
         self._gathered()
 
     def close(self) -> None:
-        """Write what was gathered and the end mark."""
+        """Write the gathered rows and the end mark."""
         self.flush()
         self.out.writev([meta.EOS])
 
@@ -174,13 +174,13 @@ class StreamReader(Reader):
             self.schema = exact
             self._plain(exact, range(len(exact.columns)))
             return
-        from confluo_tools.formats import foreign
+        from confluo_tools.formats import arrow_foreign
 
-        found = foreign.plain_columns(message, exact) if message.little_endian else None
+        found = arrow_foreign.plain_columns(message, exact) if message.little_endian else None
         if found is not None:
             self._plain(*found)
         else:
-            self._foreign = foreign.open_stream(self.stream, head, exact, self.warn)
+            self._foreign = arrow_foreign.open_stream(self.stream, head, exact, self.warn)
             self.schema = self._foreign.schema
 
     def _plain(self, schema: Schema, sources: Sequence[int]) -> None:
@@ -189,7 +189,7 @@ class StreamReader(Reader):
         self._number()
 
     def _number(self) -> None:
-        # Buffers and nodes of a batch are flattened depth first: where do those of our columns stand?
+        # Buffers and nodes of a batch are flattened depth first; this finds those of our columns.
         nodes, buffers, node, buffer = {}, {}, 0, 0
         for i, f in enumerate(self._first.fields):
             is_list = f.type == "fixed_size_list"
@@ -211,7 +211,7 @@ class StreamReader(Reader):
             raise _cut(self.name)
         mark, size = int.from_bytes(start[:4], "little"), int.from_bytes(start[4:], "little", signed=True)
         if mark != meta.CONTINUATION:
-            raise FormatError(f"is no Arrow stream at byte {self.stream.offset - 8}", where=self.name)
+            raise FormatError(f"is not an Arrow stream at byte {self.stream.offset - 8}", where=self.name)
         if size == 0:
             return b""
         if not 0 < size <= meta.MAX_METADATA:
@@ -235,7 +235,7 @@ class StreamReader(Reader):
             try:
                 head = self._head()
                 if head is None:
-                    self.warn(self.stream.damage or "has no end mark: whoever wrote it was cut short")
+                    self.warn(self.stream.damage or "has no end mark: its writer was interrupted")
                     return
                 if not head:
                     if self.stream.at_end():
@@ -247,7 +247,7 @@ class StreamReader(Reader):
                     raise FormatError("has a second schema without an end mark before it", where=self.name)
                 body = self._body(message.body_length)
             except _Cut:
-                self.warn(self.stream.damage or "ends in the middle of a message: whoever wrote it was cut short")
+                self.warn(self.stream.damage or "ends in the middle of a message: its writer was interrupted")
                 return
             yield from self._split(message, body)
 
@@ -256,7 +256,7 @@ class StreamReader(Reader):
         head = self._head()
         message = self._parse(head) if head else None
         if message is None or message.kind != meta.SCHEMA:
-            raise FormatError("has something after its end that is no stream", where=self.name)
+            raise FormatError("has data after its end that are not a stream", where=self.name)
         if repr(message.fields) != repr(self._first.fields):
             raise FormatError("has two streams with different fields", where=self.name, hint="query them one by one")
 
@@ -266,7 +266,7 @@ class StreamReader(Reader):
             if self.stream.readinto(memoryview(out)) < size:
                 raise _cut(self.name)
             return memoryview(out)
-        out = bytearray()  # grows with what really comes
+        out = bytearray()  # grows with the bytes that arrive
         while len(out) < size:
             piece = self.stream.read(min(BIG, size - len(out)))
             out += piece
@@ -275,7 +275,7 @@ class StreamReader(Reader):
         return memoryview(out)
 
     def _split(self, message: meta.Message, body: memoryview) -> Iterator[Block]:
-        from confluo_tools.core.block import Block
+        from confluo_tools.core.block.block import Block
 
         if message.compression:
             raise FormatError("has a compressed batch after plain ones", where=self.name)
@@ -328,7 +328,7 @@ class _Plain:
         return values
 
     def _without_nulls(self, message: meta.Message, body: memoryview, values: memoryview) -> memoryview:
-        # What stands under a null is anything; here absent is zero.
+        # The bytes of a null value are undefined; here absent is zero.
         out = bytearray(values)
         layers = [(self.buffer, self.width)]
         if self.is_list:

@@ -1,8 +1,8 @@
-"""Several logs as one: fields united, rows by time, and the host that each came from.
+"""Merges several logs into one reader: the union of their fields, rows by time, and the host of each row.
 
-Kinds must be equal.  The fields are those of the first log, then those that later ones have more; a field that a log
+Kinds must be equal.  The fields are those of the first log, then additional ones of later logs; a field that a log
 lacks is zero (absent) in its rows.  A field that two logs store in different types is an error.
-Rows come by time; ties in the order of the inputs, and within one as it gives them.
+Rows are ordered by time, ties by input, and within an input in its own order.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from confluo_tools.formats.reader import Reader, Wrapper
 from confluo_tools.schema import Field, Schema
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
-    from confluo_tools.core.rollup import Rollup
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
 
     Chosen = TypeVar("Chosen", Picks, Picks | None)
 
 HOST = "host"
 HOST_BYTES = 64
 BLOCK_ROWS = 65536
-SOON = 0.02  # seconds that merged rows may wait for more
+SOON = 0.02  # seconds that merged rows may wait until a block is full
 
 
 def host_field() -> Field:
@@ -66,7 +66,7 @@ class Shaped(Wrapper):
         self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         own, ours = ([(c.name, c.code, c.size, c.count) for c in s.columns] for s in (reader.schema, schema))
         n = len(own)
-        # Its own fields in front, in its order: then an expression on these is its own affair.
+        # Its own fields first, in its order: then it can evaluate an expression on these itself.
         self._same = ours[:n] == own
         self._plain = self._same and len(ours) == n
         self._column, self._host = -1, b""
@@ -77,8 +77,8 @@ class Shaped(Wrapper):
             self._size = size
 
     def shape(self, block: Block) -> Block:
-        """A block of the input as one of ours."""
-        from confluo_tools.core.block import Block as Make
+        """A block of the input, converted to this schema."""
+        from confluo_tools.core.block.block import Block as Make
 
         layout = self.schema.layout
         if self._plain:
@@ -118,7 +118,7 @@ class Shaped(Wrapper):
         return found
 
     def _own(self, expr: Any) -> Any:
-        """The expression as the input can answer it with what it has (indexes, zone maps); None: it cannot."""
+        """The expression for the input's own indexes and zone maps; None if it cannot evaluate it."""
         if not (self._same and set(expr.fields) <= {f.name for f in self.reader.schema.fields}):
             return None
         return type(expr)(expr.text, self.reader.schema, expr.syntax, expr.tree, expr.notes, expr.demands)
@@ -130,17 +130,17 @@ def merged(
     """Streams of rows by time, ties by stream, each in its own order; a single one is passed through as it is.
 
     ``columns``: those that are wanted, with the time; None: all.  Without a time one stream follows the other.
-    Rows wait for others to fill a block, but not long: the first go before more is asked of any stream.
+    Rows are gathered into blocks, but a block is yielded before any stream is read again.
     """
     field = schema.time_field
     if len(streams) < 2 or field is None:
         for stream in streams:
             yield from stream
         return
-    from confluo_tools.core.block import Picks as Make
-    from confluo_tools.core.search import Merger
+    from confluo_tools.core.block.block import Picks as Make
+    from confluo_tools.core.multilog.log_scan import LaneMerger
 
-    merger = Merger(schema.layout, len(streams), schema.index(field.name), columns)
+    merger = LaneMerger(schema.layout, len(streams), schema.index(field.name), columns)
 
     def feed(i: int) -> None:
         block, picks = next(streams[i], (None, None))
@@ -166,11 +166,10 @@ def merged(
         yield block, Make.of(len(block))
 
 
-class Names(Mapping[str, str]):
-    """What `filter NAME` means to several logs: the text on which all agree.
+class MergedFilters(Mapping[str, str]):
+    """The filters of several logs: name -> expression, which must be the same in all logs.
 
-    Raises UsageError, naming two logs, where they do not or one has no such filter: an answer in which a word means
-    this here and that there would be none.
+    Raises UsageError with two logs if it differs or one lacks the filter.
     """
 
     def __init__(self, readers: Sequence[Reader]) -> None:
@@ -190,16 +189,16 @@ class Names(Mapping[str, str]):
 
 
 def _agreed(kind: str, name: str, found: Sequence[tuple[str, Any]]) -> Any:
-    """What all of ``found``, (log, meaning), say; None: nobody says anything.  Raises UsageError."""
+    """The meaning that all of ``found``, (log, meaning), give; None if none does.  Raises UsageError if they differ."""
     first = next(((log, what) for log, what in found if what is not None), None)
     if first is None:
         return None
     for log, what in found:
         if what is None:
-            raise UsageError(f"has no {kind} '{name}' as {first[0]} has", where=log, hint="ask the logs one by one")
+            raise UsageError(f"has no {kind} '{name}' as {first[0]} has", where=log, hint="query the logs one by one")
         if what != first[1]:
-            hint = "ask the logs one by one, or write it out"
-            raise UsageError(f"means something else by {kind} '{name}' than {first[0]}", where=log, hint=hint)
+            hint = "query the logs one by one, or write its expression"
+            raise UsageError(f"defines {kind} '{name}' differently from {first[0]}", where=log, hint=hint)
     return first[1]
 
 
@@ -217,7 +216,7 @@ class Merged(Reader):
         self.chosen = all(r.chosen for r in readers)
         self._timed = False
         self._named = [r for r in readers if r.filters is not None]
-        self.filters = Names(self._named) if self._named else None
+        self.filters = MergedFilters(self._named) if self._named else None
         self._idle: Callable[[], None] | None = None
 
     def aggregate(self, name: str) -> Any:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta
-from confluo_tools.formats.foreign import Foreign, pyarrow
+from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
+from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.formats.stream import ByteStream
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.schema import Field, Schema
 
 GROUP = 1 << 20  # rows of a Parquet row group
@@ -20,7 +20,7 @@ TEXTUAL = ("ip", "ipv4", "mac", "enum", "flags", "text")
 
 
 class _File:
-    """What pyarrow takes for an output file."""
+    """A file object for pyarrow that writes to an output."""
 
     def __init__(self, out: Any) -> None:
         self._out, self._at, self.closed = out, 0, False
@@ -53,7 +53,7 @@ class ArrowFileWriter:
 
     def __init__(
         self,
-        kind: str,
+        format: str,
         schema: Schema,
         out: Any,
         *,
@@ -61,8 +61,8 @@ class ArrowFileWriter:
         metadata: Mapping[str, str] | None = None,
         readable: bool = False,
     ) -> None:
-        pa = pyarrow(f"output format {kind}")
-        self.kind, self.schema = kind, schema if fields is None else schema.project(fields)
+        pa = pyarrow(f"output format {format}")
+        self.format, self.schema = format, schema if fields is None else schema.project(fields)
         self.layout = self.schema.layout
         message = arrow_meta.schema_message(self.schema, dict(metadata or {}))
         self._arrow = pa.ipc.read_schema(pa.py_buffer(message))
@@ -71,7 +71,7 @@ class ArrowFileWriter:
         self._sink = pa.PythonFile(_File(out), mode="w")
         self._batches: list[Any] = []
         self._rows = 0
-        if kind == "arrow":
+        if format == "arrow":
             self._writer: Any = pa.ipc.new_file(self._sink, self._arrow)
         else:
             import pyarrow.parquet as pq
@@ -81,7 +81,7 @@ class ArrowFileWriter:
             )
 
     def start(self) -> None:
-        """The head was written when the file was opened."""
+        """Does nothing: the header was written when the file was opened."""
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
         if block.layout is not self.layout:
@@ -91,7 +91,7 @@ class ArrowFileWriter:
         if block.rows:
             self._batches.append(self._batch(block))
             self._rows += block.rows
-            if self._rows >= (GROUP if self.kind == "parquet" else 65536):
+            if self._rows >= (GROUP if self.format == "parquet" else 65536):
                 self.flush()
 
     def _column(self, pa: Any, field: Field, readable: bool) -> tuple[int, Any, list[Any]]:
@@ -99,7 +99,7 @@ class ArrowFileWriter:
         first = self.schema.index(field.name)
         if not readable or field.type.kind not in TEXTUAL:
             return first, None, [self._arrow.field(first + i) for i in range(len(field.columns))]
-        from confluo_tools.core.textio import Printer
+        from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
 
         printer = Printer(self.layout, printing_plan(self.schema, [field.name], "tsv"), "tsv")
@@ -133,7 +133,7 @@ class ArrowFileWriter:
 
         table = pa.Table.from_batches(self._batches).combine_chunks()
         self._batches, self._rows = [], 0
-        if self.kind == "parquet":
+        if self.format == "parquet":
             self._writer.write_table(table, row_group_size=GROUP)
         else:
             for batch in table.to_batches():
@@ -146,11 +146,11 @@ class ArrowFileWriter:
 
 
 class ArrowFileReader(Reader):
-    """Rows of an Arrow file or of Parquet.  From a pipe the whole is taken into memory: both need to be sought in."""
+    """Rows of an Arrow file or of Parquet.  A pipe is read into memory, because both formats need seeks."""
 
-    def __init__(self, stream: ByteStream, kind: str, *, warn: Warn | None = None) -> None:
+    def __init__(self, stream: ByteStream, format: str, *, warn: Warn | None = None) -> None:
         super().__init__(stream.name, warn)
-        self.format = kind
+        self.format = format
         pa = pyarrow(stream.name)
         self.stream = stream
         try:
@@ -159,7 +159,7 @@ class ArrowFileReader(Reader):
                 source = pa.memory_map(f"/dev/fd/{stream.fd}")
             else:
                 source = pa.BufferReader(pa.py_buffer(b"".join(iter(stream.some, b""))))
-            if kind == "arrow":
+            if format == "arrow":
                 reader: Any = pa.ipc.open_file(source)
                 schema = reader.schema
                 batches = self._ipc(reader)
@@ -169,15 +169,16 @@ class ArrowFileReader(Reader):
                 reader = pq.ParquetFile(source)
                 schema = reader.schema_arrow
                 batches = reader.iter_batches(batch_size=65536)
-            self.metadata = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace")
-                             for k, v in (schema.metadata or {}).items()}  # fmt: skip
+            self.metadata = {
+                k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
+            }
             exact = arrow_meta.schema_from_metadata(self.metadata)
-            self._foreign = Foreign(schema, self._guarded(batches), exact, self.name, self._tell)
+            self._foreign = Foreign(schema, self._guarded(batches), exact, self.name, self._report)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
-            raise FormatError(f"is not a whole {kind} file: {str(e).splitlines()[0]}", where=self.name) from None
+            raise FormatError(f"is not a complete {format} file: {str(e).splitlines()[0]}", where=self.name) from None
         self.schema = self._foreign.schema
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         if self._warn is not None:
             self._warn(what)
 

@@ -1,4 +1,4 @@
-"""What every input looks like to a command: a schema, and blocks of rows."""
+"""The interface of all inputs: a schema, and blocks of rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import SchemaError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
-    from confluo_tools.core.rollup import Rollup
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.schema import Schema
 
 Warn = Callable[[str], None]
@@ -19,15 +19,15 @@ class Reader:
     """Rows of one input, block by block.  Iterating once reads it; a block stays valid after the next one.
 
     ``schema`` of the rows; ``metadata`` that came with them (``confluo:host`` and the like); ``format`` is
-    the name of what was read; ``rows`` counts those handed out.  ``warn`` is told, in words, of what is wrong
-    but not fatal.
+    the name of what was read; ``rows`` counts the rows read.  ``warn`` reports problems that are not
+    fatal.
     """
 
     format = ""
     schema: Schema
     filters: Mapping[str, str] | None = None  # what `filter NAME` means here: name -> text; None: nothing has names
     given: Sequence[str] | None = None  # of a table of text: the names in its header, when the schema has more
-    chosen = False  # whoever gives us the rows was told the question: they are only those for which it holds
+    chosen = False  # the source has the query and returns only rows that it selects
 
     def __init__(self, name: str, warn: Warn | None = None) -> None:
         self.name = name
@@ -62,11 +62,11 @@ class Reader:
                 yield block, picks
 
     def count(self, expr: Any) -> int:
-        """How many rows `select` would give."""
+        """The number of rows that `select` would return."""
         return sum([len(picks) for _, picks in self.select(expr, [], by_time=False) if picks is not None])
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
-        """The rows of `select` aggregated into what ``make`` gives, and how many they were."""
+        """The rows of `select` aggregated into a new roll-up from ``make``, and their number."""
         rollup, found = make(), 0
         for block, picks in self.select(expr, columns, by_time=False):
             rollup.update(block, picks)
@@ -74,11 +74,11 @@ class Reader:
         return rollup, found
 
     def aggregate(self, name: str) -> Any:
-        """What `--agg NAME` means here: texts agg, by, where, filter_text; None: there is none of that name."""
+        """The aggregate that `--agg NAME` means (texts agg, by, where, filter_text); None if the name is unknown."""
         return None
 
     def explain(self) -> dict[str, Any] | None:
-        """How `select` or `count` found the rows; None when it just looked at all of them."""
+        """How `select` or `count` found the rows; None if it scanned all of them."""
         return None
 
     def on_idle(self, call: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class Reader:
 
 
 class Wrapper(Reader):
-    """A reader around ``reader``, which is asked how it found its rows, to tell of waits, and to close."""
+    """A reader around another one, which it uses for `explain`, `on_idle` and `close`."""
 
     def __init__(self, reader: Reader, warn: Warn | None = None) -> None:
         super().__init__(reader.name, warn)

@@ -1,7 +1,7 @@
-"""Tables for people: numbers to the right, below 80 columns unless asked, `~` where something was cut.
+"""Tables for a terminal: numbers aligned right, at most 79 columns by default, `~` marks cut text.
 
-The first rows decide the widths of the columns; rows are then printed as they come, so that a table of any
-length takes no memory.  A short result on a terminal is drawn by rich, everything else by hand, alike.
+The first rows decide the widths of the columns; later rows are printed as they arrive, so memory use does not grow
+with the table.  Rich draws short results on a terminal; all other tables have the same layout without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.schema import Field, Schema
 
 SAMPLE = 200  # rows that decide the widths
@@ -20,7 +20,7 @@ SHORTEST = 8  # a column is not cut below this
 SHORTEST_NAME = 4  # nor a name below this
 TIME_FLOOR = 12  # 10:20:30.123
 
-# What to show of a record with too many fields, if it has these.
+# Fields to show of a record with too many fields.
 SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len", "sent", "lost")
 OF_KIND = {
     "alert": ("ts", "event", "trigger", "key", "value", "threshold", "rows", "lasted"),
@@ -30,7 +30,7 @@ _NUMBERS = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", 
 
 
 def default_fields(schema: Schema) -> list[str]:
-    """The fields a table shows when nobody chose."""
+    """The fields that a table shows by default."""
     names = [f.name for f in schema.fields]
     some = [n for n in OF_KIND.get(schema.kind, SUMMARY) if n in schema]
     return some if len(names) > 12 and len(some) >= 4 else names
@@ -54,7 +54,7 @@ class TableWriter:
         styled: bool = False,
         local: bool = False,
     ) -> None:
-        from confluo_tools.core.textio import Printer
+        from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
 
         self.names = default_fields(schema) if fields is None else list(fields)
@@ -71,7 +71,7 @@ class TableWriter:
         self._full: dict[int, int] = {}  # columns of times: how long the longest is
 
     def start(self) -> None:
-        """Nothing is known yet of the widths: the header comes with the first rows."""
+        """Does nothing: the widths are unknown, so the header is printed with the first rows."""
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
         total = block.rows if picks is None else picks.n
@@ -86,7 +86,7 @@ class TableWriter:
                 self._rows(rows)
 
     def flush(self) -> None:
-        """Show what there is, with the widths it asks for."""
+        """Print the gathered rows, with the widths that they need."""
         if self._widths is None and self._sample:
             self._begin()
 
@@ -165,7 +165,7 @@ class TableWriter:
         return row
 
     def _squeeze(self, widths: list[int], data: list[int], width: int) -> None:
-        # In turn: gaps, digits of times, names longer than what stands below, long values, columns at the right.
+        # In this order: gaps, digits of times, names longer than their column, long values, columns at the right.
         if self._missing(widths, width) > 0:
             self._gap = " "
         for i, f in enumerate(self.fields):
@@ -191,7 +191,7 @@ class TableWriter:
         return sum(widths) + len(self._gap) * (len(widths) - 1 + cut_off) + cut_off - width
 
     def _hoist_date(self) -> None:
-        # All times of the first column on one day: the day is said once, above.
+        # All times of the first column on one day: the date is printed once, above.
         if not self.fields or self.fields[0].type.kind != "time" or not self._sample:
             return
         days = {row[0][:10] for row in self._sample if row[0]}
@@ -236,14 +236,21 @@ class TableWriter:
 
         assert self._widths is not None
         table = Table(
-            box=SIMPLE_HEAD, show_header=self.header, show_edge=False, header_style="bold",
-            pad_edge=False, padding=(0, len(self._gap) - 1, 0, 0),
-        )  # fmt: skip
+            box=SIMPLE_HEAD,
+            show_header=self.header,
+            show_edge=False,
+            header_style="bold",
+            pad_edge=False,
+            padding=(0, len(self._gap) - 1, 0, 0),
+        )
         for i in range(self._shown):
             table.add_column(
-                cut(self.fields[i].name, self._widths[i]), justify="right" if self._right[i] else "left",
-                width=self._widths[i], no_wrap=True, style=_style(self.fields[i]),
-            )  # fmt: skip
+                cut(self.fields[i].name, self._widths[i]),
+                justify="right" if self._right[i] else "left",
+                width=self._widths[i],
+                no_wrap=True,
+                style=_style(self.fields[i]),
+            )
         if self.partial or self._shown < len(self.fields):
             table.add_column(CUT, width=1)
         for row in rows:

@@ -1,4 +1,4 @@
-"""TSV, CSV and NDJSON: rows as lines and lines as rows.  The core does the work; here is what it works by.
+"""TSV, CSV and NDJSON: rows to lines, and lines to rows.  This module makes the plans that the core works by.
 
 =========== ===================================================================================================
 type        text
@@ -26,22 +26,31 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
-from confluo_tools.formats.foreign import clean, detached
+from confluo_tools.formats.arrow_foreign import clean, detached
+from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.formats.stream import ByteStream
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks, Staging
-    from confluo_tools.core.textio import Item
+    from confluo_tools.core.block.block import Block, Picks, Staging
+    from confluo_tools.core.text.text_writer import Item
     from confluo_tools.schema import Field, Schema
 
 STYLES = ("tsv", "csv", "ndjson")
-ROWS = 8192  # printed at a time: the text stays in the second-level cache
-LONGEST = 64 << 20  # bytes of a line
-COMPLAINTS = 5  # lines at fault that are named one by one
+ROWS = 8192  # rows printed at a time: the text stays in the second-level cache
+MAX_LINE = 64 << 20  # bytes of a line
+COMPLAINTS = 5  # bad lines that are reported one by one
 
-_OPS = {"ipv4": "ipv4", "ip": "ip", "mac": "mac", "time": "time", "duration": "duration", "enum": "enum",
-        "flags": "flags", "bytes": "bytes", "text": "text"}  # fmt: skip
+_OPS = {
+    "ipv4": "ipv4",
+    "ip": "ip",
+    "mac": "mac",
+    "time": "time",
+    "duration": "duration",
+    "enum": "enum",
+    "flags": "flags",
+    "bytes": "bytes",
+    "text": "text",
+}
 
 
 def _item(key: bytes, schema: Schema, field: Field, numeric: bool, style: str, reading: bool = False) -> Item:
@@ -90,7 +99,7 @@ class TextWriter:
 
     def __init__(
         self,
-        style: str,
+        format: str,
         schema: Schema,
         out: Any,
         *,
@@ -98,12 +107,12 @@ class TextWriter:
         header: bool = True,
         numeric: bool = False,
     ) -> None:
-        from confluo_tools.core.textio import Printer
+        from confluo_tools.core.text.text_writer import Printer
 
         names = [f.name for f in schema.fields] if fields is None else list(fields)
         self.out = out
-        self.printer = Printer(schema.layout, printing_plan(schema, names, style, numeric), style)
-        self._header = header_lines(style, [schema[n] for n in names]) if header else b""
+        self.printer = Printer(schema.layout, printing_plan(schema, names, format, numeric), format)
+        self._header = header_lines(format, [schema[n] for n in names]) if header else b""
 
     def start(self) -> None:
         """Write the header, if that has not happened yet."""
@@ -118,7 +127,7 @@ class TextWriter:
             self.out.write(self.printer.lines(block, picks, start, ROWS))
 
     def flush(self) -> None:
-        """Nothing is kept here."""
+        """Does nothing: rows are not buffered here."""
 
     def close(self) -> None:
         self.start()
@@ -143,10 +152,10 @@ class TextReader(Reader):
     """
 
     def __init__(
-        self, stream: ByteStream, style: str, *, schema: Schema | None = None, warn: Warn | None = None
+        self, stream: ByteStream, format: str, *, schema: Schema | None = None, warn: Warn | None = None
     ) -> None:
         super().__init__(stream.name, warn)
-        self.stream, self.format = stream, style
+        self.stream, self.format = stream, format
         self.bad_lines = 0
         self._data = b""
         self._at = 0
@@ -156,10 +165,10 @@ class TextReader(Reader):
         names, types = self._head()
         self.schema, fields = self._schema(names, types, schema)
         self._names = names
-        self.given = names if style != "ndjson" else None  # later objects may have more
+        self.given = names if format != "ndjson" else None  # later objects may have more
         self._scanner = self._new_scanner(names, fields)
 
-    # -- what the header says
+    # -- the header
 
     def _head(self) -> tuple[list[str], list[str]]:
         if self.format == "ndjson":
@@ -245,7 +254,7 @@ class TextReader(Reader):
         return Schema(kind, [detached(f) for f in used]), fields
 
     def _new_scanner(self, names: list[str], fields: list[Field | None]) -> Any:
-        from confluo_tools.core.textscan import Scanner
+        from confluo_tools.core.text.text_reader import Scanner
 
         explicit = {f.name for f in fields if f is not None}
         plan: list[Item] = []
@@ -262,7 +271,7 @@ class TextReader(Reader):
     # -- the first lines
 
     def _want(self, lines: int) -> None:
-        # Have that many lines in _data, or all there are, or enough bytes.
+        # Read until _data has that many lines, enough bytes, or all input.
         while not self._ended and self._data.count(b"\n", self._at) < lines and len(self._data) - self._at < 1 << 20:
             more = self.stream.some()
             self._ended = not more
@@ -270,7 +279,7 @@ class TextReader(Reader):
             self._at = 0
 
     def _first_lines(self, most: int) -> list[bytes]:
-        # Only what is there without waiting beyond the first line: the input may be live.
+        # After the first line only the available bytes, without waiting: the input may be live.
         self._want(1)
         if not self.stream.waits:
             self._want(most)
@@ -310,7 +319,7 @@ class TextReader(Reader):
     # -- rows
 
     def blocks(self) -> Iterator[Block]:
-        from confluo_tools.core.block import Staging
+        from confluo_tools.core.block.block import Staging
 
         while self._at < len(self._data) or not self._ended:
             lines = self._data.count(b"\n", self._at)
@@ -326,8 +335,8 @@ class TextReader(Reader):
                 more = self.stream.some()
                 self._ended = not more
                 self._data, self._at = self._data[self._at :] + more, 0
-                if len(self._data) > LONGEST:
-                    raise FormatError(f"has a line of more than {LONGEST >> 20} MiB", where=self.name)
+                if len(self._data) > MAX_LINE:
+                    raise FormatError(f"has a line of more than {MAX_LINE >> 20} MiB", where=self.name)
         if self.stream.damage:
             self.warn(self.stream.damage)
         if self.bad_lines > COMPLAINTS:
@@ -346,7 +355,7 @@ class TextReader(Reader):
                 self._line += self._data.count(b"\n", before, self._at)
 
     def _complain(self, before: int) -> None:
-        from confluo_tools.core.textscan import PROBLEMS
+        from confluo_tools.core.text.text_reader import PROBLEMS
 
         start, end = self._scanner.bad
         text = self._data[start:end].decode("utf-8", "replace")
@@ -375,9 +384,18 @@ class TextReader(Reader):
         self.stream.close()
 
 
-# What other programs (Zeek) call their types.
-_FOREIGN = {"addr": "ip", "port": "u16", "count": "u64", "int": "i64", "double": "f64", "interval": "f64",
-            "bool": "", "string": "", "enum": ""}  # fmt: skip
+# Type names of other programs (Zeek).
+_FOREIGN = {
+    "addr": "ip",
+    "port": "u16",
+    "count": "u64",
+    "int": "i64",
+    "double": "f64",
+    "interval": "f64",
+    "bool": "",
+    "string": "",
+    "enum": "",
+}
 
 
 def _type_text(text: str) -> str:
@@ -393,7 +411,7 @@ def _type_text(text: str) -> str:
 
 
 def _compatible(field: Field, text: str) -> bool:
-    """May a column called like ``field`` whose type is ``text`` be read as it?"""
+    """Whether a column of type ``text`` with the name of ``field`` may be read as that field."""
     text = _type_text(text)
     if not text:
         return True

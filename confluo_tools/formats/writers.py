@@ -1,22 +1,22 @@
-"""Every output format behind one door."""
+"""Writers of records: one function that opens each output format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from confluo_tools.errors import UsageError
+from confluo_tools.formats.registry import load, output_format
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.schema import Schema
 
-FORMATS = ("table", "tsv", "csv", "ndjson", "stream", "arrow", "parquet", "pcap")
-BINARY = ("stream", "arrow", "parquet", "pcap")
 
+class FormatWriter(Protocol):
+    """Writes blocks in one format.
 
-class Writer(Protocol):
-    """Rows out.  ``flush`` hands over what was gathered; ``close`` ends the output, but not the sink below."""
+    ``flush`` writes buffered rows to the sink; ``close`` ends the output, but leaves the sink open.
+    """
 
     def start(self) -> None: ...
     def write(self, block: Block, picks: Picks | None = None) -> None: ...
@@ -25,7 +25,7 @@ class Writer(Protocol):
 
 
 def open_writer(
-    fmt: str,
+    format: str,
     schema: Schema,
     out: Any,
     *,
@@ -37,36 +37,34 @@ def open_writer(
     styled: bool = False,
     local: bool = False,
     sources: Sequence[str] = (),
+    synthesize: bool = False,
     readable: bool = False,
     warn: Callable[[str], None] | None = None,
-) -> Writer:
+) -> FormatWriter:
     """A writer of rows of ``schema`` to ``out``, which has ``write`` and ``writev``.
 
-    ``fields``: names in the order wanted, None for all.  ``header``, ``numeric``: text and tables.
+    A format takes those of these options that its row in the registry names, and ignores the others:
+    ``fields``: names in output order, None for all.  ``header``, ``numeric``: text and tables.
     ``metadata``: stream, arrow, parquet.  ``readable``: arrow and parquet, with addresses and names as text.
     ``width``, ``styled``, ``local``: tables.
-    ``sources``: pcap, the captures that the packets are taken from.  Raises UsageError for an unknown format.
+    ``sources``: pcap, the captures that contain the packets.
+    ``synthesize``: pcap, build headers from the fields.  Raises UsageError for an unknown format.
     """
-    if fmt == "stream":
-        from confluo_tools.formats.arrow import StreamWriter
-
-        return StreamWriter(schema, out, fields=fields, metadata=metadata)
-    if fmt in ("tsv", "csv", "ndjson"):
-        from confluo_tools.formats.text import TextWriter
-
-        return TextWriter(fmt, schema, out, fields=fields, header=header, numeric=numeric)
-    if fmt == "table":
-        from confluo_tools.formats.table import TableWriter
-
-        return TableWriter(
-            schema, out, fields=fields, header=header, numeric=numeric, width=width, styled=styled, local=local
-        )
-    if fmt in ("arrow", "parquet"):
-        from confluo_tools.formats.parquet import ArrowFileWriter
-
-        return ArrowFileWriter(fmt, schema, out, fields=fields, metadata=metadata, readable=readable)
-    if fmt == "pcap":
-        from confluo_tools.formats.pcap_out import PcapWriter
-
-        return PcapWriter(schema, out, sources=sources, warn=warn)
-    raise UsageError(f"no output format '{fmt}'", hint=f"there are {', '.join(FORMATS)}")
+    row = output_format(format)
+    options: dict[str, Any] = {
+        "format": format,
+        "fields": fields,
+        "header": header,
+        "numeric": numeric,
+        "metadata": metadata,
+        "width": width,
+        "styled": styled,
+        "local": local,
+        "sources": sources,
+        "synthesize": synthesize,
+        "readable": readable,
+        "warn": warn,
+    }
+    chosen = {name: options[name] for name in row.writer_options}
+    writer: FormatWriter = load(row.writer)(schema=schema, out=out, **chosen)
+    return writer

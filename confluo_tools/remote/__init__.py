@@ -1,1 +1,1 @@
-"""Logs on other hosts: names, connections, the protocol (docs/protocol.md), both of its ends."""
+"""Logs on other hosts: addresses, connections, the protocol (docs/protocol.md), its client and its server."""

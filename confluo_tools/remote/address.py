@@ -1,4 +1,4 @@
-"""``[USER@]HOST:PATH``, told from the name of a file as rsync(1) does."""
+"""Addresses ``[USER@]HOST:PATH``, distinguished from file names as in rsync(1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from confluo_tools.errors import UsageError
 
 
 class Address(tuple[str, str, str]):
-    """A log on another host: ``host`` is what the remote shell is given (USER@HOST), ``label`` the host's name."""
+    """A log on another host.  ``host``: argument of the remote shell (USER@HOST); ``label``: the host name."""
 
     __slots__ = ()
 
@@ -34,10 +34,10 @@ class Address(tuple[str, str, str]):
 
 
 def parse(text: str) -> Address | None:
-    """The address, or None when ``text`` is the name of something here.
+    """The address, or None if ``text`` is a local name.
 
-    A colon before the first slash makes an address; ``./a:b`` is a file.  IPv6 addresses stand in brackets.
-    Raises UsageError for what looks like an address and cannot be one: a host that would be an option of ssh, too.
+    A colon before the first slash makes an address; ``./a:b`` is a file.  IPv6 addresses are written in brackets.
+    Raises UsageError for an invalid address, such as a host that ssh would take for an option.
     """
     user, at, rest = text.rpartition("@") if _brackets(text) else ("", "", text)
     if rest.startswith("[") and "]:" in rest and "/" not in user:
@@ -49,12 +49,12 @@ def parse(text: str) -> Address | None:
             return None
         name = host.rpartition("@")[2]
     if path.startswith("//"):
-        raise UsageError("addresses of that kind are not known", where=text, hint="write HOST:/PATH")
+        raise UsageError("unknown kind of address", where=text, hint="write HOST:/PATH")
     if not path:
-        raise UsageError("names a host but no log", where=text, hint="write HOST:/PATH, or ./NAME for a file")
+        raise UsageError("names a host but not a log", where=text, hint="write HOST:/PATH, or ./NAME for a file")
     _check(host, name, text)
     if "\0" in path:
-        raise UsageError("has a zero byte in its path", where=text)
+        raise UsageError("has a NUL byte in its path", where=text)
     return Address(host, path, name)
 
 
@@ -65,6 +65,6 @@ def _brackets(text: str) -> bool:
 
 def _check(host: str, name: str, text: str) -> None:
     if not name or host.startswith(("-", "@")) or name.startswith("-"):
-        raise UsageError("is no host name", where=text, hint="write HOST:/PATH, or ./NAME for a file")
+        raise UsageError("is not a host name", where=text, hint="write HOST:/PATH, or ./NAME for a file")
     if any(not c.isprintable() or c.isspace() or c in "'\"\\$`;&|<>()*?{}!#" for c in host) or len(host) > 255:
-        raise UsageError("has a host name with characters that none has", where=text)
+        raise UsageError("has invalid characters in its host name", where=text)

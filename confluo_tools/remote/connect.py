@@ -1,7 +1,7 @@
-"""Connections to `confluo serve`, through the remote shell: this end.
+"""Connections to `confluo serve` through the remote shell: the client.
 
-The shell's words come from a setting (`rsh`, `ssh` by default), then the host, then the command for the far side; no
-path and no question is ever part of a command line.  Everything that is read is bounded.
+The command line is the setting `rsh` (`ssh` by default), the host, and the setting `remote`; paths and expressions are
+never part of it.  All reads are bounded.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, NamedTuple, NoReturn
 
 from confluo_tools import __version__
 from confluo_tools.errors import ConfluoError, UsageError
-from confluo_tools.remote import wire
+from confluo_tools.remote import frame_codec
 from confluo_tools.remote.address import Address
-from confluo_tools.remote.spawn import Child, taken
+from confluo_tools.remote.ssh_process import SshProcess, take_started
 
 CHUNK = 1 << 18
 STALL = 60.0  # seconds without a byte in the middle of a frame
 ERRORS = 4096  # bytes kept of what the remote shell writes to its stderr
 
 
-class Shell(NamedTuple):
-    """How other hosts are reached.  ``wait``: seconds until a host must have answered."""
+class RemoteShell(NamedTuple):
+    """The remote shell.  ``wait``: seconds within which a host must answer."""
 
     rsh: str = "ssh"
     command: str = "confluo serve --stdio"
     wait: float = 30.0
 
     def words(self, host: str) -> list[str]:
-        """Raises UsageError."""
+        """The command line for ``host``.  Raises UsageError."""
         import shlex
 
         out: list[str] = []
@@ -48,22 +48,22 @@ class Shell(NamedTuple):
 
 
 class RemoteError(ConfluoError):
-    """A host cannot be reached, or does not answer as it should."""
+    """A host cannot be reached, or violates the protocol."""
 
 
-class Peer:
-    """A connection to one host.  Made, it has only begun: `greet` waits for the other end."""
+class Connection:
+    """A connection to one host.  The constructor starts it; `greet` waits for the server."""
 
-    def __init__(self, address: Address, shell: Shell) -> None:
+    def __init__(self, address: Address, shell: RemoteShell) -> None:
         self.address, self.shell, self.version = address, shell, ""
-        self.can: frozenset[str] = frozenset()  # abilities that the other end says it has
+        self.can: frozenset[str] = frozenset()  # abilities that the server reports
         self.idle: Callable[[], None] | None = None
         self._have = bytearray()
         self._errors = b""
         words = shell.words(address.host)
         _ignore_sigpipe()
         try:
-            self.child = taken(words) or Child(words)
+            self.child = take_started(words) or SshProcess(words)
         except OSError as e:
             hint = "install it, or name another in CONFLUO_RSH"
             raise RemoteError(f"cannot be run: {e.strerror}", where=words[0], hint=hint) from None
@@ -83,30 +83,30 @@ class Peer:
 
     @property
     def waiting(self) -> int:
-        """Bytes that have come and were not looked at."""
+        """Bytes that were received and not parsed yet."""
         return len(self._have)
 
-    # -- what goes out
+    # -- sending
 
     def send(self, *frames: bytes) -> None:
         try:
-            wire.write(self.out, *frames)
+            frame_codec.write(self.out, *frames)
         except OSError:
             self._undo()
 
-    # -- what comes in
+    # -- receiving
 
     def greet(self) -> None:
-        """Wait for the hello of the other end.  Raises RemoteError: not reached, another version."""
+        """Wait for the hello of the server.  Raises RemoteError: not reached, or another version."""
         limit = self._started + self.shell.wait
-        while b"\n" not in self._have and len(self._have) < wire.HELLO_BYTES:
-            if not wire.HELLO.startswith(self._have[: len(wire.HELLO)]):
+        while b"\n" not in self._have and len(self._have) < frame_codec.HELLO_BYTES:
+            if not frame_codec.HELLO.startswith(self._have[: len(frame_codec.HELLO)]):
                 break
             if not self._fill(limit):
                 raise self.lost()
-        line, newline, _ = bytes(self._have[: wire.HELLO_BYTES]).partition(b"\n")
+        line, newline, _ = bytes(self._have[: frame_codec.HELLO_BYTES]).partition(b"\n")
         try:
-            protocol, version, self.can = wire.parse_hello(line + newline)
+            protocol, version, self.can = frame_codec.parse_hello(line + newline)
         except (ValueError, UnicodeDecodeError):
             said = line[:60].decode("utf-8", "replace")
             what = f"answers with '{said}' instead of a greeting"
@@ -114,22 +114,23 @@ class Peer:
             raise RemoteError(what, where=self.name, hint=hint) from None
         del self._have[: len(line) + 1]
         self.version = version
-        if protocol != wire.PROTOCOL:
-            what = f"speaks protocol {protocol} (confluo-tools {version}), this program {wire.PROTOCOL} ({__version__})"
+        if protocol != frame_codec.PROTOCOL:
+            ours = f"this program {frame_codec.PROTOCOL} ({__version__})"
+            what = f"speaks protocol {protocol} (confluo-tools {version}), {ours}"
             raise RemoteError(what, where=self.name, hint="install the same version at both ends")
 
     def head(self, wait: float | None = None) -> tuple[int, int]:
-        """(kind, bytes of the body) of the next frame; the body is still to be read.  ``wait``: seconds for it."""
+        """(kind, size of the body) of the next frame, without the body.  ``wait``: time limit in seconds."""
         limit = None if wait is None else time.monotonic() + wait
-        while len(self._have) < wire.HEAD_BYTES:
+        while len(self._have) < frame_codec.HEAD_BYTES:
             begun = bool(self._have)
             if not self._fill(time.monotonic() + STALL if begun else limit):
                 raise self.lost()
         try:
-            kind, size = wire.parse_head(bytes(self._have[: wire.HEAD_BYTES]))
+            kind, size = frame_codec.parse_head(bytes(self._have[: frame_codec.HEAD_BYTES]))
         except ValueError as e:
-            raise self.strange(str(e)) from None
-        del self._have[: wire.HEAD_BYTES]
+            raise self.protocol_error(str(e)) from None
+        del self._have[: frame_codec.HEAD_BYTES]
         return kind, size
 
     def body(self, size: int) -> bytes:
@@ -141,7 +142,7 @@ class Peer:
         return data
 
     def some(self, most: int) -> bytes:
-        """At least one byte, at most so many, of a body."""
+        """At least 1 and at most ``most`` bytes of a body."""
         if not self._have and not self._fill(time.monotonic() + STALL):
             raise self.lost()
         data = bytes(self._have[:most])
@@ -149,7 +150,7 @@ class Peer:
         return data
 
     def into(self, out: memoryview) -> int:
-        """The same, into ``out``."""
+        """Read part of a body into ``out``; the number of bytes."""
         if not self._have and len(out) >= 4096 and self._wait(time.monotonic() + STALL):
             try:
                 n = os.readv(self.fd, [out])
@@ -164,21 +165,21 @@ class Peer:
 
     def message(self, body: bytes) -> dict[str, Any]:
         try:
-            return wire.parse(body)
+            return frame_codec.parse(body)
         except ValueError as e:
-            raise self.strange(str(e)) from None
+            raise self.protocol_error(str(e)) from None
 
     def receive(self, *kinds: int, wait: float | None = None) -> tuple[int, dict[str, Any]]:
-        """The next frame, which must be one of ``kinds`` and JSON; an ERROR frame is raised as what it says."""
+        """The next frame, JSON of one of ``kinds``.  Raises the error of an ERROR frame."""
         kind, size = self.head(wait)
-        if kind not in (*kinds, wire.ERROR):
-            raise self.strange(f"a frame '{wire.KINDS[kind]}' out of turn")
+        if kind not in (*kinds, frame_codec.ERROR):
+            raise self.protocol_error(f"a frame '{frame_codec.KINDS[kind]}' out of turn")
         message = self.message(self.body(size))
-        if kind == wire.ERROR:
-            raise self.told(message)
+        if kind == frame_codec.ERROR:
+            raise self.reported(message)
         return kind, message
 
-    # -- trouble
+    # -- errors
 
     def _undo(self) -> NoReturn:
         problem = self._refused()
@@ -186,28 +187,30 @@ class Peer:
         raise problem from None
 
     def _refused(self) -> ConfluoError:
-        """Why the other end does not listen any more: what it said before it hung up."""
+        """The reason why the server hung up: its last message."""
         try:
             if not self.version:
                 self.greet()
             kind, size = self.head(1.0)
-            return self.told(self.message(self.body(size))) if kind == wire.ERROR else self.lost()
+            return self.reported(self.message(self.body(size))) if kind == frame_codec.ERROR else self.lost()
         except RemoteError as e:
             return e
 
-    def told(self, message: dict[str, Any]) -> ConfluoError:
-        """The error that the other end reports."""
+    def reported(self, message: dict[str, Any]) -> ConfluoError:
+        """The error in an ERROR frame."""
         try:
-            what, where, hint = (wire.get(message, key, str, "")[: wire.MAX_TEXT] for key in ("what", "where", "hint"))
+            what, where, hint = (
+                frame_codec.get(message, key, str, "")[: frame_codec.MAX_TEXT] for key in ("what", "where", "hint")
+            )
         except ValueError as e:
-            return self.strange(str(e))
+            return self.protocol_error(str(e))
         return RemoteError(what or "reports an error", where=f"{self.name}:{where}" if where else self.name, hint=hint)
 
-    def strange(self, what: str) -> RemoteError:
-        return RemoteError(f"does not answer as it should: {what}", where=self.name)
+    def protocol_error(self, what: str) -> RemoteError:
+        return RemoteError(f"protocol error: {what}", where=self.name)
 
     def lost(self) -> RemoteError:
-        """Why the connection ended, in the words of the remote shell if it had any."""
+        """The reason why the connection ended: the last line on stderr of the remote shell, if there is one."""
         limit = time.monotonic() + 2.0
         late = self.child.poll() is None and time.monotonic() >= self._started + self.shell.wait and not self.version
         if not late:
@@ -217,16 +220,16 @@ class Peer:
         said = [line.strip() for line in self._errors.decode("utf-8", "replace").splitlines() if line.strip()]
         if not self.version:
             if late:
-                return RemoteError(f"does not answer for {self.shell.wait:g} s", where=self.name)
+                return RemoteError(f"did not answer within {self.shell.wait:g} s", where=self.name)
             why = said[-1] if said else f"{self.shell.words(self.address.host)[0]} ended with {self.child.returncode}"
             hint = "confluo-tools must be there, and on its PATH" if self.child.returncode == 127 else ""
             return RemoteError(f"cannot be reached: {why}", where=self.name, hint=hint)
         return RemoteError("the connection was lost" + (f": {said[-1]}" if said else ""), where=self.name)
 
-    # -- below
+    # -- reading
 
     def _wait(self, limit: float | None) -> bool:
-        # Until there is something to read.  False: not before `limit`.
+        # Wait for input.  False: none before `limit`.
         first = True
         while True:
             left = None if limit is None else max(limit - time.monotonic(), 0)
@@ -247,7 +250,7 @@ class Peer:
                 return True
 
     def _fill(self, limit: float | None) -> bool:
-        # Some more bytes.  False at the end, or not before `limit`.
+        # Read more bytes.  False at the end, or if none came before `limit`.
         if not self._wait(limit):
             return False
         try:
@@ -270,31 +273,31 @@ class Peer:
         return True
 
     def _drain(self, limit: float) -> bool:
-        # The rest of stderr: the shell may be about to say why.
+        # Read the rest of stderr: it may contain the reason.
         ready, _, _ = select.select([self.err], [], [], max(limit - time.monotonic(), 0))
         return bool(ready) and self._keep_errors()
 
     def close(self) -> None:
-        """Hang up; the other end thaws what it froze, and ends."""
+        """Hang up; the server thaws what it froze, and exits."""
         self.child.close()
         self.err = -1
 
 
 def _ignore_sigpipe() -> None:
-    # A peer that hangs up must be an error of ours, not our end.  Children get the default back.
+    # A server that hangs up must raise an error, not end this process.  Children get the default back.
     import signal
 
-    with suppress(ValueError):  # not the main thread: whoever embeds us decides
+    with suppress(ValueError):  # not in the main thread: embedded in another program
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def begin(addresses: Sequence[Address], shell: Shell) -> list[Peer | RemoteError]:
-    """Connections to several hosts, all on their way; an error in the place of one that cannot even begin."""
-    out: list[Peer | RemoteError] = []
+def begin(addresses: Sequence[Address], shell: RemoteShell) -> list[Connection | RemoteError]:
+    """Start connections to several hosts; an error instead of a connection that could not be started."""
+    out: list[Connection | RemoteError] = []
     try:
         for address in addresses:
             try:
-                out.append(Peer(address, shell))
+                out.append(Connection(address, shell))
             except RemoteError as e:
                 out.append(e)
     except BaseException:
@@ -303,12 +306,11 @@ def begin(addresses: Sequence[Address], shell: Shell) -> list[Peer | RemoteError
     return out
 
 
-def close(peers: Sequence[Peer | RemoteError]) -> None:
-    """Hang up everywhere, then wait for all."""
+def close(peers: Sequence[Connection | RemoteError]) -> None:
+    """Hang up all connections, then wait for all processes."""
     for peer in peers:
-        if isinstance(peer, Peer):
+        if isinstance(peer, Connection):
             peer.child.hang_up()
     for peer in peers:
-        if isinstance(peer, Peer):
+        if isinstance(peer, Connection):
             peer.close()
-

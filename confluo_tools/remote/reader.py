@@ -1,4 +1,4 @@
-"""A log on another host as an input like any other: the question goes there, only its rows come back."""
+"""Reader of a log on another host: sends the request, receives only the rows that it selects."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError, FormatError, SchemaError
 from confluo_tools.formats import arrow_meta as meta
 from confluo_tools.formats.arrow import StreamReader
+from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.merge import HOST
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.formats.stream import ByteStream
-from confluo_tools.remote import wire
-from confluo_tools.remote.connect import Peer, RemoteError
-from confluo_tools.remote.wish import Wish
+from confluo_tools.remote import frame_codec
+from confluo_tools.remote.connect import Connection, RemoteError
+from confluo_tools.remote.request import QueryRequest
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Block, Picks
-    from confluo_tools.core.rollup import Rollup
-    from confluo_tools.store.snapshot import LogCut
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
+    from confluo_tools.multilog.snapshot import LogCut
 
 MAX_BODY = 256 << 20  # bytes of one record batch: 65,536 rows of 4 KiB
 MAX_PARTIAL = 1 << 30  # bytes of the partial state of an aggregate
@@ -27,20 +27,19 @@ MAX_WARNINGS = 100
 
 
 class RemoteReader(Reader):
-    """The rows of a log that ``peer`` can read.
+    """The rows of a log that the server of ``peer`` can read.
 
-    ``wish`` goes there.  ``chosen``: it is the whole question; otherwise `select` looks for itself, in what comes.
-    ``at``: the version of a snapshot.
-    ``host``: give the rows a field `host` with this value.  Made, the question is on its way; `ready` waits for the
-    schema.  Raises RemoteError with the name of the host.
+    ``request``: sent by `ask`; `ready` waits for the schema.  ``chosen``: the server selects the rows; otherwise
+    `select` tests the rows that it sends.  ``at``: the version of a snapshot.  ``host``: value of an added field
+    `host`.  Raises RemoteError with the name of the host.
     """
 
     format = "multilog"
 
     def __init__(
         self,
-        peer: Peer,
-        wish: Wish,
+        peer: Connection,
+        request: QueryRequest,
         *,
         chosen: bool = True,
         at: LogCut | None = None,
@@ -49,46 +48,46 @@ class RemoteReader(Reader):
         note: Warn | None = None,
     ) -> None:
         super().__init__(str(peer.address), warn)
-        self.peer, self.wish, self.at, self.host = peer, wish, at, host
-        self.analyzed = bool(wish.analyze)  # the rows have the fields of --analyze already
+        self.peer, self.request, self.at, self.host = peer, request, at, host
+        self.analyzed = bool(request.analyze)  # the rows have the fields of --analyze already
         self.chosen = chosen
-        self._note, self._told = note, 0
+        self._note, self._warned = note, 0
         self._end: dict[str, Any] | None = None
         self._view: dict[str, str] = {}
         self._asked = False
 
     def ask(self, schema: Schema | None = None) -> None:
-        """Send the question.  ``schema``: of the rows that are wanted, instead of the log's own."""
-        message: dict[str, Any] = {"path": self.peer.address.path, **self.wish.message()}
+        """Send the request.  ``schema``: of the requested rows, instead of that of the log."""
+        message: dict[str, Any] = {"path": self.peer.address.path, **self.request.message()}
         if self.at is not None:
             message |= {"uuid": self.at.uuid, "tails": list(self.at.tails), "firsts": list(self.at.firsts)}
         if self.host is not None:
             message["host"] = self.host
         if schema is not None:
             message["schema"] = schema.as_dict()
-        self.peer.send(wire.frame(wire.QUERY, message))
+        self.peer.send(frame_codec.frame(frame_codec.QUERY, message))
         self._asked = True
 
     def ready(self, wait: float | None = None) -> None:
-        """Wait for the other end and the schema.  Raises RemoteError: no such log, not the one of the snapshot."""
+        """Wait for the server and the schema.  Raises RemoteError: no such log, or not the log of the snapshot."""
         if not self.peer.version:
             self.peer.greet()
         if self.analyzed and "analyze" not in self.peer.can:
             what = f"runs confluo-tools {self.peer.version}, which does not analyze for others"
             raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
         while True:
-            kind, message = self.peer.receive(wire.META, wire.WARN, wire.NOTE, wait=wait)
-            if kind == wire.META:
+            kind, message = self.peer.receive(frame_codec.META, frame_codec.WARN, frame_codec.NOTE, wait=wait)
+            if kind == frame_codec.META:
                 break
             self._tell(kind, message)
         try:
-            self.schema = Schema.from_dict(wire.get(message, "schema", dict))
-            metadata = wire.get(message, "metadata", dict, {})
-            self.uuid = wire.get(message, "uuid", str, "")[:32]
-            self.filters = _texts(wire.get(message, "filters", dict, {}))
-            self._view = _texts(wire.get(message, "aggregate", dict, {}))
+            self.schema = Schema.from_dict(frame_codec.get(message, "schema", dict))
+            metadata = frame_codec.get(message, "metadata", dict, {})
+            self.uuid = frame_codec.get(message, "uuid", str, "")[:32]
+            self.filters = _texts(frame_codec.get(message, "filters", dict, {}))
+            self._view = _texts(frame_codec.get(message, "aggregate", dict, {}))
         except (ValueError, SchemaError, TypeError) as e:
-            raise self.peer.strange(str(e)) from None
+            raise self.peer.protocol_error(str(e)) from None
         self.metadata = {k: v for k, v in metadata.items() if isinstance(k, str) and isinstance(v, str)}
 
     def blocks(self) -> Iterator[Block]:
@@ -97,7 +96,7 @@ class RemoteReader(Reader):
         if rows.schema.kind != self.schema.kind or any(
             f.name not in self.schema or self.schema[f.name].type != f.type for f in rows.schema.fields
         ):
-            raise self.peer.strange("rows of another schema")
+            raise self.peer.protocol_error("rows of an unexpected schema")
         fill = None
         if self.host is not None and HOST not in rows.schema and HOST in self.schema:
             size = self.schema.columns[self.schema.index(HOST)].size
@@ -106,7 +105,7 @@ class RemoteReader(Reader):
             block = block.project(self.schema.layout)
             yield block if fill is None else _filled(block, *fill)
         if self._end is None and stream.some():  # the stream's end mark comes before the END frame
-            raise self.peer.strange("rows after their end")
+            raise self.peer.protocol_error("rows after the end")
 
     def __iter__(self) -> Iterator[Block]:
         yield from self.blocks()
@@ -122,33 +121,35 @@ class RemoteReader(Reader):
             yield block, None
 
     def count(self, expr: Any) -> int:
-        if not self.wish.counted:
+        if not self.request.counted:
             return super().count(expr) if not self.chosen else sum([b.rows for b, _ in self.select(expr)])
         for _ in self._frames():
-            raise self.peer.strange("rows instead of their number")
+            raise self.peer.protocol_error("rows instead of a row count")
         self._count_rows()
         return self._number("found")
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
-        if self.wish.agg is None:
+        if self.request.agg is None:
             return super().fold(expr, columns, make)
-        from confluo_tools.core.partial import load
+        from confluo_tools.core.query.rollup_codec import load
 
         data = bytearray()
         for kind, size in self._frames():
-            if kind != wire.PARTIAL or len(data) + size > MAX_PARTIAL:
-                raise self.peer.strange("too many groups" if kind == wire.PARTIAL else "rows instead of groups")
+            if kind != frame_codec.PARTIAL or len(data) + size > MAX_PARTIAL:
+                raise self.peer.protocol_error(
+                    "too many groups" if kind == frame_codec.PARTIAL else "rows instead of groups"
+                )
             data += self.peer.body(size)
         self._count_rows()
         rollup = make()
         try:
             load(rollup, data)
         except ValueError as e:
-            raise self.peer.strange(str(e)) from None
+            raise self.peer.protocol_error(str(e)) from None
         return rollup, self._number("found")
 
     def aggregate(self, name: str) -> Any:
-        if not self._view or self.wish.agg is None or name != self.wish.agg.strip():
+        if not self._view or self.request.agg is None or name != self.request.agg.strip():
             return None
         from types import SimpleNamespace
 
@@ -161,34 +162,34 @@ class RemoteReader(Reader):
     # -- frames
 
     def _frames(self) -> Iterator[tuple[int, int]]:
-        """(kind, size) of the frames with rows or states, whose bodies the caller reads; ends with the END frame."""
+        """(kind, size) of the frames with rows or states, up to the END frame; the caller reads the bodies."""
         peer = self.peer
         while self._end is None:
             kind, size = peer.head()
-            if kind in (wire.DATA, wire.PARTIAL):
+            if kind in (frame_codec.DATA, frame_codec.PARTIAL):
                 yield kind, size
                 continue
             message = peer.message(peer.body(size))
-            if kind == wire.ERROR:
-                raise peer.told(message)
-            if kind == wire.END:
+            if kind == frame_codec.ERROR:
+                raise peer.reported(message)
+            if kind == frame_codec.END:
                 self._end = message
-            elif kind in (wire.WARN, wire.NOTE):
+            elif kind in (frame_codec.WARN, frame_codec.NOTE):
                 self._tell(kind, message)
             else:
-                raise peer.strange(f"a frame '{wire.KINDS[kind]}' out of turn")
+                raise peer.protocol_error(f"a frame '{frame_codec.KINDS[kind]}' out of turn")
 
     def _tell(self, kind: int, message: dict[str, Any]) -> None:
-        tell = self._warn if kind == wire.WARN else self._note
-        self._told += 1
-        if tell is not None and self._told <= MAX_WARNINGS:
-            tell(f"{self.peer.name}: {str(message.get('what', ''))[: wire.MAX_TEXT]}")
+        tell = self._warn if kind == frame_codec.WARN else self._note
+        self._warned += 1
+        if tell is not None and self._warned <= MAX_WARNINGS:
+            tell(f"{self.peer.name}: {str(message.get('what', ''))[: frame_codec.MAX_TEXT]}")
 
     def _number(self, key: str) -> int:
         try:
-            return int(wire.get(self._end or {}, key, int, 0))
+            return int(frame_codec.get(self._end or {}, key, int, 0))
         except ValueError as e:
-            raise self.peer.strange(str(e)) from None
+            raise self.peer.protocol_error(str(e)) from None
 
     def _count_rows(self) -> None:
         self.rows += max(self._number("rows"), 0)
@@ -202,12 +203,12 @@ class RemoteReader(Reader):
 
 def _texts(value: dict[str, Any]) -> dict[str, str]:
     if len(value) > 1024 or not all(isinstance(v, str) and len(v) <= 1 << 16 for v in value.values()):
-        raise ValueError("strange definitions of views")
+        raise ValueError("invalid definitions of views")
     return value
 
 
 def _filled(block: Block, column: int, value: bytes) -> Block:
-    from confluo_tools.core.block import Block as Make
+    from confluo_tools.core.block.block import Block as Make
 
     buffers: list[Any] = [block.buffer(i) for i in range(block.layout.n)]
     buffers[column] = value * block.rows
@@ -215,7 +216,7 @@ def _filled(block: Block, column: int, value: bytes) -> Block:
 
 
 class _Frames(ByteStream):
-    """The bytes in the DATA frames of an answer."""
+    """The bytes of the DATA frames of an answer."""
 
     def __init__(self, reader: RemoteReader) -> None:
         self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, reader.name, 0, True, None, ""
@@ -229,8 +230,8 @@ class _Frames(ByteStream):
             kind, size = next(self._frames, (0, 0))
             if not kind:
                 return False
-            if kind != wire.DATA:
-                raise self.peer.strange("groups instead of rows")
+            if kind != frame_codec.DATA:
+                raise self.peer.protocol_error("groups instead of rows")
             self._left = size
         return True
 
@@ -250,34 +251,34 @@ class _Frames(ByteStream):
 
 
 class _Rows(StreamReader):
-    """An Arrow stream from somebody we do not trust: only what `confluo serve` writes, in batches of a bounded size."""
+    """An untrusted Arrow stream: accepts only what `confluo serve` writes, in batches of a bounded size."""
 
     def __init__(self, stream: _Frames) -> None:
         self._peer = stream.peer
         try:
             super().__init__(stream)
         except FormatError as e:
-            raise self._peer.strange(e.what) from None
+            raise self._peer.protocol_error(e.what) from None
 
     def _parse(self, head: bytes) -> meta.Message:
         message = super()._parse(head)
         if message.kind == meta.SCHEMA and not _exact(message):
-            raise self._peer.strange("rows in a form that is not ours")
+            raise self._peer.protocol_error("rows in an unexpected encoding")
         return message
 
     def _body(self, size: int) -> memoryview:
         if not 0 <= size <= MAX_BODY:
-            raise self._peer.strange(f"a batch of {size} bytes")
+            raise self._peer.protocol_error(f"a batch of {size} bytes")
         return super()._body(size)
 
     def blocks(self) -> Iterator[Block]:
         try:
             yield from super().blocks()
         except FormatError as e:
-            raise self._peer.strange(e.what) from None
+            raise self._peer.protocol_error(e.what) from None
 
     def warn(self, what: str) -> None:
-        raise self._peer.strange(what)
+        raise self._peer.protocol_error(what)
 
 
 def _exact(message: meta.Message) -> bool:

@@ -1,7 +1,7 @@
-"""`confluo serve`: questions and freezes from another host, over two descriptors.  The protocol: docs/protocol.md.
+"""`confluo serve`: answers queries and freezes of one client, see docs/protocol.md.
 
-One peer, one thing at a time.  Whatever comes is checked; a path must lie inside the roots once all links are
-followed; a freeze ends with its THAW, its time limit, the connection or this process, whichever is first.
+It handles one request at a time.  All input is checked; a path, with all links resolved, must be inside the roots; a
+freeze ends with its THAW, its time limit, the connection or this process, whichever is first.
 """
 
 from __future__ import annotations
@@ -14,38 +14,47 @@ from contextlib import contextmanager
 
 from confluo_tools import __version__
 from confluo_tools.errors import ConfluoError, SchemaError, StoreError, UsageError
-from confluo_tools.remote import wire
-from confluo_tools.remote.wish import Wish
+from confluo_tools.remote import frame_codec
+from confluo_tools.remote.request import QueryRequest
 
 TYPE_CHECKING = False  # importing typing costs a good part of an answer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from confluo_tools.core.block import Block, Picks
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
-STALL = 30.0  # seconds until a frame that has begun must be there
-SOON = 0.02  # seconds that rows may wait for others to share a batch with
+STALL = 30.0  # seconds within which a frame must be complete
+SOON = 0.02  # seconds that rows may wait for a batch to fill
 BATCH = 64 << 20  # bytes of a record batch
 MAX_PATH = 4096
 MAX_LOGS = 64
-WARM = ("json", "confluo_tools.schema", "confluo_tools.store", "confluo_tools.store.reader", "confluo_tools.expr",
-        "confluo_tools.store.plan", "confluo_tools.formats.arrow", "confluo_tools.schema.choose",
-        "confluo_tools.expr.sample", "confluo_tools.store.snapshot")  # fmt: skip
+WARM = (
+    "json",
+    "confluo_tools.schema",
+    "confluo_tools.multilog",
+    "confluo_tools.multilog.reader",
+    "confluo_tools.expr",
+    "confluo_tools.multilog.query.plan",
+    "confluo_tools.formats.arrow",
+    "confluo_tools.schema.choose",
+    "confluo_tools.expr.sample",
+    "confluo_tools.multilog.snapshot",
+)
 
 
-class Ended(Exception):
-    """The other end has hung up."""
+class HungUp(Exception):
+    """The client has hung up."""
 
 
-class Server:
-    """Answers on ``fd_out`` what is asked on ``fd_in``.
+class QueryServer:
+    """Answers on ``fd_out`` the requests on ``fd_in``.
 
-    ``roots``: folders that logs may be in; none: anywhere.  ``max_freeze``: ns, the longest freeze.
-    ``read_only``: no freezes at all.  ``idle``: seconds without a request until it ends by itself.
+    ``roots``: folders that logs may be in; empty: any folder.  ``max_freeze``: longest freeze, ns.
+    ``read_only``: refuse freezes.  ``idle``: exit after this time without a request, seconds.
     """
 
     def __init__(
@@ -66,39 +75,41 @@ class Server:
         self._watched_for = False
 
     def run(self) -> None:
-        """Until the other end hangs up.  Raises ConfluoError for what is no client, or one of another version."""
+        """Serve until the client hangs up.  Raises ConfluoError for an invalid client, or one of another version."""
         try:
-            self._put(wire.hello())
+            self._put(frame_codec.hello())
             self._greet()
             self._warm()
             while True:
                 kind, body = self._frame()
                 self._answer(kind, body)
-        except Ended:
+        except HungUp:
             return
 
     def _answer(self, kind: int, body: bytes) -> None:
         try:
-            if kind == wire.OPEN:
-                self._open(wire.parse(body))
-            elif kind == wire.QUERY:
-                self._query(wire.parse(body))
+            if kind == frame_codec.OPEN:
+                self._open(frame_codec.parse(body))
+            elif kind == frame_codec.QUERY:
+                self._query(frame_codec.parse(body))
             else:
-                raise ValueError(f"a frame '{wire.KINDS[kind]}' out of turn")
+                raise ValueError(f"a frame '{frame_codec.KINDS[kind]}' out of turn")
         except ConfluoError as e:
-            self._put(wire.frame(wire.ERROR, wire.error_of(e)))
+            self._put(frame_codec.frame(frame_codec.ERROR, frame_codec.error_of(e)))
         except (ValueError, SchemaError) as e:
             self._refuse(str(e))
 
     def _refuse(self, what: str) -> None:
-        # Tell both sides, and stop: whoever sends such things may send anything next.
-        self._put(wire.frame(wire.ERROR, {"what": f"was sent {what}"}))
-        raise ConfluoError(f"was sent {what}", where="standard input", hint="only confluo-tools speak to it")
+        # Report to both sides, and stop: what follows invalid input cannot be trusted.
+        self._put(frame_codec.frame(frame_codec.ERROR, {"what": f"protocol error: {what}"}))
+        raise ConfluoError(
+            f"protocol error: {what}", where="standard input", hint="only confluo-tools can be its client"
+        )
 
-    # -- coming and going
+    # -- connection
 
     def _warm(self) -> None:
-        """Load what a question needs as long as none has come: its client may be loading, too."""
+        """Import the modules of a query until a request comes."""
         from importlib import import_module
 
         for name in WARM:
@@ -107,35 +118,35 @@ class Server:
             import_module(name)
 
     def _greet(self) -> None:
-        line = self._take(lambda have: have.find(b"\n") + 1 or (len(have) >= wire.HELLO_BYTES) * len(have))
+        line = self._take(lambda have: have.find(b"\n") + 1 or (len(have) >= frame_codec.HELLO_BYTES) * len(have))
         try:
-            protocol, version, _ = wire.parse_hello(line)
+            protocol, version, _ = frame_codec.parse_hello(line)
         except (ValueError, UnicodeDecodeError):
-            hint = "confluo-query and confluo-snapshot do"
-            raise ConfluoError("no client speaks here", where="standard input", hint=hint) from None
-        if protocol != wire.PROTOCOL:
-            what = f"speaks protocol {wire.PROTOCOL} (confluo-tools {__version__}), its client {protocol} ({version})"
-            self._put(wire.frame(wire.ERROR, {"what": what, "hint": "install the same version at both ends"}))
-            raise ConfluoError(
-                f"the client speaks protocol {protocol} ({version}), this program {wire.PROTOCOL} ({__version__})",
-                where="standard input", hint="install the same version at both ends",
-            )  # fmt: skip
+            hint = "run confluo-query or confluo-snapshot"
+            raise ConfluoError("the client does not speak the protocol", where="standard input", hint=hint) from None
+        if protocol != frame_codec.PROTOCOL:
+            hint = "install the same version at both ends"
+            ours = f"{frame_codec.PROTOCOL} (confluo-tools {__version__})"
+            what = f"speaks protocol {ours}, its client {protocol} ({version})"
+            self._put(frame_codec.frame(frame_codec.ERROR, {"what": what, "hint": hint}))
+            what = f"the client speaks protocol {protocol} ({version}), this program {ours}"
+            raise ConfluoError(what, where="standard input", hint=hint)
 
     def _frame(self) -> tuple[int, bytes]:
-        data = self._take(lambda have: wire.HEAD_BYTES if len(have) >= wire.HEAD_BYTES else 0)
+        data = self._take(lambda have: frame_codec.HEAD_BYTES if len(have) >= frame_codec.HEAD_BYTES else 0)
         try:
-            kind, size = wire.parse_head(data)
+            kind, size = frame_codec.parse_head(data)
         except ValueError as e:
             self._refuse(str(e))
             raise
         return kind, self._take(lambda have: size if len(have) >= size else 0) if size else b""
 
     def _take(self, enough: Any) -> bytes:
-        """As many of the next bytes as ``enough`` says when it is given all that have come; 0 waits for more."""
+        """The next ``enough(received bytes)`` bytes; 0: wait for more."""
         while not (n := enough(self._have)):
             limit = STALL if self._have else self.idle
             if limit is not None and not select.select([self.fd_in], [], [], limit)[0]:
-                raise ConfluoError(f"nothing came for {limit:g} s", where="standard input")
+                raise ConfluoError(f"no request for {limit:g} s", where="standard input")
             try:
                 data = os.read(self.fd_in, 65536)
             except OSError as e:
@@ -144,89 +155,92 @@ class Server:
             if not data:
                 if self._have:
                     raise ConfluoError("ends in the middle of a message", where="standard input")
-                raise Ended
+                raise HungUp
             self._have += data
         out, self._have = self._have[:n], self._have[n:]
         return out
 
     def _put(self, *pieces: bytes | memoryview) -> None:
         try:
-            wire.write(self.fd_out, *pieces)
+            frame_codec.write(self.fd_out, *pieces)
         except (BrokenPipeError, ConnectionResetError):
-            raise Ended from None
+            raise HungUp from None
 
     # -- snapshots
 
     def _open(self, message: dict[str, Any]) -> None:
-        """Open logs for freezes, then answer FREEZE and THAW until something else comes."""
-        from confluo_tools.core.freeze import Cut
-        from confluo_tools.store import Log
+        """Open logs for freezes, then answer FREEZE and THAW until another frame comes."""
+        from confluo_tools.core.multilog.freeze import LogFreeze
+        from confluo_tools.multilog import Log
 
         logs, cuts = [], []
-        for path in wire.texts(message, "logs", MAX_LOGS):
+        for path in frame_codec.texts(message, "logs", MAX_LOGS):
             try:
                 if self.read_only:
-                    raise UsageError("may be read only: this server freezes nothing", where=path)
+                    raise UsageError("is served read-only and cannot be frozen", where=path)
                 log = Log(self.inside(path))
                 if not log.control.writable:
-                    raise StoreError("cannot be frozen", where=path, hint="that needs permission to write to it")
+                    raise StoreError("cannot be frozen", where=path, hint="freezing needs write permission")
                 cuts.append(log.control)
                 entry: dict[str, Any] = {"uuid": log.uuid.hex(), "kind": log.schema.kind}
                 entry["path"] = os.path.realpath(log.path)
             except ConfluoError as e:
-                entry = {"error": wire.error_of(e)}
+                entry = {"error": frame_codec.error_of(e)}
             logs.append(entry)
-        self._put(wire.frame(wire.OPENED, {"logs": logs}))
+        self._put(frame_codec.frame(frame_codec.OPENED, {"logs": logs}))
         idle = -1 if self.idle is None else int(self.idle * 1000)
         try:
             with _signals() as wake:
-                have = Cut(cuts).serve(self.fd_in, self.fd_out, self.max_freeze, self._have, idle, wake)
+                have = LogFreeze(cuts).serve(self.fd_in, self.fd_out, self.max_freeze, self._have, idle, wake)
         except TimeoutError:
             waited = f" for {self.idle:g} s" if self.idle is not None else ""
-            raise ConfluoError(f"nothing came{waited}", where="standard input") from None
+            raise ConfluoError(f"no request{waited}", where="standard input") from None
         except OverflowError as e:
             raise ConfluoError(str(e), where="standard input") from None
         except (BrokenPipeError, ConnectionResetError):
-            raise Ended from None
+            raise HungUp from None
         if have is None:
-            raise Ended
+            raise HungUp
         self._have = have
 
     def inside(self, path: str) -> str:
-        """The folder that ``path`` is, all links followed.  Raises UsageError outside the roots."""
+        """The folder ``path`` with all links resolved.  Raises UsageError outside the roots."""
         if not path or len(path) > MAX_PATH or "\0" in path:
-            raise UsageError("is not the path of a log", where=path[:100])
+            raise UsageError("is not a valid path", where=path[:100])
         real = os.path.realpath(path)
         if self.roots and not all(self._within(p) for p in (real, *_parts(real))):
-            raise UsageError("is outside of what is served", where=path, hint=f"--root is {', '.join(self.roots)}")
+            raise UsageError("is outside the served folders", where=path, hint=f"--root is {', '.join(self.roots)}")
         return real
 
     def _within(self, path: str) -> bool:
         return any(os.path.commonpath((root, path)) == root for root in self.roots)
 
-    # -- questions
+    # -- queries
 
     def _query(self, message: dict[str, Any]) -> None:
         from confluo_tools.formats.merge import HOST, HOST_BYTES, Shaped, with_host
+        from confluo_tools.multilog.open_log import open_log
         from confluo_tools.schema import Schema
-        from confluo_tools.store.opening import open_log
 
-        path = wire.get(message, "path", str)
-        wish = Wish.of(message)
-        host = wire.get(message, "host", str, None)
+        path = frame_codec.get(message, "path", str)
+        request = QueryRequest.of(message)
+        host = frame_codec.get(message, "host", str, None)
         if host is not None and len(host.encode("utf-8", "surrogateescape")) > HOST_BYTES:
-            raise ValueError("a message with a strange 'host'")
-        wanted = wire.get(message, "schema", dict, None)
-        if wanted is not None and wish.analyze:
-            raise ValueError("a message with 'schema' and 'analyze'")
+            raise ValueError("invalid 'host' in message")
+        wanted = frame_codec.get(message, "schema", dict, None)
+        if wanted is not None and request.analyze:
+            raise ValueError("message with both 'schema' and 'analyze'")
         reader: Reader = open_log(
-            self.inside(path), archives=not wish.own, allowed=self._within if self.roots else None,
-            warn=lambda what: self._tell(wire.WARN, what), note=lambda what: self._tell(wire.NOTE, what),
+            self.inside(path),
+            archives=not request.own,
+            allowed=self._within if self.roots else None,
+            warn=lambda what: self._tell(frame_codec.WARN, what),
+            note=lambda what: self._tell(frame_codec.NOTE, what),
             at=_cut(message, path),
-        )  # fmt: skip
+        )
         with reader:
             uuid = reader.log.uuid.hex()  # type: ignore[attr-defined]
-            reader.timed = wish.explain  # type: ignore[attr-defined]
+            reader.timed = request.explain  # type: ignore[attr-defined]
             schema = reader.schema if wanted is None else Schema.from_dict(wanted)
             add = host is not None and HOST not in reader.schema
             if host is not None and wanted is None:
@@ -234,43 +248,47 @@ class Server:
             if schema is not reader.schema:
                 _check_shape(reader.schema, schema)
                 reader = Shaped(reader, schema, host if add else None)
-            if wish.analyze:
-                reader = self._analyzed(reader, wish)
+            if request.analyze:
+                reader = self._analyzed(reader, request)
                 schema = reader.schema
             meta = {"schema": schema.as_dict(), "metadata": reader.metadata, "uuid": uuid}
-            view = reader.aggregate(wish.agg.strip()) if wish.agg is not None else None
+            view = reader.aggregate(request.agg.strip()) if request.agg is not None else None
             if view is not None:
                 texts = {key: getattr(view, key) for key in ("agg", "by", "where", "filter_text")}
                 meta["aggregate"] = texts
-            meta["filters"] = _named(reader.filters or {}, f"{wish.expr} {wish.names or ''}")
-            self._put(wire.frame(wire.META, meta))
+            meta["filters"] = _named(reader.filters or {}, f"{request.expr} {request.names or ''}")
+            self._put(frame_codec.frame(frame_codec.META, meta))
             with self._watched():
-                expr = compiled(wish, reader)
+                expr = compiled(request, reader)
                 if view is not None:
                     for text in (view.filter_text, view.where):
-                        expr = expr.also(compiled(Wish(text), reader))
-                    wish = wish.but(agg=view.agg, by=view.by if wish.by is None else wish.by)
-                if wish.agg is not None:
-                    found = self._groups(reader, expr, wish)
-                elif wish.counted and wish.limit is None:
+                        expr = expr.also(compiled(QueryRequest(text), reader))
+                    request = request.replace(agg=view.agg, by=view.by if request.by is None else request.by)
+                if request.agg is not None:
+                    found = self._groups(reader, expr, request)
+                elif request.counted and request.limit is None:
                     found = reader.count(expr)
                 else:
-                    found = self._rows(reader, expr, wish, HOST if add else None)
+                    found = self._rows(reader, expr, request, HOST if add else None)
             end: dict[str, Any] = {"rows": reader.rows, "found": found}
-            if wish.explain:
+            if request.explain:
                 end["plan"] = reader.explain()
-            self._put(wire.frame(wire.END, end))
+            self._put(frame_codec.frame(frame_codec.END, end))
 
-    def _analyzed(self, reader: Reader, wish: Wish) -> Reader:
-        from confluo_tools.store.analyze import FLOWS, Analyzed
+    def _analyzed(self, reader: Reader, request: QueryRequest) -> Reader:
+        from confluo_tools.multilog.query.derived_fields import FLOWS, AnalyzedReader
 
-        flows = FLOWS if wish.flows is None else wish.flows
-        return Analyzed(reader, wish.analyze, flows=flows, note=lambda what: self._tell(wire.NOTE, what))
+        flows = FLOWS if request.flows is None else request.flows
+        return AnalyzedReader(
+            reader, request.analyze, flows=flows, note=lambda what: self._tell(frame_codec.NOTE, what)
+        )
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """While the client waits for an answer, its hanging up ends the process: a scan that finds nothing would not
-        notice.  Nothing is frozen then."""
+        """End the process if the client hangs up during an answer: a scan without matches would not notice.
+
+        Nothing is frozen then.
+        """
         self._busy = True
         if not self._watched_for:
             import _thread  # not threading: it takes longer to load than an answer
@@ -290,30 +308,30 @@ class Server:
             os._exit(0)
 
     def _tell(self, kind: int, what: str) -> None:
-        self._put(wire.frame(kind, {"what": what[: wire.MAX_TEXT]}))
+        self._put(frame_codec.frame(kind, {"what": what[: frame_codec.MAX_TEXT]}))
 
-    def _groups(self, reader: Reader, expr: Expr, wish: Wish) -> int:
-        from confluo_tools.core.partial import dump
+    def _groups(self, reader: Reader, expr: Expr, request: QueryRequest) -> int:
+        from confluo_tools.core.query.rollup_codec import dump
         from confluo_tools.expr import parse_aggregates, parse_by
-        from confluo_tools.store import aggregate
+        from confluo_tools.multilog.query import aggregation
 
         schema = reader.schema
-        keys = parse_by(wish.by, schema) if wish.by else []
-        question = aggregate.Question(schema, parse_aggregates(wish.agg or "", schema), keys)
+        keys = parse_by(request.by, schema) if request.by else []
+        question = aggregation.Aggregation(schema, parse_aggregates(request.agg or "", schema), keys)
         columns = [i for i, c in enumerate(schema.columns) if c.field.name in question.reads]
         rollup, found = reader.fold(expr, columns, question.rollup)
         data = memoryview(dump(rollup))
-        for start in range(0, len(data), wire.MAX_FRAME):
-            piece = data[start : start + wire.MAX_FRAME]
-            self._put(wire.head(wire.PARTIAL, len(piece)), piece)
+        for start in range(0, len(data), frame_codec.MAX_FRAME):
+            piece = data[start : start + frame_codec.MAX_FRAME]
+            self._put(frame_codec.head(frame_codec.PARTIAL, len(piece)), piece)
         return found
 
-    def _rows(self, reader: Reader, expr: Expr, wish: Wish, omit: str | None) -> int:
+    def _rows(self, reader: Reader, expr: Expr, request: QueryRequest, omit: str | None) -> int:
         from confluo_tools.formats.arrow import StreamWriter
         from confluo_tools.schema.choose import choose_fields
 
         schema = reader.schema
-        chosen = [] if wish.counted else choose_fields(wish.fields, schema)
+        chosen = [] if request.counted else choose_fields(request.fields, schema)
         if chosen is not None:
             more = {schema[n].version for n in chosen} | ({schema.time_field.name} if schema.time_field else set())
             chosen = [f.name for f in schema.fields if f.name in more or f.name in chosen]
@@ -324,7 +342,7 @@ class Server:
         most = max(BATCH // writer.layout.row_bytes, 1)
         writer.start()
         found, due = 0, 0.0
-        for block, picks in _limited(reader.select(expr, columns), wish.limit):
+        for block, picks in _limited(reader.select(expr, columns), request.limit):
             found += block.rows if picks is None else len(picks)
             if most < block.rows:
                 block, picks = block.take(picks) if picks is not None else block, None
@@ -342,7 +360,7 @@ class Server:
 class _Data:
     """What a StreamWriter writes to: DATA frames."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: QueryServer) -> None:
         self.server = server
 
     def writev(self, pieces: Iterable[bytes | memoryview]) -> None:
@@ -351,15 +369,15 @@ class _Data:
         for piece in pieces:
             left = memoryview(piece).cast("B")
             while len(left):
-                part = left[: wire.MAX_FRAME - size]
+                part = left[: frame_codec.MAX_FRAME - size]
                 left = left[len(part) :]
                 frame.append(part)
                 size += len(part)
-                if size == wire.MAX_FRAME:
-                    self.server._put(wire.head(wire.DATA, size), *frame)
+                if size == frame_codec.MAX_FRAME:
+                    self.server._put(frame_codec.head(frame_codec.DATA, size), *frame)
                     frame, size = [], 0
         if size:
-            self.server._put(wire.head(wire.DATA, size), *frame)
+            self.server._put(frame_codec.head(frame_codec.DATA, size), *frame)
 
 
 @contextmanager
@@ -399,10 +417,10 @@ def _cut(message: dict[str, Any], path: str) -> Any:
     tails = message.get("tails")
     if tails is None:
         return None
-    from confluo_tools.store.snapshot import MAX_LANES, LogCut
+    from confluo_tools.multilog.snapshot import MAX_LANES, LogCut
 
-    rows, firsts = (wire.numbers(v, MAX_LANES, 1 << 48) for v in (tails, message.get("firsts", [])))
-    return LogCut("", "", path, wire.get(message, "uuid", str)[:32], "", rows, firsts)
+    rows, firsts = (frame_codec.numbers(v, MAX_LANES, 1 << 48) for v in (tails, message.get("firsts", [])))
+    return LogCut("", "", path, frame_codec.get(message, "uuid", str)[:32], "", rows, firsts)
 
 
 def _check_shape(own: Schema, wanted: Schema) -> None:
@@ -422,13 +440,13 @@ def _named(filters: Mapping[str, str], text: str) -> dict[str, str]:
     return {name: filters[name] for name in filters if name in text}
 
 
-def compiled(wish: Wish, reader: Reader) -> Expr:
+def compiled(request: QueryRequest, reader: Reader) -> Expr:
     """The expression with its time range and its sample."""
     from confluo_tools.expr import compile
     from confluo_tools.expr.sample import sampled
 
-    expr = compile(wish.expr, reader.schema, filters=reader.filters).within(wish.since, wish.until)
-    return expr if wish.sample is None else sampled(expr, wish.sample)
+    expr = compile(request.expr, reader.schema, filters=reader.filters).within(request.since, request.until)
+    return expr if request.sample is None else sampled(expr, request.sample)
 
 
 def _limited(pairs: Iterable[tuple[Block, Picks | None]], limit: int | None) -> Iterable[tuple[Block, Picks | None]]:

@@ -1,4 +1,4 @@
-"""Schemas of records: the model, and the loader of the YAML files beside this one."""
+"""Schemas of records: the model, and the loader of the YAML files in this folder."""
 
 from __future__ import annotations
 

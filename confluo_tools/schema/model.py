@@ -11,7 +11,7 @@ from confluo_tools.errors import SchemaError
 from confluo_tools.schema.types import BYTES, Type
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block import Layout
+    from confluo_tools.core.block.block import Layout
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}$")
 MAX_FIELDS = 250
@@ -31,7 +31,7 @@ class Field:
 
     ``names`` maps values (enum) or bit masks (flags) to words.
     ``version`` (ip only) names the field that holds 4 or 6, '' when there is none.
-    ``optional`` fields are in a log only when asked for at capture.
+    ``optional`` fields are in a log only if requested at capture.
     """
 
     __slots__ = ("name", "type", "unit", "description", "names", "version", "optional")
@@ -121,7 +121,7 @@ class Schema:
             raise SchemaError(f"no column '{column}'", hint=self.suggest(column)) from None
 
     def suggest(self, name: str) -> str:
-        """'did you mean X?', or where the names are listed."""
+        """A hint: a similar name, or where the names are listed."""
         from difflib import get_close_matches
 
         near = get_close_matches(name, self._field, n=1, cutoff=0.6)
@@ -135,7 +135,7 @@ class Schema:
     @cached_property
     def layout(self) -> Layout:
         """The compiled form of ``columns``, for the core."""
-        from confluo_tools.core.block import Layout
+        from confluo_tools.core.block.block import Layout
 
         return Layout([(c.name, c.code, c.size, c.count) for c in self.columns])
 

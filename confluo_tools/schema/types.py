@@ -23,12 +23,19 @@ import re
 
 from confluo_tools.errors import SchemaError
 
-# name -> (code, bytes); the codes are those of pyx/c_block.pxd.
+# name -> (code, bytes); the codes are those of pyx/block/c_block.pxd.
 PHYSICAL = {
-    "u8": (1, 1), "u16": (2, 2), "u32": (3, 4), "u64": (4, 8),
-    "i8": (5, 1), "i16": (6, 2), "i32": (7, 4), "i64": (8, 8),
-    "f32": (9, 4), "f64": (10, 8),
-}  # fmt: skip
+    "u8": (1, 1),
+    "u16": (2, 2),
+    "u32": (3, 4),
+    "u64": (4, 8),
+    "i8": (5, 1),
+    "i16": (6, 2),
+    "i32": (7, 4),
+    "i64": (8, 8),
+    "f32": (9, 4),
+    "f64": (10, 8),
+}
 BYTES = 11
 ALIASES = {"ipv4": "u32", "mac": "u64", "time": "i64", "duration": "i64"}
 MAX_BYTES = 65535
@@ -129,7 +136,7 @@ def fold6(address: bytes) -> int:
     """The 32-bit stand-in of a 16-byte IPv6 address: never 0, so that a zero column means absent.
 
     FNV-1a over four little-endian 32-bit words, then mixed; `::` folds to V6_ANY.
-    pyx/c_fold.pxd is the same function.
+    pyx/block/c_ipv6_hash.pxd is the same function.
     """
     if not any(address):
         return V6_ANY

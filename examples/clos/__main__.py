@@ -1,12 +1,12 @@
-"""A Clos of network namespaces to lose packets in: ECMP, ICMP and TCP are the kernel's, the drops are known.
+"""A Clos of network namespaces: ECMP, ICMP and TCP of the kernel, packet loss with known counts.
 
-    python3 examples/clos up clos.yaml                         # 2 pods, 4 ToR, 4 T1, 2 T2, 8 hosts; describes it there
+    python3 examples/clos up clos.yaml                         # 2 pods, 4 ToR, 4 T1, 2 T2, 8 hosts; writes clos.yaml
     python3 examples/clos drop clos.yaml agg1 core1 1/100      # a directed link
     python3 examples/clos load clos.yaml --flows 400 -w flows.tsv
     python3 examples/clos counts clos.yaml
     python3 examples/clos down clos.yaml
 
-The file says which fabric is meant.  README.md describes the rest.
+The file identifies the fabric.  README.md describes the rest.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ SIZES = ("pods", "tors", "t1s", "t2s", "hosts")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="clos", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="clos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, help: str) -> argparse.ArgumentParser:
@@ -62,9 +63,14 @@ def main() -> int:
     traffic.add_argument("--ip", type=int, choices=(4, 6), default=4)
     traffic.add_argument("--parallel", type=int, default=load.PARALLEL, metavar="N", help="flows at a time")
     traffic.add_argument("--first-port", type=int, default=20000, metavar="PORT", help="source port of the first flow")
-    traffic.add_argument("--during", action="append", default=[], metavar="COMMAND",
-                         help="run this on every host ($HOST) meanwhile, and end it with SIGINT")  # fmt: skip
-    traffic.add_argument("-w", "--write", metavar="FILE", help="what the kernel tells of each flow, as TSV")
+    traffic.add_argument(
+        "--during",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="run this on every host ($HOST) meanwhile, and end it with SIGINT",
+    )
+    traffic.add_argument("-w", "--write", metavar="FILE", help="the kernel's counts of each flow, as TSV")
     add("counts", "TCP packets that came by each directed link and were dropped there, as TSV; most drops first")
     add("forget", "all counters are 0 again, and no link drops anything")
     each = add("each", "run a command on every host ($HOST) at once")
@@ -160,7 +166,7 @@ def do_forget(args: argparse.Namespace) -> int:
 
 
 def do_each(args: argparse.Namespace) -> int:
-    """To its end on every host; the worst exit status."""
+    """Run a command to its end on every host; return the highest exit status."""
     agents = Agents()
     try:
         spaces.on_hosts(agents, *_found(args), shlex.join(_words(args)))
@@ -188,8 +194,17 @@ def do_down(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"up": do_up, "drop": do_drop, "heal": do_heal, "load": do_load, "counts": do_counts, "forget": do_forget,
-            "each": do_each, "exec": do_exec, "down": do_down}  # fmt: skip
+COMMANDS = {
+    "up": do_up,
+    "drop": do_drop,
+    "heal": do_heal,
+    "load": do_load,
+    "counts": do_counts,
+    "forget": do_forget,
+    "each": do_each,
+    "exec": do_exec,
+    "down": do_down,
+}
 
 if __name__ == "__main__":
     try:

@@ -1,6 +1,6 @@
-"""A Clos of switches and hosts: names, levels, links, addresses, and the file that tells them.  Nothing is built here.
+"""Model of a Clos of switches and hosts: names, levels, links, addresses, topology file.  Creates no namespaces.
 
-    2 pods of 2 ToR and 2 T1, 2 T2, 2 hosts a ToR (the paper's Figure 2, smaller):
+    2 pods of 2 ToR and 2 T1, 2 T2, 2 hosts per ToR (the paper's Figure 2, smaller):
 
             core1       core2              T2
            / / \\ \\     / / \\ \\
@@ -31,14 +31,14 @@ class Node:
     level: int
     number: int
     pod: int
-    ip4: str = ""  # of a switch: one of its own, on lo
+    ip4: str = ""  # of a switch: its own address, on lo
     ip6: str = ""
     tor: str = ""  # of a host
 
 
 @dataclass
 class Link:
-    """Both directions.  ``ends``: the lower node first; their addresses on it, a /31 and a /127."""
+    """A link, both directions.  ``ends``: the lower node first; addresses of the ends: a /31 and a /127."""
 
     ends: tuple[str, str]
     ip4: tuple[str, str]
@@ -52,10 +52,10 @@ class Link:
 @dataclass
 class Clos:
     pods: int = 2
-    tors: int = 2  # a pod
-    t1s: int = 2  # a pod
+    tors: int = 2  # per pod
+    t1s: int = 2  # per pod
     t2s: int = 2
-    hosts: int = 2  # a ToR
+    hosts: int = 2  # per ToR
     nodes: dict[str, Node] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
 
@@ -91,8 +91,9 @@ class Clos:
 
     def _switch(self, kind: str, level: int, number: int, pod: int) -> None:
         own = level << 8 | number
-        node = Node(f"{kind}{number}", level, number, pod, str(IPv4Address(SWITCHES4 + own)),
-                    str(IPv6Address(SWITCHES6 + own)))  # fmt: skip
+        node = Node(
+            f"{kind}{number}", level, number, pod, str(IPv4Address(SWITCHES4 + own)), str(IPv6Address(SWITCHES6 + own))
+        )
         self.nodes[node.name] = node
 
     def _fabric(self, low: str, high: str) -> None:
@@ -110,16 +111,20 @@ class Clos:
         return self.level(HOST)
 
     def around(self, name: str) -> list[tuple[Node, Link, int]]:
-        """(neighbour, link, which end of it ``name`` is) of each of its links."""
-        return [(self.nodes[link.ends[1 - side]], link, side) for link in self.links for side in (0, 1)
-                if link.ends[side] == name]  # fmt: skip
+        """(neighbour, link, index of the end ``name``) for each link of a node."""
+        return [
+            (self.nodes[link.ends[1 - side]], link, side)
+            for link in self.links
+            for side in (0, 1)
+            if link.ends[side] == name
+        ]
 
     def directed(self) -> list[tuple[str, str]]:
         """Every directed link: (from, to)."""
         return [pair for link in self.links for pair in (link.ends, (link.ends[1], link.ends[0]))]
 
     def owner(self) -> dict[str, str]:
-        """Address -> the node that has it: own addresses, and those of its ends of links."""
+        """Map each address to its node: own addresses, and addresses of link ends."""
         found = {address: node.name for node in self.nodes.values() for address in (node.ip4, node.ip6)}
         for link in self.links:
             for side, name in enumerate(link.ends):
@@ -131,23 +136,29 @@ LEVELS = {TOR: "tor", T1: "t1", T2: "t2"}
 
 
 def describe(plan: Clos) -> str:
-    """The topology file: YAML as confluo-vote and confluo-trace read it.
+    """The topology file, as confluo-vote, confluo-trace and confluo-pingmesh read it.
 
-    A switch goes by an address of its own, and has one more on each of its links: it answers a traceroute with the one
-    on which the probe came in.
+    A switch has its own address, which is its number in records, and an address on each link: it answers a
+    traceroute from the address of the link on which the probe arrived.
     """
     addresses: dict[str, list[str]] = {}
     for address, name in plan.owner().items():
         addresses.setdefault(name, []).append(address)
     lines = [f"# {plan.pods} pods of {plan.tors} ToR and {plan.t1s} T1, {plan.t2s} T2, {plan.hosts} hosts a ToR"]
-    lines.append("switches:")
+    lines += ["topology: 1", "switches:"]
     for node in plan.nodes.values():
         if node.level != HOST:
             its = ", ".join(f"'{address}'" for address in addresses[node.name])
-            lines.append(f"  {node.name}: {{level: {LEVELS[node.level]}, number: {node.ip4}, addresses: [{its}]}}")
+            pod = f"pod: rack{node.number}, " if node.level == TOR else ""
+            about = f"level: {LEVELS[node.level]}, {pod}number: {node.ip4}, addresses: [{its}]"
+            lines.append(f"  {node.name}: {{{about}}}")
     pairs = [link.ends for link in plan.links if plan.nodes[link.ends[0]].level != HOST]
-    lines += ["links:", *(f"- [{low}, {high}]" for low, high in pairs), "hosts:"]
-    lines += [f"  {host.name}: {host.tor}" for host in plan.host_nodes()]
-    lines.append("aliases:")
-    lines += [f"  '{address}': {host.name}" for host in plan.host_nodes() for address in addresses[host.name]]
+    lines += ["links:", *(f"- [{low}, {high}]" for low, high in pairs), "dcs:", "  lab:"]
+    for podset in range(1, plan.pods + 1):
+        lines.append(f"    podset{podset}:")
+        for tor in plan.level(TOR):
+            if tor.pod == podset:
+                hosts = [host for host in plan.host_nodes() if host.tor == tor.name]
+                its = ", ".join(f"{host.name}: {{address: {host.ip4}, addresses: ['{host.ip6}']}}" for host in hosts)
+                lines.append(f"      rack{tor.number}: {{{its}}}")
     return "\n".join(lines) + "\n"

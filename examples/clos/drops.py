@@ -1,6 +1,6 @@
-"""Drops on directed links, where they enter a node, and what nftables counted there: the truth about a Clos.
+"""Drops on directed links, where they enter a node, and the nftables counters of these drops.
 
-Every directed link has a counter of the TCP packets that came by it, flow by flow, and of those that were dropped.
+Every directed link has counters per flow: TCP packets that arrived, and packets that were dropped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Key = tuple[str, int, str, int]  # source address and port, destination address 
 
 @dataclass
 class Seen:
-    """What came by a directed link: packets and those dropped of them, of all flows and of each.
+    """Counters of a directed link: packets and drops, in total and per flow.
 
-    ``lost`` are those that TCP has to send again; of an acknowledgement without data (``acks``) it may not even notice.
+    ``lost``: drops that TCP must retransmit; ``acks``: dropped acknowledgements without data, which it does not.
     """
 
     link: tuple[str, str]
@@ -36,17 +36,17 @@ class Seen:
 
 
 def rule(share: str) -> str:
-    """'1/200' is one packet in 200, exactly and always the same; '0.5%' is chance."""
+    """Parse a drop rate: '1/200' is exactly each 200th packet; '0.5%' is a probability."""
     if found := re.fullmatch(r"1/(\d{1,9})", share):
         if int(found[1]):
             return f"numgen inc mod {found[1]} == {int(found[1]) - 1}"
     elif (found := re.fullmatch(r"(\d+(?:\.\d+)?)%", share)) and 0 < float(found[1]) <= 100:
         return f"numgen random mod 1000000 < {round(float(found[1]) * 10_000)}"
-    raise Mistake(f"'{share}' is no share of packets; 1/200 and 0.5% are")
+    raise Mistake(f"'{share}' is not a share of packets; write 1/200 or 0.5%")
 
 
 def drop(state: net.State, plan: Clos, source: str, to: str, share: str) -> None:
-    """From now on the link from ``source`` to ``to`` drops so many of its TCP packets."""
+    """Make the link from ``source`` to ``to`` drop a share of its TCP packets."""
     _known(plan, source, to)
     nft(state.space(to), f"add rule {TABLE} faults_{source} {rule(share)} jump lost_{source}")
 
@@ -58,12 +58,15 @@ def heal(state: net.State, plan: Clos, source: str, to: str) -> None:
 
 def _known(plan: Clos, source: str, to: str) -> None:
     if (source, to) not in plan.directed():
-        raise Mistake(f"there is no link from '{source}' to '{to}'; there are, for example, "
-                      + " and ".join(f"{a} {b}" for a, b in plan.directed()[:40:13]))  # fmt: skip
+        raise Mistake(
+            f"there is no link from '{source}' to '{to}'; there are, for example, "
+            + " and ".join(f"{a} {b}" for a, b in plan.directed()[:40:13])
+        )
 
 
 def forget(state: net.State, plan: Clos) -> None:
-    """All counters are 0 again and no link drops anything."""
+    """Reset all counters to 0 and remove all drops."""
+
     def one(name: str) -> None:
         nft(state.space(name), f"delete table {TABLE}\n{watch(peer.name for peer, _, _ in plan.around(name))}")
 
@@ -72,12 +75,13 @@ def forget(state: net.State, plan: Clos) -> None:
 
 
 def counts(state: net.State, plan: Clos) -> list[Seen]:
-    """Of every directed link."""
+    """Counters of every directed link."""
+
     def one(name: str) -> list[Seen]:
         text = net.run("ip", "netns", "exec", state.space(name), "nft", "-j", "-n", "list", "table", *TABLE.split())
         found = {peer.name: Seen((peer.name, name)) for peer, _, _ in plan.around(name)}
         for entry in json.loads(text)["nftables"]:
-            (kind, what), = entry.items()
+            ((kind, what),) = entry.items()
             if kind == "set":
                 _read_set(what, found)
             elif kind == "rule":
@@ -107,9 +111,9 @@ def _read_rule(what: dict[str, Any], found: dict[str, Seen]) -> None:
 
 
 def ways(plan: Clos, seen: Iterable[Seen], keys: Iterable[Key]) -> dict[Key, list[str]]:
-    """The nodes that each of these flows came by, from host to host.
+    """The path of each flow: its nodes, from host to host.
 
-    A flow of which packets went two ways, or not to an end, is a Mistake: the fabric is not what it should be.
+    A flow with packets on two paths, or on an incomplete one, raises Mistake: the fabric is not a Clos.
     """
     hops: dict[Key, list[tuple[str, str]]] = {key: [] for key in keys}
     for one in seen:

@@ -1,8 +1,8 @@
-"""Real TCP between the hosts of a Clos, from one process that opens its sockets in their namespaces.
+"""TCP load between the hosts of a Clos, from one process that opens sockets in their namespaces.
 
-A flow sends so many bytes, waits until the other end has read them all and closed, and asks the kernel what it took
-(TCP_INFO).  Few at a time, with small windows: the kernel's queue between two ends of a veth pair holds 1000 packets
-of a whole processor, and what it drops nobody has on record.
+A flow sends N bytes, waits until the other end has read them and closed, and reads its kernel counters (TCP_INFO).
+Only a few flows run at a time, with small windows: the kernel's queue behind a veth pair holds 1000 packets per
+processor, and its drops are not counted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from topology import Mistake
 
 PORT = 5001
 PARALLEL = 24
-WINDOW = 32768  # bytes that a flow has under way at most: 22 packets
-PATIENCE = 120.0  # s without any flow coming to its end
+WINDOW = 32768  # maximum bytes in flight per flow: 22 packets
+PATIENCE = 120.0  # s without a finished flow
 PIECE = b"x" * 65536
 RTT, TOTAL_RETRANS, SEGS_OUT, DSACK_DUPS = 68, 100, 136, 216  # offsets in struct tcp_info
 
@@ -106,7 +106,7 @@ class Run:
         with net.inside(self.state.space(flow.to)):
             one = socket.socket(_family(flow), socket.SOCK_STREAM)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # which the kernel doubles, for its own needs
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # the kernel doubles it for its own overhead
         one.bind((flow.dst_ip, flow.dst_port))
         one.listen(1024)
         one.setblocking(False)
@@ -125,7 +125,7 @@ class Run:
         self.events.register(one, selectors.EVENT_WRITE)
 
     def _send(self, one: socket.socket, mask: int) -> bool:
-        """Go on with a sender; whether it has come to its end."""
+        """Continue with a sender; return True when it has finished."""
         flow = self.flows[one]
         try:
             if mask & selectors.EVENT_WRITE:
@@ -139,10 +139,11 @@ class Run:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # it stays undone
+            pass  # the flow stays unfinished
         info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         flow.rtt, flow.retrans, flow.sent, flow.dsack = (
-            struct.unpack_from("I", info, at)[0] for at in (RTT, TOTAL_RETRANS, SEGS_OUT, DSACK_DUPS))  # fmt: skip
+            struct.unpack_from("I", info, at)[0] for at in (RTT, TOTAL_RETRANS, SEGS_OUT, DSACK_DUPS)
+        )
         self._end(one)
         del self.flows[one], self.left[one]
         return True
@@ -177,7 +178,7 @@ def _family(flow: Flow) -> socket.AddressFamily:
 
 
 def run(state: net.State, flows: list[Flow], parallel: int = PARALLEL) -> list[Flow]:
-    """All flows to their ends; they know then what they took."""
+    """Run all flows to their end and store their counters in them."""
     work = Run(state, flows, parallel)
     try:
         work.go()
@@ -190,7 +191,7 @@ TYPES = "text(8) text(8) ip ip u16 u16 u64 u32 u32 u32 u32 bool"
 
 
 def table(flows: list[Flow]) -> str:
-    """TSV that the commands read."""
+    """Write flows as TSV that the commands read."""
     lines = ["#fields\t" + "\t".join(one.name for one in fields(Flow)), "#types\t" + "\t".join(TYPES.split())]
     for flow in flows:
         lines.append("\t".join(str(int(x) if isinstance(x, bool) else x) for x in astuple(flow)))

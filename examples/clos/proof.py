@@ -1,6 +1,6 @@
-"""007 from end to end: a link drops, agents on all hosts see TCP lose, its flows are traced, and the links voted for.
+"""007 end to end: a link drops packets, agents on all hosts detect TCP losses, trace the flows and rank the links.
 
-Each step is held against what nftables and the sockets themselves counted.
+Each step is compared with the counters of nftables and of the sockets.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from topology import Mistake
 
 TUPLE = "src_ip,src_port,dst_ip,dst_port"
 RETX = "confluo-retx -q --follow --all -w $HOST.retx.ml"
-TRACE = ("confluo-trace -q --from $HOST.{source} --healthy --topology {file} --rate {rate} --epoch 1h --timeout 1s "
-         "--tries 8 -w $HOST.paths.ml")  # fmt: skip
+TRACE = (
+    "confluo-trace -q --from $HOST.{source} --healthy --topology {file} --rate {rate} --epoch 1h --timeout 1s "
+    "--tries 8 -w $HOST.paths.ml"
+)
 MODELS = ("vote", "mle")
 
 
 @dataclass
 class Result:
-    """``lossy``: flows that TCP_INFO has losses of; ``told``: those of them with the same losses in the records.
+    """``lossy``: flows with losses by TCP_INFO; ``reported``: lossy flows with the same losses in the records.
 
-    ``traced``: paths; ``same``: those that are the data's; ``wrong``: the others, ? for what did not answer.
-    ``crossing``: lossy flows that lost a packet on the link; ``blamed``: those of them that confluo-vote says to have
-    lost it there.  ``ranking``: links, by model.
+    ``traced``: paths; ``same``: paths equal to those of the data; ``wrong``: other paths, ? for a missing answer.
+    ``crossing``: lossy flows that lost a packet on the link; ``blamed``: crossing flows that confluo-vote assigns to
+    the link.  ``ranking``: links, by model.
     """
 
     link: tuple[str, str]
     packets: int = 0
     dropped: int = 0
     lossy: int = 0
-    told: int = 0
+    reported: int = 0
     traced: int = 0
     same: int = 0
     wrong: dict[Key, list[str]] = field(default_factory=dict)
@@ -51,12 +53,12 @@ class Result:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def rank(self, model: str = "vote") -> int:
-        """Of the link that dropped; 0 when it is not there."""
+        """Rank of the link that dropped packets; 0 if it is not ranked."""
         return self.ranking[model].index(self.link) + 1 if self.link in self.ranking[model] else 0
 
 
 class Proof:
-    """``folder``: where the agents write; ``environment`` of all commands."""
+    """Steps of an end-to-end run.  ``folder``: output of the agents; ``environment``: of all commands."""
 
     def __init__(self, state: net.State, plan: Clos, folder: Path, environment: dict[str, str] | None = None) -> None:
         self.state, self.plan, self.folder = state, plan, folder.resolve()
@@ -64,7 +66,7 @@ class Proof:
         self.owner = plan.owner()
 
     def load_with(self, flows: list[load.Flow], *commands: str, parallel: int = load.PARALLEL) -> None:
-        """The flows, while these commands run on every host."""
+        """Run the load while these commands run on every host."""
         agents = Agents()
         try:
             for command in commands:
@@ -78,7 +80,7 @@ class Proof:
             raise Mistake(f"status {status} of {commands}; {sum(not flow.done for flow in flows)} flows not done")
 
     def on_hosts(self, command: str) -> None:
-        """To its end on every host; where there is nothing to do, 1 is as good a status as 0."""
+        """Run a command to its end on every host; status 1 (empty result) is accepted like 0."""
         agents = Agents()
         try:
             self._start(agents, command)
@@ -95,9 +97,16 @@ class Proof:
         self.on_hosts(TRACE.format(source=source, file=self.state.topology, rate=rate))
 
     def ask(self, *words: str) -> list[list[str]]:
-        """A command's TSV, without its head."""
-        done = subprocess.run(words, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              env=os.environ | self.environment, check=False)  # fmt: skip
+        """Rows of a command's TSV output, without the header."""
+        done = subprocess.run(
+            words,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=os.environ | self.environment,
+            check=False,
+        )
         if done.returncode not in (0, 1):
             raise Mistake(f"{words[0]}: {done.stderr.strip()}")
         return [line.split("\t") for line in done.stdout.splitlines() if not line.startswith("#")]
@@ -116,7 +125,7 @@ class Proof:
         return found
 
     def paths(self) -> dict[Key, list[str]]:
-        """As traced, from host to host, with ? for what did not answer; not those of flows that were not traced."""
+        """Traced paths from host to host, ? for a missing answer; flows that were not traced are left out."""
         found = {}
         for log in self.logs("paths.ml"):
             for row in self.ask("confluo-query", log, "hops > 0", "-T", "-f", f"{TUPLE},path,notes"):
@@ -130,16 +139,16 @@ class Proof:
         return self.ask("confluo-vote", *self.logs("paths.ml"), "--topology", self.state.topology, "-T", *words)
 
     def ranking(self, *words: str) -> list[tuple[str, str]]:
-        """Links, the most blamed first."""
+        """Ranked links, highest score first."""
         return [(a, b) for a, b in self.vote("-f", "link_a,link_b", *words)]
 
     def blamed(self, *words: str) -> dict[Key, tuple[str, str]]:
-        """Of each flow that lost packets, the link that has to do with it."""
+        """The blamed link of each flow that lost packets."""
         rows = self.vote("--flows", "-f", f"{TUPLE},blame_a,blame_b", *words)
         return {(row[0], int(row[1]), row[2], int(row[3])): (row[4], row[5]) for row in rows}
 
     def prove(self, link: tuple[str, str], share: str, flows: list[load.Flow]) -> Result:
-        """All steps of the chain, for one link that drops."""
+        """Run all steps for one link that drops packets."""
         result = Result(link)
         drops.forget(self.state, self.plan)
         drops.drop(self.state, self.plan, *link, share)
@@ -150,10 +159,10 @@ class Proof:
         seen = {one.link: one for one in drops.counts(self.state, self.plan)}
         ways = drops.ways(self.plan, seen.values(), [flow.key for flow in flows])
         lost = {flow.key: flow.retrans - flow.dsack for flow in flows if flow.retrans > flow.dsack}
-        told = self.sums("retx.ml", "lost")
+        reported = self.sums("retx.ml", "lost")
         bad = seen[link]
         result.packets, result.dropped, result.lossy = bad.packets, bad.dropped, len(lost)
-        result.told = sum(told.get(key) == (count,) for key, count in lost.items())
+        result.reported = sum(reported.get(key) == (count,) for key, count in lost.items())
 
         begun = time.monotonic()
         self.trace()

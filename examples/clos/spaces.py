@@ -1,6 +1,6 @@
-"""The Clos as network namespaces: a namespace a node, a veth pair a link, ECMP by the kernel's own routes.
+"""The Clos as network namespaces: a namespace per node, a veth pair per link, ECMP routes of the kernel.
 
-README.md tells why each setting is what it is.  net.py of the other lab remembers what was made, and removes it.
+README.md gives the reason for each setting.  net.py of the other lab records all created objects and removes them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from topology import Mistake
 HASH_FIELDS = "55"  # source, destination, protocol, both ports; not the flow label, which changes when TCP retries
 SEED = "ipv4/fib_multipath_hash_seed"
 TABLE = "netdev clos"
-MOST_FLOWS = 16384  # that a node keeps apart: memory is taken for so many
+MAX_FLOWS = 16384  # flows that a node distinguishes; memory is reserved for all of them
 BARE = 121  # bytes: an acknowledgement is shorter, whatever its options, over IPv6 too
 WORKERS = 4
 
 
 def settings(node: Node, seed: int, icmp: int) -> dict[str, str]:
-    """What differs from a fresh namespace.  ``icmp``: messages a second that a switch sends at most, 0: no limit."""
+    """Settings that differ from a fresh namespace.  ``icmp``: ICMP messages per second of a switch, 0: no limit."""
     both = {"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0"}
     if node.level == HOST:
         return both | {"ipv4/tcp_early_retrans": "0", "ipv4/tcp_congestion_control": "reno"}
@@ -45,7 +45,7 @@ def settings(node: Node, seed: int, icmp: int) -> dict[str, str]:
 
 
 def up(plan: Clos, path: str, lab: str, seed: int = 1, icmp: int = 0) -> net.State:
-    """Build all of it; what was made is removed again if anything fails."""
+    """Build the fabric; on failure remove everything created so far."""
     if not Path("/proc/sys/net", SEED).exists():
         raise Mistake(f"this kernel has no {SEED} (Linux 6.11 has): all switches would choose the same way")
     state = net.begin(lab, path, list(plan.nodes))
@@ -61,16 +61,25 @@ def up(plan: Clos, path: str, lab: str, seed: int = 1, icmp: int = 0) -> net.Sta
     return state
 
 
-def on_hosts(agents: Agents, state: net.State, plan: Clos, command: str, folder: Path | None = None,
-             **environment: str) -> None:  # fmt: skip
-    """Start a command on every host; there it finds $HOST, $TOR, $IP4 and $IP6."""
+def on_hosts(
+    agents: Agents, state: net.State, plan: Clos, command: str, folder: Path | None = None, **environment: str
+) -> None:
+    """Start a command on every host, with $HOST, $TOR, $IP4 and $IP6 in its environment."""
     for host in plan.host_nodes():
-        agents.start(state.space(host.name), command, folder, **environment, HOST=host.name, TOR=host.tor,
-                     IP4=host.ip4, IP6=host.ip6)  # fmt: skip
+        agents.start(
+            state.space(host.name),
+            command,
+            folder,
+            **environment,
+            HOST=host.name,
+            TOR=host.tor,
+            IP4=host.ip4,
+            IP6=host.ip6,
+        )
 
 
 def _batch(space: str, lines: Iterable[str]) -> None:
-    """Commands of ip(8), in one process."""
+    """Run commands of ip(8) in one process."""
     words = ["ip", *(["-n", space] if space else []), "-batch", "-"]
     _feed(words, "\n".join(lines) + "\n")
 
@@ -86,11 +95,13 @@ def _feed(words: list[str], text: str) -> None:
 
 
 def _pair(state: net.State, plan: Clos, number: int) -> str:
-    """Each end is named after the node at the other one."""
+    """Create a veth pair; each end is named after the node at the other end."""
     link = plan.links[number]
     low, high = link.ends
-    return (f"link add name {high} address {link.mac(0)} gso_max_segs 1 netns {state.space(low)} type veth "
-            f"peer name {low} address {link.mac(1)} gso_max_segs 1 netns {state.space(high)}")  # fmt: skip
+    return (
+        f"link add name {high} address {link.mac(0)} gso_max_segs 1 netns {state.space(low)} type veth "
+        f"peer name {low} address {link.mac(1)} gso_max_segs 1 netns {state.space(high)}"
+    )
 
 
 def _furnish(state: net.State, plan: Clos, node: Node) -> None:
@@ -116,13 +127,16 @@ def _furnish(state: net.State, plan: Clos, node: Node) -> None:
 
 
 def _routes(plan: Clos, node: Node) -> list[str]:
-    """Down where the destination is below (a ToR has its hosts on its links), else up, over all equal ways."""
+    """Routes: down if the destination is below (hosts of a ToR are on its links), else up over all equal-cost paths."""
     around = plan.around(node.name)
     lines = []
     if node.level == T2:
         for tor in plan.level(TOR):
-            lines += _way(f"10.77.{tor.number}.0/24", f"fd77:0:0:{tor.number:x}::/64",
-                          [via for via in around if via[0].pod == tor.pod])  # fmt: skip
+            lines += _way(
+                f"10.77.{tor.number}.0/24",
+                f"fd77:0:0:{tor.number:x}::/64",
+                [via for via in around if via[0].pod == tor.pod],
+            )
         return lines
     for tor, link, side in around:
         if tor.level == TOR and node.level != HOST:
@@ -137,13 +151,15 @@ def _way(to4: str, to6: str, vias: list[tuple[Node, Link, int]]) -> list[str]:
 
 
 def watch(peers: Iterable[str]) -> str:
-    """The table that counts what comes in by each link, flow by flow, and what is dropped where a rule says so."""
+    """The nftables table that counts packets per link and flow, and drops packets by rules."""
     key = "iifname . {0} saddr . tcp sport . {0} daddr . tcp dport"
     lines = [f"table {TABLE} {{"]
     for what in ("seen", "lost", "acks"):
         for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
-            lines.append(f"set {what}{version} {{ type ifname . {kind} . inet_service . {kind} . inet_service; "
-                         f"flags dynamic; size {MOST_FLOWS}; counter; }}")  # fmt: skip
+            lines.append(
+                f"set {what}{version} {{ type ifname . {kind} . inet_service . {kind} . inet_service; "
+                f"flags dynamic; size {MAX_FLOWS}; counter; }}"
+            )
     for peer in peers:
         lines.append(f"""chain faults_{peer} {{ }}
             chain acks_{peer} {{

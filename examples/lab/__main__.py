@@ -24,8 +24,9 @@ from agents import Agents
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="lab", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="lab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="up, traffic, down")
     build = commands.add_parser("up", help="build a lab and leave it there")
@@ -121,8 +122,15 @@ def do_forward(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"run": do_run, "up": do_up, "traffic": do_traffic, "exec": do_exec, "down": do_down, "list": do_list,
-            "forward": do_forward}  # fmt: skip
+COMMANDS = {
+    "run": do_run,
+    "up": do_up,
+    "traffic": do_traffic,
+    "exec": do_exec,
+    "down": do_down,
+    "list": do_list,
+    "forward": do_forward,
+}
 
 if __name__ == "__main__":
     try:

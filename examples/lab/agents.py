@@ -1,4 +1,4 @@
-"""Commands that run in the namespaces of hosts while there is traffic, and are told to end after it."""
+"""Commands that run in the namespaces of hosts while there is traffic, and get SIGINT after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topology import Mistake
 
 PATIENCE = 20.0  # s for a command to open its socket, and for one to end
 SETTLE = 0.3  # s from its open socket to the first packet that it takes, at least: a busy machine takes longer
-UNDERWAY = 0.5  # s until the last packets have come, and the kernel has told of the last sockets
+UNDERWAY = 0.5  # s until the last packets have come, and the kernel has reported the last sockets
 LISTENERS = ("capture", "tcpdump", "dumpcap", "tshark", "retx")
 INET_DIAG = "4"
 
@@ -29,15 +29,20 @@ class Agents:
     def start(self, space: str, command: str, folder: Path | None = None, **environment: str) -> None:
         """Run a line of shell in a namespace, in ``folder``."""
         self._sockets.setdefault(space, listening(space))
-        child = subprocess.Popen(["ip", "netns", "exec", space, "sh", "-c", command], stdin=subprocess.DEVNULL,
-                                 start_new_session=True, cwd=folder, env=os.environ | environment)  # fmt: skip
+        child = subprocess.Popen(
+            ["ip", "netns", "exec", space, "sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=folder,
+            env=os.environ | environment,
+        )
         self._running.append(child)
         if any(word in command.split()[0] for word in LISTENERS):
             self._sockets[space] += 1
             self._due.append((child, space, command, self._sockets[space]))
 
     def wait(self) -> None:
-        """A capture has begun when its socket is open; of other commands nobody knows."""
+        """A capture has begun when its socket is open; other commands give no sign."""
         begun = time.monotonic()
         for child, space, command, sockets in self._due:
             while listening(space) < sockets:

@@ -225,10 +225,16 @@ class Fabric:
 
     def counts(self) -> dict[str, object]:
         """What happened, for the report and the tests."""
-        ports = {f"{name} to {neighbour}": {"sent": port.sent, "dropped": port.dropped, "deepest": port.deepest}
-                 for name, switch in self.switches.items() for neighbour, port in switch.ports.items()}  # fmt: skip
-        faults = [{"at": f.rule.at, "to": f.rule.to, "via": f.rule.via, "packets": f.hits}
-                  for switch in self.switches.values() for f in switch.faults]  # fmt: skip
+        ports = {
+            f"{name} to {neighbour}": {"sent": port.sent, "dropped": port.dropped, "deepest": port.deepest}
+            for name, switch in self.switches.items()
+            for neighbour, port in switch.ports.items()
+        }
+        faults = [
+            {"at": f.rule.at, "to": f.rule.to, "via": f.rule.via, "packets": f.hits}
+            for switch in self.switches.values()
+            for f in switch.faults
+        ]
         return {"ports": ports, "faults": faults}
 
 

@@ -141,9 +141,13 @@ def add_space(state: State, name: str, settings: Mapping[str, str]) -> None:
     state.save()
     run("ip", "-n", space, "link", "set", "lo", "up")
     with inside(space):
-        quiet = {"ipv6/conf/all/accept_ra": "0", "ipv6/conf/default/accept_ra": "0",
-                 "ipv6/conf/default/router_solicitations": "0", "ipv6/conf/default/addr_gen_mode": "1",
-                 "ipv4/tcp_no_metrics_save": "1"}  # fmt: skip
+        quiet = {
+            "ipv6/conf/all/accept_ra": "0",
+            "ipv6/conf/default/accept_ra": "0",
+            "ipv6/conf/default/router_solicitations": "0",
+            "ipv6/conf/default/addr_gen_mode": "1",
+            "ipv4/tcp_no_metrics_save": "1",
+        }
         for key, value in {**quiet, **settings}.items():
             with suppress(FileNotFoundError):
                 Path("/proc/sys/net", key).write_text(value)
@@ -156,8 +160,25 @@ def _link(state: State, topology: Topology, link: Link) -> None:
         return  # between switches: inside their process
     near = state.space(hosts[0])
     far, far_name = (state.space(hosts[1]), "eth0") if len(hosts) == 2 else (state.space("switches"), hosts[0])
-    run("ip", "-n", near, "link", "add", "eth0", "mtu", str(MTU), "type", "veth",
-        "peer", "name", far_name, "netns", far, "mtu", str(MTU))  # fmt: skip
+    run(
+        "ip",
+        "-n",
+        near,
+        "link",
+        "add",
+        "eth0",
+        "mtu",
+        str(MTU),
+        "type",
+        "veth",
+        "peer",
+        "name",
+        far_name,
+        "netns",
+        far,
+        "mtu",
+        str(MTU),
+    )
     ends = [(near, "eth0", hosts[0]), (far, far_name, hosts[1] if len(hosts) == 2 else "")]
     for space, device, name in ends:
         with inside(space):
@@ -172,9 +193,16 @@ def _link(state: State, topology: Topology, link: Link) -> None:
         words = [word for key in ("rate", "burst", "limit") for word in (key, link.shape.get(key, "16kb"))]
         run("ip", "netns", "exec", far, "tc", "qdisc", "add", "dev", far_name, "root", "tbf", *words)
     if link.loss:
-        run("ip", "netns", "exec", near, "nft", "add table netdev lab; add chain netdev lab in "
+        run(
+            "ip",
+            "netns",
+            "exec",
+            near,
+            "nft",
+            "add table netdev lab; add chain netdev lab in "
             "{ type filter hook ingress device eth0 priority 0; }; add rule netdev lab in meta length > 250 "
-            f"numgen random mod {link.loss} == 0 counter drop")  # fmt: skip
+            f"numgen random mod {link.loss} == 0 counter drop",
+        )
 
 
 def _address(topology: Topology, space: str, name: str) -> None:
@@ -186,8 +214,10 @@ def _address(topology: Topology, space: str, name: str) -> None:
 
 def _routes(topology: Topology, space: str, name: str) -> None:
     """Packets of the usual length, and no question for anybody's MAC address."""
-    lines = [f"route add 10.99.0.0/24 dev eth0 mtu {PACKET} advmss {PACKET - 40}",
-             f"-6 route add fd00:99::/64 dev eth0 mtu {PACKET} advmss {PACKET - 60}"]  # fmt: skip
+    lines = [
+        f"route add 10.99.0.0/24 dev eth0 mtu {PACKET} advmss {PACKET - 40}",
+        f"-6 route add fd00:99::/64 dev eth0 mtu {PACKET} advmss {PACKET - 60}",
+    ]
     for other in topology.hosts.values():
         if other.name != name:
             lines += [f"neigh add {ip} lladdr {other.mac} dev eth0 nud permanent" for ip in (other.ip4, other.ip6)]
@@ -209,8 +239,13 @@ def _switches(state: State) -> None:
     folder, here = state.folder, str(Path(__file__).resolve().parent)
     with open(folder / "switches.log", "wb") as log:
         words = ["ip", "netns", "exec", state.space("switches"), sys.executable, here, "forward"]
-        child = subprocess.Popen([*words, state.topology, str(folder)], stdin=subprocess.DEVNULL, stdout=log,
-                                 stderr=log, start_new_session=True)  # fmt: skip
+        child = subprocess.Popen(
+            [*words, state.topology, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     state.switches = child.pid, started(child.pid)
     state.save()
     until = time.monotonic() + 20

@@ -46,7 +46,7 @@ class Link:
     queue: int = 1000
     delay: float = 0.0
     shape: dict[str, str] = field(default_factory=dict)
-    loss: int = 0  # one packet in so many
+    loss: int = 0  # one packet in N
 
 
 @dataclass
@@ -131,17 +131,26 @@ def parse(data: Any) -> Topology:
     switches = {str(name): int(number) for name, number in (data.get("switches") or {}).items()}
     for name in [*hosts, *switches]:
         if not re.fullmatch(r"[a-z][a-z0-9]{0,7}", name):
-            raise Mistake(f"'{name}' is no name; a letter and up to seven letters and digits are")
+            raise Mistake(f"'{name}' is not a name; write a letter and up to seven letters and digits")
     if set(hosts) & set(switches) or len(hosts) > 200:
-        raise Mistake("a name stands for one thing, and 200 hosts are enough")
+        raise Mistake("names must be unique, and 200 hosts are enough")
     links = [_link(entry, hosts, switches) for entry in data.get("links") or []]
     for name in hosts:
         if sum(name in link.ends for link in links) != 1:
             raise Mistake(f"host '{name}' needs one link")
     faults = [_rule(entry, hosts, switches) for entry in data.get("faults") or []]
     flows = [_flow(entry, hosts) for entry in data.get("flows") or []]
-    return Topology(str(data.get("lab", "lab")), hosts, switches, links, faults, flows,
-                    seconds(data.get("duration", "3s")), str(data.get("congestion", "reno")), int(data.get("room", 3)))
+    return Topology(
+        str(data.get("lab", "lab")),
+        hosts,
+        switches,
+        links,
+        faults,
+        flows,
+        seconds(data.get("duration", "3s")),
+        str(data.get("congestion", "reno")),
+        int(data.get("room", 3)),
+    )
 
 
 def _only(entry: Any, what: str, *known: str) -> None:
@@ -166,8 +175,14 @@ def _link(entry: Any, hosts: Any, switches: Any) -> Link:
     if all(end in hosts for end in ends) and {"rate", "queue", "delay"} & entry.keys():
         raise Mistake(f"only a switch has a rate, queue or delay; {ends[0]} to {ends[1]} has shape and loss")
     shape = {str(k): str(v) for k, v in (entry.get("shape") or {}).items()}
-    link = Link((ends[0], ends[1]), bits(entry.get("rate", 0)), int(entry.get("queue", 1000)),
-                seconds(entry.get("delay", 0)), shape, _one_in(entry.get("loss")))  # fmt: skip
+    link = Link(
+        (ends[0], ends[1]),
+        bits(entry.get("rate", 0)),
+        int(entry.get("queue", 1000)),
+        seconds(entry.get("delay", 0)),
+        shape,
+        _one_in(entry.get("loss")),
+    )
     if (link.shape or link.loss) and ends[0] not in hosts:
         raise Mistake("shape and loss are for links that begin with a host")
     return link
@@ -175,9 +190,16 @@ def _link(entry: Any, hosts: Any, switches: Any) -> Link:
 
 def _rule(entry: Any, hosts: Any, switches: Any) -> Rule:
     _only(entry, "a fault", "at", "to", "from", "every", "packets", "share", "via", "after")
-    rule = Rule(_known(entry["at"], switches), _known(entry["to"], hosts), entry.get("from", ""),
-                seconds(entry.get("every", 0)), int(entry.get("packets", 1)), _one_in(entry.get("share")),
-                entry.get("via", ""), seconds(entry.get("after", 0)))  # fmt: skip
+    rule = Rule(
+        _known(entry["at"], switches),
+        _known(entry["to"], hosts),
+        entry.get("from", ""),
+        seconds(entry.get("every", 0)),
+        int(entry.get("packets", 1)),
+        _one_in(entry.get("share")),
+        entry.get("via", ""),
+        seconds(entry.get("after", 0)),
+    )
     if rule.source:
         _known(rule.source, hosts)
     if rule.via:
@@ -189,16 +211,24 @@ def _rule(entry: Any, hosts: Any, switches: Any) -> Rule:
 
 def _flow(entry: Any, hosts: Any) -> Flow:
     _only(entry, "a flow", "from", "to", "port", "count", "rate", "dscp", "start", "stop", "ip")
-    return Flow(_known(entry["from"], hosts), _known(entry["to"], hosts), int(entry["port"]),
-                int(entry.get("count", 1)), bits(entry.get("rate", 0)), int(entry.get("dscp", 0)),
-                seconds(entry.get("start", 0)), seconds(entry.get("stop", 0)), int(entry.get("ip", 4)))  # fmt: skip
+    return Flow(
+        _known(entry["from"], hosts),
+        _known(entry["to"], hosts),
+        int(entry["port"]),
+        int(entry.get("count", 1)),
+        bits(entry.get("rate", 0)),
+        int(entry.get("dscp", 0)),
+        seconds(entry.get("start", 0)),
+        seconds(entry.get("stop", 0)),
+        int(entry.get("ip", 4)),
+    )
 
 
 def bits(value: Any) -> float:
     """'10Mbit' -> bit/s."""
     found = re.fullmatch(r"([\d.]+)\s*([kmg]?)(?:bit)?(?:/s)?", str(value).strip().lower())
     if not found:
-        raise Mistake(f"'{value}' is no rate; 10Mbit is")
+        raise Mistake(f"'{value}' is not a rate; write for example 10Mbit")
     return float(found[1]) * UNITS[found[2]]
 
 
@@ -206,7 +236,7 @@ def seconds(value: Any) -> float:
     """'100ms' -> s."""
     found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)?", str(value).strip().lower())
     if not found:
-        raise Mistake(f"'{value}' is no time; 100ms is")
+        raise Mistake(f"'{value}' is not a time; write for example 100ms")
     return float(found[1]) * TIMES[found[2] or "s"]
 
 
@@ -215,5 +245,5 @@ def _one_in(value: Any) -> int:
         return 0
     found = re.fullmatch(r"1/(\d+)", str(value).strip())
     if not found or not int(found[1]):
-        raise Mistake(f"'{value}' is no share; 1/50 is")
+        raise Mistake(f"'{value}' is not a share; write for example 1/50")
     return int(found[1])

@@ -45,7 +45,7 @@ class Sender:
 
 
 def run(topology: Topology, state: State, seconds: float) -> list[dict[str, object]]:
-    """All flows for so long; what each has sent, had to send again, and got through."""
+    """Run all flows for a time; return what each sent, sent again, and delivered."""
     listeners: dict[tuple[str, int, int], socket.socket] = {}
     senders: list[Sender] = []
     takers: dict[int, tuple[socket.socket, Sender]] = {}
@@ -86,11 +86,18 @@ def run(topology: Topology, state: State, seconds: float) -> list[dict[str, obje
     report: list[dict[str, object]] = []
     for sender in senders:
         info = sender.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-        report.append({
-            "from": sender.flow.source, "to": sender.flow.to, "port": sender.flow.port,
-            "source_port": sender.socket.getsockname()[1], "dscp": sender.flow.dscp, "sent": sender.sent,
-            "received": taken[id(sender)], "retransmits": struct.unpack_from("I", info, TOTAL_RETRANS)[0],
-        })  # fmt: skip
+        report.append(
+            {
+                "from": sender.flow.source,
+                "to": sender.flow.to,
+                "port": sender.flow.port,
+                "source_port": sender.socket.getsockname()[1],
+                "dscp": sender.flow.dscp,
+                "sent": sender.sent,
+                "received": taken[id(sender)],
+                "retransmits": struct.unpack_from("I", info, TOTAL_RETRANS)[0],
+            }
+        )
     for sender in senders:
         sender.socket.close()
     for end, _ in takers.values():
@@ -100,8 +107,9 @@ def run(topology: Topology, state: State, seconds: float) -> list[dict[str, obje
     return report
 
 
-def _pump(senders: list[Sender], takers: dict[int, tuple[socket.socket, Sender]], taken: dict[int, int],
-          until: float) -> None:  # fmt: skip
+def _pump(
+    senders: list[Sender], takers: dict[int, tuple[socket.socket, Sender]], taken: dict[int, int], until: float
+) -> None:
     full: set[int] = set()  # senders that wait for room
     by_fd = {sender.socket.fileno(): sender for sender in senders}
     reads = list(takers)

@@ -78,7 +78,7 @@ def _stamp6(frame: bytes, node: int, depth: int, room: int) -> bytes:
 
 
 def checksum(header: bytes) -> int:
-    """Of an IPv4 header whose checksum field is zero."""
+    """The checksum of an IPv4 header with a zero checksum field."""
     total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF

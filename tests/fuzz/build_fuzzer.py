@@ -41,9 +41,12 @@ def build(folder: Path) -> Path:
     source, c = folder / "fuzz_capture.pyx", folder / "fuzz_capture.c"
     shutil.copy(HERE / "fuzz_capture.pyx", source)
     done = cythonize(
-        str(source), output_file=str(c), include_path=[str(ROOT / "pyx"), str(ROOT)], language_level=3,
+        str(source),
+        output_file=str(c),
+        include_path=[*map(str, ROOT.glob("pyx/*/")), str(ROOT / "build" / "generated"), str(ROOT)],
+        language_level=3,
         compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True},
-    )  # fmt: skip
+    )
     if done.num_errors:
         raise SystemExit(f"{done.num_errors} errors in {source}")
     libpython = library()
@@ -52,11 +55,29 @@ def build(folder: Path) -> Path:
     links = [*(sysconfig.get_config_var("LIBS") or "").split(), *(sysconfig.get_config_var("SYSLIBS") or "").split()]
     fuzz = folder / "fuzz"
     subprocess.run(
-        ["clang", "-O2", "-g", "-std=gnu11", "-fno-strict-aliasing", "-Wno-everything", SANITIZERS,
-         "-fno-sanitize-recover=undefined", f"-I{sysconfig.get_paths()['include']}", str(c), str(HERE / "fuzz_main.c"),
-         "-o", str(fuzz), str(libpython), f"-Wl,-rpath,{libpython.parent}", *links, "-Wl,--export-dynamic"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            "clang",
+            "-O2",
+            "-g",
+            "-std=gnu11",
+            "-fno-strict-aliasing",
+            "-Wno-everything",
+            SANITIZERS,
+            "-fno-sanitize-recover=undefined",
+            f"-I{sysconfig.get_paths()['include']}",
+            str(c),
+            str(HERE / "fuzz_main.c"),
+            "-o",
+            str(fuzz),
+            str(libpython),
+            f"-Wl,-rpath,{libpython.parent}",
+            *links,
+            "-Wl,--export-dynamic",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return fuzz
 
 

@@ -3,16 +3,17 @@
 # Byte 0: bit 0 decap inner, bit 1 one frame instead of a capture.
 # One frame: bytes 1-2 its link type, byte 3 how much longer it was on the wire, then the frame.
 # A capture: byte 1 the size of the pieces it is given in, then the capture.  It is read twice, whole and in
-# pieces, and both must give the same frames.  Every piece stands in memory of its exact size, so that the
+# pieces, and both must give the same frames.  Every piece is in memory of its exact size, so that the
 # address sanitizer sees each byte read beyond it.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport abort, free, malloc
 from libc.string cimport memcpy, memset
-from c_feed cimport Feed, feed_start, feed_end, feed_hungry, feed_give, feed_next
+from c_pcap_pieces cimport Feed, feed_start, feed_end, feed_hungry, feed_give, feed_next
 from c_packet cimport parse_frame
 from c_pcap cimport Frame, FRAME, MORE
-from c_rows cimport Rows, ROWS, COLS
+from c_packet_columns cimport COLS, Rows
+from c_packet_rows cimport ROWS
 
 cdef Rows rows
 cdef uint32_t row

@@ -6,11 +6,13 @@ import struct
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "packets"), str(TESTS / "support")]
+
+import test_packet as packets
 
 import make_capture as make
 import make_telemetry
-import test_packet as packets
 
 
 def frames() -> list[tuple[int, bytes]]:
@@ -33,11 +35,21 @@ def captures() -> list[bytes]:
     made = [make.pcap(some[:n], order=order, kind=kind) for n, order, kind in plain]
     made += [make.pcapng(some[:n], order=order, resolution=r) for n, order, r in ((3, "<", 6), (2, ">", 9))]
     frame = some[0][1]
-    made.append(b"".join([
-        make.section(), make.interface(link=113, snap=40, resolution=0x8A, offset=-5), make.simple(frame),
-        make.old(7, frame), make.block("<", 0xBAD, b"custom"), make.enhanced(1, frame, length=2000),
-        make.section(">"), make.interface(">", resolution=12), make.enhanced(2**40, frame, ">"),
-    ]))  # fmt: skip
+    made.append(
+        b"".join(
+            [
+                make.section(),
+                make.interface(link=113, snap=40, resolution=0x8A, offset=-5),
+                make.simple(frame),
+                make.old(7, frame),
+                make.block("<", 0xBAD, b"custom"),
+                make.enhanced(1, frame, length=2000),
+                make.section(">"),
+                make.interface(">", resolution=12),
+                make.enhanced(2**40, frame, ">"),
+            ]
+        )
+    )
     return made
 
 

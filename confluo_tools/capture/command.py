@@ -1,0 +1,301 @@
+"""confluo-capture: write packets, live or from files, to a MultiLog or as records.  Manual: confluo-capture(1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from confluo_tools import cli, config
+from confluo_tools.capture import options
+from confluo_tools.capture.selection import PacketSelection
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.capture.nic import Nic
+    from confluo_tools.cli.privileges import Account
+    from confluo_tools.core.query.predicate import Program
+    from confluo_tools.formats.pcap import Captures
+    from confluo_tools.schema import Schema
+
+app = cli.command_app(
+    """
+# capture the network into an indexed log of limited size, without privileges
+sudo confluo-capture -i eth0 -w live.ml --lanes 2 --index src_ip,dst_port --keep 1h,10G -Z nobody
+
+# convert a capture to a MultiLog with four indexed fields
+confluo-capture -r trace.pcap.gz -w trace.ml --index src_ip,dst_ip,src_port,dst_port
+
+# send only web traffic to the next command
+zcat trace.pcap.gz | confluo-capture -r - 'tcp and port 443' -o stream | confluo-query - 'tcp_flags has syn' --count
+
+# keep one flow in a hundred, with the first 96 bytes of each packet
+confluo-capture -r trace.pcap -w small.ml --sample 1/100 -s 96
+"""
+)
+
+
+class CaptureOutput(cli.RecordingOptions):
+    """The output options; also the packet formats and a MultiLog."""
+
+    formats = (*cli.PACKET_FORMATS, "multilog")
+
+
+@app.command(
+    panels={
+        "Options": "-i -r -w --index -c --duration",
+        "Input": "--follow --decap --offset --telemetry --schema",
+        "Filtering": "--bpf --sample --sample-packets",
+        "Capture": "-D -s --lanes --fanout --ring -p --timestamps --immediate --wait",
+    }
+)
+def capture(
+    expr: cli.Expr = None,
+    interface: options.Interfaces = None,
+    read: options.ReadFiles = None,
+    bpf: options.Bpf = None,
+    decap: options.Decap = "outer",
+    sample: options.Sample = None,
+    sample_packets: options.SamplePackets = None,
+    limit: cli.Limit = None,
+    duration: cli.Duration = None,
+    snap: options.Snap = 0,
+    offset: options.Offset = None,
+    telemetry: options.Telemetry = False,
+    schema: options.SchemaFile = None,
+    follow: options.Follow = False,
+    lanes: options.LaneCount = None,
+    fanout: options.Fanout = None,
+    ring: options.RingSize = None,
+    no_promiscuous: options.NoPromiscuous = False,
+    timestamps: options.Stamps = None,
+    immediate: options.Immediate = False,
+    wait: options.Wait = None,
+    user: cli.User = None,
+    list_interfaces: options.ListThem = False,
+    *,
+    out: CaptureOutput,
+    common: cli.CommonOptions,
+) -> int:
+    """Capture packets, or read them from files, and write them as records."""
+    inputs, live = read or [], bool(interface)
+    only_live = {
+        "--bpf": bpf,
+        "--fanout": fanout,
+        "--ring": ring,
+        "-p": no_promiscuous,
+        "--timestamps": timestamps,
+        "--immediate": immediate,
+        "--duration": duration,
+        "--wait": wait,
+        "-Z": user,
+    }
+    only_files = {"-r": inputs, "--follow": follow, "--offset": offset}
+    for option, given in (only_files if live else only_live).items():
+        if given:
+            raise UsageError(f"{option} is for {'files' if live else 'live captures'}", hint="confluo-capture(1)")
+    if not live and cli.no_input(inputs):
+        return cli.usage(app)
+
+    kind = out.kind()
+    of_files = bool(inputs) and "-" not in inputs
+    offset = False if live else offset
+    wanted = fields_wanted(schema, offset=of_files if offset is None else offset, snap=snap, telemetry=telemetry)
+    if out.listed(wanted):
+        return cli.OK
+    names = out.names(wanted)
+    log: LogOutput | None = None
+    if kind == "multilog":
+        optional = {"raw": snap, "file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
+        log = out.log(
+            wanted,
+            names,
+            extra_fields=[name for name, on in optional.items() if on],
+            views=live,
+            any_kind=True,
+            sync=sync_when(out.sync, again=of_files and not follow),
+            lanes=256 if live else lanes or 256,
+        )
+        wanted = with_fields(wanted, log, without="file_offset" if offset is False else "")
+    selection = PacketSelection(
+        compiler(" ".join(expr or []), wanted),
+        wanted,
+        flows=share("--sample", sample),
+        every=share("--sample-packets", sample_packets),
+        limit=limit,
+    )
+
+    def records() -> cli.RecordOutput:
+        return out.records(wanted, kind, names, sources=inputs if of_files and not snap else ())
+
+    if live:
+        from confluo_tools.capture.nic import MAX_LANES, RING, open_nic, ring_size
+        from confluo_tools.cli.privileges import account
+
+        if lanes is not None and lanes > MAX_LANES:
+            raise UsageError(f"{lanes} lanes exceed the limit", where="--lanes", hint=f"use at most {MAX_LANES}")
+        owner = account(user) if user is not None else None
+        patience = cli.seconds("--wait", wait)
+        nic = open_nic(
+            interface or [],
+            wanted,
+            lanes=lanes or 1,
+            fanout=cli.one_of("--fanout", "hash" if fanout is None else fanout, ("hash", "cpu", "rr")),
+            filter=bpf or "",
+            snap=snap,
+            ring=RING if ring is None else ring_size(ring),
+            promiscuous=not no_promiscuous,
+            timestamps=cli.one_of("--timestamps", "host" if timestamps is None else timestamps, ("host", "hardware")),
+            immediate=immediate,
+            decap=decap,
+            seconds=cli.seconds("--duration", duration),
+            wait=10.0 if patience is None else patience,
+            notify=cli.note,
+        )
+        return from_nic(nic, selection, log, records, owner, stats=common.stats)
+    from confluo_tools.formats.pcap import open_captures
+
+    captures = open_captures(inputs, wanted, decap=decap, follow=follow)
+    return from_files(captures, selection, log, records, stats=common.stats)
+
+
+def from_files(
+    captures: Captures,
+    selection: PacketSelection,
+    out: LogOutput | None,
+    records: Callable[[], cli.RecordOutput],
+    *,
+    stats: bool,
+) -> int:
+    """Read captures to their end, or until a signal."""
+    with captures, selection.signals(captures):
+        captures.begin()
+        into: LogOutput | cli.RecordOutput = out if out is not None else records()
+        try:
+            with cli.Progress("reading", captures.total_bytes, "B") as progress, into:
+                for block, picks in selection.rows(captures):
+                    into.write(block, picks)
+                    progress.update(captures.bytes_read)
+                    if selection.flush_due(captures.live):
+                        into.flush()
+        finally:
+            for line in captures.warnings:
+                (cli.warn if captures.damaged else cli.note)(line)
+            if stats or selection.stopped:
+                cli.note(selection.counts(captures))
+    return 128 + selection.stopped if selection.stopped else cli.OK
+
+
+def from_nic(
+    nic: Nic,
+    selection: PacketSelection,
+    out: LogOutput | None,
+    records: Callable[[], cli.RecordOutput],
+    owner: Account | None,
+    *,
+    stats: bool,
+) -> int:
+    """Capture until a signal, the limit, the end of --duration, or the loss of all interfaces."""
+    from confluo_tools.capture.lanes import Lanes, announce, vanished
+    from confluo_tools.cli.privileges import hand_over
+    from confluo_tools.multilog.capture_statistics import CaptureRecord
+
+    with nic, selection.signals(nic):
+        hand_over(out, owner)
+        into: LogOutput | cli.RecordOutput = out if out is not None else records()
+        record = None
+        try:
+            with into:
+                if out is not None:
+                    lanes = Lanes(nic, out.writers(nic.lanes), selection)
+                    record = CaptureRecord(out.path, {"interfaces": {i.name: i.index for i in nic.interfaces}})
+                nic.begin()
+                announce(nic)
+                if record is not None:
+                    lanes.run(record, selection)
+                else:
+                    for block, picks in selection.rows(nic):
+                        into.write(block, picks)
+                        into.flush()
+            if nic.gone:
+                raise vanished(nic)
+        finally:
+            nic.stop_input()
+            if record is not None:
+                record.update(
+                    selection.figures(nic), "signal" if selection.stopped else "vanished" if nic.gone else "done"
+                )
+            if stats or selection.stopped:
+                cli.note(selection.counts(nic))
+    return 128 + selection.stopped if selection.stopped else cli.OK
+
+
+def fields_wanted(schema: str | None, *, offset: bool, snap: int, telemetry: bool) -> Schema:
+    """The schema to fill: the packet schema, a schema file or a built-in schema."""
+    from confluo_tools.formats.pcap import packet_schema
+
+    if schema is None:
+        return packet_schema(offset=offset, snap=snap, telemetry=telemetry)
+    from confluo_tools.schema import builtin, builtin_names, load
+
+    found = builtin(schema) if schema in builtin_names() and not os.path.exists(schema) else load(schema)
+    of_packets(found, schema)
+    if snap and "raw" not in found:
+        found = found.plus([packet_schema(snap=snap)["raw"]])
+    return found
+
+
+def of_packets(schema: Schema, where: str) -> None:
+    """Raise UsageError unless packets can fill a field of this schema."""
+    from confluo_tools.core.packets.packet import column_names
+
+    if not {c.name for c in schema.columns} & {*column_names(), "raw"}:
+        raise UsageError("has no field that a packet can fill", where=where, hint="confluo-capture -f help")
+
+
+def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:
+    """The fields to parse: those of an expression and those of the log."""
+    log = out.schema
+    if log.kind != wanted.kind:  # the log was created with --schema
+        of_packets(log, out.path)
+        return log
+    types = {c.name: (c.code, c.size, c.count) for c in wanted.columns}
+    for column in log.columns:
+        if types.get(column.name, (column.code, column.size, column.count)) != (column.code, column.size, column.count):
+            hint = f"use -s {column.size}" if column.name == "raw" else "use the schema of the log"
+            what = f"field '{column.name}' has another type in the log ({column.field.type.text})"
+            raise UsageError(what, where=out.path, hint=hint)
+    return wanted.plus([f for f in log.fields if f.name not in wanted and f.name != without])
+
+
+def sync_when(flag: str | None, *, again: bool) -> str:
+    """When to sync: the option, else the setting, else `none` if the input can be read ``again``, else `seal`."""
+    if flag is None and config.setting("sync").origin == "default":
+        return "none" if again else "seal"
+    return config.text("sync", flag)
+
+
+def compiler(text: str, schema: Schema) -> Callable[[], Program] | None:
+    """A function that compiles the expression; None without an expression."""
+    if not text:
+        return None
+    from confluo_tools.expr import compile
+
+    for note in compile(text, schema).notes:
+        if not cli.state.quiet:
+            cli.note(note)
+    return lambda: compile(text, schema).program
+
+
+def share(option: str, text: str | None) -> int:
+    """N of 1/N; 1 without the option."""
+    if text is None:
+        return 1
+    from confluo_tools.expr.sample import share as parse
+
+    return cli.of_option(option, parse, text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-capture", argv, owns_state=True)

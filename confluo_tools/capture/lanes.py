@@ -1,0 +1,136 @@
+"""A live capture into a log: one thread per lane, and one that monitors them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from confluo_tools.capture.selection import PacketSelection
+from confluo_tools.console import note, state
+from confluo_tools.errors import ConfluoError
+
+if TYPE_CHECKING:
+    from confluo_tools.capture.lane_rings import LanePump
+    from confluo_tools.capture.nic import Nic
+    from confluo_tools.core.capture.ring import LaneSink
+    from confluo_tools.multilog import Writer
+    from confluo_tools.multilog.capture_statistics import CaptureRecord
+
+LOOK = 0.2  # s between two checks of interfaces, lanes and the clock
+RECORD = 1.0  # s between two records of the counters in the log
+SAY_DROPS = 10.0  # minimum s between two messages about dropped packets
+
+
+class DropWatch:
+    """Reports dropped packets at the first drop, then every `SAY_DROPS` seconds while drops continue."""
+
+    def __init__(self) -> None:
+        self._said = 0
+        self._next = 0.0
+
+    def look(self, dropped: int) -> None:
+        now = time.monotonic()
+        if dropped > self._said and now >= self._next:
+            self._next = now + SAY_DROPS
+            if not state.quiet:
+                hint = "--lanes, --ring, --bpf or -s help"
+                note(f"{dropped - self._said} packets were dropped: their ring was full", hint=hint)
+            self._said = dropped
+
+
+class Lanes:
+    """Runs the lanes of ``nic`` into ``writers`` until a signal, the end of --duration, the limit or an error."""
+
+    def __init__(self, nic: Nic, writers: list[Writer], selection: PacketSelection) -> None:
+        from confluo_tools.core.capture.ring import Budget, LaneSink
+
+        self._nic = nic
+        budget = Budget(selection.limit) if selection.limit is not None else None
+        self._sinks: list[LaneSink] = []
+        self._pumps: list[LanePump] = []
+        for number, writer in enumerate(writers):
+            program = selection.compile() if selection.compile is not None else None
+            sink = LaneSink(
+                nic.schema.layout, writer, program=program, flows=selection.flows, every=selection.every, budget=budget
+            )
+            self._sinks.append(sink)
+            self._pumps.append(nic.pump(number, sink))
+        self._log = writers[0].log
+        self._problem: OSError | None = None
+        self._ended = threading.Event()
+        selection.totals = self
+
+    def sums(self) -> tuple[int, int, int, int]:
+        """Packets (received, matched by the expression, stored, not stored because the disk was full)."""
+        return (
+            sum(p.received for p in self._pumps),
+            sum(s.matched for s in self._sinks),
+            sum(s.kept for s in self._sinks),
+            sum(s.lost for s in self._sinks),
+        )
+
+    def run(self, record: CaptureRecord, selection: PacketSelection) -> None:
+        """Run the lanes until the end.  Raises DiskFullError or StoreError when rows cannot be stored."""
+        threads = [threading.Thread(target=self._work, args=(p,), name="lane", daemon=True) for p in self._pumps]
+        nic, watch, next_record = self._nic, DropWatch(), time.monotonic() + RECORD
+        record.update(selection.figures(nic))  # first record, in case of an early kill
+        for thread in threads:
+            thread.start()
+        while not nic.stopping:
+            self._ended.wait(LOOK)
+            nic.look()
+            if self._ended.is_set() or nic.gone:
+                break
+            if time.monotonic() >= next_record:
+                next_record = time.monotonic() + RECORD
+                figures = selection.figures(nic)
+                watch.look(figures["dropped by the kernel"])
+                record.update(figures)
+        nic.stop()
+        for thread in threads:
+            thread.join()
+        nic.stop_input()
+        if self._problem is None:
+            for pump in self._pumps:
+                self._drain(pump)
+        if self._problem is not None:
+            raise self._log.write_error(self._problem)
+        watch.look(selection.figures(nic)["dropped by the kernel"])
+
+    def _work(self, pump: LanePump) -> None:
+        try:
+            while True:
+                why = pump.run(1000)
+                if why == "trouble":
+                    self._nic.clear()
+                elif why != "idle":
+                    break
+        except OSError as e:
+            self._problem = e
+        if not self._nic.stopping:
+            self._ended.set()
+
+    def _drain(self, pump: LanePump) -> None:
+        # No new packets arrive: read what the rings still hold.
+        pump.go()
+        try:
+            while (why := pump.run(self._nic.settled)) != "idle":
+                if why != "trouble":
+                    return
+                self._nic.clear()
+        except OSError as e:
+            self._problem = e
+
+
+def vanished(nic: Nic) -> ConfluoError:
+    return ConfluoError("has vanished and did not come back", where=nic.gone, hint="the packets before are kept")
+
+
+def announce(nic: Nic) -> None:
+    """Report that the capture has started, for people and scripts."""
+    if not state.quiet:
+        names = ", ".join(i.name for i in nic.interfaces)
+        lanes = f" in {nic.lanes} lanes" if nic.lanes > 1 else ""
+        note(f"capturing from {names}{lanes}; pid {os.getpid()}")

@@ -1,0 +1,91 @@
+"""Console of a command: its messages on stderr, and the state of the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+OK = 0  # done, found
+NOTHING = 1  # nothing found
+TROUBLE = 2  # usage or error
+TEMPFAIL = 75  # another process holds a lock (EX_TEMPFAIL)
+
+
+class ConsoleState:
+    """The state of one run of a command; `cli.run` resets it."""
+
+    prog = "confluo"
+    argv: tuple[str, ...] = ()
+    quiet = False
+    verbose = False
+    archives = True  # logs are read together with their archives
+    trouble = False  # a non-fatal error was reported: the exit status becomes 2
+    over = False  # the run has ended: signals are ignored
+    progress = None  # the Progress on screen, erased before other output
+
+
+state = ConsoleState()
+
+
+def reset(prog: str, argv: tuple[str, ...]) -> None:
+    state.prog, state.argv = prog, argv
+    state.quiet = state.verbose = state.trouble = state.over = False
+    state.archives = True
+    state.progress = None
+
+
+def say(line: str) -> None:
+    """Print one line on stderr; errors are ignored."""
+    if state.progress is not None:
+        state.progress.erase()  # type: ignore[unreachable]
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass  # stderr is closed
+
+
+def warn(what: str, *, where: object = "", hint: str = "") -> None:
+    """Report a non-fatal error; the exit status becomes 2."""
+    state.trouble = True
+    note(what, where=where, hint=hint)
+
+
+def note(what: str, *, where: object = "", hint: str = "") -> None:
+    """Print a message on stderr; the exit status does not change."""
+    line = f"{state.prog}: {where}: {what}" if where != "" else f"{state.prog}: {what}"
+    say(printable(f"{line}; {hint}" if hint else line))
+
+
+def tell(what: str) -> None:
+    """`note`, unless --quiet."""
+    if not state.quiet:
+        note(what)
+
+
+def printable(text: str) -> str:
+    """Text that is safe for a terminal: unprintable characters, such as escape sequences in names, are escaped."""
+    return "".join(c if c.isprintable() or c == "\n" or c == "\t" else _escape(c) for c in text)
+
+
+def _escape(c: str) -> str:
+    raw = c.encode("utf-8", "surrogateescape")
+    return "".join(f"\\x{b:02x}" for b in raw)
+
+
+def is_terminal(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def colour(fd: int, when: str | None = None) -> bool:
+    """Whether to write colour or a progress line to ``fd``.  ``when``: never, always, auto or None (the setting)."""
+    if when is None:
+        from confluo_tools import config
+
+        when = config.text("color")
+    if when in ("always", "never"):
+        return when == "always"
+    return is_terminal(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class Random:
+    def __init__(self, seed: int, stream: int) -> None: ...
+    def below(self, n: int) -> int: ...

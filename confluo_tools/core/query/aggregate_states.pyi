@@ -1,0 +1,1 @@
+# C structs only; no Python interface.

@@ -1,0 +1,28 @@
+from typing import Any, final
+
+from confluo_tools.core.block.block import Block, Layout, Picks
+from confluo_tools.core.block.result_table import Rows
+
+FUNCS: dict[str, int]
+
+@final
+class Rollup:
+    layout: Layout
+    keys: tuple[tuple[Any, ...], ...]
+    aggs: tuple[tuple[Any, ...], ...]
+    time: int
+    rows: int
+    def __init__(
+        self,
+        layout: Layout,
+        keys: tuple[tuple[Any, ...], ...],
+        aggs: tuple[tuple[Any, ...], ...],
+        time: int = -1,
+        span: bool = False,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def span(self) -> tuple[int, int] | None: ...
+    def update(self, block: Block, picks: Picks | None = None) -> None: ...
+    def merge(self, other: Rollup) -> None: ...
+    def finish(self, layout: Layout, seconds: float = ...) -> Rows: ...

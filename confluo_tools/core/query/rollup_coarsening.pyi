@@ -1,0 +1,3 @@
+from confluo_tools.core.query.rollup import Rollup
+
+def absorb(to: Rollup, other: Rollup) -> None: ...

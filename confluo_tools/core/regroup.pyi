@@ -1,3 +1,0 @@
-from confluo_tools.core.rollup import Rollup
-
-def absorb(to: Rollup, other: Rollup) -> None: ...

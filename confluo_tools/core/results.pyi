@@ -1,1 +1,0 @@
-# Columns of results are filled from C; nothing here is for Python.

@@ -1,1 +1,0 @@
-# Sketches live inside roll-ups; nothing here is for Python.

@@ -1,1 +1,0 @@
-# The states of roll-ups are C structs; nothing here is for Python.

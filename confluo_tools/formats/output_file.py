@@ -1,0 +1,167 @@
+"""Byte output: standard output, or a file that appears complete or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluo_tools.errors import UsageError
+
+SMALL = 1 << 16  # pieces below this wait for others
+MAX_PIECES = 512  # pieces a writev takes (IOV_MAX is 1024)
+
+
+class OutputSink:
+    """Writes bytes to a descriptor and gathers small pieces.  ``name``: in messages; ``bytes``: written so far."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self.fd, self.name, self.bytes = fd, name, 0
+        self._waiting = bytearray()
+
+    def write(self, data: bytes | memoryview) -> None:
+        if len(data) + len(self._waiting) < SMALL:
+            self._waiting += data
+            return
+        self.flush()
+        if len(data) < SMALL:
+            self._waiting += data
+        else:
+            self._out([data])
+
+    def writev(self, pieces: Sequence[bytes | memoryview]) -> None:
+        total = sum([len(p) for p in pieces])
+        if total + len(self._waiting) < SMALL:
+            for piece in pieces:
+                self._waiting += piece
+            return
+        first = [bytes(self._waiting)] if self._waiting else []
+        self._waiting.clear()
+        rest = [*first, *pieces]
+        for start in range(0, len(rest), MAX_PIECES):
+            self._out(rest[start : start + MAX_PIECES])
+
+    def flush(self) -> None:
+        """Write all gathered bytes."""
+        if self._waiting:
+            data = bytes(self._waiting)
+            self._waiting.clear()  # before the write: a failing one must not be repeated
+            self._out([data])
+
+    def _out(self, pieces: Sequence[bytes | memoryview]) -> None:
+        left: list[Any] = [p for p in pieces if len(p)]
+        while left:
+            try:
+                n = os.writev(self.fd, left)
+            except BlockingIOError:  # another process made our stdout non-blocking
+                from select import select
+
+                select([], [self.fd], [])
+                continue
+            except OSError as e:
+                if not isinstance(e, BrokenPipeError):
+                    e.filename = self.name
+                raise
+            self.bytes += n
+            at = 0
+            while at < len(left) and n >= len(left[at]):
+                n -= len(left[at])
+                at += 1
+            left = left[at:]
+            if n:
+                left[0] = memoryview(left[0])[n:]
+
+    def close(self) -> None:
+        """Finish the output: write all bytes, and put a new file in place."""
+        self.flush()
+
+    def abort(self) -> None:
+        """Discard the output after an error; a partial file is removed."""
+
+
+class FileSink(OutputSink):
+    """A new file: written under another name in the same folder, synced, then put in place.
+
+    Raises UsageError if ``path`` exists and ``force`` is not given.  A pipe or device is written as it is.
+    """
+
+    def __init__(self, path: str, *, force: bool = False) -> None:
+        self.path = os.path.realpath(path) if os.path.islink(path) else path
+        self.force = force
+        self._temporary = ""
+        mode = _mode(self.path)
+        if mode is not None and not stat.S_ISREG(mode):
+            if stat.S_ISDIR(mode):
+                raise UsageError("is a folder", where=path)
+            super().__init__(os.open(self.path, os.O_WRONLY | os.O_CLOEXEC), path)
+            return
+        if mode is not None and not force:
+            raise _exists(path)
+        folder, base = os.path.split(self.path)
+        name = os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{os.getpid()}.tmp")
+        try:
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as e:
+            e.filename = path
+            raise
+        super().__init__(fd, path)
+        self._temporary = name
+        if mode is not None:
+            os.fchmod(fd, stat.S_IMODE(mode))
+
+    def close(self) -> None:
+        self.flush()
+        if not self._temporary:
+            os.close(self.fd)
+            return
+        try:
+            os.fsync(self.fd)
+            os.close(self.fd)
+            self._place()
+        except OSError as e:
+            e.filename = self.name
+            raise
+        self._temporary = ""
+
+    def _place(self) -> None:
+        if self.force:
+            os.replace(self._temporary, self.path)
+        else:
+            try:
+                os.link(self._temporary, self.path)  # fails if the file was created meanwhile
+            except FileExistsError:
+                raise _exists(self.name) from None
+            except OSError:  # no hard links here
+                os.replace(self._temporary, self.path)
+            else:
+                os.unlink(self._temporary)
+        folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(OSError):  # some file systems cannot
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def abort(self) -> None:
+        if self._temporary:
+            with suppress(OSError):
+                os.unlink(self._temporary)
+            self._temporary = ""
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _exists(path: str) -> UsageError:
+    return UsageError("exists", where=path, hint="--force or CONFLUO_CLOBBER=1 overwrites it")
+
+
+def open_sink(path: str | None, *, force: bool = False) -> OutputSink:
+    """Standard output for None and ``-``, else a new file."""
+    return OutputSink(1, "standard output") if path in (None, "-") else FileSink(str(path), force=force)

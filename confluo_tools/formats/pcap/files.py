@@ -1,0 +1,234 @@
+"""Capture files as blocks of packet records."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import TracebackType
+
+from confluo_tools.core.block.block import Block
+from confluo_tools.core.packets.packet import Packets
+from confluo_tools.core.packets.pcap import Capture
+from confluo_tools.errors import ConfluoError, FormatError, SchemaError
+from confluo_tools.formats.decompress import compression
+from confluo_tools.formats.pcap.bytes import ByteSource
+from confluo_tools.schema import Field, Schema, builtin
+
+ROWS = 1024  # rows per batch: few enough for the L2 cache, many enough to hide the cost of Python
+BATCH_BYTES = 1 << 22  # limit of a batch with wide rows (raw bytes)
+PATIENCE = 0.05  # s that rows of a live input wait for more
+MAX_SNAP = 65535
+_MAGICS = "a1b2c3d4 d4c3b2a1 a1b23c4d 4d3cb2a1 a1b2cd34 34cdb2a1 0a0d0d0a"
+MAGICS = frozenset(bytes.fromhex(m) for m in _MAGICS.split())
+
+
+def is_capture(start: bytes) -> bool:
+    """Whether a file with these first four bytes may be a capture, perhaps compressed."""
+    return start[:4] in MAGICS or bool(compression(start))
+
+
+@cache
+def packet_schema(*, offset: bool = True, snap: int = 0, telemetry: bool = False) -> Schema:
+    """The packet schema of a capture.
+
+    ``offset``: with the field file_offset.  ``snap``: with the first ``snap`` bytes of each packet in a field raw.
+    ``telemetry``: with the fields of in-band telemetry.
+    """
+    full = builtin("packet")
+    asked = {"file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
+    schema = full.project([f.name for f in full.fields if not f.optional or asked.get(f.name)])
+    if not snap:
+        return schema
+    if not 1 <= snap <= MAX_SNAP:
+        raise SchemaError(f"{snap} bytes of each packet cannot be kept", hint=f"1 to {MAX_SNAP} can")
+    text = "first bytes of the packet; cap_len is their number"
+    return schema.plus([Field("raw", f"bytes({snap})", "", text)])
+
+
+class Captures:
+    """Iterates the packets of capture files, file after file, as Blocks with the columns of ``schema``.
+
+    Interfaces are numbered through all files; file_offset counts as if the (decompressed) files were one.
+    ``warnings`` describes irregularities and damage, one line per file; all readable packets are read.
+    ``damaged``: some bytes were unreadable.
+    ``live``: a read may have to wait (a pipe, or a followed file).
+    A Block may be kept: its memory is not reused while it is referenced.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        schema: Schema | None = None,
+        *,
+        decap: str = "outer",
+        follow: bool = False,
+        rows: int = ROWS,
+        begun: tuple[int, bytes] | None = None,
+    ) -> None:
+        if decap not in ("outer", "inner"):
+            raise ConfluoError(f"decap '{decap}' is not possible", hint="write outer or inner")
+        self.schema = schema if schema is not None else packet_schema()
+        self.warnings: list[str] = []
+        self.damaged = False
+        self._stop = False
+        self._names = list(paths) or ["-"]
+        if self._names.count("-") > 1:
+            raise FormatError("can be read only once", where="standard input")
+        rows = max(min(rows, BATCH_BYTES // self.schema.layout.row_bytes), 16)
+        try:
+            self._packets = Packets(self.schema.layout, inner=decap == "inner", rows=rows)
+        except ValueError as e:
+            raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
+        self._follow, self._begun = follow, begun
+        self._source: ByteSource | None = None
+        self._read = 0  # bytes of the finished files
+        self._long = self._bad = 0
+        sizes = [_check(name, follow and name is self._names[-1]) for name in self._names]
+        self.live = follow or None in sizes
+        self.total_bytes = None if self.live else sum(size or 0 for size in sizes)
+
+    def __enter__(self) -> Captures:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Block]:
+        first_iface = base = 0
+        for i in range(len(self._names)):
+            if self._stop:
+                break
+            source = self._open(i) if self._source is None else self._source
+            capture = Capture(first_iface=min(first_iface, 65535), base=base)
+            yield from self._blocks(source, capture)
+            self._report(source, capture)
+            first_iface = capture.interfaces
+            base = base + source.size if source.plain else capture.at  # a damaged file counts with its full size
+            self.close()
+        if self._packets.waiting:
+            yield self._packets.take()
+
+    def begin(self) -> None:
+        """Wait for the first bytes of the first input.  Raises FormatError unless they start a capture."""
+        if self._source is None:
+            source = self._open(0)
+            start = source.begin()
+            if not self._stop and not is_capture(start):
+                raise _no_capture(source.name, start != b"")
+
+    def _open(self, i: int) -> ByteSource:
+        follow = self._follow and i == len(self._names) - 1
+        self._source = ByteSource(self._names[i], follow=follow, begun=self._begun if i == 0 else None)
+        return self._source
+
+    def _blocks(self, source: ByteSource, capture: Capture) -> Iterator[Block]:
+        packets, live = self._packets, source.live
+        while True:
+            status = packets.fill(capture)
+            if status == "full":
+                yield packets.take()
+            elif status == "more":
+                piece = source.read(PATIENCE) if live else source.read()
+                while piece is None:
+                    if packets.waiting:
+                        yield packets.take()
+                    piece = b"" if self._stop else source.read(PATIENCE)
+                capture.feed(piece, not piece)
+            else:
+                return
+
+    def _report(self, source: ByteSource, capture: Capture) -> None:
+        """Add one line to `warnings` about a damaged or irregular file."""
+        what: list[str] = []
+        if not (capture.kind or source.problem or self._stop):
+            raise _no_capture(source.name, capture.at > 0 or capture.fault != "")
+        if source.problem:
+            what.append(source.problem)
+        if capture.fault and not self._stop:
+            what.append(capture.fault)
+        if what:
+            self.damaged = True
+            what.append(_many(capture.frames, "packet before that was read", "packets before that were read"))
+        long_caps, bad, _ = capture.counts
+        self._long += long_caps
+        self._bad += bad
+        if bad:
+            self.damaged = True
+            what.append(_many(bad, "impossible record was left out", "impossible records were left out"))
+        if long_caps:
+            more = "more captured bytes than were on the wire"
+            what.append(_many(long_caps, f"packet claims {more}", f"packets claim {more}"))
+        if what:
+            self.warnings.append(f"{source.name}: {'; '.join(what)}")
+
+    def stop(self) -> None:
+        """End after the packets read so far.  A signal handler may call it."""
+        self._stop = True
+        if self._source is not None:
+            self._source.stop()
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._read += self._source.at
+            self._source.close()
+            self._source = None
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the files read so far, before decompression."""
+        return self._read + (self._source.at if self._source is not None else 0)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Bytes on the wire, packets per parser note (truncated, malformed, ...), irregular records."""
+        return {"wire_bytes": self._packets.wire_bytes, **self._packets.counts, "long": self._long, "bad": self._bad}
+
+
+def _check(name: str, follow: bool) -> int | None:
+    """Size of a capture file in bytes; None for a pipe.  Raises FormatError unless it is a readable capture."""
+    if name == "-":
+        return None
+    try:
+        mode = os.stat(name).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            return None  # reading a pipe would consume its bytes
+    except OSError as e:
+        raise FormatError(e.strerror or str(e), where=name) from None
+    source = ByteSource(name)
+    try:
+        if not follow and not is_capture(start := source.begin()):
+            raise _no_capture(name, start != b"")
+        return source.size
+    finally:
+        source.close()
+
+
+def _many(n: int, one: str, several: str) -> str:
+    return f"{n} {one if n == 1 else several}"
+
+
+def _no_capture(name: str, bytes_in_it: bool) -> FormatError:
+    what = "is not a pcap or pcapng capture" if bytes_in_it else "is empty: it has not even the header of a capture"
+    return FormatError(what, where=name)
+
+
+def open_captures(
+    paths: Sequence[str],
+    schema: Schema | None = None,
+    *,
+    decap: str = "outer",
+    follow: bool = False,
+    rows: int = ROWS,
+    begun: tuple[int, bytes] | None = None,
+) -> Captures:
+    """Open capture files (pcap, pcapng, either compressed with gzip or zstd; ``-`` is standard input).
+
+    ``schema``: fields to fill, by name (default: `packet_schema`).
+    ``decap``: 'outer' takes IP and transport fields from the outermost IP header, 'inner' from the innermost.
+    ``follow``: wait for the last file to grow.
+    ``begun``: (descriptor, first bytes already read) of the first input if it is open already.
+    Raises FormatError for a missing file or one that is not a capture, SchemaError for an unusable schema.
+    """
+    return Captures(paths, schema, decap=decap, follow=follow, rows=rows, begun=begun)

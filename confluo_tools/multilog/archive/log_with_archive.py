@@ -1,0 +1,153 @@
+"""Reader of a MultiLog together with the archives of its older rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.formats.reader import Reader
+from confluo_tools.multilog.archive import writer as archive
+from confluo_tools.multilog.archive.reader import (
+    ArchiveScan,
+    PartFile,
+    Rows,
+    archived_batches,
+    find_parts,
+    has_rows_of,
+    may_hold,
+    report_damage,
+    tree_of,
+)
+from confluo_tools.multilog.query.plan import merged
+from confluo_tools.multilog.reader import LogReader
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
+    from confluo_tools.expr import leaves
+
+
+class LogWithArchiveReader(LogReader):
+    """The rows of a MultiLog and of its archives, in their original order.
+
+    Rows that the log still has are read from the log, older rows from the archives, each row once.  The archives are
+    those linked in the log (unless ``linked`` is False; ``allowed(real path)``: whether one may be read), and those
+    of ``folders`` that contain rows of this log.  Warns when a query needs rows of an archive that is missing.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        folders: Sequence[str] = (),
+        linked: bool = True,
+        allowed: Callable[[str], bool] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(path, **options)
+        self._allowed, self._warned_of = allowed, set[str]()
+        if self.version.pinned is None:
+            self.version = self.log.pin(self.version)
+        uuid = self.log.uuid.hex()
+        self.folders = [folder for folder in folders if has_rows_of(folder, uuid)]
+        self.linked_archives = archive.linked_archives(self.log) if linked else []
+        self.scan: ArchiveScan | None = None
+        if self.log.removed:  # removed since the snapshot; not lost if an archive has the rows
+            self.log.removed[:] = [left for gone in self.log.removed for left in self._lost(*gone)]
+
+    def _lost(self, lane: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        # The ranges of start <= row < end that no archive contains.
+        folders = [*self.folders, *(f for entry in self.linked_archives if (f := entry.path(self.log)) is not None)]
+        uuid = self.log.uuid.hex()
+        for first, after in sorted(batch for folder in folders for batch in archived_batches(folder, uuid, lane)):
+            if first > start:
+                yield lane, start, min(first, end)
+            start = max(start, after)
+            if start >= end:
+                return
+        yield lane, start, end
+
+    def _lanes(self, tree: leaves.Tree) -> dict[int, list[PartFile]]:
+        schema = self.schema
+        time = -1 if schema.time_field is None else schema.index(schema.time_field.name)
+        uuid = self.log.uuid.hex()
+        found: dict[int, list[PartFile]] = {}
+        folders = list(self.folders)
+        for entry in self.linked_archives:
+            if not may_hold(tree, time, entry.oldest, entry.newest):
+                continue  # no row can match: do not look for the archive
+            folder = entry.path(self.log)
+            if folder is not None and self._allowed is not None and not self._allowed(os.path.realpath(folder)):
+                self._warn_once(f"{self.name}: older rows were moved to {folder}, which may not be read")
+            elif folder is None:
+                what = f"{self.name}: older rows were moved to {entry.absolute}, which does not exist"
+                self._warn_once(f"{what}; use --no-archive to read without them")
+            elif not any(os.path.samefile(folder, f) for f in folders):
+                folders.append(folder)
+        for folder in folders:
+            for place in find_parts(folder, tree, time):
+                if place.name.uuid == uuid and place.name.first < self._below(place.name.lane):
+                    if self._allowed is not None and not self._allowed(os.path.realpath(place.path)):
+                        self._warn_once(f"{place.path}: may not be read; its rows are left out")
+                        continue
+                    found.setdefault(place.name.lane, []).append(place)
+        return found
+
+    def _warn_once(self, what: str) -> None:
+        if self._warn is not None and what not in self._warned_of:
+            self._warned_of.add(what)
+            self._warn(what)
+
+    def _below(self, lane: int) -> int:
+        # Rows from this one on are read from the log, earlier rows from archives.
+        firsts = self.version.firsts
+        return firsts[lane] if lane < len(firsts) else 0
+
+    def blocks(self) -> Iterator[Block]:
+        for block, picks in self._combined(None, None, True):
+            yield block.take(picks)
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        yield from self._combined(expr, columns, by_time)
+        self.rows += self.version.kept + (self.scan.rows if self.scan is not None else 0)
+
+    def _combined(self, expr: Any, columns: Sequence[int] | None, by_time: bool) -> Rows:
+        tree = tree_of(expr)
+        older = self._lanes(tree)
+        plan = self.plan(expr, columns)
+        own = plan.lanes(older)
+        scan = self.scan = ArchiveScan(self.schema, tree, plan.columns)
+        streams = [self._lane(scan, older.get(lane, []), lane, own.get(lane)) for lane in sorted({*older, *own})]
+        if by_time:
+            yield from merged(self.schema, streams, plan.columns)
+        else:
+            for stream in streams:
+                yield from stream
+        self._report(plan)
+        report_damage(scan, self._warn)
+
+    def _lane(self, scan: ArchiveScan, older: list[PartFile], lane: int, own: Rows | None) -> Rows:
+        yield from scan.lane(older, self._below(lane))
+        if own is not None:
+            yield from own
+
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        if self._lanes(tree_of(expr)):
+            return Reader.fold(self, expr, columns, make)
+        return super().fold(expr, columns, make)  # no archived rows: use the aggregates of the log
+
+    def explain(self) -> dict[str, Any] | None:
+        done = super().explain()
+        return done if done is None or self.scan is None else done | {"archive": self.scan.explain()}
+
+    def count(self, expr: Any) -> int:
+        tree = tree_of(expr)
+        found = super().count(expr)
+        scan = self.scan = ArchiveScan(self.schema, tree, [])
+        for lane, parts in self._lanes(tree).items():
+            found += scan.count(parts, self._below(lane))
+        self.rows += scan.rows
+        report_damage(scan, self._warn)
+        return found

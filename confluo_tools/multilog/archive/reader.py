@@ -1,0 +1,397 @@
+"""Read archives.
+
+    ArchiveReader("archive/")            all rows of an archive, as an input
+
+`log_with_archive` reads a log together with its archives.
+
+Hours and row groups in which no row can match, by partition or statistics, are skipped.  Of the others the columns of
+the expression are read first, and the requested columns only where rows match.  The rows of a lane are in the order in
+which they were written; lanes are merged by time, as in a MultiLog.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluo_tools.errors import FormatError, SchemaError
+from confluo_tools.expr import leaves, zones
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.multilog.archive import parquet_parts
+from confluo_tools.multilog.archive import writer as archive
+from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart, PartName
+from confluo_tools.multilog.query.plan import merged
+from confluo_tools.multilog.retain import list_folder
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.predicate import Program
+    from confluo_tools.schema import Schema
+
+Rows = Iterator[tuple["Block", "Picks"]]
+Lane = tuple[str, int]  # uuid of the log, number of the lane
+DAY = 24 * HOUR
+
+
+class PartFile(NamedTuple):
+    """The path and attributes of a part in an archive."""
+
+    name: PartName
+    path: str
+
+
+def find_parts(path: str, tree: leaves.Tree, time: int, hosts: Iterable[str] | None = None) -> Iterator[PartFile]:
+    """The parts of the archive at ``path`` that may contain rows for which ``tree`` holds, by host and hour.
+
+    ``time``: number of the time column; ``hosts``: only these hosts.
+    """
+
+    def possible(start: int, length: int) -> bool:
+        return may_hold(tree, time, start, start + length - 1)
+
+    for above in sorted(list_folder(path)):
+        host = parquet_parts.host_of(above)
+        if host is None or (hosts is not None and host not in hosts):
+            continue
+        days = [
+            (day, n) for n in list_folder(os.path.join(path, above)) if (day := parquet_parts.day_of(n)) is not None
+        ]
+        for day, date in sorted(days):
+            if not possible(day * DAY, DAY):
+                continue
+            folder = os.path.join(path, above, date)
+            hours = [(hour, n) for n in list_folder(folder) if (hour := parquet_parts.hour_of(n)) is not None]
+            for hour, inner in sorted(hours):
+                if not possible(day * DAY + hour * HOUR, HOUR):
+                    continue
+                for name in sorted(list_folder(os.path.join(folder, inner))):
+                    batch = parquet_parts.batch_of(name)
+                    if batch is not None:
+                        part = PartName(host, day * 24 + hour, *batch)
+                        yield PartFile(part, os.path.join(folder, inner, name))
+
+
+def may_hold(tree: leaves.Tree, time: int, oldest: int, newest: int) -> bool:
+    """Whether a row with a time from ``oldest`` to ``newest`` (ns) can satisfy ``tree``."""
+
+    def zone(col: int) -> tuple[int, int] | None:
+        return (oldest, newest) if col == time else None
+
+    return zones.holds(tree, zone) != zones.NONE
+
+
+def hosts(path: str) -> list[str]:
+    """Names of the hosts in the archive at ``path``."""
+    return sorted(host for name in list_folder(path) if (host := parquet_parts.host_of(name)) is not None)
+
+
+class ArchiveScan:
+    """One scan of parts of archives; the rows have ``schema``.
+
+    ``columns``: numbers of the columns to read, None for all.  ``damaged``: (path, problem) of damaged parts so far.
+    """
+
+    def __init__(self, schema: Schema, tree: leaves.Tree, columns: Sequence[int] | None) -> None:
+        self.schema, self.tree = schema, tree
+        self.columns = list(range(schema.layout.n)) if columns is None else sorted(set(columns))
+        self.rows = self.parts = self.groups = self.skipped = 0
+        self.damaged: list[tuple[str, str]] = []
+        self._lists = frozenset(i for i, c in enumerate(schema.columns) if c.count > 1)
+        self._wide = parquet_parts.extended(schema)
+        self._arrow: list[Any] = []  # Arrow types of the columns, filled on first use
+
+    def _program(self, lo: int, hi: int | None) -> tuple[Program, Schema]:
+        # The expression, and lo <= log_row < hi unless that always holds.
+        from confluo_tools.core.query.predicate import Program
+
+        if lo == 0 and hi is None:
+            return Program(self.tree, self.schema.layout), self.schema
+        last = (1 << 64) - 1 if hi is None else hi - 1
+        within = leaves.Range(self.schema.layout.n, lo, last)
+        return Program(leaves.And((within, self.tree)), self._wide.layout), self._wide
+
+    def explain(self) -> dict[str, int]:
+        """Files opened, row groups in them, and row groups skipped by statistics."""
+        return {"files": self.parts, "groups": self.groups, "passed_over": self.skipped}
+
+    def lane(self, parts: Sequence[PartFile], below: int | None = None) -> Rows:
+        """The rows of one lane in the order in which they were written; ``below``: only rows before this number."""
+        covered = 0
+        for (first, end), batch in _batches(parts):
+            lo, hi = max(first, covered), end if below is None else min(end, below)
+            if lo >= hi:
+                continue
+            covered = end
+            yield from self._batch(batch, lo if lo > first else 0, hi if hi < end else None)
+
+    def count(self, parts: Sequence[PartFile], below: int | None = None) -> int:
+        """Number of rows that `lane` would yield."""
+        covered = total = 0
+        for (first, end), batch in _batches(parts):
+            lo, hi = max(first, covered), end if below is None else min(end, below)
+            if lo >= hi:
+                continue
+            covered = end
+            program, schema = self._program(lo if lo > first else 0, hi if hi < end else None)
+            for place in batch:
+                for part, group in self._groups(place, program, schema):
+                    total += self._count(part, group, program, schema)
+        return total
+
+    def _count(self, part: ParquetPart, group: int, program: Program, schema: Schema) -> int:
+        rows = part.group_rows(group)
+        if schema is self.schema and self._known(part, group) == zones.ALL:
+            return rows
+        try:
+            columns = self._read(part, group, program.columns)
+        except FormatError as e:
+            self._damage(part.path, e)
+            return 0
+        return sum(program.count(block) for block in parquet_parts.blocks(schema, rows, columns))
+
+    def _batch(self, places: Sequence[PartFile], lo: int, hi: int | None) -> Rows:
+        program, schema = self._program(lo, hi)
+        pieces: list[Block] | None = None
+        for place in places:
+            for part, group in self._groups(place, program, schema):
+                if pieces is None and part.metadata.get("confluo:ordered") != "1":
+                    pieces = []
+                for block, picks in self._group(part, group, program, schema, pieces is not None):
+                    if pieces is None:
+                        yield block, picks
+                    else:
+                        pieces.append(block.take(picks))
+        if pieces:
+            from confluo_tools.core.block.block import Picks
+
+            for block in parquet_parts.in_row_order(self._wide, pieces):
+                yield block.project(self.schema.layout), Picks.of(block.rows)
+
+    def _groups(self, place: PartFile, program: Program, schema: Schema) -> Iterator[tuple[ParquetPart, int]]:
+        # The row groups of a part that may contain matching rows.
+        try:
+            part = ParquetPart(place.path)
+        except FormatError as e:
+            self._damage(place.path, e)
+            return
+        except OSError as e:
+            self.damaged.append((place.path, f"cannot be opened: {e.strerror or e}"))
+            return
+        self.parts += 1
+        try:
+            for group in range(part.groups):
+                self.groups += 1
+                self.rows += part.group_rows(group)
+                if self._known(part, group) == zones.NONE:
+                    self.skipped += 1
+                else:
+                    yield part, group
+        finally:
+            part.close()
+
+    def _known(self, part: ParquetPart, group: int) -> int:
+        def zone(col: int) -> tuple[Any, Any] | None:
+            column = self._wide.columns[col]
+            return part.zone(group, column.name, 8 * column.size if column.code <= 4 else 0)
+
+        return zones.holds(self.tree, zone, self._lists)
+
+    def _read(self, part: ParquetPart, group: int, columns: Sequence[int]) -> dict[int, Any]:
+        if not self._arrow:
+            self._arrow = parquet_parts.arrow_types(self._wide)
+        return part.read(group, self._wide, self._arrow, columns)
+
+    def _group(self, part: ParquetPart, group: int, program: Program, schema: Schema, numbered: bool) -> Rows:
+        # Read the columns of the expression first, the others only if a row matches.
+        rows = part.group_rows(group)
+        try:
+            columns = self._read(part, group, program.columns)
+            chosen = [program.select(block) for block in parquet_parts.blocks(schema, rows, columns)]
+            if not any(map(len, chosen)):
+                return
+            rest = {*self.columns, *([self._wide.layout.n - 1] if numbered else [])} - columns.keys()
+            columns |= self._read(part, group, sorted(rest))
+        except FormatError as e:
+            self._damage(part.path, e)
+            return
+        given = self._wide if numbered else self.schema
+        for block, picks in zip(parquet_parts.blocks(given, rows, columns), chosen, strict=True):
+            if len(picks):
+                yield block, picks
+
+    def _damage(self, path: str, e: FormatError) -> None:
+        self.damaged.append((path, f"{e.what}; its rows are left out"))
+
+
+def _batches(parts: Sequence[PartFile]) -> list[tuple[tuple[int, int], list[PartFile]]]:
+    # The batches of one lane, in row order.  A batch that several archives contain is read from one of them.
+    found: dict[tuple[int, int], dict[str, list[PartFile]]] = {}
+    for place in parts:
+        root = place.path[: -len(place.name.path)]
+        found.setdefault((place.name.first, place.name.end), {}).setdefault(root, []).append(place)
+    out = []
+    for rows, copies in sorted(found.items(), key=lambda item: (item[0][0], -item[0][1])):
+        best = max(copies.values(), key=len)
+        out.append((rows, sorted(best, key=lambda p: p.name.hour)))
+    return out
+
+
+def by_lane(places: Iterable[PartFile]) -> dict[Lane, list[PartFile]]:
+    out: dict[Lane, list[PartFile]] = {}
+    for place in places:
+        out.setdefault((place.name.uuid, place.name.lane), []).append(place)
+    oldest: dict[str, int] = {}
+    for (uuid, _), parts in out.items():
+        oldest[uuid] = min(oldest.get(uuid, parts[0].name.hour), *(p.name.hour for p in parts))
+    return dict(sorted(out.items(), key=lambda item: (oldest[item[0][0]], item[0])))  # lane order decides equal times
+
+
+def tree_of(expr: Any) -> leaves.Tree:
+    tree: leaves.Tree = leaves.TRUE if expr is None else expr.tree
+    return tree
+
+
+def _with_time(columns: Sequence[int] | None, time: int) -> Sequence[int] | None:
+    return None if columns is None else sorted({time, *columns})
+
+
+class ArchiveReader(Reader):
+    """The rows of an archive by time: all hosts (or only ``host``), logs and lanes.
+
+    ``without``: uuids (hexadecimal) of logs to leave out.  Foreign files are skipped with a note, damaged files with a
+    warning.  Raises FormatError when the archive contains no part.
+    """
+
+    format = "archive"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        host: str | None = None,
+        without: Iterable[str] = (),
+        warn: Warn | None = None,
+        note: Warn | None = None,
+    ) -> None:
+        super().__init__(path, warn)
+        self.path, self._note = path, note
+        self._hosts = None if host is None else {host}
+        self.without = set(without)
+        self._scan: ArchiveScan | None = None
+        self.schema = self._schema()
+        self._time = self.schema.index(self.schema.time_field.name) if self.schema.time_field is not None else -1
+        hosts = self.hosts()
+        if len(hosts) == 1:
+            self.metadata["confluo:host"] = hosts[0]
+
+    def hosts(self) -> list[str]:
+        """Names of the hosts in the archive."""
+        return [n for n in hosts(self.path) if self._hosts is None or n in self._hosts]
+
+    def logs(self) -> list[str]:
+        """uuids of the logs in the archive."""
+        return sorted({place.name.uuid for place in self._places(leaves.TRUE)})
+
+    def _schema(self) -> Schema:
+        # Columns may have been added to a log: merge the schemas of the newest part of each log.
+        newest: dict[str, PartFile] = {}
+        for place in find_parts(self.path, leaves.TRUE, -1, self._hosts):
+            known = newest.get(place.name.uuid)
+            if known is None or (place.name.hour, place.name.end) >= (known.name.hour, known.name.end):
+                newest[place.name.uuid] = place
+        found: Schema | None = None
+        for place in sorted(newest.values(), key=lambda p: (-p.name.hour, p.path)):
+            try:
+                part = ParquetPart(place.path)
+                schema = part.schema
+                part.close()
+            except FormatError as e:
+                self._warned(place.path, e.what)
+                continue
+            found = schema if found is None else _merge_schemas(found, schema, place.path)
+        if found is None:
+            hint = "confluo-archive creates archives; confluo-info describes MultiLogs"
+            raise FormatError("contains no part of an archive", where=self.path, hint=hint)
+        return found
+
+    def _places(self, tree: leaves.Tree) -> list[PartFile]:
+        places = find_parts(self.path, tree, self._time, self._hosts)
+        return [p for p in places if p.name.uuid not in self.without]
+
+    def blocks(self) -> Iterator[Block]:
+        for block, picks in self._select(leaves.TRUE, None, True):
+            yield block if len(picks) == block.rows else block.take(picks)
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        yield from self._select(tree_of(expr), columns, by_time)
+        if self._scan is not None:
+            self.rows += self._scan.rows
+
+    def _select(self, tree: leaves.Tree, columns: Sequence[int] | None, by_time: bool) -> Rows:
+        lanes = by_lane(self._places(tree))
+        if by_time and len(lanes) > 1:
+            columns = _with_time(columns, self._time)
+        scan = self._scan = ArchiveScan(self.schema, tree, columns)
+        streams = [scan.lane(parts) for parts in lanes.values()]
+        if by_time:
+            yield from merged(self.schema, streams, columns)
+        else:
+            for stream in streams:
+                yield from stream
+        report_damage(scan, self._warn)
+
+    def count(self, expr: Any) -> int:
+        tree = tree_of(expr)
+        scan = self._scan = ArchiveScan(self.schema, tree, [])
+        found = sum(scan.count(parts) for parts in by_lane(self._places(tree)).values())
+        self.rows += scan.rows
+        report_damage(scan, self._warn)
+        return found
+
+    def explain(self) -> dict[str, Any] | None:
+        return None if self._scan is None else {"archive": self._scan.explain()}
+
+    def _warned(self, path: str, what: str) -> None:
+        if self._warn is not None:
+            self._warn(f"{path}: {what}")
+
+
+def report_damage(scan: ArchiveScan, warn: Warn | None) -> None:
+    """Warn of each damaged part of a scan."""
+    for path, what in dict.fromkeys(scan.damaged):
+        if warn is not None:
+            warn(f"{path}: {what}")
+
+
+def _merge_schemas(first: Schema, other: Schema, where: str) -> Schema:
+    if other.kind != first.kind:
+        what = f"holds records of kind '{other.kind}', other parts of kind '{first.kind}'"
+        raise SchemaError(what, where=where, hint="an archive has records of one kind")
+    new = []
+    for field in other.fields:
+        if field.name not in first:
+            new.append(field)
+        elif first[field.name].type != field.type:
+            what = f"'{field.name}' has type {field.type.text}, in other parts {first[field.name].type.text}"
+            raise SchemaError(what, where=where)
+    return first.plus(new) if new else first
+
+
+def archived_batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
+    """(first row, row after the last) of each batch of a lane in the archive at ``folder``."""
+    own = os.path.join(folder, archive.HIDDEN, uuid)
+    if os.path.isdir(own):
+        names = [n.removesuffix(".json").split("-") for n in list_folder(os.path.join(own, f"lane-{lane:03d}"))]
+        return {(int(n[0]), int(n[1])) for n in names if len(n) == 2 and n[0].isdigit() and n[1].isdigit()}
+    parts = (place.name for place in find_parts(folder, leaves.TRUE, -1))
+    return {(part.first, part.end) for part in parts if (part.uuid, part.lane) == (uuid, lane)}
+
+
+def has_rows_of(folder: str, uuid: str) -> bool:
+    """Whether the archive at ``folder`` contains rows of the log ``uuid`` (hexadecimal)."""
+    if os.path.isdir(os.path.join(folder, archive.HIDDEN)):
+        return os.path.isdir(os.path.join(folder, archive.HIDDEN, uuid))
+    return any(place.name.uuid == uuid for place in find_parts(folder, leaves.TRUE, -1))

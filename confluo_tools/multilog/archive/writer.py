@@ -1,0 +1,516 @@
+"""Archive writer: write sealed segments as Parquet, read them back and compare, then remove them from the log.
+
+An archive is a folder.  Several logs and hosts may share one if their records are of one kind:
+
+    archive/host=NAME/date=2026-11-20/hour=13/UUID-LANE-FIRST-END.parquet      see multilog/archive/parquet_parts.py
+    archive/.confluo/UUID/lane-000/FIRST-END.json       record of a batch: the rows it lists are archived
+    archive/.confluo/tmp/                               temporary files
+
+A batch is one or more whole segments of one lane.  The steps:
+1. write its files to tmp, sync them, read them back and compare byte for byte;
+2. rename its record into place: from now on the rows are archived;
+3. move the files to their final paths;
+4. link the archive in the log, and remove the segments with `retain`.
+A killed run leaves files in tmp: the next run moves those that a record lists and removes the others.
+Between steps 2 and 4 rows are in the log and in the archive; `log_with_archive` then reads those of the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from confluo_tools.core.multilog.control import crc, fault
+from confluo_tools.errors import BusyError, ConfluoError, DiskFullError, FormatError, StoreError, UsageError
+from confluo_tools.multilog import retain
+from confluo_tools.multilog.archive.parquet_parts import (
+    HOUR,
+    PartBuilder,
+    PartName,
+    batch_of,
+    day_of,
+    extended,
+    hour_of,
+)
+from confluo_tools.multilog.atomic_file import replace
+from confluo_tools.multilog.create import sync_folder
+from confluo_tools.multilog.log import Log
+from confluo_tools.multilog.retain import SealedSegment, SegmentCatalog, disk_bytes, list_folder
+
+HIDDEN = ".confluo"
+TMP = "tmp"
+ARCHIVES = "archives"  # file in the folder of a log that lists the archives of its older rows
+BATCH_ROWS = 1 << 20  # segments are combined into batches of at least this many rows
+FORMAT = 1
+Progress = Callable[[int], None]
+
+
+class BatchRecord(NamedTuple):
+    """Record of a batch: rows ``first`` to ``end`` - 1 of a lane, and its files: [(path in the archive, bytes)]."""
+
+    first: int
+    end: int
+    files: list[tuple[str, int]]
+    path: str
+
+
+class BatchResult(NamedTuple):
+    """One archived batch, or in a dry run a batch to archive."""
+
+    lane: int
+    first: int
+    end: int
+    newest: int | None
+    log_bytes: int
+    files: int
+    bytes: int
+    removed: bool
+
+
+class ArchiveWriter:
+    """Archives rows of ``log`` in the archive at ``path``, which is created if missing and locked until `close`.
+
+    ``dry_run``: change and lock nothing; only `plan` and `outline` may be called.
+    Raises BusyError when another process archives the same log there, UsageError, StoreError.
+    """
+
+    def __init__(self, log: Log, path: str | os.PathLike[str], host: str, *, dry_run: bool = False) -> None:
+        self.log, self.path, self.host, self.dry_run = log, os.fspath(path), host, dry_run
+        self.uuid = log.uuid.hex()
+        self.catalog = SegmentCatalog(log)
+        if log.schema.time_field is None:
+            what = f"records of kind '{log.schema.kind}' have no time field, so they cannot be archived"
+            raise UsageError(what, where=log.path, hint="write them to one file with confluo-convert -o parquet")
+        self._own = os.path.join(self.path, HIDDEN, self.uuid)
+        self._tmp = os.path.join(self.path, HIDDEN, TMP)
+        self._lock = -1
+        if os.path.exists(os.path.join(self.path, "control")):
+            raise UsageError("is a MultiLog", where=self.path, hint="name another folder for the archive")
+        extended(log.schema)  # raises SchemaError when the rows cannot be archived
+        with self._storage_errors():
+            if not dry_run:
+                self._begin()
+            self._check_kind()
+            if not dry_run:
+                self._roll_forward()
+
+    def __enter__(self) -> ArchiveWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # -- state of the archive
+
+    def _begin(self) -> None:
+        os.makedirs(self._own, exist_ok=True)
+        os.makedirs(self._tmp, exist_ok=True)
+        self._lock = os.open(os.path.join(self._own, "lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            what = f"another process is archiving {self.log.path} here"
+            raise BusyError(what, where=self.path, hint="try again later") from None
+
+    def _check_kind(self) -> None:
+        # Other Parquet tools read the archive as one table: all records must be of one kind.
+        name, kind = os.path.join(self.path, HIDDEN, "kind"), self.log.schema.kind
+        try:
+            with open(name, encoding="utf-8") as f:
+                there = f.read(100).strip()
+        except FileNotFoundError:
+            if not self.dry_run:
+                replace(name, f"{kind}\n".encode(), sync=True)
+            return
+        if there != kind:
+            what = f"holds records of kind '{there}'; those of {self.log.path} are of kind '{kind}'"
+            raise UsageError(what, where=self.path, hint="choose another folder")
+
+    def records(self, lane: int) -> list[BatchRecord]:
+        """The archived batches of ``lane``, in row order."""
+        folder = os.path.join(self._own, f"lane-{lane:03d}")
+        found = []
+        for name in list_folder(folder):
+            if name.endswith(".json"):
+                path = os.path.join(folder, name)
+                try:
+                    with open(path, encoding="utf-8") as f:
+                        data = json.load(f)
+                    files = [(str(x["path"]), int(x["bytes"])) for x in data["files"]]
+                    found.append(BatchRecord(int(data["first"]), int(data["end"]), files, path))
+                except (ValueError, KeyError, TypeError) as e:
+                    raise StoreError(
+                        f"is damaged: {e}", where=path, hint="remove it; its rows are archived again"
+                    ) from None
+        return sorted(found)
+
+    def _lanes(self) -> list[int]:
+        return sorted(int(n[5:]) for n in list_folder(self._own) if n.startswith("lane-") and n[5:].isdigit())
+
+    def _roll_forward(self) -> None:
+        # Move the files of recorded batches of a killed run into place, and remove its other temporary files.
+        waiting = {n for n in list_folder(self._tmp) if n.startswith(self.uuid)}
+        if not waiting:
+            return
+        for lane in self._lanes():
+            for record in self.records(lane):
+                for path, _ in record.files:
+                    if _in_tmp(path) in waiting:
+                        self._move_into_place(path)
+                        waiting.discard(_in_tmp(path))
+        for name in waiting:
+            os.unlink(os.path.join(self._tmp, name))
+
+    def _move_into_place(self, path: str) -> None:
+        target = os.path.join(self.path, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(os.path.join(self._tmp, _in_tmp(path)), target)
+        fault("archive-placed")
+
+    def _is_whole(self, record: BatchRecord) -> bool:
+        for path, size in record.files:
+            try:
+                if os.stat(os.path.join(self.path, path)).st_size != size:
+                    return False
+            except FileNotFoundError:
+                return False
+        return True
+
+    # -- archiving
+
+    def plan(self, before: int | None) -> list[tuple[list[SealedSegment], BatchRecord | None]]:
+        """Batches of segments in which every row is older than ``before`` (ns; None: all sealed segments).
+
+        Each with its record if it is archived already and only has to be removed from the log.
+        """
+        out: list[tuple[list[SealedSegment], BatchRecord | None]] = []
+        for lane in range(self.log.control.claimed):
+            segments = self._old(lane, before)
+            known = self.records(lane)
+            group: list[SealedSegment] = []
+            for segment in segments:
+                record = next((r for r in known if r.first <= segment.base and segment.end <= r.end), None)
+                if record is not None and not self._is_whole(record):
+                    if not self.dry_run:
+                        self._discard(record)
+                    known.remove(record)
+                    record = None
+                if record is not None:
+                    if group:
+                        out.append((group, None))
+                        group = []
+                    if out and out[-1][1] == record:
+                        out[-1][0].append(segment)
+                    else:
+                        out.append(([segment], record))
+                    continue
+                group.append(segment)
+                if segment.end - group[0].base >= BATCH_ROWS:
+                    out.append((group, None))
+                    group = []
+            if group:
+                out.append((group, None))
+        return out
+
+    def _old(self, lane: int, before: int | None) -> list[SealedSegment]:
+        segments = self.catalog.lane(lane)
+        if before is None:
+            return segments
+        upto = 0
+        for i, segment in enumerate(segments):
+            newest = self.catalog.newest(segment)
+            if newest is not None:
+                if newest >= before:
+                    break
+                upto = i + 1
+        return segments[:upto]
+
+    def _discard(self, record: BatchRecord) -> None:
+        # A file of the batch is missing: while the log has the rows, archive them again.
+        os.unlink(record.path)
+        for path, _ in record.files:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, path))
+
+    def run(
+        self, batch: list[SealedSegment], record: BatchRecord | None, *, remove: bool = True, argv: str = ""
+    ) -> BatchResult:
+        """Archive one batch of `plan` and remove it from the log.
+
+        Raises DiskFullError (nothing of the batch is removed), StoreError, DamagedSegmentError.
+        """
+        lane, first, end = batch[0].lane, batch[0].base, batch[-1].end
+        done = self.outline(batch, record, remove)
+        with self._storage_errors():
+            if record is None:
+                try:
+                    record = self._write(batch, argv)
+                except BaseException:
+                    self._remove_temporary(lane, first, end)
+                    raise
+                for path, _ in record.files:
+                    self._move_into_place(path)
+            for folder in _folders(self.path, record):
+                sync_folder(folder)
+            fault("archive-committed")
+        if remove:
+            try:
+                link_archive(self.log, self.path, *_hours([path for path, _ in record.files]))
+                fault("archive-remembered")
+                with retain.removal_lock(self.log, 5.0):
+                    retain.remove(self.log, {lane: end})
+            except OSError as e:
+                raise self.log.write_error(e) from None
+        return done._replace(files=len(record.files), bytes=sum(n for _, n in record.files))
+
+    def outline(self, batch: list[SealedSegment], record: BatchRecord | None, remove: bool) -> BatchResult:
+        """The result that `run` would return for a batch of `plan`."""
+        newest = max((n for s in batch if (n := self.catalog.newest(s)) is not None), default=None)
+        files = [] if record is None else [n for _, n in record.files]
+        size = sum(disk_bytes(s.path) for s in batch)
+        return BatchResult(batch[0].lane, batch[0].base, batch[-1].end, newest, size, len(files), sum(files), remove)
+
+    def _remove_temporary(self, lane: int, first: int, end: int) -> None:
+        # Remove the temporary files of a failed batch, unless a record lists them.
+        with suppress(OSError):
+            if not os.path.exists(self._record(lane, first, end)):
+                for name in list_folder(self._tmp):
+                    if batch_of(name.split("@")[0] + ".parquet") == (self.uuid, lane, first, end):
+                        os.unlink(os.path.join(self._tmp, name))
+
+    def _record(self, lane: int, first: int, end: int) -> str:
+        return os.path.join(self._own, f"lane-{lane:03d}", f"{first:016d}-{end:016d}.json")
+
+    def _write(self, batch: list[SealedSegment], argv: str) -> BatchRecord:
+        lane, first, end = batch[0].lane, batch[0].base, batch[-1].end
+        rows = PartBuilder(self.log.schema)
+        for i, segment in enumerate(batch):
+            if segment.base != first + rows.rows:
+                raise DamagedSegmentError(
+                    i, f"rows {first + rows.rows} to {segment.base - 1} are missing", where=segment.path
+                )
+            try:
+                self._read(segment, rows)
+            except FileNotFoundError:
+                raise SegmentRemovedError(segment.path) from None
+            except ValueError as e:
+                raise DamagedSegmentError(i, str(e), where=segment.path) from None
+        try:
+            ordered, parts = rows.split()
+        except FormatError as e:
+            raise StoreError(e.what, where=batch[0].path, hint=e.hint) from None
+        metadata = {
+            "confluo:format": str(FORMAT),
+            "confluo:uuid": self.uuid,
+            "confluo:host": self.host,
+            "confluo:lane": str(lane),
+            "confluo:rows": f"{first}-{end}",
+            "confluo:ordered": str(int(ordered)),
+        }
+        if argv:
+            metadata["confluo:history"] = argv
+        files: list[dict[str, Any]] = []
+        fault("archive-read")
+        for hour, table in parts:
+            name = PartName(self.host, hour, self.uuid, lane, first, end).path
+            temporary = os.path.join(self._tmp, _in_tmp(name))
+            written = rows.write(temporary, table, metadata)
+            fault("archive-written")
+            if not rows.same(temporary, table, written):
+                what = "the file differs from the data written: nothing was removed from the log"
+                raise StoreError(what, where=temporary, hint="check the disk")
+            files.append({"path": name, "rows": table.num_rows, "bytes": len(written), "crc": f"{crc(written):08x}"})
+            fault("archive-verified")
+        data = {
+            "format": FORMAT,
+            "uuid": self.uuid,
+            "host": self.host,
+            "kind": self.log.schema.kind,
+            "lane": lane,
+            "first": first,
+            "end": end,
+            "ordered": ordered,
+            "archived": time.time_ns(),
+            "files": files,
+        }
+        record = BatchRecord(first, end, [(f["path"], f["bytes"]) for f in files], self._record(lane, first, end))
+        os.makedirs(os.path.dirname(record.path), exist_ok=True)
+        sync_folder(self._tmp)
+        replace(record.path, (json.dumps(data, indent=1) + "\n").encode(), sync=True)
+        for above in (self._own, os.path.dirname(self._own), self.path):
+            sync_folder(above)
+        fault("archive-recorded")
+        return record
+
+    def _read(self, segment: SealedSegment, rows: PartBuilder) -> None:
+        # Verifies the checksum of every page: damaged rows are not archived.  Raises ValueError, OSError.
+        damage: list[tuple[str, int | None, str]] = []
+        total = segment.end - segment.base
+        opened = self.log.open_segment(segment.path, segment.lane, segment.base, total, damage)
+        if opened.sealed != total:
+            raise ValueError(f"it has {opened.sealed:,} of {total:,} rows")
+        for number in range(-(-total // opened.capacity)):
+            block = opened.block(number, min(total - number * opened.capacity, opened.capacity))
+            if block is None or not block.check():
+                _, _, reason = damage[-1]
+                raise ValueError(f"block {number}: {reason}")
+            rows.add(block, block.base)
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (ConfluoError, SegmentRemovedError):
+            raise
+        except OSError as e:
+            where = e.filename or self.path
+            if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(e):
+                hint = "nothing was removed from the log; make room, then run it again"
+                raise DiskFullError("the disk is full", where=self.path, hint=hint) from None
+            reason = e.strerror or str(e).splitlines()[0]
+            raise StoreError(f"cannot be written: {reason}", where=where) from None
+
+
+class SegmentRemovedError(Exception):
+    """Retention removed a segment before it could be archived."""
+
+
+class DamagedSegmentError(StoreError):
+    """Segment number ``at`` of a batch is damaged: only the segments before it can be archived."""
+
+    def __init__(self, at: int, what: str, *, where: object) -> None:
+        hint = "this segment and those after it stay in the log; confluo-info --verify gives details"
+        super().__init__(what, where=where, hint=hint)
+        self.at = at
+
+
+def _in_tmp(path: str) -> str:
+    # host=a/date=d/hour=h/NAME.parquet -> NAME@d@h@host: unique in one folder
+    host, date, hour, name = path.split("/")
+    return f"{name.removesuffix('.parquet')}@{date[5:]}@{hour[5:]}@{host[5:]}"
+
+
+def _folders(path: str, record: BatchRecord) -> list[str]:
+    found = set()
+    for name, _ in record.files:
+        folder = os.path.dirname(name)
+        while folder:
+            found.add(os.path.join(path, folder))
+            folder = os.path.dirname(folder)
+    return [*sorted(found, reverse=True), path]
+
+
+# -- archives linked in a log ------------------------------------------------------------------------------------------
+
+
+class LinkedArchive(NamedTuple):
+    """An archive linked in a log: its path, relative to the log and absolute, and the times (ns) of its rows."""
+
+    relative: str
+    absolute: str
+    oldest: int
+    newest: int
+
+    def path(self, log: Log) -> str | None:
+        """The path of the archive, if it exists and contains rows of the log, else None."""
+        for path in (os.path.normpath(os.path.join(os.path.realpath(log.path), self.relative)), self.absolute):
+            if os.path.isdir(os.path.join(path, HIDDEN, log.uuid.hex())):
+                return path
+        return None
+
+
+def link_archive(log: Log, archive: str, oldest: int, newest: int) -> None:
+    """Record in ``log`` that rows from ``oldest`` to ``newest`` (ns) are in ``archive``.  Raises OSError."""
+    here, there = os.path.realpath(log.path), os.path.realpath(archive)
+    entry = LinkedArchive(os.path.relpath(there, here), there, oldest, newest)
+    entries = linked_archives(log)
+    for i, known in enumerate(entries):
+        if known[:2] == entry[:2]:
+            entries[i] = entry._replace(oldest=min(oldest, known.oldest), newest=max(newest, known.newest))
+            if entries[i] == known:
+                return
+            break
+    else:
+        entries.append(entry)
+    lines = [
+        "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns.",
+        *map(json.dumps, entries),
+    ]
+    replace(os.path.join(log.path, ARCHIVES), ("\n".join(lines) + "\n").encode(), sync=True)
+
+
+def linked_archives(log: Log) -> list[LinkedArchive]:
+    """The archives linked in ``log``.  Unreadable entries are ignored."""
+    try:
+        with open(os.path.join(log.path, ARCHIVES), encoding="utf-8") as f:
+            lines = f.read(1 << 16).splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    found = []
+    for line in lines:
+        if line.startswith("["):
+            with suppress(ValueError, TypeError):
+                relative, absolute, oldest, newest = json.loads(line)
+                if isinstance(relative, str) and isinstance(absolute, str) and "\0" not in relative + absolute:
+                    found.append(LinkedArchive(relative, absolute, int(oldest), int(newest)))
+    return found
+
+
+def _hours(paths: list[str]) -> tuple[int, int]:
+    # First and last time (ns) of the hours of these parts.
+    hours = []
+    for path in paths:
+        _, date, hour, _ = path.split("/")
+        hours.append((day_of(date) or 0) * 24 + (hour_of(hour) or 0))
+    return min(hours) * HOUR, (max(hours) + 1) * HOUR - 1
+
+
+# -- verifying an archive -----------------------------------------------------------------------------------
+
+
+def check(path: str, progress: Progress | None = None) -> Iterator[tuple[str, str]]:
+    """Yield (file, problem) for the files that the records of the archive at ``path`` list.
+
+    ``progress`` is called with the number of bytes read so far.
+    """
+    read = 0
+    hidden = os.path.join(path, HIDDEN)
+    for uuid in sorted(list_folder(hidden)):
+        for lane in sorted(n for n in list_folder(os.path.join(hidden, uuid)) if n.startswith("lane-")):
+            folder = os.path.join(hidden, uuid, lane)
+            for name in sorted(n for n in list_folder(folder) if n.endswith(".json")):
+                try:
+                    with open(os.path.join(folder, name), encoding="utf-8") as f:
+                        files = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in json.load(f)["files"]]
+                except (OSError, ValueError, KeyError, TypeError) as e:
+                    yield os.path.join(folder, name), f"the record is damaged: {e}"
+                    continue
+                for part, size, expected in files:
+                    where = os.path.join(path, part)
+                    try:
+                        with open(where, "rb") as f:
+                            data = f.read(size + 1)
+                    except FileNotFoundError:
+                        waiting = os.path.exists(os.path.join(hidden, TMP, _in_tmp(part)))
+                        yield where, "is still in the temporary folder: archive again" if waiting else "is missing"
+                        continue
+                    except OSError as e:
+                        yield where, f"cannot be read: {e.strerror}"
+                        continue
+                    if len(data) != size or f"{crc(data):08x}" != expected:
+                        yield where, "differs from the data written"
+                    read += size
+                    if progress is not None:
+                        progress(read)

@@ -1,0 +1,119 @@
+"""Reader of a MultiLog: its rows at one version, through a query plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.multilog.log import Log
+from confluo_tools.multilog.views.filter import FilterNames
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
+    from confluo_tools.multilog.query.plan import QueryPlan
+    from confluo_tools.multilog.snapshot import LogCut
+    from confluo_tools.multilog.views.aggregate import AggregateView
+    from confluo_tools.multilog.views.aggregate_lookup import AggregateLookup
+
+MAX_REPORTED = 5  # damaged parts that are reported one by one
+LEFT_OUT, UNUSED = (
+    "damaged parts are left out; confluo-info --verify lists them",
+    "damaged parts of indexes are not used; confluo-index check lists them",
+)
+
+
+class LogReader(Reader):
+    """The rows of a MultiLog at its current version, or at that of a snapshot (``at``), by time (lanes merged).
+
+    Damaged blocks are left out, with a warning; damaged views are not used, with a note, and the result stays exact.
+    ``rows`` counts the rows of the version.  ``timed``: measure each step, for `explain`.
+    """
+
+    format = "multilog"
+    timed = False
+
+    def __init__(
+        self, path: str, *, warn: Warn | None = None, note: Warn | None = None, at: LogCut | None = None
+    ) -> None:
+        super().__init__(path, warn)
+        self._note = note
+        self.log = Log(path, readonly=True)
+        if at is None:
+            self.version = self.log.version(pin=True)
+        else:
+            from confluo_tools.multilog.snapshot import check_log
+
+            self.version = self.log.pin(check_log(at, self.log.uuid, self.log.version().tails, path))
+        self.schema = self.log.schema
+        self._plan: QueryPlan | None = None
+        self._lookup: AggregateLookup | None = None
+        self.filters = FilterNames(self.log)
+
+    def aggregate(self, name: str) -> AggregateView | None:
+        from confluo_tools.multilog.views.aggregate import find_aggregate
+
+        return find_aggregate(self.log, name)
+
+    def plan(self, expr: Any = None, columns: Sequence[int] | None = None) -> QueryPlan:
+        from confluo_tools.multilog.query.plan import QueryPlan
+
+        self._plan = QueryPlan(self.log, self.version, expr, columns=columns, timed=self.timed)
+        return self._plan
+
+    def blocks(self) -> Iterator[Block]:
+        plan = self.plan()
+        for block, picks in plan.ordered():
+            yield block.take(picks)
+        self._report(plan)
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        plan = self.plan(expr, columns)
+        self.rows += self.version.kept
+        yield from plan.ordered() if by_time else plan
+        self._report(plan)
+
+    def count(self, expr: Any) -> int:
+        plan = self.plan(expr, [])
+        self.rows += self.version.kept
+        found = plan.count()
+        self._report(plan)
+        return found
+
+    def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
+        from confluo_tools.multilog.views.aggregate_lookup import find_lookup
+
+        found = find_lookup(self.log, expr.tree, make)
+        if found is None:
+            return super().fold(expr, columns, make)
+        self.rows += self.version.kept
+        rollup = found.fold(self.version, make, timed=self.timed)
+        self._lookup, self._plan = found, found.plan
+        self._report(found.plan)
+        self._report_some(self._note, found.unused, UNUSED)
+        return rollup, found.found + found.scanned
+
+    def explain(self) -> dict[str, Any] | None:
+        if self._plan is None:
+            return None
+        used = self._lookup
+        views = [] if used is None else [{"name": used.view.name, "blocks": used.blocks}]
+        return self._plan.explain() | {"aggregates": views}
+
+    def _report(self, plan: QueryPlan) -> None:
+        self._report_some(self._warn, plan.left_out, LEFT_OUT)
+        self._report_some(self._note, plan.unused, UNUSED)
+
+    def _report_some(self, report: Warn | None, problems: list[tuple[str, str]], rest: str) -> None:
+        if report is None:
+            return
+        for path, what in problems[:MAX_REPORTED]:
+            report(f"{path}: {what}")
+        if len(problems) > MAX_REPORTED:
+            report(f"{self.name}: {len(problems)} {rest}")
+
+    def close(self) -> None:
+        self.log.close()

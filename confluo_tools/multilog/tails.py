@@ -1,0 +1,127 @@
+"""Follow a growing MultiLog: the new rows of all lanes, also after another log has replaced it under its path."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from confluo_tools.errors import ConfluoError, StoreError
+from confluo_tools.multilog.tail import Tail
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.core.multilog.segment import SegmentBlock
+    from confluo_tools.multilog.log import Log
+
+FIRST, LAST = -(1 << 63), (1 << 63) - 1
+MOVED = 1.0  # s between two checks whether another log has the path
+
+
+class Tails:
+    """The rows of the log at ``path`` from the first one on; a context manager.
+
+    ``after``: skip blocks in which all rows are older (ns).  ``missed``: rows removed before they were read.
+    Raises StoreError.
+    """
+
+    def __init__(self, path: str, after: int = FIRST) -> None:
+        self.path, self._after = path, after
+        self._tails: list[Tail] = []
+        self._missed = 0
+        self._looked = time.monotonic()
+        self._log, self._folder = _open(path)
+        field = self._log.schema.time_field
+        self._ts = self._log.schema.index(field.name) if field is not None else -1
+
+    @property
+    def missed(self) -> int:
+        return self._missed + sum(tail.missed for tail in self._tails)
+
+    def take(self) -> Iterator[tuple[Block, int]]:
+        """Yield (block, mark) of the rows appended since the last call, the earliest block of all lanes first.
+
+        No later block of this call contains a row older than ``mark``, so that a slow lane does not count as late.
+        """
+        version = self._log.version()
+        self._tails += [
+            Tail(lane, version.firsts[lane] if lane < len(version.firsts) else 0)
+            for lane in range(len(self._tails), len(version))
+        ]
+        heap: list[tuple[int, int, Block]] = []
+        coming = [tail.more(self._log, end) for tail, end in zip(self._tails, version.tails, strict=False)]
+
+        def next_of(lane: int) -> None:
+            for block, start, stop in coming[lane]:
+                low, high = self._times(block, start, stop)
+                if high >= self._after:
+                    heappush(heap, (low, lane, block.slice(start, stop - start)))
+                    return
+
+        for lane in range(len(coming)):
+            next_of(lane)
+        while heap:
+            _, lane, part = heappop(heap)
+            next_of(lane)
+            yield part, heap[0][0] if heap else LAST
+
+    def _times(self, block: SegmentBlock, start: int, stop: int) -> tuple[int, int]:
+        # (min, max) time of these rows; without a time field the lanes follow one another.
+        if self._ts < 0:
+            return LAST, LAST
+        zones = block.zones(self._ts)
+        if zones is not None:
+            return zones[0] + FIRST, zones[1] + FIRST
+        times = memoryview(block.buffer(self._ts)).cast("q")[start:stop]
+        return min(times), max(times)
+
+    def moved(self) -> bool:
+        """Whether another log with the same fields has replaced this one; if so, `take` reads the new log from now on.
+
+        Call it when `take` returned nothing.  While the old log has unread rows, the answer is False.
+        """
+        if time.monotonic() - self._looked < MOVED:
+            return False
+        self._looked = time.monotonic()
+        try:
+            other, folder = _open(self.path)
+        except (ConfluoError, OSError):
+            return False  # no log at the path yet
+        same = other.uuid == self._log.uuid or other.schema.layout.names != self._log.schema.layout.names
+        if same or sum(self._log.version().tails) > sum(tail.rows for tail in self._tails):
+            other.close()
+            os.close(folder)
+            return False
+        self.close()
+        self._log, self._folder = other, folder
+        return True
+
+    def close(self) -> None:
+        self._missed, self._tails = self.missed, []
+        self._log.close()
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def __enter__(self) -> Tails:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _open(path: str) -> tuple[Log, int]:
+    # Open by file descriptor, so that the last rows can be read after the log was moved away.
+    from confluo_tools import multilog
+
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        raise StoreError(f"cannot be read: {e.strerror}", where=path) from None
+    try:
+        return multilog.open(f"/proc/self/fd/{folder}", readonly=True), folder
+    except BaseException:
+        os.close(folder)
+        raise

@@ -1,0 +1,433 @@
+"""Topology files: switches, links and servers of a data centre, in one YAML file.  Manual: confluo-topology(5).
+
+confluo-vote and confluo-trace take the graph of switches from it (`read_topology`), confluo-pingmesh the servers
+(`read_fleet`).  Files of the older formats, which have one or the other, are read as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from confluo_tools.errors import FormatError
+from confluo_tools.formats.bytestream import read_whole
+from confluo_tools.network import strict_yaml
+from confluo_tools.network.addresses import address_port
+from confluo_tools.network.fleet import (
+    MAX_SERVERS,
+    PORT,
+    Fleet,
+    FleetServer,
+    check_places,
+    clos_servers,
+    make_fleet,
+    make_grid,
+)
+from confluo_tools.network.links_file import is_edge, parse_links
+from confluo_tools.network.node_numbers import MAX_LINKS, MAX_NODES, NodeNumbers, read_number
+from confluo_tools.network.topology import T1, T2, TOR, Clos, Link, Topology, make_clos, make_topology
+
+VERSION = "1"
+MAX_BYTES = 256 << 20
+LEVELS = {"tor": TOR, "t1": T1, "t2": T2}
+CLOS_KEYS = {"podsets": "pods", "tors": "tors", "t1s": "t1s", "t2s": "t2s", "servers": "hosts"}  # field of Clos
+GRID_KEYS = ("dcs", "podsets", "pods", "servers")
+_LINK_KEYS = {"clos", "switches", "links"}
+_SERVER_KEYS = {"port", "dcs", "grid", "services", "vips"}
+_KEYS = {"topology"} | _LINK_KEYS | _SERVER_KEYS
+_DCS = "write dcs: {DC: {PODSET: {POD: {SERVER: ADDRESS}}}}"
+
+__all__ = ["NetworkFile", "SwitchEntry", "parse_fleet", "parse_network", "read_fleet", "read_network", "read_topology"]
+
+
+@dataclass(slots=True)
+class SwitchEntry:
+    """A switch of a file: ``level`` (None: by its links), ``number`` in records, addresses of its traceroute answers;
+    ``pod``: the servers below it, when it is a ToR.
+    """
+
+    level: int | None = None
+    number: str | None = None
+    addresses: tuple[str, ...] = ()
+    pod: str | None = None
+
+
+@dataclass(slots=True)
+class NodeEntry:
+    """What a file says of a server as a node: its ``number`` in records and further ``addresses``."""
+
+    number: str | None = None
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass
+class NetworkFile:
+    """A file as it is written: names and texts, checked one by one.  `topology` and `fleet` check the whole.
+
+    Either ``clos``, ``grid`` or ``servers`` is given; ``nodes`` {name of a server: what else is known of it};
+    ``services`` {service: names of servers, pods, podsets or data centres}.
+    """
+
+    path: str
+    clos: Clos | None = None
+    grid: tuple[int, int, int, int] | None = None
+    switches: dict[str, SwitchEntry] = field(default_factory=dict)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    servers: list[FleetServer] = field(default_factory=list)
+    nodes: dict[str, NodeEntry] = field(default_factory=dict)
+    services: dict[str, list[str]] = field(default_factory=dict)
+    vips: dict[str, tuple[str, int]] = field(default_factory=dict)
+    port: int = PORT
+
+    @property
+    def has_links(self) -> bool:
+        """Whether it says how switches are linked."""
+        return self.clos is not None or bool(self.links) or any(s.pod is not None for s in self.switches.values())
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether it has servers, and an address of each."""
+        if self.clos is not None or self.grid is not None:
+            return True
+        return bool(self.servers) and all(s.address for s in self.servers)
+
+    def fleet(self, command: str = "confluo-pingmesh") -> Fleet:
+        """The servers.  Raises FormatError when there are none, or an address is missing; ``command`` needs them."""
+        needs = f"{command} needs the servers of each pod ('dcs')"
+        if self.clos is None and self.grid is None and not self.servers:
+            if self.has_links:
+                raise FormatError("has no servers", where=self.path, hint=needs)
+            raise FormatError("has no servers", where=self.path)
+        without = next((s.name for s in self.servers if not s.address), None)
+        if without is not None:
+            raise FormatError(f"server '{without}' has no address", where=self.path, hint=f"{command} needs one")
+        try:
+            if self.clos is not None:
+                servers = list(clos_servers(self.clos, self.port))
+            elif self.grid is not None:
+                fleet = make_grid(*self.grid, self.port)
+                if not self.services and not self.vips:
+                    return fleet
+                servers = list(fleet.servers)
+            else:
+                servers = self.servers
+            return make_fleet(servers, self.services, self.vips)
+        except ValueError as e:
+            raise FormatError(str(e), where=self.path) from None
+
+    def topology(self, command: str = "confluo-vote") -> Topology:
+        """The graph of switches, and the ToR of each server.  Raises FormatError when it has no links."""
+        if not self.has_links:
+            hint = f"{command} needs switches and links ('clos', or 'switches' and 'links')"
+            raise FormatError("has no links", where=self.path, hint=hint)
+        numbers = NodeNumbers(self.path, {})
+        if self.clos is not None:
+            topology = make_clos(self.clos)
+            known = {name: n for n, name in topology.names.items()}
+            owner: dict[int, int] = {}
+            for name, entry in self.switches.items():
+                self._addresses(numbers, owner, known[name], entry.addresses)
+            for server in clos_servers(self.clos, self.port):
+                self._addresses(numbers, owner, known[server.name], (server.address,))
+            topology.alias.update(owner)
+            return topology
+        try:
+            check_places(self.servers)
+        except ValueError as e:
+            raise FormatError(str(e), where=self.path) from None
+        return self._graph(numbers)
+
+    def _graph(self, numbers: NodeNumbers) -> Topology:
+        level: dict[int, int] = {}
+        owner: dict[int, int] = {}
+        tor_at: dict[str, int] = {}
+        for name, wanted in self._given_numbers():
+            numbers.add(name, wanted)
+        for name, switch in self.switches.items():
+            number = numbers.add(name, switch.number)
+            if switch.pod is not None:
+                tor_at[switch.pod] = number
+            if switch.level is not None:
+                level[number] = switch.level
+        links: list[Link] = [(numbers.add(a), numbers.add(b)) for a, b in self.links]
+        switches = {*self.switches, *(name for link in self.links for name in link)}
+        tor_of: dict[int, int] = {}
+        for server in self.servers:
+            if server.name in switches:
+                what = f"'{server.name}' is a switch and a server"
+                raise FormatError(what, where=self.path, hint="links join switches; a server is in the pod of its ToR")
+            node = self.nodes.get(server.name, NodeEntry())
+            number = numbers.add(server.name, node.number or server.address)
+            if server.pod in tor_at:
+                tor_of[number] = tor_at[server.pod]
+            self._addresses(numbers, owner, number, (*((server.address,) if server.address else ()), *node.addresses))
+        for name, switch in self.switches.items():
+            self._addresses(numbers, owner, numbers.known[name], switch.addresses)
+        alias = {address: number for address, number in owner.items() if address != number}
+        return make_topology(links, tor_of, names=numbers.names, level=level, alias=alias)
+
+    def _given_numbers(self) -> Iterator[tuple[str, str]]:
+        # They come first: the free numbers are those that no node has been given.
+        for name, switch in self.switches.items():
+            if switch.number is not None:
+                yield name, switch.number
+        for name, node in self.nodes.items():
+            if node.number is not None and name not in self.switches:
+                yield name, node.number
+
+    def _addresses(self, numbers: NodeNumbers, owner: dict[int, int], number: int, addresses: tuple[str, ...]) -> None:
+        for text in addresses:
+            address = numbers.address(text)
+            if owner.setdefault(address, number) != number:
+                raise FormatError(f"two nodes have the address {text}", where=self.path)
+
+
+def read_topology(path: str, command: str = "confluo-vote") -> Topology:
+    """The graph of switches of a topology file of any format; - is standard input.
+
+    Raises FormatError, with the line where it is known; ``command`` is named when the file has no links.
+    """
+    text, name = _text(path)
+    if _kind(text, "links") == "links":
+        return parse_links(text, name)[0]
+    return parse_network(text, name).topology(command)
+
+
+def read_fleet(path: str, command: str = "confluo-pingmesh") -> Fleet:
+    """The servers of a topology file of any format; - is standard input.
+
+    Raises FormatError, with the line where it is known; ``command`` is named when the file has no servers.
+    """
+    text, name = _text(path)
+    return _fleet(text, name, command)
+
+
+def parse_fleet(data: bytes, path: str) -> Fleet:
+    """The servers of the bytes of a file; ``path`` names it in errors."""
+    return _fleet(_decoded(data, path), path, "confluo-pingmesh")
+
+
+def read_network(path: str) -> NetworkFile:
+    """A topology file of any format, for conversion.  Raises FormatError."""
+    from confluo_tools.network.topology_writer import from_links
+
+    text, name = _text(path)
+    if _kind(text, "links") == "links":
+        return from_links(*parse_links(text, name), name)
+    return parse_network(text, name)
+
+
+def _fleet(text: str, path: str, command: str) -> Fleet:
+    if _kind(text, "servers") == "links":
+        raise FormatError("has no servers", where=path, hint=f"{command} needs the servers of each pod ('dcs')")
+    return parse_network(text, path).fleet(command)
+
+
+def _text(path: str) -> tuple[str, str]:
+    name = "standard input" if path == "-" else path
+    return _decoded(read_whole(path, MAX_BYTES, "topology"), name), name
+
+
+def _decoded(data: bytes, path: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise FormatError("is not text", where=path) from None
+
+
+def _kind(text: str, default: str) -> str:
+    # "network": begins with 'topology: 1'; "links", "servers": an older file with one of the two; else the default.
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "---", "%"))]
+    if not lines:
+        return default
+    if re.match(r"[\s{]*[\"']?topology[\"']?\s*:", lines[0]):
+        return "network"
+    if is_edge(lines[0]):
+        return "links"
+    keys = {m[1] for line in lines if (m := re.match(r"[{\s]*[\"']?(\w+)[\"']?\s*:", line)) and not line[0].isspace()}
+    if keys & {"dcs", "grid"}:
+        return "servers"
+    return "links" if keys & {"clos", "switches", "links", "hosts", "aliases"} else default
+
+
+def parse_network(text: str, path: str) -> NetworkFile:
+    """The parts of a file that begins with 'topology: 1', or of an older file of servers.  Raises FormatError."""
+    tree = strict_yaml.load(text, path)
+    if not isinstance(tree, dict) or not tree:
+        raise FormatError("is not a topology", where=path, hint="confluo-topology(5) shows one")
+    unknown = [key for key in tree if key not in _KEYS]
+    if unknown:
+        what = f"unknown key '{str(unknown[0])[:60]}'"
+        raise FormatError(what, where=path, hint=f"the keys are {', '.join(sorted(_KEYS))}")
+    if "topology" not in tree and tree.keys() & _LINK_KEYS:
+        hint = "begin the file with 'topology: 1'"
+        raise FormatError("has switches and servers, but is not of format 1", where=path, hint=hint)
+    if tree.get("topology", VERSION) != VERSION:
+        what = f"topology of format '{strict_yaml.word(path, tree['topology'])[:20]}'; this version reads {VERSION}"
+        raise FormatError(what, where=path)
+    sources = [key for key in ("clos", "grid", "dcs") if key in tree]
+    if len(sources) > 1:
+        raise FormatError(f"'{sources[0]}' and '{sources[1]}' exclude each other", where=path)
+    if "topology" not in tree and not sources:
+        raise FormatError("has no servers", where=path, hint=_DCS)
+    for key in ("clos", "grid"):
+        if key in tree and "links" in tree:
+            raise FormatError(f"'{key}' and 'links' exclude each other", where=path)
+    file = NetworkFile(path, port=strict_yaml.number(path, "port", tree.get("port", str(PORT)), 65535))
+    if "clos" in tree:
+        file.clos = _clos(path, tree["clos"])
+    if "grid" in tree:
+        file.grid = _grid(path, tree["grid"])
+    _read_switches(file, tree.get("switches"))
+    file.links = list(_links(path, tree.get("links")))
+    _read_servers(file, tree.get("dcs"))
+    _check_pods(file)
+    for name, value in strict_yaml.mapping(path, "services", tree.get("services"), MAX_SERVERS):
+        file.services[name] = strict_yaml.words(path, value)
+    for name, about in strict_yaml.mapping(path, "vips", tree.get("vips"), MAX_SERVERS):
+        where = address_port(strict_yaml.word(path, about), 0)
+        if where is None or not where[1]:
+            raise FormatError(f"vip '{name}' has no address and port", where=path, hint="write 10.9.0.1:443")
+        file.vips[name] = where
+    return file
+
+
+def _clos(path: str, data: Any) -> Clos:
+    if not isinstance(data, dict) or set(data) != set(CLOS_KEYS):
+        raise FormatError("'clos' is invalid", where=path, hint=f"its keys are {', '.join(CLOS_KEYS)}")
+    clos = Clos(**{f: strict_yaml.number(path, f"{key} of clos", data[key], MAX_NODES) for key, f in CLOS_KEYS.items()})
+    if clos.all_hosts + clos.switches > MAX_NODES or clos.links > MAX_LINKS:
+        raise FormatError(f"has more than {MAX_NODES} nodes or {MAX_LINKS} links", where=path)
+    return clos
+
+
+def _grid(path: str, data: Any) -> tuple[int, int, int, int]:
+    if not isinstance(data, dict) or set(data) != set(GRID_KEYS):
+        raise FormatError("'grid' is invalid", where=path, hint=f"its keys are {', '.join(GRID_KEYS)}")
+    dcs, podsets, pods, servers = (strict_yaml.number(path, f"{k} of grid", data[k], MAX_SERVERS) for k in GRID_KEYS)
+    return dcs, podsets, pods, servers
+
+
+def _read_switches(file: NetworkFile, data: Any) -> None:
+    path = file.path
+    if isinstance(data, list):
+        data = dict.fromkeys(strict_yaml.words(path, data), "")
+    known = set(make_clos(replace(file.clos, hosts=1)).names.values()) if file.clos is not None else set()
+    for name, about in strict_yaml.mapping(path, "switches", data, MAX_NODES):
+        entry = file.switches[name] = _switch(path, name, about)
+        if file.clos is not None and (name not in known or name.startswith("host-")):
+            hint = "they are named tor-1-2, t1-1-2, t2-3"
+            raise FormatError(f"'{name[:60]}' is not a switch of this Clos", where=path, hint=hint)
+        if file.clos is not None and (entry.level is not None or entry.number or entry.pod):
+            raise FormatError(f"switch '{name}': only its addresses can be given with 'clos'", where=path)
+
+
+def _switch(path: str, name: str, about: Any) -> SwitchEntry:
+    if isinstance(about, str):
+        about = {"level": about} if about else {}
+    if not isinstance(about, dict) or not about.keys() <= {"level", "number", "addresses", "pod"}:
+        hint = "write {level: tor, pod: rack1, addresses: [10.0.0.1], number: 7}; each is optional"
+        raise FormatError(f"switch '{name[:60]}' is invalid", where=path, hint=hint)
+    pod = strict_yaml.word(path, about["pod"]) if about.get("pod") else None
+    level = TOR if pod is not None else None
+    if "level" in about:
+        text = strict_yaml.word(path, about["level"])
+        if text not in LEVELS:
+            raise FormatError(f"switch '{name}' has the unknown level '{text[:20]}'", where=path, hint="tor, t1 or t2")
+        if pod is not None and LEVELS[text] != TOR:
+            raise FormatError(f"switch '{name}' has a pod, but its level is {text}", where=path, hint="only a ToR has")
+        level = LEVELS[text]
+    number = strict_yaml.word(path, about["number"]) if "number" in about else None
+    return SwitchEntry(level, number, _address_list(path, name, about.get("addresses")), pod)
+
+
+def _address_list(path: str, name: str, data: Any) -> tuple[str, ...]:
+    if data is None or data == "":
+        return ()
+    found = strict_yaml.words(path, data)
+    for text in found:
+        if read_number(text) is None or text.isdigit():
+            raise FormatError(f"'{text[:60]}' of '{name[:60]}' is not an address", where=path)
+    return tuple(found)
+
+
+def _links(path: str, data: Any) -> Iterator[tuple[str, str]]:
+    if data is None or data == "":
+        return
+    if not isinstance(data, list) or len(data) > MAX_LINKS:
+        raise FormatError("links is not a list", where=path, hint="write [[a, b], [a, c]]")
+    for pair in data:
+        if not isinstance(pair, list) or len(pair) != 2:
+            what = f"'{pair[:60]}'" if isinstance(pair, str) else "one of the links"
+            raise FormatError(f"{what} is not a link", where=path, hint="write [a, b]")
+        a, b = strict_yaml.words(path, pair)
+        if a == b:
+            raise FormatError(f"links '{a}' with itself", where=path)
+        yield a, b
+
+
+def _read_servers(file: NetworkFile, tree: Any) -> None:
+    path = file.path
+
+    def items(what: str, data: Any) -> list[tuple[str, Any]]:
+        return strict_yaml.mapping(path, what, data, MAX_SERVERS, _DCS)
+
+    for dc, podsets in items("dcs", tree):
+        for podset, pods in items(f"data centre '{dc}'", podsets):
+            for pod, its in items(f"podset '{podset}'", pods):
+                servers = items(f"pod '{pod}'", its)
+                if not servers:
+                    raise FormatError(f"pod '{pod}' has no servers", where=path)
+                for name, about in servers:
+                    file.servers.append(_server(file, name, about, (pod, podset, dc)))
+                if len(file.servers) > MAX_SERVERS:
+                    raise FormatError(f"has more than {MAX_SERVERS} servers", where=path)
+            if not pods:
+                raise FormatError(f"podset '{podset}' has no pods", where=path)
+        if not podsets:
+            raise FormatError(f"data centre '{dc}' has no podsets", where=path)
+
+
+def _server(file: NetworkFile, name: str, about: Any, place: tuple[str, str, str]) -> FleetServer:
+    path, port, active = file.path, file.port, True
+    if isinstance(about, dict):
+        if not about.keys() <= {"address", "port", "active", "addresses", "number"} or not about.keys() & {
+            "address",
+            "number",
+        }:
+            hint = "write {address: 10.0.0.1, port: 8765, active: true}"
+            raise FormatError(f"server '{name[:60]}' is invalid", where=path, hint=hint)
+        word = about.get("active", "true")
+        if word not in ("true", "false"):
+            raise FormatError(f"active of server '{name[:60]}' is neither true nor false", where=path)
+        active = word == "true"
+        port = strict_yaml.number(path, f"port of server '{name[:60]}'", about.get("port", str(port)), 65535)
+        node = NodeEntry(
+            strict_yaml.word(path, about["number"]) if "number" in about else None,
+            _address_list(path, name, about.get("addresses")),
+        )
+        if node.number or node.addresses:
+            file.nodes[name] = node
+        if "address" not in about:
+            return FleetServer(name, "", port, *place, active)
+        about = about["address"]
+    where = address_port(strict_yaml.word(path, about), port)
+    if where is None:
+        what = f"server '{name[:60]}' has no address" + (f": '{about[:60]}' is not a host address" if about else "")
+        raise FormatError(what, where=path, hint="write 10.0.0.1 or 'fd00::1'; names are not looked up")
+    return FleetServer(name, *where, *place, active)
+
+
+def _check_pods(file: NetworkFile) -> None:
+    pods = {server.pod for server in file.servers}
+    tors: dict[str, str] = {}
+    for name, switch in file.switches.items():
+        if switch.pod is None:
+            continue
+        if switch.pod not in pods:
+            raise FormatError(f"switch '{name}' has pod '{switch.pod}', which is not in dcs", where=file.path)
+        if tors.setdefault(switch.pod, name) != name:
+            what = f"pod '{switch.pod}' has two ToRs, '{tors[switch.pod]}' and '{name}'"
+            raise FormatError(what, where=file.path)

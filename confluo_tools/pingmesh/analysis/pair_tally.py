@@ -1,0 +1,626 @@
+"""Pair tally: probes counted by pair of servers in one pass, for the search for black holes and silent drops.
+
+A pass feeds several roll-ups; the rows of failures and drops, which are few, are kept one by one.  Memory: about
+100 bytes per pair of servers, 40 bytes per failure or drop, and a counter per server and slice of time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.pingmesh.analysis.probe_tally import check, overflow_drops
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
+    from confluo_tools.expr import Expr
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.multilog.query.aggregation import Aggregation
+    from confluo_tools.schema import Schema
+
+MAX_WINDOWS = 4096  # open at a time
+MAX_ROWS = 20_000_000  # failures or drops kept in memory
+NONE = "kind in (event, fault)"  # their times may have any value
+PROBES = "kind in (tcp, echo, http, https)"  # the kernel retransmits these; udp and icmp probes are single packets
+ANSWERED = "outcome in (ok, refused, reset, garbled)"  # the target's host sent a packet back
+FAILED = "outcome in (timeout, unreachable)"
+_CODES = "BHIQbhiqfd"  # of memoryview, by the physical types 1 to 10
+DROPPED = "outcome == ok && retries > 0 && !(notes has overflow)"
+
+
+class LocatedServer(NamedTuple):
+    """A server and its place, as records name it; ``name`` is its address when they do not."""
+
+    name: str
+    pod: str
+    podset: str
+    dc: str
+
+
+FAILURE = ("ts", "src_ip", "dst_ip", "src_port", "dst_port", "retries", "hint", "elapsed")
+
+
+class Failure(NamedTuple):
+    """One probe that was not answered, or only after a retry."""
+
+    ts: int
+    src: str  # address
+    dst: str
+    src_port: int
+    dst_port: int
+    retries: int
+    hint: int
+    elapsed: int
+
+
+class FailureList(Sequence[Failure]):
+    """Failures in columns, 34 bytes each."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._number: dict[str, int] = {}
+        self.columns = [array(code) for code in "qIIHHBBq"]
+
+    def extend(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Append rows of the fields `FAILURE`, given as columns."""
+        for i, (kept, values) in enumerate(zip(self.columns, columns, strict=True)):
+            kept.extend(map(self._name_number, values) if i in (1, 2) else values)
+
+    def _name_number(self, name: str) -> int:
+        number = self._number.get(name)
+        if number is None:
+            number = self._number[name] = len(self._names)
+            self._names.append(name)
+        return number
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, row: Any) -> Any:
+        ts, src, dst, *rest = [column[row] for column in self.columns]
+        return Failure(ts, self._names[src], self._names[dst], *rest)
+
+    def ends(self) -> Iterator[tuple[int, str, str]]:
+        """(time, source, target) of each failure."""
+        names, (ts, src, dst, *_) = self._names, self.columns
+        for when, a, b in zip(ts, src, dst, strict=True):
+            yield when, names[a], names[b]
+
+
+class FailureSubset(Sequence[Failure]):
+    """Failures of a `FailureList`, by number."""
+
+    def __init__(self, whole: FailureList) -> None:
+        self._whole = whole
+        self._numbers = array("I")
+
+    def add(self, number: int) -> None:
+        self._numbers.append(number)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._whole[self._numbers[row]]
+
+    def ports(self) -> list[tuple[int, int]]:
+        """(time, source port) of each failure."""
+        ts, _, _, port, *_ = self._whole.columns
+        return [(ts[i], port[i]) for i in self._numbers]
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class PairWindows(Generic[T]):
+    """``windows`` in the order of time, and the ``servers`` of their pairs by address."""
+
+    windows: list[T]
+    servers: dict[str, LocatedServer]
+
+
+@dataclass
+class BlackholeWindow:
+    """Probe results of a window for the search for black holes.  Pairs are (source, target), addresses as text.
+
+    For pairs with failures: ``answered`` {pair: (probes answered, time of the first, of the last)}, ``retried``
+    {pair: probes answered after a retry}, ``failures`` {pair: probes that failed}.
+    ``ends`` {(server, slice): [answered, failed]}, as source or target.
+    ``crossing`` {place: [answered, failed]}: probes that cross the border of a pod (pod, podset, dc) or of a podset
+    (podset, dc).  ``tried`` {number of probes: number of pairs}.
+    """
+
+    start: int
+    answered: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
+    retried: dict[tuple[str, str], int] = field(default_factory=dict)
+    failures: dict[tuple[str, str], FailureSubset] = field(default_factory=dict)
+    ends: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    crossing: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+    tried: Counter[int] = field(default_factory=Counter)
+
+
+class _Aggregate:
+    # Aggregates of the rows for which an expression holds.
+    def __init__(self, expr: Expr, question: Aggregation) -> None:
+        self.expr, self.question = expr, question
+        self.rollup: Rollup = question.rollup()
+
+    def rows(self, text: _AddressText) -> Iterator[list[Any]]:
+        """The result, row by row; addresses and text as str."""
+        for block in self.question.answer(self.rollup):
+            yield from zip(*_values(self.question.result, block, text), strict=True)
+
+
+class _AddressText(dict[tuple[int, bytes], str]):
+    # Cache of addresses as text.
+    def __missing__(self, key: tuple[int, bytes]) -> str:
+        from confluo_tools.units import format_ip
+
+        self[key] = text = format_ip(*key) or ""
+        return text
+
+
+def _values(schema: Schema, block: Block, text: _AddressText, names: Sequence[str] | None = None) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for f in schema.fields if names is None else [schema[name] for name in names]:
+        at = block.layout.index(f.name)
+        if f.type.kind == "ip":
+            six = bytes(block.buffer(at + 1))
+            parts = [six[i : i + 16] for i in range(0, 16 * block.rows, 16)]
+            numbers = block.buffer(at).cast("I").tolist()
+            found.append([text[key] for key in zip(numbers, parts, strict=True)])
+        elif f.type.kind == "text":
+            size = f.columns[0].size
+            data = bytes(block.buffer(at))
+            found.append(
+                [data[i : i + size].rstrip(b"\0").decode("utf-8", "replace") for i in range(0, size * block.rows, size)]
+            )
+        else:
+            found.append(block.buffer(at).cast(_CODES[f.columns[0].code - 1]).tolist())  # type: ignore[call-overload]
+    return found
+
+
+class PassSource(NamedTuple):
+    """Source of a `PairPass` that is fed by `PairPass.add`.  ``made``: compiled parts, shared by all its passes."""
+
+    schema: Schema
+    name: str
+    filters: Mapping[str, str] | None
+    made: dict[tuple[str, ...], Any]
+
+
+class PairPass:
+    """One pass over ``reader``: register with `aggregate` and `collect`, then `run`, then read the results.
+
+    ``where``: expression that selects probes.  Raises SchemaError for other records.
+    """
+
+    def __init__(
+        self, reader: Reader | PassSource, where: str = "", since: int | None = None, until: int | None = None
+    ) -> None:
+        check(reader.schema, (), reader.name)
+        for name in (*FAILURE, "notes"):
+            if name not in reader.schema:
+                hint = "schema probe has; do not leave it out"
+                raise SchemaError(f"has no field '{name}'", where=reader.name, hint=hint)
+        self.reader, self.schema = reader, reader.schema
+        self._made: dict[tuple[str, ...], Any] = reader.made if isinstance(reader, PassSource) else {}
+        self.text = _AddressText()
+        self.rows = self.others = self.overflows = 0
+        hosts = "overflows" in self.schema and where.strip()
+        self.where = f"({where}) or kind == host" if hosts else where
+        self._expr = self.compile(self.where).within(since, until)
+        self._every = self.compile(PROBES)
+        self._hosts: Expr | None = None
+        self.spans: list[tuple[int, int, int, str]] = []  # from, to, overflows, host
+        if all(name in self.schema for name in ("overflows", "elapsed", "src")):
+            self._hosts = self.compile("kind == host && overflows > 0")
+        self._sums: list[_Aggregate] = []
+        self._looks: list[tuple[Expr, FailureList]] = []
+        self._columns: set[str] = set(FAILURE) | {"kind", "outcome", "notes", "src"} | set(self._expr.fields)
+
+    def compile(self, text: str) -> Expr:
+        from confluo_tools.expr import compile
+
+        if (text,) not in self._made:
+            self._made[text,] = compile(text, self.schema, filters=self.reader.filters)
+        found: Expr = self._made[text,]
+        return found
+
+    def aggregate(self, what: str, aggs: str, by: str) -> _Aggregate:
+        """Register aggregates of the rows for which ``what`` holds."""
+        from confluo_tools.expr import parse_aggregates, parse_by
+        from confluo_tools.multilog.query.aggregation import Aggregation
+
+        question = self._made.get((aggs, by))
+        if question is None:
+            schema = self.schema
+            question = self._made[aggs, by] = Aggregation(schema, parse_aggregates(aggs, schema), parse_by(by, schema))
+        made = _Aggregate(self.compile(f"{PROBES} && ({what})"), question)
+        self._columns.update(made.question.reads)
+        self._sums.append(made)
+        return made
+
+    def collect(self, what: str) -> FailureList:
+        """Register a list of the rows for which ``what`` holds."""
+        found = FailureList()
+        self._looks.append((self.compile(f"{PROBES} && ({what})"), found))
+        return found
+
+    def run(self) -> None:
+        """Read all records.  Raises UsageError when failures or drops exceed `MAX_ROWS`."""
+        assert not isinstance(self.reader, PassSource)
+        self._columns.update(("overflows",) if self._hosts is not None else ())
+        columns = [i for i, c in enumerate(self.schema.columns) if c.field.name in self._columns]
+        for block, picks in self.reader.select(self._expr, columns, by_time=False):
+            if picks is not None and len(picks) < block.rows:
+                block = block.take(picks)
+            self.add(block)
+
+    def add(self, block: Block) -> None:
+        """Count all rows of a block."""
+        probes = len(self._every.program.select(block))
+        self.rows += probes
+        self.others += block.rows - probes
+        for aggregate in self._sums:
+            picks: Picks = aggregate.expr.program.select(block)
+            if len(picks):
+                aggregate.rollup.update(block, picks)
+        for expr, found in self._looks:
+            picks = expr.program.select(block)
+            if not len(picks):
+                continue
+            if len(found) + len(picks) > MAX_ROWS:
+                what = f"more than {MAX_ROWS} probes failed or were dropped"
+                raise UsageError(what, where=self.reader.name, hint="read fewer: --since, --until, --where")
+            found.extend(_values(self.schema, block.take(picks), self.text, FAILURE))
+        if self._hosts is not None:
+            picks = self._hosts.program.select(block)
+            if len(picks):
+                names = ("ts", "elapsed", "overflows", "src_ip", "src")
+                for ts, took, lost, address, name in zip(
+                    *_values(self.schema, block.take(picks), self.text, names), strict=True
+                ):
+                    self.spans.append((ts - took, ts, lost, address or name))
+
+    def host_drops(self, probes: FailureList, servers: Mapping[str, LocatedServer]) -> tuple[set[int], int]:
+        """Numbers of the probes to exclude because the target's host dropped them, and how many it did drop.
+
+        Hosts report their overflows in records of kind `host`.  Which drops of one target and time these were is
+        unknown: where the host dropped most of them, all are excluded.
+        """
+        if not self.spans:
+            return set(), 0
+        number: dict[str, int] = {}
+        for address, server in servers.items():  # hosts report their address, or only their name
+            number[server.name] = number[address] = number.get(server.name, len(number))
+        spans = [(begin, end, lost, (number[host],)) for begin, end, lost, host in self.spans if host in number]
+        reporting = {target for *_, (target,) in spans}
+        drops = [
+            (p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i)
+            for i, p in enumerate(probes)
+            if number[p.dst] in reporting
+        ]
+        dropped = set(overflow_drops(drops, spans, {}))
+        ends: dict[int, list[tuple[int, int]]] = {}
+        for begin, end, _, (target,) in sorted(spans, key=lambda span: span[1]):
+            ends.setdefault(target, []).append((end, begin))
+        together: dict[tuple[int, int], list[int]] = {}
+        for begin, end, _, target, i in drops:
+            target_spans = ends.get(target, [])
+            at = bisect_left(target_spans, (begin,))
+            if at < len(target_spans) and target_spans[at][1] <= end:
+                together.setdefault((target, at), []).append(i)
+        unclear = [i for same in together.values() if 2 * len(dropped.intersection(same)) > len(same) for i in same]
+        return dropped.union(unclear), len(dropped)
+
+
+class ServerLookup:
+    """Names and places of servers by address: from ``known_servers``, else from the records."""
+
+    def __init__(self, run: PairPass, known_servers: Mapping[str, LocatedServer]) -> None:
+        self._called = known_servers
+        self._run = run
+        self._sums = []
+        for end in ("src", "dst"):
+            names = (end, f"{end}_pod", f"{end}_podset", f"{end}_dc")
+            there = [name in run.schema for name in names]
+            aggregates = ", ".join(f"first({name})" for name in names if name in run.schema) or "count"
+            self._sums.append((there, run.aggregate("outcome != local", aggregates, f"{end}_ip")))
+
+    def read(self) -> dict[str, LocatedServer]:
+        """{address: server}."""
+        found: dict[str, LocatedServer] = {}
+        for there, aggregate in self._sums:
+            for address, *values in aggregate.rows(self._run.text):
+                words = [values.pop(0) if is_there else "" for is_there in there]
+                known = found.get(address)
+                if known is None or not known.pod:
+                    found[address] = LocatedServer(*words)
+        return {
+            address: self._called.get(address) or (s if s.name else s._replace(name=address))
+            for address, s in found.items()
+        }
+
+
+def blackhole_windows(
+    reader: Reader,
+    where: str,
+    window: int,
+    piece: int,
+    since: int | None = None,
+    until: int | None = None,
+    known_servers: Mapping[str, LocatedServer] | None = None,
+) -> tuple[PairWindows[BlackholeWindow], PairPass]:
+    """Windows of ``window`` ns (0: a single one), and the pass that made them.
+
+    ``piece``: length (ns) of the slices of time in which a server is healthy or not.  ``known_servers``: servers by
+    address, for records without their places.
+    """
+    run = PairPass(reader, where, since, until)
+    found = request_blackholes(run, window, piece, known_servers)
+    run.run()
+    return found(), run
+
+
+def request_blackholes(
+    run: PairPass, window: int, piece: int, known_servers: Mapping[str, LocatedServer] | None
+) -> Callable[[], PairWindows[BlackholeWindow]]:
+    """Register what `blackhole_windows` needs; the function that returns it after the pass."""
+    servers = ServerLookup(run, known_servers or {})
+    step = f"ts/{window}ns, " if window else ""
+    pairs = run.aggregate(ANSWERED, "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
+    again = run.aggregate(f"{ANSWERED} && retries > 0", "count", f"{step}src_ip, dst_ip")
+    ends = [run.aggregate(ANSWERED, "count", f"ts/{piece}ns, {end}_ip") for end in ("src", "dst")]
+    failures = run.collect(f"{FAILED} && !(notes has overflow)")
+    return lambda: _blackhole_windows(run, servers, pairs, again, ends, failures, window, piece)
+
+
+def _blackhole_windows(
+    run: PairPass,
+    servers: ServerLookup,
+    pairs: _Aggregate,
+    again: _Aggregate,
+    ends: Sequence[_Aggregate],
+    failures: FailureList,
+    window: int,
+    piece: int,
+) -> PairWindows[BlackholeWindow]:
+    windows: dict[int, BlackholeWindow] = {}
+    known = servers.read()
+    excluded, run.overflows = run.host_drops(failures, known)
+
+    def window_at(start: int) -> BlackholeWindow:
+        if start not in windows:
+            windows[start] = BlackholeWindow(start)
+        return windows[start]
+
+    seen: dict[tuple[str, int], list[int]] = {}
+    begin = 1 << 63
+    for number, (ts, src, dst) in enumerate(failures.ends()):
+        if number in excluded:
+            continue
+        if ts < begin:
+            begin = ts
+        found = window_at(ts // window * window if window else 0)
+        pair_failures = found.failures.get((src, dst))
+        if pair_failures is None:
+            pair_failures = found.failures[src, dst] = FailureSubset(failures)
+        pair_failures.add(number)
+        when_ = ts // piece * piece
+        for address in (src, dst):
+            counts = seen.get((address, when_))
+            if counts is None:
+                counts = seen[address, when_] = [0, 0]
+            counts[1] += 1
+    for *when, src, dst, count, first, last in pairs.rows(run.text):
+        found = window_at(when[0] if window else 0)
+        failed = found.failures.get((src, dst))
+        if failed is not None:
+            found.answered[src, dst] = count, first, last
+        found.tried[count + len(failed or ())] += 1
+        begin = min(begin, first)
+        _cross(found, known[src], known[dst], 0, count)
+    for found in windows.values():
+        for pair, failed in found.failures.items():
+            if pair not in found.answered:
+                found.tried[len(failed)] += 1
+            _cross(found, known[pair[0]], known[pair[1]], 1, len(failed))
+    for *when, src, dst, count in again.rows(run.text):
+        window_at(when[0] if window else 0).retried[src, dst] = count
+    for aggregate in ends:
+        for when_, address, count in aggregate.rows(run.text):
+            seen.setdefault((address, when_), [0, 0])[0] += count
+    for (address, when_), counts in seen.items():
+        window_at(when_ // window * window if window else 0).ends[address, when_] = counts
+    if not window and windows:
+        windows[0].start = begin
+    return PairWindows([windows[start] for start in sorted(windows)], known)
+
+
+def _cross(window: BlackholeWindow, a: LocatedServer, b: LocatedServer, what: int, count: int) -> None:
+    """Add ``count`` probes between two servers to each border that they cross; ``what``: 0 answered, 1 failed."""
+    for level, end, other in ((3, a, b), (3, b, a), (2, a, b), (2, b, a)):
+        if end[-level:] != other[-level:]:
+            window.crossing.setdefault(end[-level:], [0, 0])[what] += count
+
+
+@dataclass
+class DropWindow:
+    """Probe results of a window for the search for silent drops.
+
+    ``cells`` {(place of source, of target): [ok, dropped, failed]}; a place is (pod, podset, dc).
+    For pairs (addresses as text) with drops: ``ok`` and ``failed`` {pair: probes}, ``dropped`` {pair: drops}.
+    ``end``: time after the last probe that was answered.
+    """
+
+    start: int
+    end: int = field(default=0, compare=False)
+    cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
+    ok: dict[tuple[str, str], int] = field(default_factory=dict)
+    failed: dict[tuple[str, str], int] = field(default_factory=dict)
+    dropped: dict[tuple[str, str], FailureSubset] = field(default_factory=dict)
+
+
+def drop_windows(
+    reader: Reader,
+    where: str,
+    window: int,
+    since: int | None = None,
+    until: int | None = None,
+    known_servers: Mapping[str, LocatedServer] | None = None,
+) -> tuple[PairWindows[DropWindow], PairPass]:
+    """Like `blackhole_windows`, for drops.  ``ok``, dropped and failed as in `pingmesh.analysis.probe_tally`."""
+    run = PairPass(reader, where, since, until)
+    found = request_drops(run, window, known_servers)
+    run.run()
+    return found(), run
+
+
+def request_drops(
+    run: PairPass, window: int, known_servers: Mapping[str, LocatedServer] | None
+) -> Callable[[], PairWindows[DropWindow]]:
+    """Register what `drop_windows` needs; the function that returns it after the pass."""
+    servers = ServerLookup(run, known_servers or {})
+    step = f"ts/{window}ns, " if window else ""
+    answered = run.aggregate("outcome == ok", "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
+    unanswered = run.aggregate(
+        "outcome in (timeout, refused, unreachable, reset, garbled)", "count", f"{step}src_ip, dst_ip"
+    )
+    dropped = run.collect(DROPPED)
+    return lambda: _drop_windows(run, servers, answered, unanswered, dropped, window)
+
+
+def _drop_windows(
+    run: PairPass,
+    servers: ServerLookup,
+    answered: _Aggregate,
+    unanswered: _Aggregate,
+    dropped: FailureList,
+    window: int,
+) -> PairWindows[DropWindow]:
+    known = servers.read()
+    excluded, run.overflows = run.host_drops(dropped, known)
+    windows: dict[int, DropWindow] = {}
+    begin = 1 << 63
+
+    def cell(window: DropWindow, src: str, dst: str) -> list[int]:
+        return window.cells.setdefault((known[src][1:], known[dst][1:]), [0, 0, 0])
+
+    def window_at(start: int) -> DropWindow:
+        if start not in windows:
+            windows[start] = DropWindow(start)
+        return windows[start]
+
+    for number, drop in enumerate(dropped):
+        if number in excluded:
+            continue
+        found = window_at(drop.ts // window * window if window else 0)
+        pair = drop.src, drop.dst
+        if pair not in found.dropped:
+            found.dropped[pair] = FailureSubset(dropped)
+        found.dropped[pair].add(number)
+        cell(found, drop.src, drop.dst)[1] += 1
+    for *when, src, dst, count, first, last in answered.rows(run.text):
+        found = window_at(when[0] if window else 0)
+        found.end = max(found.end, last + 1)
+        cell(found, src, dst)[0] += count
+        begin = min(begin, first)
+        if (src, dst) in found.dropped:
+            found.ok[src, dst] = count
+    for *when, src, dst, count in unanswered.rows(run.text):
+        found = window_at(when[0] if window else 0)
+        cell(found, src, dst)[2] += count
+        if (src, dst) in found.dropped:
+            found.failed[src, dst] = count
+    if not window and windows:
+        windows[0].start = begin if begin < 1 << 63 else 0
+    return PairWindows([windows[start] for start in sorted(windows)], known)
+
+
+class OpenPairWindows(Generic[T]):
+    """Open windows of ``window`` ns, each with its own pass, for a log that is followed.
+
+    ``request``: registers what each pass counts, see `request_blackholes` and `request_drops`.  Overflows that hosts
+    report count in each window that their time overlaps.  ``newest``: time of the newest record.  ``probes``: in
+    the windows that were judged.
+    """
+
+    def __init__(
+        self,
+        source: PassSource,
+        where: str,
+        since: int | None,
+        until: int | None,
+        window: int,
+        request: Callable[[PairPass], Callable[[], T]],
+    ) -> None:
+        self.window, self.newest, self.probes = window, -(1 << 63), 0
+        self._make: Callable[[], PairPass] = lambda: PairPass(source, where, since, until)
+        self._request = request
+        first = self._make()
+        expr = f"({first.where}) && !({NONE})" if first.where.strip() else f"!({NONE})"
+        self.select = first.compile(expr).within(since, until).program.select
+        self._ts = source.schema.index("ts")
+        self._open: dict[int, tuple[PairPass, Callable[[], T]]] = {}
+        self._spans: list[tuple[int, int, int, str]] = []
+
+    def update(self, block: Block, picks: Picks | None = None) -> None:
+        """Count rows that `select` picked."""
+        from confluo_tools.core.block.block import Picks
+
+        if picks is not None and len(picks) < block.rows:
+            block = block.take(picks)
+        if not block.rows:
+            return
+        times = memoryview(block.buffer(self._ts)).cast("q")
+        low, high = min(times), max(times)
+        self.newest = max(self.newest, high)
+        if low // self.window == high // self.window:
+            self._add(low // self.window * self.window, block)
+            return
+        rows: dict[int, list[int]] = {}
+        for row, ts in enumerate(times):
+            rows.setdefault(ts // self.window, []).append(row)
+        for number in sorted(rows):
+            self._add(number * self.window, block.take(Picks.of(block.rows, rows[number])))
+
+    def _add(self, start: int, block: Block) -> None:
+        if start not in self._open:
+            if len(self._open) >= MAX_WINDOWS:
+                hint = "use a longer --window, or --since"
+                raise UsageError(f"more than {MAX_WINDOWS:,} windows are open", hint=hint)
+            run = self._make()
+            self._open[start] = run, self._request(run)
+        run, _ = self._open[start]
+        run.add(block)
+        self._spans += run.spans
+        run.spans.clear()
+
+    def windows(self) -> list[int]:
+        """Starts of the open windows, ascending."""
+        return sorted(self._open)
+
+    def probes_of(self, window: int) -> int:
+        """Probes of a window."""
+        return self._open[window][0].rows
+
+    def judge(self, window: int) -> tuple[T, PairPass]:
+        """The result of a window, and its pass."""
+        run, found = self._open[window]
+        run.spans = [span for span in self._spans if span[1] >= window]
+        self.probes += run.rows
+        return found(), run
+
+    def pop(self, window: int) -> None:
+        """Forget a window, and the overflows that ended before it."""
+        del self._open[window]
+        if not any(start < window for start in self._open):
+            self._spans = [span for span in self._spans if span[1] >= window]

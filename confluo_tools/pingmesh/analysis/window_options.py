@@ -1,0 +1,46 @@
+"""Options that several verbs share: sla, verdict, blackholes, drops and heatmap."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from confluo_tools import cli
+from confluo_tools.cli.options import option
+from confluo_tools.errors import UsageError
+
+Where = Annotated[
+    str, option("-e", "--expr", "--where", metavar="EXPR", help="Only probes for which EXPR holds: confluo-expr(7).")
+]
+Places = Annotated[
+    str | None, option("--topology", metavar="FILE", help="Places of servers, for records that do not contain them.")
+]
+RuleTexts = Annotated[
+    list[str] | None,
+    option("--rule", metavar="RULE", help="Limit above which a group is bad (repeatable; 'drop > 1e-3', 'p99 > 5ms')."),
+]
+RetrySignature = Annotated[
+    str | None, option("--signature", metavar="OS", help="Guess retries from times: linux, linux-classic or windows.")
+]
+
+
+class WindowOptions(cli.OptionGroup):
+    """Length of a window, and whether to follow the input."""
+
+    window: Annotated[
+        str | None, option("--window", metavar="TIME", help="Judge each TIME apart: 10m, 1h, 1d (all at once).")
+    ] = None
+    follow: Annotated[bool, option("--follow", help="Wait for new probes; judge each window when it is complete.")] = (
+        False
+    )
+    lateness: Annotated[
+        str, option("--lateness", metavar="TIME", help="--follow: wait for late records up to TIME (90s).")
+    ] = "90s"
+
+    def lengths(self) -> tuple[int, int]:
+        """(length of a window, 0: a single one; lateness), both ns.  Raises UsageError."""
+        late = cli.duration("--lateness", self.lateness, 0)
+        if self.window is not None:
+            return cli.duration("--window", self.window), late
+        if self.follow:
+            raise UsageError("needs --window TIME", where="--follow", hint="write e.g. 10m")
+        return 0, late

@@ -1,0 +1,77 @@
+"""confluo-pingmesh: latency and loss between all servers of a network.  Manual: confluo-pingmesh(1)."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb of confluo-pingmesh; its manual is confluo-pingmesh-NAME(1)."""
+
+    name: str
+    module: str  # below confluo_tools.pingmesh
+    help: str
+
+
+VERBS = (
+    Verb("plan", "plan.command", "make pinglists from a topology"),
+    Verb("serve", "controller.command", "serve pinglists to agents"),
+    Verb("agent", "agent.command", "probe the servers on a pinglist, and answer probes"),
+    Verb("probe", "probe.command", "probe some targets, like ping"),
+    Verb("respond", "probe.respond_command", "only answer probes"),
+    Verb("blackholes", "analysis.blackholes_command", "find switches that drop all packets of some pairs of servers"),
+    Verb("drops", "analysis.drops_command", "find the layer that drops packets at random, and flows to trace"),
+    Verb("sla", "analysis.sla_command", "print drop rate and latency with intervals, and alerts"),
+    Verb("verdict", "analysis.verdict_command", "decide whether the network is the cause of a problem"),
+    Verb("simulate", "simulate.command", "simulate probes of a fleet with known faults"),
+    Verb("heatmap", "heatmap.command", "draw latency and drops between pods, and name the pattern"),
+)
+
+
+def _usage(words: list[str]) -> int:
+    """Print the list of verbs: the help, or the error for a missing or unknown verb."""
+    wanted = words[:1] in (["-h"], ["--help"], ["help"])
+    lines = ["Usage: confluo-pingmesh VERB [ARGS...]", ""]
+    lines += ["Is it the network?  Measure latency and loss between all servers.", ""]
+    lines += [f"  {name:<10} {line}" for name, _, line in VERBS]
+    lines += [
+        "",
+        "  --help     Print this list; after a verb, its options.",
+        "  --version  Print the version of the program and of its format.",
+        "",
+        "Examples:",
+        "  confluo-pingmesh simulate --fault spine_drops,rate=4% -w try.ml    # probes to try the verbs on",
+        "  confluo-pingmesh heatmap try.ml --metric drop",
+        "  confluo-pingmesh verdict try.ml --servers p001s01,p005s01",
+        "  confluo-pingmesh plan topology.yaml -w pinglists/                  # for a real network",
+        "  confluo-pingmesh probe 10.0.0.7:8080 -c 100                        # a few probes by hand",
+        "",
+        "'confluo help pingmesh-VERB' opens the manual of a verb.",
+    ]
+    if words and not wanted:
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], [verb.name for verb in VERBS], n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "confluo-pingmesh --help lists them"
+        word = words[0][:60].encode("ascii", "backslashreplace").decode()
+        print(f"confluo-pingmesh: unknown verb '{word}'; {hint}", file=sys.stderr)
+        return 2
+    print("\n".join(lines), file=sys.stdout if wanted else sys.stderr)
+    return 0 if wanted else 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = next((verb for verb in VERBS if words[:1] == [verb.name]), None)
+    if verb is not None:
+        from importlib import import_module
+
+        status: int = import_module(f"confluo_tools.pingmesh.{verb.module}").main(words[1:])
+        return status
+    if words[:1] == ["--version"]:
+        from confluo_tools.cli.runner import version
+
+        print(version("confluo-pingmesh"))
+        return 0
+    return _usage(words)

@@ -1,0 +1,114 @@
+"""The request of a query for a log on another host, as text: the server compiles it against its own schema."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # a server answers sooner without typing, and without what makes classes of fields
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_LIMIT = 1 << 62
+MAX_FLOWS = 1 << 22  # that a server tracks for one client
+ANALYSES = ("tcp",)  # that a server can make
+
+
+class QueryRequest:
+    """A request for the rows for which ``expr`` holds, with since <= time < until (ns), of the flows in ``sample``.
+
+    The answer is one of three: the ``fields`` of at most ``limit`` rows by time, the row count (``counted``), or the
+    partial state of ``agg`` and ``by``.  ``explain``: also the query plan.  ``own``: only rows of the log itself, not
+    of its archives.  ``analyze``: with the fields of these analyses, which track ``flows`` flows (None: the default).
+    ``names``: all rows are requested, and the client evaluates this expression; the server sends the definitions of
+    the filters that it names.
+    """
+
+    def __init__(
+        self,
+        expr: str = "",
+        since: int | None = None,
+        until: int | None = None,
+        sample: str | None = None,
+        fields: str | None = None,
+        limit: int | None = None,
+        counted: bool = False,
+        agg: str | None = None,
+        by: str | None = None,
+        explain: bool = False,
+        own: bool = False,
+        analyze: tuple[str, ...] = (),
+        flows: int | None = None,
+        names: str | None = None,
+    ) -> None:
+        self.expr, self.since, self.until, self.sample = expr, since, until, sample
+        self.fields, self.limit, self.counted, self.agg, self.by = fields, limit, counted, agg, by
+        self.explain, self.own, self.analyze, self.flows, self.names = explain, own, analyze, flows, names
+
+    def replace(self, **changes: Any) -> QueryRequest:
+        """A copy with other values."""
+        return QueryRequest(**{**vars(self), **changes})
+
+    def message(self) -> dict[str, Any]:
+        """The body of a QUERY frame: the values that differ from the defaults."""
+        empty: tuple[Any, ...] = (None, False)
+        return {k: v for k, v in vars(self).items() if v not in ("", ()) and not any(v is e for e in empty)}
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> QueryRequest:
+        """The request in the body of a QUERY frame.  Raises ValueError."""
+        from confluo_tools.remote import frame_codec
+
+        get = frame_codec.get
+        limit, flows = (get(message, key, int, None) for key in ("limit", "flows"))
+        if limit is not None and not 0 <= limit < MAX_LIMIT:
+            raise ValueError("invalid 'limit' in message")
+        if flows is not None and not 0 < flows <= MAX_FLOWS:
+            raise ValueError("invalid 'flows' in message")
+        times = [get(message, key, int, None) for key in ("since", "until")]
+        if any(t is not None and not -(1 << 63) <= t < 1 << 63 for t in times):
+            raise ValueError("invalid time in message")
+        analyze = tuple(frame_codec.texts(message, "analyze", len(ANALYSES))) if "analyze" in message else ()
+        if any(name not in ANALYSES for name in analyze) or len(set(analyze)) != len(analyze):
+            raise ValueError("invalid 'analyze' in message")
+        return cls(
+            get(message, "expr", str, ""),
+            times[0],
+            times[1],
+            get(message, "sample", str, None),
+            get(message, "fields", str, None),
+            limit,
+            get(message, "counted", bool, False),
+            get(message, "agg", str, None),
+            get(message, "by", str, None),
+            get(message, "explain", bool, False),
+            get(message, "own", bool, False),
+            analyze,
+            flows,
+            get(message, "names", str, None),
+        )
+
+
+def request_rows(
+    expr: str,
+    span: tuple[int | None, int | None],
+    sample: str | None,
+    fields: str | None,
+    limit: int | None,
+    counted: bool,
+    agg: str | None,
+    by: str | None,
+    explain: bool,
+) -> QueryRequest:
+    """The request of a query; with ``agg``, ``fields`` and ``limit`` apply to the groups, on the client."""
+    if agg is not None:
+        return QueryRequest(expr, *span, sample, agg=agg, by=by, explain=explain)
+    if fields == "help":
+        return QueryRequest(limit=0)
+    return QueryRequest(expr, *span, sample, fields, limit, counted or explain, explain=explain)
+
+
+def request_analysis(
+    request: QueryRequest, analyze: tuple[str, ...], flows: int | None, state: str | None
+) -> QueryRequest:
+    """``request`` with analyses if a server can make them; otherwise one for all rows, which the client analyses."""
+    if state is None and analyze == ANALYSES and (flows or 1) <= MAX_FLOWS:
+        return request.replace(analyze=ANALYSES, flows=flows)
+    return QueryRequest(names=request.expr)

@@ -1,0 +1,9 @@
+# CRC32C: see c_crc.h.
+
+from libc.stdint cimport uint32_t
+
+cdef extern from "c_crc.h" nogil:
+    uint32_t crc32c "cfl_crc32c"(const void* data, size_t n)
+    uint32_t crc_page "cfl_crc_page"(const void* page)              # of 4096 bytes
+    const uint32_t CRC_ZERO_PAGE "cfl_crc_zero_page"
+    void crc_use_hardware "cfl_crc_use_hardware"(int wanted)        # tests compare both implementations

@@ -1,0 +1,319 @@
+"""Result rows in columns, any number: filter, sort, take the first, read as blocks."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from c_bits cimport clz64
+from c_block cimport BLOCK_ROWS, BYTES, F32, U64, Column
+from c_sort_key cimport order_bytes, order_key
+from c_huge_pages cimport huge_pages
+from confluo_tools.core.block.block cimport Block, Layout, Picks, Staging
+cimport cython
+
+cdef enum:
+    SELECT_FROM = 4096          # rows: below, sorting all is as fast as selecting first
+
+
+@cython.final
+cdef class Rows:
+    """``total`` zeroed rows of a layout, filled by a roll-up."""
+
+    def __cinit__(self, Layout layout not None, uint32_t total):
+        cdef int i
+        self.layout, self.total = layout, total
+        self.column = <uint8_t**>calloc(max(layout.n, 1), sizeof(void*))
+        if self.column == NULL:
+            raise MemoryError
+        for i in range(layout.n):
+            self.column[i] = <uint8_t*>calloc(max(total, <uint32_t>1), layout.column[i].width)
+            if self.column[i] == NULL:
+                raise MemoryError(f"{total} rows")
+            huge_pages(self.column[i], <size_t>total * layout.column[i].width)
+
+    def __dealloc__(self):
+        cdef int i
+        if self.column != NULL:
+            for i in range(self.layout.n):
+                free(self.column[i])
+        free(self.column)
+        free(self.pick)
+
+    cdef uint32_t length(self) noexcept nogil:
+        return self.total if self.pick == NULL else self.picks
+
+    def __len__(self):
+        return self.length()
+
+    cdef Block window(self, uint32_t start, uint32_t n):
+        # Rows start .. start+n in memory order; the memory is shared.
+        cdef Block block = Block(self.layout)
+        cdef int i
+        for i in range(self.layout.n):
+            block.col[i] = self.column[i] + <size_t>start * self.layout.column[i].width
+        block.owner, block.rows, block.base = self, n, start
+        return block
+
+    def blocks(self):
+        """The selected rows in order, as blocks of up to 65,536 rows."""
+        cdef uint32_t start = 0, n
+        cdef Staging block
+        cdef int i
+        while start < self.length():
+            n = min(<uint32_t>BLOCK_ROWS, self.length() - start)
+            if self.pick == NULL:
+                yield self.window(start, n)
+            else:
+                block = Staging(self.layout, n)
+                with nogil:
+                    for i in range(self.layout.n):
+                        gather(block.out[i], self.column[i], self.pick + start, n, self.layout.column[i].width)
+                    block.set_rows(n)
+                block.base = start
+                yield block
+            start += n
+
+    def keep(self, select):
+        """Keep only the rows that ``select(block) -> Picks`` picks.  Call it before `sort`."""
+        cdef uint32_t start = 0, n, k, kept = 0
+        cdef uint32_t* pick
+        cdef const uint16_t* rows
+        cdef Picks picks
+        if self.pick != NULL:
+            raise ValueError("the rows are already selected")
+        pick = <uint32_t*>malloc(max(<size_t>self.total, <size_t>1) * 4)
+        if pick == NULL:
+            raise MemoryError(f"{self.total} rows")
+        try:
+            while start < self.total:
+                n = min(<uint32_t>BLOCK_ROWS, self.total - start)
+                picks = select(self.window(start, n))
+                if picks.rows > n:
+                    raise ValueError("the picks are of another block")
+                rows = picks.as_list()
+                for k in range(picks.n):
+                    pick[kept] = start + rows[k]
+                    kept += 1
+                start += n
+        except BaseException:
+            free(pick)
+            raise
+        self.pick, self.picks = pick, kept
+
+    def sort(self, list order not None, first=None):
+        """Sort the rows by ``order``, a list of (column number, descending); keep only the ``first`` N if given.
+
+        Numbers sort as numbers (NaN last), bytes and lists element by element.  Rows equal in all the columns
+        keep their order.
+        """
+        cdef uint32_t i, n = self.length()
+        cdef uint32_t max_rows = n
+        for number, _ in order:
+            if not 0 <= number < self.layout.n:
+                raise IndexError(number)
+        if first is not None:
+            if first < 0:
+                raise ValueError(f"the first {first} rows")
+            max_rows = min(first, n)
+        if self.pick == NULL:
+            self.pick = <uint32_t*>malloc(max(<size_t>n, <size_t>1) * 4)
+            if self.pick == NULL:
+                raise MemoryError(f"{n} rows")
+            for i in range(n):
+                self.pick[i] = i
+            self.picks = n
+        if order and max_rows and max_rows <= n // 8 and n > SELECT_FROM:
+            self._select(order[0][0], order[0][1], max_rows)
+        self._sort_by(order)
+        self.picks = min(max_rows, self.picks)
+
+    cdef int _select(self, int number, bint descending, uint32_t max_rows) except -1:
+        # Drop the rows that cannot be among the first `max_rows`, by the first word of the first column alone.
+        cdef uint32_t i, kept = 0, n = self.picks
+        cdef uint64_t limit
+        cdef SortPart part
+        cdef uint64_t* key = <uint64_t*>malloc(<size_t>n * 16)
+        if key == NULL:
+            raise MemoryError(f"{n} rows")
+        part.column, part.at, part.flip, part.low, part.shift = number, 0, ~<uint64_t>0 if descending else 0, 0, 0
+        with nogil:
+            self._keys(&part, False, key)
+            memcpy(key + n, key, <size_t>n * 8)
+            limit = nth(key + n, n, max_rows - 1)
+            for i in range(n):
+                if key[i] <= limit:
+                    self.pick[kept] = self.pick[i]
+                    kept += 1
+        self.picks = kept
+        free(key)
+        return 0
+
+    cdef int _sort_by(self, list order) except -1:
+        # The words of all columns, each minus its smallest value, packed into as few words as possible.
+        cdef size_t n = self.picks, i
+        cdef int k, first, last, parts = 0
+        cdef uint32_t used, word, words
+        cdef uint64_t low, high
+        cdef Column* c
+        cdef SortPart* part
+        cdef uint64_t* key
+        for number, _ in order:
+            c = &self.layout.column[<int>number]
+            parts += (c.size + 7) // 8 if c.code == BYTES else c.count
+        if n < 2 or parts == 0:
+            return 0
+        part = <SortPart*>malloc(parts * sizeof(SortPart))
+        key = <uint64_t*>malloc(n * 20 + 8)
+        if part == NULL or key == NULL:
+            free(part)
+            free(key)
+            raise MemoryError(f"{n} rows")
+        huge_pages(key, n * 20)
+        k = 0
+        for number, descending in order:
+            c = &self.layout.column[<int>number]
+            words = (c.size + 7) // 8 if c.code == BYTES else c.count
+            for word in range(words):
+                part[k].column, part[k].at = number, word * (8 if c.code == BYTES else c.size)
+                part[k].flip, part[k].low, part[k].shift = ~<uint64_t>0 if descending else 0, 0, 0
+                k += 1
+        with nogil:
+            for k in range(parts):
+                self._keys(&part[k], False, key)
+                low, high = key[0], key[0]
+                for i in range(n):
+                    low, high = min(low, key[i]), max(high, key[i])
+                part[k].low = low
+                part[k].bits = 64 - clz64(high - low) if high > low else 0
+            last = parts
+            while last:
+                first, used = last, 0
+                while first and used + part[first - 1].bits <= 64:
+                    first -= 1
+                    part[first].shift = used
+                    used += part[first].bits
+                memset(key, 0, n * 8)
+                for k in range(first, last):
+                    if part[k].bits:
+                        self._keys(&part[k], True, key)
+                if used:
+                    radix(key, key + n, self.pick, <uint32_t*>(key + 2 * n), n)
+                last = first
+        free(part)
+        free(key)
+        return 0
+
+    cdef void _keys(self, const SortPart* part, bint add, uint64_t* key) noexcept nogil:
+        # One unsigned number per row that sorts like the part; with `add`, packed into the value in `key`.
+        cdef Column* c = &self.layout.column[part.column]
+        cdef const uint8_t* column = self.column[part.column] + part.at
+        cdef const uint8_t* p
+        cdef const uint32_t* pick = self.pick
+        cdef uint64_t flip = part.flip, low = part.low, v
+        cdef uint32_t shift = part.shift, width = c.width, left, n = self.picks, i
+        cdef int code = c.code
+        left = min(c.size - part.at, <uint32_t>8) if code == BYTES else c.size
+        for i in range(n):
+            p = column + <size_t>pick[i] * width
+            if code == U64:
+                memcpy(&v, p, 8)
+                v ^= flip
+            elif code == BYTES:
+                v = order_bytes(p, left) ^ flip
+            else:
+                v = order_key(code, p, left) ^ flip
+                if code >= F32 and is_nan(code, p):
+                    v = ~<uint64_t>0
+            if add:
+                key[i] |= (v - low) << shift
+            else:
+                key[i] = v
+
+
+cdef void gather(uint8_t* out, const uint8_t* column, const uint32_t* rows, uint32_t n, uint32_t width) noexcept nogil:
+    cdef uint32_t i
+    if width == 8:
+        for i in range(n):
+            (<uint64_t*>out)[i] = (<const uint64_t*>column)[rows[i]]
+    elif width == 4:
+        for i in range(n):
+            (<uint32_t*>out)[i] = (<const uint32_t*>column)[rows[i]]
+    elif width == 2:
+        for i in range(n):
+            (<uint16_t*>out)[i] = (<const uint16_t*>column)[rows[i]]
+    elif width == 1:
+        for i in range(n):
+            out[i] = column[rows[i]]
+    elif width == 16:
+        for i in range(n):
+            memcpy(out + <size_t>i * 16, column + <size_t>rows[i] * 16, 16)
+    else:
+        for i in range(n):
+            memcpy(out + <size_t>i * width, column + <size_t>rows[i] * width, width)
+
+
+cdef inline bint is_nan(int code, const uint8_t* p) noexcept nogil:
+    cdef float f
+    cdef double d
+    if code == F32:
+        memcpy(&f, p, 4)
+        return f != f
+    memcpy(&d, p, 8)
+    return d != d
+
+
+cdef uint64_t nth(uint64_t* v, uint32_t n, uint32_t k) noexcept nogil:
+    """The k-th smallest of n numbers; changes their order (Hoare's selection, middle of three as pivot)."""
+    cdef int64_t low = 0, high = <int64_t>n - 1, i, j
+    cdef uint64_t pivot, a, b, c
+    while low < high:
+        a, b, c = v[low], v[(low + high) // 2], v[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = low, high
+        while i <= j:
+            while v[i] < pivot:
+                i += 1
+            while v[j] > pivot:
+                j -= 1
+            if i <= j:
+                v[i], v[j] = v[j], v[i]
+                i += 1
+                j -= 1
+        if k <= j:
+            high = j
+        elif k >= i:
+            low = i
+        else:
+            break
+    return v[k]
+
+
+cdef void radix(uint64_t* key, uint64_t* spare, uint32_t* id, uint32_t* spare_id, size_t n) noexcept nogil:
+    """Stable radix sort of key and id by key, lowest byte first; skips bytes that are equal in all keys."""
+    cdef size_t count[256]
+    cdef uint64_t* a = key
+    cdef uint64_t* b = spare
+    cdef uint32_t* ia = id
+    cdef uint32_t* ib = spare_id
+    cdef uint64_t differ = 0
+    cdef size_t i, sum, t
+    cdef int shift
+    for i in range(1, n):
+        differ |= key[i] ^ key[0]
+    for shift in range(0, 64, 8):
+        if not differ >> shift & 255:
+            continue
+        memset(count, 0, sizeof(count))
+        for i in range(n):
+            count[a[i] >> shift & 255] += 1
+        sum = 0
+        for i in range(256):
+            t, count[i] = count[i], sum
+            sum += t
+        for i in range(n):
+            t = count[a[i] >> shift & 255]
+            count[a[i] >> shift & 255] = t + 1
+            b[t], ib[t] = a[i], ia[i]
+        a, b, ia, ib = b, a, ib, ia
+    if ia != id:
+        memcpy(id, ia, n * 4)
+        memcpy(key, a, n * 8)

@@ -1,0 +1,395 @@
+"""Group keys of a roll-up: columns of a row packed into 64-bit words, numbered in order of appearance."""
+
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from c_block cimport BYTES, F32, F64, I8, I64, U64
+from c_hash_table cimport hash1, table_free, table_insert, table_insert1, table_insert_many, table_reserve
+from c_source cimport (
+    BUCKET, CHUNK, IP, IP_HASH, KEY, MAX_WORDS, NUMBER, V6, WIDE, WIDE_HASH, Chunk, Source, bucket_start, buckets,
+    floor_div, ip_codes, ip_of_code, ip_result, load_column, plain_floats, wide_codes,
+)
+from confluo_tools.core.block.block cimport Layout
+cimport cython
+
+cdef extern from "load.h" nogil:
+    void range_u64(const uint64_t* v, uint32_t n, uint64_t* low, uint64_t* high) noexcept
+
+cdef enum:
+    WINDOW = 1 << 16        # range of one-word keys that are looked up by value
+
+
+cdef int source_room(Source* s, uint32_t n) noexcept nogil:
+    """Make room for n more values in the side table, if the source has one."""
+    if s.kind == IP or s.kind == WIDE:
+        return table_reserve(&s.intern, n)
+    return 0
+
+
+cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil:
+    """The number in `s` for each value in the side table of another roll-up; NULL without memory."""
+    cdef uint32_t i, n = theirs.intern.count
+    cdef uint32_t* out = <uint32_t*>malloc((<size_t>n + 1) * 4)
+    if out == NULL:
+        return NULL
+    if n and table_reserve(&ours.intern, n) < 0:
+        free(out)
+        return NULL
+    for i in range(n):
+        out[i] = table_insert(&ours.intern, theirs.intern.keys + <size_t>i * theirs.intern.words)
+    return out
+
+
+cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil:
+    """Translate a value of another roll-up: only side-table numbers differ."""
+    if s.kind == WIDE:
+        return to[v]
+    if s.kind == IP and v >> 32 == V6 and <uint32_t>v > 1:
+        return (<uint64_t>V6 << 32) + 2 + to[<uint32_t>v - 2]
+    return v
+
+
+def _span(what, value, lowest, highest):
+    if not isinstance(value, int) or not lowest <= value <= highest:
+        raise ValueError(f"{what} {value!r} is not in {lowest}..{highest}")
+    return value
+
+
+cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1:
+    """Fill s from a column specification, see `Rollup`."""
+    cdef int i, least
+    cdef uint32_t bits
+    memset(s, 0, sizeof(Source))
+    if not spec:
+        raise ValueError("an empty column specification")
+    s.col = _span("column", spec[1], 0, layout.n - 1)
+    s.code, s.size = layout.column[s.col].code, layout.column[s.col].size
+    s.count, s.width = layout.column[s.col].count, layout.column[s.col].width
+    s.version = -1
+    memcpy(s.intern.seed, <const char*>seed, 16)
+    s.intern.seed[1] |= 1
+    if spec[0] == "ip":
+        _, _, col6, version, bits4, bits6, plain = spec
+        s.kind = IP_HASH if hashed else IP
+        s.col6, s.version = _span("column", col6, 0, layout.n - 1), _span("column", version, -1, layout.n - 1)
+        if s.code != 3 or s.count != 1 or layout.column[s.col6].code != BYTES or layout.column[s.col6].width != 16:
+            raise ValueError(f"columns {spec[1:3]} are not an address")
+        if s.version >= 0:
+            s.version_code, s.version_width = layout.column[s.version].code, layout.column[s.version].width
+            if s.version_code > U64 or layout.column[s.version].count != 1:
+                raise ValueError(f"column {version} cannot be an IP version")
+        bits = _span("prefix", bits4, 0, 32)
+        s.mask4 = <uint32_t>(0xFFFFFFFFu << (32 - bits)) if bits else 0
+        bits = _span("prefix", bits6, 0, 128)
+        for i in range(16):
+            least = min(max(<int>bits - i * 8, 0), 8)
+            s.mask6[i] = <uint8_t>(0xFF00 >> least)
+        s.plain = bool(plain)
+        s.bits, s.intern.words = 34, 2
+        s.drop = not key
+    elif spec[0] == "prefix":
+        bits = _span("width", spec[2], 1, 64)
+        if s.code > 4 or s.count != 1 or bits > s.size * 8:
+            raise ValueError(f"column {spec[1]} has no prefixes of {spec[2]} bits")
+        s.kind = KEY
+        s.bits = _span("prefix", spec[3], 0, bits)
+        s.shift = bits - s.bits
+    elif spec[0] == "bucket":
+        if s.code != I64 or s.count != 1:
+            raise ValueError(f"column {spec[1]} is not a time")
+        s.kind, s.step = BUCKET, _span("bucket", spec[2], 1, INT64_MAX)
+        s.bits = (<object>(INT64_MAX // s.step) - <object>floor_div(INT64_MIN, s.step)).bit_length()
+    elif spec[0] != "column":
+        raise ValueError(f"unknown kind of column {spec[0]!r}")
+    elif s.code == BYTES or (key and s.count > 1):
+        s.kind = WIDE_HASH if hashed else WIDE
+        s.bits, s.intern.words = 32, (s.width + 7) // 8
+    elif key:
+        s.kind, s.bits = KEY, s.size * 8
+    else:
+        s.kind, s.drop = NUMBER, s.count > 1
+    return 0
+
+
+@cython.final
+cdef class GroupTable:
+    """Table of the distinct keys of selected rows; a group is the number of a key.
+
+    ``keys`` are column specifications as in `rollup.Rollup`; without keys there is one group.
+    A single 8- or 16-bit key indexes an array; keys of up to 64 bits in total are one word of a hash table, longer
+    ones several words.  Values of more than 64 bits (IPv6 addresses, bytes, lists) are numbered in a side table
+    first, so that a five-tuple with two addresses fits into two words.
+    """
+
+    def __cinit__(self, Layout layout not None, tuple keys not None, bytes seed not None):
+        cdef int i
+        cdef uint32_t w
+        cdef uint32_t used[MAX_WORDS]
+        if len(keys) > 200 or len(seed) != 16:
+            raise ValueError(f"{len(keys)} keys, seed of {len(seed)} bytes")
+        self.layout, self.keys, self.parts = layout, keys, len(keys)
+        self.part = <KeyPart*>calloc(max(self.parts, 1), sizeof(KeyPart))
+        if self.part == NULL:
+            raise MemoryError
+        for i in range(self.parts):
+            make_source(&self.part[i].source, layout, keys[i], True, False, seed)
+        # Widest first, each into the first word with enough free bits.
+        memset(used, 0, sizeof(used))
+        for i in sorted(range(self.parts), key=lambda k: -self.part[k].source.bits):
+            w = 0
+            while w < MAX_WORDS and used[w] + self.part[i].source.bits > 64:
+                w += 1
+            if w == MAX_WORDS:
+                raise ValueError(f"the keys are longer than {MAX_WORDS * 8} bytes")
+            self.part[i].word, self.part[i].shift = w, used[w]
+            used[w] += self.part[i].source.bits
+            self.words = max(self.words, w + 1)
+        self.table.words = max(self.words, <uint32_t>1)
+        memcpy(self.table.seed, <const char*>seed, 16)
+        self.table.seed[1] |= 1
+        self.narrow = self.parts == 1 and self.part[0].source.kind == KEY and self.part[0].source.bits <= 16
+        if self.narrow:
+            self.direct = <uint32_t*>calloc(1 << 16, 4)
+            self.table.keys = <uint64_t*>malloc((1 << 16) * 8)
+            if self.direct == NULL or self.table.keys == NULL:
+                raise MemoryError
+        self.word = <uint64_t**>calloc(MAX_WORDS + 1, sizeof(void*))
+        if self.word == NULL:
+            raise MemoryError
+        for i in range(<int>self.words + 1):                          # the last word holds the values of one key
+            self.word[i] = <uint64_t*>malloc(CHUNK * 8)
+            if self.word[i] == NULL:
+                raise MemoryError
+
+    def __dealloc__(self):
+        cdef int i
+        if self.part != NULL:
+            for i in range(self.parts):
+                table_free(&self.part[i].source.intern)
+        free(self.part)
+        free(self.direct)
+        free(self.window)
+        table_free(&self.table)
+        if self.word != NULL:
+            for i in range(MAX_WORDS + 1):
+                free(self.word[i])
+        free(self.word)
+
+    def __len__(self):
+        return self.count()
+
+    cdef uint32_t count(self) noexcept nogil:
+        return self.table.count if self.parts else 1
+
+    cdef uint32_t at(self, uint64_t value) noexcept nogil:
+        # The group of a value of the narrow key.
+        if self.direct[value] == 0:
+            self.table.keys[self.table.count] = value
+            self.table.count += 1
+            self.direct[value] = self.table.count
+        return self.direct[value] - 1
+
+    cdef int assign(self, Chunk* c, uint32_t* out) noexcept nogil:
+        """Compute the group of each row of the chunk; c.single if all rows have one group.  -1 without memory."""
+        cdef uint64_t* v
+        cdef uint64_t* w
+        cdef KeyPart* p
+        cdef uint32_t k, number
+        cdef uint64_t seen = 0, low, high
+        cdef bint same = True
+        cdef int i
+        c.single = -1
+        if self.narrow:
+            v = self.word[0]
+            part_values(&self.part[0].source, c, v)
+            if all_equal(v, c.n):
+                c.single = self.at(v[0])
+                for k in range(c.n):
+                    out[k] = <uint32_t>c.single
+                return 0
+            for k in range(c.n):
+                number = self.direct[v[k]]
+                if number == 0:
+                    number = self.at(v[k]) + 1
+                out[k] = number - 1
+            return 0
+        if table_reserve(&self.table, c.n) < 0:
+            return -1
+        for i in range(self.parts):
+            p = &self.part[i]
+            if source_room(&p.source, c.n) < 0:
+                return -1
+            w = self.word[p.word]
+            if not seen >> p.word & 1:
+                seen |= <uint64_t>1 << p.word
+                part_values(&p.source, c, w)
+                if p.shift:
+                    for k in range(c.n):
+                        w[k] <<= p.shift
+            else:
+                v = self.word[self.words]
+                part_values(&p.source, c, v)
+                for k in range(c.n):
+                    w[k] |= v[k] << p.shift
+        if self.words == 1:
+            range_u64(self.word[0], c.n, &low, &high)
+            same = low == high
+            if not same and high - low < WINDOW and self._aim(low, high):
+                self._look(c.n, out)
+                return 0
+        for i in range(<int>self.words):
+            same = same and all_equal(self.word[i], c.n)
+        table_insert_many(&self.table, <const uint64_t**>self.word, 1 if same else c.n, out)
+        if same:
+            c.single = out[0]
+            for k in range(1, c.n):
+                out[k] = out[0]
+        return 0
+
+    cdef bint _aim(self, uint64_t low, uint64_t high) noexcept nogil:
+        # Whether the window covers these keys.  It moves rarely, because moving costs as much as a few chunks.
+        if self.window != NULL and low >= self.base and high - self.base < WINDOW:
+            return True
+        self.missed += 1
+        if self.missed < 16:
+            return False
+        if self.window == NULL:
+            self.window = <uint32_t*>malloc(WINDOW * 4)
+            if self.window == NULL:
+                return False
+        memset(self.window, 0, WINDOW * 4)
+        self.base, self.missed = low, 0
+        # Times increase; other keys may be on both sides.
+        if self.part[0].source.kind != BUCKET:
+            self.base = low - min(low, (WINDOW - 1 - (high - low)) // 2)
+        return True
+
+    cdef void _look(self, uint32_t n, uint32_t* out) noexcept nogil:
+        # One-word keys, all inside the window: a copy of part of the table, indexed by value.
+        cdef const uint64_t* key = self.word[0]
+        cdef uint32_t* window = self.window
+        cdef uint64_t base = self.base
+        cdef uint32_t k, number
+        for k in range(n):
+            number = window[key[k] - base]
+            if number == 0:
+                number = table_insert1(&self.table, hash1(&self.table, key[k]), key[k]) + 1
+                window[key[k] - base] = number
+            out[k] = number - 1
+
+    cdef int adopt(self, GroupTable other, uint32_t* out) noexcept nogil:
+        """The group here for each group of `other`, which has the same keys; -1 without memory."""
+        cdef uint32_t** renumbered
+        cdef uint64_t key[MAX_WORDS]
+        cdef const uint64_t* theirs
+        cdef uint64_t v
+        cdef uint32_t g
+        cdef KeyPart* p
+        cdef int i, status = -1
+        if self.parts == 0:
+            out[0] = 0
+            return 0
+        if self.narrow:
+            for g in range(other.table.count):
+                out[g] = self.at(other.table.keys[g])
+            return 0
+        renumbered = <uint32_t**>calloc(self.parts, sizeof(void*))
+        if renumbered == NULL:
+            return -1
+        if _renumber(self, other, renumbered) == 0 and table_reserve(&self.table, other.table.count) == 0:
+            for g in range(other.table.count):
+                theirs = other.table.keys + <size_t>g * self.table.words
+                memset(key, 0, sizeof(key[0]) * self.table.words)
+                for i in range(self.parts):
+                    p = &self.part[i]
+                    v = renumber(&p.source, renumbered[i], part_of(p, theirs))
+                    key[p.word] |= v << p.shift
+                out[g] = table_insert(&self.table, key)
+            status = 0
+        for i in range(self.parts):
+            free(renumbered[i])
+        free(renumbered)
+        return status
+
+    cdef int column(self, int part, uint8_t* out, uint8_t* out6) noexcept nogil:
+        """The values of a key for all groups, in the format of its field; out6: the 16 bytes of addresses."""
+        cdef KeyPart* p = &self.part[part]
+        cdef Source* s = &p.source
+        cdef uint32_t g, v4
+        cdef uint64_t v
+        cdef int64_t start, least
+        cdef uint8_t six[16]
+        for g in range(self.count()):
+            v = part_of(p, self.table.keys + <size_t>g * self.table.words)
+            if s.kind == KEY:
+                v = v << s.shift if s.shift < 64 else 0
+                memcpy(out + <size_t>g * s.width, &v, s.width)
+            elif s.kind == BUCKET:
+                least = floor_div(INT64_MIN, s.step)
+                start = bucket_start(<int64_t>(v + <uint64_t>least), s.step)
+                memcpy(out + <size_t>g * 8, &start, 8)
+            elif s.kind == IP:
+                ip_of_code(s, v, &v4, six)
+                ip_result(s, <int>(v >> 32), v4, six, out + <size_t>g * 4, out6 + <size_t>g * 16)
+            else:
+                memcpy(out + <size_t>g * s.width, s.intern.keys + v * s.intern.words, s.width)
+        return 0
+
+
+cdef inline bint all_equal(const uint64_t* v, uint32_t n) noexcept nogil:
+    # Data are often sorted, at least by time: most non-uniform chunks have different values at their ends.
+    cdef uint64_t first = v[0], differ = 0
+    cdef uint32_t i
+    if v[n - 1] != first or v[n // 2] != first:
+        return False
+    for i in range(n):
+        differ |= v[i] ^ first
+    return differ == 0
+
+
+cdef uint64_t part_of(const KeyPart* p, const uint64_t* key) noexcept nogil:
+    """The value of one key in a packed key."""
+    cdef uint64_t v = key[p.word] >> p.shift
+    return v if p.source.bits == 64 else v & ((<uint64_t>1 << p.source.bits) - 1)
+
+
+cdef int _renumber(GroupTable ours, GroupTable other, uint32_t** out) noexcept nogil:
+    cdef int i
+    for i in range(ours.parts):
+        out[i] = intern_merge(&ours.part[i].source, &other.part[i].source)
+        if out[i] == NULL:
+            return -1
+    return 0
+
+
+cdef void part_values(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
+    cdef uint64_t mask = ~<uint64_t>0 >> (64 - s.size * 8) if s.size < 8 else ~<uint64_t>0
+    cdef uint32_t i
+    cdef float f
+    cdef double d
+    if s.kind == KEY:
+        load_column(c, s.col, s.code, s.width, out)
+        if s.code == F64:
+            plain_floats(out, c.n)
+        elif s.code == F32:
+            plain_floats(out, c.n)
+            for i in range(c.n):
+                memcpy(&d, &out[i], 8)
+                f = <float>d
+                out[i] = 0
+                memcpy(&out[i], &f, 4)
+        elif s.bits == 0:
+            memset(out, 0, c.n * 8)
+        elif s.code >= I8:
+            for i in range(c.n):
+                out[i] &= mask
+        elif s.shift:
+            for i in range(c.n):
+                out[i] >>= s.shift
+    elif s.kind == BUCKET:
+        load_column(c, s.col, s.code, s.width, out)
+        buckets(s, c.n, out)
+    elif s.kind == IP:
+        ip_codes(s, c, out)
+    else:
+        wide_codes(s, c, out)

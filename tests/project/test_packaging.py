@@ -1,0 +1,144 @@
+"""What is shipped works: source archive -> wheel -> a fresh environment -> commands, manuals, a first question."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from confluo_tools.__main__ import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path | None = None, **more: str) -> str:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CONFLUO_", "PYTHON"))} | more
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, env=env, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        pytest.fail(f"{' '.join(map(str, command))}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}", pytrace=False)
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source archive, made from a copy of the tracked files, and the wheel, built from that archive alone.
+
+    Made once also where several workers run tests: the first one does it, the others wait.
+    """
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "shipped"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not any(folder.glob("*.whl")):
+            copy = folder / "copy"
+            for name in filter(None, listed.stdout.split("\0")):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                if (ROOT / name).exists():
+                    shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+            run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copy)
+            (archive,) = folder.glob("*.tar.gz")
+            # bin/check sets $CC to ccache and a cache for Cython: what the checkout compiled is not compiled again.
+            # Without ccache a script compiles without optimization: the speed of the code does not matter here.
+            compiler = os.environ.get("CC", "")
+            if "ccache" not in compiler:
+                script = folder / "cc"
+                script.write_text(f'#!/bin/sh\nexec {sysconfig.get_config_var("CC") or "cc"} "$@" -O0\n')
+                script.chmod(0o755)
+                compiler = str(script)
+            run(
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "-q",
+                "--no-deps",
+                "--no-build-isolation",
+                "--no-input",
+                "-w",
+                folder,
+                archive,
+                CC=compiler,
+                CONFLUO_CYTHON_CACHE=os.environ.get("CONFLUO_CYTHON_CACHE", ""),
+            )
+    (archive,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return archive, wheel
+
+
+@pytest.fixture
+def sdist(shipped: tuple[Path, Path]) -> Path:
+    return shipped[0]
+
+
+@pytest.fixture
+def wheel(shipped: tuple[Path, Path]) -> Path:
+    return shipped[1]
+
+
+def test_the_archive_holds_every_source(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {
+        str(p.relative_to(ROOT))
+        for folder, pattern in (
+            ("pyx", "*/*"),
+            ("confluo_tools", "**/*.py"),
+            ("confluo_tools", "**/*.pxd"),
+            ("confluo_tools", "**/*.pyi"),
+            ("confluo_tools", "**/*.yaml"),
+            ("man", "*/*.[1-8]"),
+            ("docs", "*.md"),
+            ("examples", "**/*.md"),
+            ("confluo_tools/pingmesh/heatmap/page", "*"),
+        )
+        for p in (ROOT / folder).glob(pattern)
+        if p.is_file()
+    }
+    wanted |= {"README.md", "DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "setup.py"}
+    assert sorted(wanted - names) == []
+    assert [name for name in names if name.endswith((".so", ".pyc"))] == []
+
+
+def test_the_wheel_holds_what_runs_and_no_more(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.startswith("confluo_tools")} == set()
+    modules = {Path(name).name.split(".")[0] for name in names if name.endswith(".so")}
+    assert modules == {p.stem for p in (ROOT / "pyx").glob("*/*.pyx")}
+    for page in (ROOT / "man").glob("*/*.[1-8]"):
+        assert any(name.endswith(f"share/man/{page.parent.name}/{page.name}") for name in names), page
+    for schema in (ROOT / "confluo_tools").rglob("*.yaml"):
+        assert str(schema.relative_to(ROOT)) in names
+    for part in (ROOT / "confluo_tools" / "pingmesh" / "heatmap" / "page").iterdir():
+        assert f"confluo_tools/pingmesh/heatmap/page/{part.name}" in names
+    assert "confluo_tools/py.typed" in names
+
+
+def test_installed_into_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    tools = tmp_path / "venv" / "bin"
+    run(tools / "python", "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check", wheel)
+    assert (tmp_path / "venv" / "share" / "man" / "man1" / "confluo-query.1").exists()
+    for name, _, _ in COMMANDS:
+        assert run(tools / f"confluo-{name}", "--version", cwd=tmp_path).startswith(f"confluo-{name} ")
+    assert "capture" in run(tools / "confluo", "--help", cwd=tmp_path)
+    capture = ROOT / "examples" / "data" / "vlan.pcap.gz"
+    run(tools / "confluo", "capture", "-q", "-r", capture, "-w", "vlan.ml", "--index", "src_ip", cwd=tmp_path)
+    counted = run(tools / "confluo-query", "vlan.ml", "vlan == 10", "--count", cwd=tmp_path)
+    assert int(counted) > 50

@@ -1,0 +1,132 @@
+"""Running the commands as users do: real processes, real pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = ROOT / "tests" / "support"
+BIN = ROOT / "bin"
+DATA = ROOT / "examples" / "data"
+CAMPUS = DATA / "campus.pcap.gz"
+COMMANDS = (
+    "confluo-capture",
+    "confluo-convert",
+    "confluo-query",
+    "confluo-index",
+    "confluo-info",
+    "confluo-config",
+    "confluo-snapshot",
+    "confluo-serve",
+    "confluo-archive",
+    "confluo-trace",
+    "confluo-vote",
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a cron job has, and PATH; nothing of the developer's own settings."""
+    kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "CONFLUO_PYTHON") if k in os.environ}
+    return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "XDG_CONFIG_DIRS": "/nonexistent", **more}
+
+
+def listens(process: subprocess.Popen[bytes], number: int, seconds: float = 60.0) -> None:
+    """Wait until a process has a handler of its own for a signal: before, it would die of it without a word."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:") and int(line.split()[1], 16) >> (number - 1) & 1:
+                return
+        assert process.poll() is None, process.returncode
+        time.sleep(0.01)
+    raise AssertionError(f"no handler for signal {number}")
+
+
+def run(
+    *argv: str | bytes | os.PathLike[str],
+    stdin: bytes | int | None = subprocess.DEVNULL,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    **more: Any,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of bin/; ``stdin`` bytes are piped in."""
+    words: list[Any] = [BIN / str(argv[0]), *argv[1:]]
+    given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    return subprocess.run(
+        words,
+        capture_output=True,
+        env=dict(env) if env is not None else environment(),
+        cwd=cwd,
+        timeout=120,
+        **given,
+        **more,
+    )
+
+
+def shell(
+    text: str,
+    *words: str | os.PathLike[str],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a bash script under pipefail with bin/ on PATH; ``words`` are $1, $2 ..."""
+    use = dict(env) if env is not None else environment()
+    use["PATH"] = f"{BIN}:{use['PATH']}"
+    script: Sequence[Any] = ["bash", "-o", "pipefail", "-c", text, "bash", *words]
+    return subprocess.run(script, capture_output=True, stdin=subprocess.DEVNULL, env=use, cwd=cwd, timeout=120)
+
+
+def on_terminal(
+    *argv: str | os.PathLike[str], env: Mapping[str, str] | None = None, columns: int = 80, stdin: Any = None
+) -> tuple[int, str]:
+    """(status, output) with stdout and stderr on a terminal of ``columns`` columns; stdin too unless given."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    use = dict(env) if env is not None else environment(TERM="xterm")
+    child = subprocess.Popen(
+        [BIN / str(argv[0]), *argv[1:]],
+        stdin=slave if stdin is None else stdin,
+        stdout=slave,
+        stderr=slave,
+        env=use,
+        start_new_session=True,
+    )
+    os.close(slave)
+    out = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # EIO: the other side is closed
+            break
+        if not piece:
+            break
+        out += piece
+    os.close(master)
+    return child.wait(timeout=60), out.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
+    return done.stdout.decode().splitlines()
+
+
+def resize(disk: Path, size: str) -> None:
+    """Give a small disk another size: 400k, 3m."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+
+
+def fill_disk(disk: Path) -> None:
+    """Leave no room at all on a small disk, by a file `ballast`."""
+    with open(disk / "ballast", "ab", buffering=0) as f, contextlib.suppress(OSError):
+        while True:
+            f.write(bytes(4096))
