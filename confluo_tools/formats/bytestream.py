@@ -201,22 +201,28 @@ def read_whole(path: str, most: int, what: str) -> bytes:
 
 
 def sniff(stream: ByteStream, n: int) -> bytes:
-    """Up to ``n`` of the first bytes, decompressed; nothing is consumed."""
+    """Up to ``n`` of the first bytes, decompressed; nothing is consumed.
+
+    After fewer than 8 bytes, ``stream.damage`` says why compressed bytes end early.
+    """
     raw = stream.look(CHUNK, 18)
     if not compression(raw):
         return raw[:n]
     while True:
-        head = unzip(_Look(raw, stream)).look(n)
-        if len(head) >= min(n, 8) or len(raw) >= CHUNK or stream.at_end():
+        plain_bytes = unzip(_Look(raw, stream))
+        head = plain_bytes.look(n)
+        if len(head) >= min(n, 8) or len(raw) >= CHUNK:
             return head
-        stream._fill(len(raw) + 1)
+        if stream._fill(len(raw) + 1) == len(raw):  # the end: the look saw all bytes
+            stream.damage = plain_bytes.damage
+            return head
         raw = stream.taken()
 
 
 class _Look(ByteStream):
     # Bytes that are there already, once more.
     def __init__(self, data: bytes, stream: ByteStream) -> None:
-        self.fd, self.name, self.offset, self.waits, self.idle = -1, stream.name, 0, False, None
+        self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, stream.name, 0, False, None, ""
         self._have, self._at, self._ended, self._close = bytearray(data), 0, False, False
 
     def _more(self) -> bytes:

@@ -101,8 +101,8 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
     head = sniff(stream, detect.PEEK)
     name = input_format or detect.detect(head)
     if not name:
-        what = "is empty: it has no header" if not head else "unknown format"
-        raise FormatError(what, where=stream.name, hint="" if not head else "-i FORMAT names it")
+        what = stream.damage or ("unknown format" if head else "is empty: it has no header")
+        raise FormatError(what, where=stream.name, hint="" if stream.damage or not head else "-i FORMAT names it")
     row = registry.BY_NAME[name]
     options: dict[str, Any] = {"path": path, "format": name, "schema": schema, "note": note}
     chosen = {option: options[option] for option in row.reader_options}
