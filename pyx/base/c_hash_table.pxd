@@ -5,6 +5,8 @@
 #
 # HashTable    never drops a key.  Keys are stored in a dense array and can be read in order of their numbers.
 #              `table_reserve` makes room; inserting then neither allocates nor fails.
+# slots_*      a HashTable without keys: an index over entries that the caller stores and compares, and removes.
+#              Several entries may have one hash; `slots_next` returns them in the order in which they were added.
 # LruTable     the same slots over entries of key and value, at most `max_count`.  A full table evicts one entry for
 #              each new key: of the next EVICT_FROM entries, in turn, the least recently used.  (An exact LRU list
 #              would cost two more cache misses a lookup.)  The numbers of entries do not change.
@@ -28,19 +30,20 @@ cdef extern from *:
     const uint64_t MAX_KEYS "CFL_MAX_KEYS"      # 2^32 slots, 5/8 full
 
 cdef enum:
-    MIN_BITS = 12               # of slots: 2^12
+    MIN_BITS = 10               # of slots: 2^10
     PREFETCH_FROM = 1 << 15     # slots: larger tables (256 KiB) are prefetched
     AHEAD = 256                 # keys hashed and prefetched together
     FIRST_ENTRIES = 1024        # entries an LruTable has memory for at first
     ENTRY_HEAD = 8              # bytes of an entry before its key
     EVICT_FROM = 16             # entries compared to find one to evict
+    CACHED = 64                 # entries that are in the cache without prefetching
 
 cdef extern from *:
     const uint32_t NOT_FOUND "UINT32_MAX"
 
 cdef struct HashTable:
     uint64_t* slots             # upper half of the hash << 32 | number + 1; 0 is free
-    uint64_t* keys              # words of key 0, of key 1, ...; NULL in an LruTable
+    uint64_t* keys              # words of key 0, of key 1, ...; NULL if others store the keys
     uint64_t mask               # number of slots - 1
     int shift                   # home of a hash: hash >> shift; at least 32
     uint64_t seed[2]            # secret, so that traffic cannot choose colliding keys
@@ -66,29 +69,77 @@ cdef struct LruTable:
 
 # -- slots
 
-cdef inline int _reserve_slots(HashTable* t, uint64_t need) noexcept nogil:
+cdef inline int slots_reserve(HashTable* t, uint64_t need) noexcept nogil:
     """Slots for ``need`` keys, at most 5/8 full; -1: no memory, the table is unchanged."""
-    cdef uint64_t slots = <uint64_t>1 << MIN_BITS, at, i
+    cdef uint64_t slots = <uint64_t>1 << MIN_BITS, at, i, start = 0
     cdef int shift = 64 - MIN_BITS
     cdef uint64_t* fresh
+    if need > MAX_KEYS:
+        return -1
     while slots // 8 * 5 < need:
         slots *= 2
         shift -= 1
-    if t.slots != NULL and slots == t.mask + 1:
+    if t.slots != NULL and slots <= t.mask + 1:
         return 0
     fresh = <uint64_t*>calloc(slots, 8)
     if fresh == NULL:
         return -1
     huge_pages(fresh, slots * 8)
-    for i in range(t.mask + 1 if t.slots != NULL else 0):
-        if t.slots[i]:
-            at = t.slots[i] >> shift
-            while fresh[at]:
-                at = (at + 1) & (slots - 1)
-            fresh[at] = t.slots[i]
+    if t.slots != NULL:
+        while t.slots[start]:           # from a free slot on, slots of one home are met in the order of insertion
+            start += 1
+        for i in range(start + 1, start + 1 + t.mask):
+            if t.slots[i & t.mask]:
+                at = t.slots[i & t.mask] >> shift
+                while fresh[at]:
+                    at = (at + 1) & (slots - 1)
+                fresh[at] = t.slots[i & t.mask]
     free(t.slots)
     t.slots, t.mask, t.shift = fresh, slots - 1, shift
     return 0
+
+cdef inline void slots_add(HashTable* t, uint64_t hash, uint32_t number) noexcept nogil:
+    """A slot for ``number``; slots are reserved."""
+    cdef uint64_t at = hash >> t.shift
+    while t.slots[at]:
+        at = (at + 1) & t.mask
+    t.slots[at] = hash >> 32 << 32 | (<uint64_t>number + 1)
+
+cdef inline uint32_t slots_next(const HashTable* t, uint64_t hash, uint64_t* at) noexcept nogil:
+    """The number in the next slot that may have this hash, or NOT_FOUND; ``at``: first `slots_home`, then not changed
+    by the caller.  Only the upper half of the hash is compared."""
+    cdef uint64_t slot
+    while True:
+        slot = t.slots[at[0]]
+        if slot == 0:
+            return NOT_FOUND
+        at[0] = (at[0] + 1) & t.mask
+        if slot >> 32 == hash >> 32:
+            return <uint32_t>slot - 1
+
+cdef inline uint64_t slots_home(const HashTable* t, uint64_t hash) noexcept nogil:
+    return hash >> t.shift
+
+cdef inline void slots_remove(HashTable* t, uint64_t hash, uint32_t number) noexcept nogil:
+    """Free the slot of ``number``, which must have one."""
+    cdef uint64_t* slots = t.slots
+    cdef uint64_t mask = t.mask, hole = hash >> t.shift, at
+    while <uint32_t>slots[hole] != number + 1:
+        hole = (hole + 1) & mask
+    # Slots after the hole move back, unless that would put them before their home.
+    at = hole
+    while True:
+        at = (at + 1) & mask
+        if slots[at] == 0:
+            break
+        if ((at - (slots[at] >> t.shift)) & mask) >= ((at - hole) & mask):
+            slots[hole] = slots[at]
+            hole = at
+    slots[hole] = 0
+
+cdef inline void slots_clear(HashTable* t) noexcept nogil:
+    if t.slots != NULL:
+        memset(t.slots, 0, (t.mask + 1) * 8)
 
 cdef inline int table_reserve(HashTable* t, uint64_t extra) noexcept nogil:
     """Make room for ``extra`` more keys; -1: no memory, the table is unchanged."""
@@ -106,7 +157,7 @@ cdef inline int table_reserve(HashTable* t, uint64_t extra) noexcept nogil:
         return -1
     t.keys = keys
     huge_pages(keys, room * t.words * 8)
-    if _reserve_slots(t, need) < 0:
+    if slots_reserve(t, need) < 0:
         return -1
     t.room = <uint32_t>room
     return 0
@@ -343,7 +394,7 @@ cdef inline bint lru_init(LruTable* t, uint32_t words, uint32_t size, uint32_t m
     t.index.seed[0], t.index.seed[1] = seed[0] | 1, seed[1] | 1
     t.room = max_count if max_count < FIRST_ENTRIES else FIRST_ENTRIES
     t.entries = _entry_memory(t.room * t.stride)
-    return t.entries != NULL and _reserve_slots(&t.index, t.room) == 0
+    return t.entries != NULL and slots_reserve(&t.index, t.room) == 0
 
 cdef inline void lru_free(LruTable* t) noexcept nogil:
     cdef uint32_t i
@@ -358,13 +409,16 @@ cdef inline uint64_t lru_hash(const LruTable* t, const uint64_t* key) noexcept n
     return hash_words(&t.index, key)
 
 cdef inline void lru_prefetch_slot(const LruTable* t, uint64_t hash) noexcept nogil:
-    prefetch(&t.index.slots[hash >> t.index.shift])
+    if t.index.count > CACHED:
+        prefetch(&t.index.slots[hash >> t.index.shift])
 
 cdef inline void lru_prefetch_entry(const LruTable* t, uint64_t hash) noexcept nogil:
     """Prefetch the entry that `lru_insert` will compare; its slot was prefetched before."""
     cdef uint64_t slot, at = hash >> t.index.shift
     cdef uint8_t* entry
     cdef uint32_t k
+    if t.index.count <= CACHED:
+        return
     while True:
         slot = t.index.slots[at]
         if slot == 0:
@@ -388,32 +442,17 @@ cdef inline bint _lru_grow(LruTable* t) noexcept nogil:
     memcpy(entries, t.entries, t.index.count * t.stride)
     free(t.entries)
     t.entries, t.room = entries, <uint32_t>room
-    return _reserve_slots(&t.index, room) == 0
+    return slots_reserve(&t.index, room) == 0
 
 cdef inline uint32_t _lru_evict(LruTable* t) noexcept nogil:
     """The number of the entry that was evicted; its slot is free again."""
     cdef uint32_t i, k, oldest = t.next % t.index.count
-    cdef uint64_t* slots = t.index.slots
-    cdef uint64_t mask = t.index.mask, at, hole
-    cdef int shift = t.index.shift
     for k in range(1, <uint32_t>EVICT_FROM):
         i = (t.next + k) % t.index.count
         if (<uint64_t*>lru_entry(t, i))[0] < (<uint64_t*>lru_entry(t, oldest))[0]:
             oldest = i
     t.next = (t.next + EVICT_FROM) % t.index.count
-    hole = hash_words(&t.index, lru_key(t, oldest)) >> shift
-    while <uint32_t>slots[hole] != oldest + 1:
-        hole = (hole + 1) & mask
-    # Slots after the hole move back, unless that would put them before their home.
-    at = hole
-    while True:
-        at = (at + 1) & mask
-        if slots[at] == 0:
-            break
-        if ((at - (slots[at] >> shift)) & mask) >= ((at - hole) & mask):
-            slots[hole] = slots[at]
-            hole = at
-    slots[hole] = 0
+    slots_remove(&t.index, hash_words(&t.index, lru_key(t, oldest)), oldest)
     if t.drop != NULL:
         t.drop(t.context, lru_value(t, oldest))
     t.evicted += 1

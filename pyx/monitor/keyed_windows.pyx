@@ -10,7 +10,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from c_block cimport BYTES, F32, I64
-from c_hash_table cimport mum
+from c_hash_table cimport (
+    NOT_FOUND, mum, slots_add, slots_clear, slots_home, slots_next, slots_remove, slots_reserve, table_free)
 from c_source cimport floor_div, load_value
 from c_window cimport Cond, J_SUM, holds, joined, nothing
 from confluo_tools.core.block.block cimport Block, Layout
@@ -64,10 +65,8 @@ cdef class KeyedWindows:
         self.cond = <Cond*>calloc(max(self.tests, 1), sizeof(Cond))
         self.clear = <Cond*>calloc(max(self.tests, 1), sizeof(Cond))
         self.first = <int32_t*>malloc(self.slots * 4)
-        self.mask = 1023
-        self.table = <int32_t*>calloc(self.mask + 1, 4)
         if (self.kind == NULL or self.place == NULL or self.value == NULL or self.cond == NULL or self.clear == NULL
-                or self.first == NULL or self.table == NULL):
+                or self.first == NULL or slots_reserve(&self.id_of, 1)):
             raise MemoryError
         for i in range(self.slots):
             self.first[i] = -1
@@ -102,7 +101,7 @@ cdef class KeyedWindows:
         free(self.state)
         free(self.flag)
         free(self.key)
-        free(self.table)
+        table_free(&self.id_of)
         free(self.dirty)
         free(self.idle)
         free(self.changed)
@@ -154,49 +153,35 @@ cdef class KeyedWindows:
             self.first[s] = -1
         self.entries, self.entry_free, self.ids, self.id_free, self.keys = 0, -1, 0, -1, 0
         self.dirties = self.idles = self.changes = 0
-        memset(self.table, 0, (self.mask + 1) * 4)
+        slots_clear(&self.id_of)
 
     def skip(self, int64_t after):
         """Make the first tick later than ``after`` the next one; the ring must be empty."""
         self.end = floor_div(after, self.period) * self.step
         self.next = self.end * self.grain + self.period
 
-    # --- keys: a table of ids by hash, open addressing ---------------------------------------------------
+    # --- keys -----------------------------------------------------------------------------------------------
 
     cdef int32_t find(self, uint64_t hash, const uint8_t* key, bint make) noexcept nogil:
         """The id of a key, -1 when it is not known and cannot be (-2: no memory)."""
-        cdef uint64_t at = hash & self.mask
-        cdef int32_t id
-        while self.table[at]:
-            id = self.table[at] - 1
+        cdef uint64_t at = slots_home(&self.id_of, hash)
+        cdef uint32_t id = slots_next(&self.id_of, hash, &at)
+        while id != NOT_FOUND:
             if self.hash[id] == hash:
                 if key != NULL and self.flag[id] & NAMELESS:
                     memcpy(self.key + <size_t>id * self.key_bytes, key, self.key_bytes)
                     self.flag[id] &= ~NAMELESS
-                return id
-            at = (at + 1) & self.mask
+                return <int32_t>id
+            id = slots_next(&self.id_of, hash, &at)
         return self.new_id(hash, key) if make else -1
 
     cdef int32_t new_id(self, uint64_t hash, const uint8_t* key) noexcept nogil:
         cdef int32_t id = self.id_free
-        cdef int32_t* table
-        cdef uint64_t at, i, mask
         cdef uint32_t room
         if self.keys >= self.most:
             return -1
-        if (<uint64_t>self.keys + 1) * 2 > self.mask:
-            mask = self.mask * 2 + 1
-            table = <int32_t*>calloc(mask + 1, 4)
-            if table == NULL:
-                return -2
-            for i in range(self.mask + 1):
-                if self.table[i]:
-                    at = self.hash[self.table[i] - 1] & mask
-                    while table[at]:
-                        at = (at + 1) & mask
-                    table[at] = self.table[i]
-            free(self.table)
-            self.table, self.mask = table, mask
+        if slots_reserve(&self.id_of, <uint64_t>self.keys + 1) < 0:
+            return -2
         if id >= 0:
             self.id_free = self.chain[id]
         else:
@@ -224,27 +209,12 @@ cdef class KeyedWindows:
             memcpy(self.key + <size_t>id * self.key_bytes, key, self.key_bytes)
         else:
             memset(self.key + <size_t>id * self.key_bytes, 0, self.key_bytes)
-        at = hash & self.mask
-        while self.table[at]:
-            at = (at + 1) & self.mask
-        self.table[at] = id + 1
+        slots_add(&self.id_of, hash, <uint32_t>id)
         self.keys += 1
         return id
 
     cdef void forget(self, int32_t id) noexcept nogil:
-        cdef uint64_t at = self.hash[id] & self.mask, hole, home
-        while self.table[at] != id + 1:
-            at = (at + 1) & self.mask
-        hole = at
-        while True:                                     # later entries move up, so that no search ends too early
-            at = (at + 1) & self.mask
-            if self.table[at] == 0:
-                break
-            home = self.hash[self.table[at] - 1] & self.mask
-            if ((at - home) & self.mask) >= ((at - hole) & self.mask):
-                self.table[hole] = self.table[at]
-                hole = at
-        self.table[hole] = 0
+        slots_remove(&self.id_of, self.hash[id], <uint32_t>id)
         self.flag[id] = 0
         self.chain[id], self.id_free = self.id_free, id
         self.keys -= 1

@@ -4,7 +4,8 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
-from c_hash_table cimport mum
+from c_hash_table cimport (
+    NOT_FOUND, HashTable, hash1, hash_words, slots_add, slots_home, slots_next, slots_remove, slots_reserve, table_free)
 
 cdef enum:
     FIRST = 1024                # entries there is room for at first
@@ -37,20 +38,16 @@ cdef struct Flow:
     int64_t last                # ns: the last traced event
     uint32_t uid
     uint32_t round              # when a dump saw it last
-    uint32_t chain              # the next one of the same bucket + 1
-    uint32_t cookies            # the same, of buckets by cookie
     uint32_t before             # in its queue, + 1
-    uint32_t after
+    uint32_t after              # the same; of a free entry: the next free one + 1
     uint16_t timeouts
     uint8_t flags
     uint8_t queue
 
 cdef struct Flows:
     Flow* flow
-    uint32_t* bucket
-    uint32_t* by_cookie
-    uint64_t seed[2]
-    uint32_t mask
+    HashTable by_key
+    HashTable by_cookie
     uint32_t room
     uint32_t most
     uint32_t used               # entries that were ever taken
@@ -64,76 +61,67 @@ cdef inline bint flows_init(Flows* t, uint32_t most, const uint64_t* seed) noexc
     memset(t, 0, sizeof(Flows))
     t.most = most
     t.room = most if most < FIRST else FIRST
-    t.mask = FIRST - 1
-    t.seed[0], t.seed[1] = seed[0] | 1, seed[1] | 1
+    t.by_key.words, t.by_cookie.words = 5, 1
+    t.by_key.seed[0], t.by_key.seed[1] = seed[0] | 1, seed[1] | 1
+    t.by_cookie.seed[0], t.by_cookie.seed[1] = seed[0] | 1, seed[1] | 1
     t.flow = <Flow*>calloc(t.room, sizeof(Flow))
-    t.bucket = <uint32_t*>calloc(FIRST, sizeof(uint32_t))
-    t.by_cookie = <uint32_t*>calloc(FIRST, sizeof(uint32_t))
-    return t.flow != NULL and t.bucket != NULL and t.by_cookie != NULL
+    return t.flow != NULL and not slots_reserve(&t.by_key, t.room) and not slots_reserve(&t.by_cookie, t.room)
 
 
 cdef inline void flows_free(Flows* t) noexcept nogil:
     free(t.flow)
-    free(t.bucket)
-    free(t.by_cookie)
-    t.flow, t.bucket, t.by_cookie = NULL, NULL, NULL
-
-
-cdef inline uint32_t _flows_place(const Flows* t, const uint64_t* key) noexcept nogil:
-    cdef uint64_t h = t.seed[0]
-    cdef int i
-    for i in range(5):
-        h = mum(h ^ key[i], t.seed[1])
-    return <uint32_t>(h & t.mask)
-
-
-cdef inline uint32_t _flows_cookie(const Flows* t, uint64_t cookie) noexcept nogil:
-    return <uint32_t>(mum(t.seed[0] ^ cookie, t.seed[1]) & t.mask)
-
-
-cdef inline bint _flows_same(const Flow* f, const uint64_t* key) noexcept nogil:
-    return f.key[4] == key[4] and memcmp(f.key, key, 32) == 0
+    t.flow = NULL
+    table_free(&t.by_key)
+    table_free(&t.by_cookie)
 
 
 cdef inline Flow* flows_traced(const Flows* t, const uint64_t* key, uint64_t sk) noexcept nogil:
-    """The flow of these addresses and ports that is in the kernel, or may be."""
-    cdef uint32_t i = t.bucket[_flows_place(t, key)]
-    while i:
-        if _flows_same(&t.flow[i - 1], key) and (t.flow[i - 1].sk == sk or not t.flow[i - 1].sk or not sk):
-            return &t.flow[i - 1]
-        i = t.flow[i - 1].chain
-    return NULL
+    """The newest flow of these addresses and ports that is in the kernel, or may be."""
+    cdef uint64_t hash = hash_words(&t.by_key, key), at = slots_home(&t.by_key, hash)
+    cdef uint32_t number = slots_next(&t.by_key, hash, &at)
+    cdef Flow* newest = NULL
+    cdef Flow* f
+    while number != NOT_FOUND:
+        f = &t.flow[number]
+        if memcmp(f.key, key, 40) == 0 and (f.sk == sk or not f.sk or not sk):
+            newest = f
+        number = slots_next(&t.by_key, hash, &at)
+    return newest
 
 
 cdef inline Flow* flows_find(const Flows* t, const uint64_t* key, uint64_t cookie) noexcept nogil:
-    """The flow of this socket, or one without a known cookie, or NULL."""
-    cdef uint32_t i = t.bucket[_flows_place(t, key)]
+    """The flow of this socket, or the oldest one without a known cookie, or NULL."""
+    cdef uint64_t hash = hash_words(&t.by_key, key), at = slots_home(&t.by_key, hash)
+    cdef uint32_t number = slots_next(&t.by_key, hash, &at)
     cdef Flow* any = NULL
-    while i:
-        if _flows_same(&t.flow[i - 1], key):
-            if t.flow[i - 1].cookie == cookie:
-                return &t.flow[i - 1]
-            if not t.flow[i - 1].cookie:
-                any = &t.flow[i - 1]
-        i = t.flow[i - 1].chain
+    cdef Flow* f
+    while number != NOT_FOUND:
+        f = &t.flow[number]
+        if memcmp(f.key, key, 40) == 0:
+            if f.cookie == cookie:
+                return f
+            if not f.cookie and any == NULL:
+                any = f
+        number = slots_next(&t.by_key, hash, &at)
     return any
 
 
 cdef inline Flow* flows_called(const Flows* t, uint64_t cookie) noexcept nogil:
-    """The flow of this cookie, whatever its addresses."""
-    cdef uint32_t i = t.by_cookie[_flows_cookie(t, cookie)]
-    while i:
-        if t.flow[i - 1].cookie == cookie:
-            return &t.flow[i - 1]
-        i = t.flow[i - 1].cookies
-    return NULL
+    """The newest flow of this cookie, whatever its addresses."""
+    cdef uint64_t hash = hash1(&t.by_cookie, cookie), at = slots_home(&t.by_cookie, hash)
+    cdef uint32_t number = slots_next(&t.by_cookie, hash, &at)
+    cdef Flow* newest = NULL
+    while number != NOT_FOUND:
+        if t.flow[number].cookie == cookie:
+            newest = &t.flow[number]
+        number = slots_next(&t.by_cookie, hash, &at)
+    return newest
 
 
 cdef inline void flows_call(Flows* t, Flow* f, uint64_t cookie) noexcept nogil:
     """Now its cookie is known."""
-    cdef uint32_t place = _flows_cookie(t, cookie)
-    f.cookie, f.cookies = cookie, t.by_cookie[place]
-    t.by_cookie[place] = <uint32_t>(f - t.flow) + 1
+    f.cookie = cookie
+    slots_add(&t.by_cookie, hash1(&t.by_cookie, cookie), <uint32_t>(f - t.flow))
 
 
 cdef inline void flows_leave(Flows* t, Flow* f) noexcept nogil:
@@ -170,72 +158,48 @@ cdef inline uint32_t flows_due(const Flows* t, int queue, int64_t before) noexce
 
 
 cdef inline void flows_drop(Flows* t, Flow* f) noexcept nogil:
-    cdef uint32_t number = <uint32_t>(f - t.flow) + 1
-    cdef uint32_t* p = &t.bucket[_flows_place(t, f.key)]
+    cdef uint32_t number = <uint32_t>(f - t.flow)
     flows_leave(t, f)
-    while p[0] != number:
-        p = &t.flow[p[0] - 1].chain
-    p[0] = f.chain
+    slots_remove(&t.by_key, hash_words(&t.by_key, f.key), number)
     if f.cookie:
-        p = &t.by_cookie[_flows_cookie(t, f.cookie)]
-        while p[0] != number:
-            p = &t.flow[p[0] - 1].cookies
-        p[0] = f.cookies
+        slots_remove(&t.by_cookie, hash1(&t.by_cookie, f.cookie), number)
     memset(f, 0, sizeof(Flow))
-    f.chain, t.spare = t.spare, number
+    f.after, t.spare = t.spare, number + 1
     t.count -= 1
 
 
 cdef inline bint _flows_grow(Flows* t) noexcept nogil:
     cdef uint64_t room = <uint64_t>t.room * 2
-    cdef uint32_t mask = t.mask, i, place
     cdef void* memory
-    cdef void* twin
     if room > t.most:
         room = t.most
+    if slots_reserve(&t.by_key, room) or slots_reserve(&t.by_cookie, room):
+        return False
     memory = realloc(t.flow, room * sizeof(Flow))
     if memory == NULL:
         return False
     t.flow = <Flow*>memory
     memset(t.flow + t.room, 0, (room - t.room) * sizeof(Flow))
     t.room = <uint32_t>room
-    while mask + 1 < room:
-        mask = mask * 2 + 1
-    if mask != t.mask:
-        memory = calloc(<size_t>mask + 1, sizeof(uint32_t))
-        twin = calloc(<size_t>mask + 1, sizeof(uint32_t))
-        if memory == NULL or twin == NULL:
-            free(memory)
-            free(twin)
-            return True                 # the chains get longer
-        free(t.bucket)
-        free(t.by_cookie)
-        t.bucket, t.by_cookie, t.mask = <uint32_t*>memory, <uint32_t*>twin, mask
-        for i in range(t.used):         # nothing is free: that is why it grows
-            place = _flows_place(t, t.flow[i].key)
-            t.flow[i].chain = t.bucket[place]
-            t.bucket[place] = i + 1
-            if t.flow[i].cookie:
-                flows_call(t, &t.flow[i], t.flow[i].cookie)
     return True
 
 
 cdef inline Flow* flows_add(Flows* t, const uint64_t* key, uint64_t cookie) noexcept nogil:
     """A new flow, all zero but for this; NULL when there is no room.  Pointers to others may be stale now."""
-    cdef uint32_t number, place
+    cdef uint32_t number
     cdef Flow* f
     if not t.spare and t.used == t.room and t.room < t.most and not _flows_grow(t):
         return NULL
     if t.spare:
         number = t.spare
-        t.spare = t.flow[number - 1].chain
+        t.spare = t.flow[number - 1].after
     elif t.used < t.room:
         t.used += 1
         number = t.used
     elif t.head[Q_FOREIGN] or t.head[Q_AWAY]:
         number = t.head[Q_FOREIGN] if t.head[Q_FOREIGN] else t.head[Q_AWAY]
         flows_drop(t, &t.flow[number - 1])
-        t.spare = t.flow[number - 1].chain
+        t.spare = t.flow[number - 1].after
     else:
         return NULL
     f = &t.flow[number - 1]
@@ -243,8 +207,6 @@ cdef inline Flow* flows_add(Flows* t, const uint64_t* key, uint64_t cookie) noex
     memcpy(f.key, key, 40)
     if cookie:
         flows_call(t, f, cookie)
-    place = _flows_place(t, key)
-    f.chain = t.bucket[place]
-    t.bucket[place] = number
+    slots_add(&t.by_key, hash_words(&t.by_key, key), number - 1)
     t.count += 1
     return f

@@ -16,7 +16,6 @@ cdef struct Trace:
     int64_t asked_at            # when the last probes went out
     int64_t hint                # ns that answers may take as far as the flow knows
     int64_t sent_at[16]
-    uint32_t next               # slot + 1 of the next one at the same place
     uint32_t secret             # 28 bits
     uint32_t tor
     uint32_t node[16]

@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 from c_ipv6_hash cimport fold6
-from c_hash_table cimport mum
+from c_hash_table cimport (
+    NOT_FOUND, HashTable, mum, slots_add, slots_home, slots_next, slots_remove, slots_reserve, table_free)
 from c_traceroute_packets cimport (
     BAD, EXCEEDED, MAX_HOPS, UNREACHABLE, Kind, Quote, Tuple, craft, fill, read_icmp4, read_icmp6)
 from c_traced_flow cimport (
@@ -66,7 +67,7 @@ cdef class TracerouteProber:
     """
 
     cdef int fd4, fd6, icmp4, icmp6, wake
-    cdef uint32_t capacity, active, free_count, mask, n_finished, n_holding, secrets
+    cdef uint32_t capacity, active, free_count, n_finished, n_holding, secrets
     cdef uint32_t tries, gap
     cdef int64_t least, first, most
     cdef NumberMap aliases
@@ -74,7 +75,7 @@ cdef class TracerouteProber:
     cdef uint32_t* free_slot
     cdef uint32_t* flying           # slots in flight or holding
     cdef uint32_t* done
-    cdef uint32_t* bucket           # slot + 1
+    cdef HashTable slot_of          # of the tuples in flight
     cdef Outbox* out4
     cdef Outbox* out6
     cdef Inbox* inbox
@@ -96,21 +97,17 @@ cdef class TracerouteProber:
         self.capacity, self.tries, self.gap = capacity, tries, gap
         self.least, self.first, self.most = least, first, most
         self.aliases = aliases if aliases is not None else NumberMap()
-        self.mask = 1
-        while self.mask < 2 * capacity:
-            self.mask = self.mask * 2 + 1
         self.trace = <Trace*>calloc(capacity, sizeof(Trace))
         self.free_slot = <uint32_t*>calloc(capacity, 4)
         self.flying = <uint32_t*>calloc(capacity, 4)
         self.done = <uint32_t*>calloc(capacity, 4)
-        self.bucket = <uint32_t*>calloc(<size_t>self.mask + 1, 4)
         self.out4 = <Outbox*>calloc(1, sizeof(Outbox))
         self.out6 = <Outbox*>calloc(1, sizeof(Outbox))
         self.inbox = <Inbox*>calloc(1, sizeof(Inbox))
         self.reaches.key = <uint64_t*>calloc(REACHES, 8)
         self.reaches.hop = <uint8_t*>calloc(REACHES, 2)
         if (self.trace == NULL or self.free_slot == NULL or self.flying == NULL or self.done == NULL
-                or self.bucket == NULL or self.out4 == NULL or self.out6 == NULL or self.inbox == NULL
+                or slots_reserve(&self.slot_of, capacity) or self.out4 == NULL or self.out6 == NULL or self.inbox == NULL
                 or self.reaches.key == NULL or self.reaches.hop == NULL):
             raise MemoryError
         for i in range(capacity):
@@ -126,7 +123,7 @@ cdef class TracerouteProber:
         free(self.free_slot)
         free(self.flying)
         free(self.done)
-        free(self.bucket)
+        table_free(&self.slot_of)
         free(self.out4)
         free(self.out6)
         free(self.inbox)
@@ -183,15 +180,16 @@ cdef class TracerouteProber:
 
     cdef uint32_t _find(self, const Tuple* t, uint64_t place) noexcept nogil:
         # Slot + 1, or 0.
-        cdef uint32_t i = self.bucket[place & self.mask]
-        while i:
-            if (self.trace[i - 1].place == place
-                    and memcmp(self.trace[i - 1].flow.src, t.src, 16) == 0
-                    and memcmp(self.trace[i - 1].flow.dst, t.dst, 16) == 0
-                    and self.trace[i - 1].flow.sport == t.sport and self.trace[i - 1].flow.dport == t.dport
-                    and self.trace[i - 1].flow.version == t.version):
-                return i
-            i = self.trace[i - 1].next
+        cdef uint64_t at = slots_home(&self.slot_of, place)
+        cdef uint32_t i = slots_next(&self.slot_of, place, &at)
+        while i != NOT_FOUND:
+            if (self.trace[i].place == place
+                    and memcmp(self.trace[i].flow.src, t.src, 16) == 0
+                    and memcmp(self.trace[i].flow.dst, t.dst, 16) == 0
+                    and self.trace[i].flow.sport == t.sport and self.trace[i].flow.dport == t.dport
+                    and self.trace[i].flow.version == t.version):
+                return i + 1
+            i = slots_next(&self.slot_of, place, &at)
         return 0
 
     # -- asking
@@ -222,8 +220,7 @@ cdef class TracerouteProber:
         memset(f, 0, sizeof(Trace))
         f.flow, f.number, f.place, f.tor = t, number, place, tor
         f.goal = self._goal(t.dst, size)
-        f.next = self.bucket[place & self.mask]
-        self.bucket[place & self.mask] = slot + 1
+        slots_add(&self.slot_of, place, slot)
         if self.secrets == 0:
             if secret_bytes(self.random, sizeof(self.random)):
                 raise OSError("no random numbers")
@@ -546,7 +543,6 @@ cdef class TracerouteProber:
         ``end``: why the path ends there, one of `ENDS`.
         """
         cdef uint32_t i, slot, hops, k
-        cdef uint32_t* p
         cdef Trace* f
         cdef int64_t now = prober_now()
         cdef list out = []
@@ -558,10 +554,7 @@ cdef class TracerouteProber:
             out.append((f.number, hops, [f.node[k] for k in range(hops)],
                         (<const uint8_t*>f.address)[:16 * hops] if f.flow.version == 6 else b"",
                         ENDS[f.end], f.error, now - f.since))
-            p = &self.bucket[f.place & self.mask]
-            while p[0] != slot + 1:
-                p = &self.trace[p[0] - 1].next
-            p[0] = f.next
+            slots_remove(&self.slot_of, f.place, slot)
             f.state = FREE
             self.free_slot[self.free_count] = slot
             self.free_count += 1

@@ -1,6 +1,7 @@
 # Sliding windows by key, and the triggers on them.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from c_hash_table cimport HashTable
 from c_window cimport Cond
 from confluo_tools.core.block.block cimport Layout
 
@@ -50,8 +51,7 @@ cdef class KeyedWindows:
     cdef uint8_t* state                 # `tests` each
     cdef uint8_t* flag
     cdef uint8_t* key
-    cdef int32_t* table                 # id + 1 by hash
-    cdef uint64_t mask
+    cdef HashTable id_of                # id by hash
     cdef int32_t* dirty
     cdef uint32_t dirties, dirty_room
     cdef int32_t* idle                  # perhaps to be forgotten
