@@ -193,6 +193,25 @@ UNSUPPORTED = {
     "aarp": "write eth_type == 0x80f3",
 }
 
+# The classes of a segment in --analyze tcp, by bit: the order of pyx/packets/c_tcp_analysis.pxd.
+TCP_ANALYSIS_FLAGS = (
+    "retransmission",
+    "fast_retransmission",
+    "spurious_retransmission",
+    "out_of_order",
+    "lost_segment",
+    "ack_lost_segment",
+    "duplicate_ack",
+    "zero_window",
+    "zero_window_probe",
+    "zero_window_probe_ack",
+    "window_full",
+    "window_update",
+    "keep_alive",
+    "keep_alive_ack",
+    "reused_ports",
+)
+
 # Words of display filters, tcpdump and SQL, and the names used here.
 HINTS = {
     "ip.src": "write src_ip",
@@ -264,21 +283,7 @@ HINTS = {
     "any": "write port 80 or host 10.0.0.1",
     **dict.fromkeys(
         (
-            "retransmission",
-            "fast_retransmission",
-            "spurious_retransmission",
-            "out_of_order",
-            "lost_segment",
-            "ack_lost_segment",
-            "duplicate_ack",
-            "zero_window",
-            "zero_window_probe",
-            "zero_window_probe_ack",
-            "window_full",
-            "window_update",
-            "keep_alive",
-            "keep_alive_ack",
-            "reused_ports",
+            *TCP_ANALYSIS_FLAGS,
             "tcp_analysis",
             "tcp_dup_ack_num",
             "tcp_bytes_in_flight",

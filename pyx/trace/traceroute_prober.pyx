@@ -107,7 +107,8 @@ cdef class TracerouteProber:
         self.reaches.key = <uint64_t*>calloc(REACHES, 8)
         self.reaches.hop = <uint8_t*>calloc(REACHES, 2)
         if (self.trace == NULL or self.free_slot == NULL or self.flying == NULL or self.done == NULL
-                or slots_reserve(&self.slot_of, capacity) or self.out4 == NULL or self.out6 == NULL or self.inbox == NULL
+                or slots_reserve(&self.slot_of, capacity)
+                or self.out4 == NULL or self.out6 == NULL or self.inbox == NULL
                 or self.reaches.key == NULL or self.reaches.hop == NULL):
             raise MemoryError
         for i in range(capacity):

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from confluo_tools.expr.words import TCP_ANALYSIS_FLAGS
 from confluo_tools.formats.pcap import open_captures
-from confluo_tools.multilog.query.derived_fields import TCP_FLAGS, Analysis
+from confluo_tools.multilog.query.derived_fields import Analysis
 from oracle_packets import is_packet, nanoseconds
 
 Row = dict[str, Any]
@@ -31,7 +32,7 @@ WANTED = (
     "tcp.options.sack_re",
     "ip.src",
     "ipv6.src",
-    *(f"tcp.analysis.{n}" for n in TCP_FLAGS),
+    *(f"tcp.analysis.{n}" for n in TCP_ANALYSIS_FLAGS),
     *NUMBERS.values(),
     *TIMES.values(),
 )
@@ -63,7 +64,7 @@ def expected(path: Path) -> Iterator[Row]:
     for t in tshark(path):
         row: Row = {n: int(t[theirs] or 0) for n, theirs in NUMBERS.items()}
         row |= {n: delta(t[theirs]) for n, theirs in TIMES.items()}
-        row["tcp_analysis"] = {n for n in TCP_FLAGS if t[f"tcp.analysis.{n}"]}
+        row["tcp_analysis"] = {n for n in TCP_ANALYSIS_FLAGS if t[f"tcp.analysis.{n}"]}
         row["chain"] = t["frame.protocols"].split(":")
         row["ack"] = bool(int(t["tcp.flags"] or "0", 0) & 16)
         sender = f"{t['ip.src']}{t['ipv6.src']}:{t['tcp.srcport']}"
@@ -83,7 +84,7 @@ def ours(path: Path, decap: str = "outer") -> Iterator[Row]:
             values = {n: [block.get(c, i) for i in range(block.rows)] for n, c in columns.items()}
             for i in range(block.rows):
                 row = {n: v[i] for n, v in values.items()}
-                row["tcp_analysis"] = {n for k, n in enumerate(TCP_FLAGS) if row["tcp_analysis"] >> k & 1}
+                row["tcp_analysis"] = {n for k, n in enumerate(TCP_ANALYSIS_FLAGS) if row["tcp_analysis"] >> k & 1}
                 yield row
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.expr.words import TCP_ANALYSIS_FLAGS
 from confluo_tools.formats.reader import Reader, Wrapper
 from confluo_tools.schema import Field, Schema
 
@@ -25,23 +26,6 @@ if TYPE_CHECKING:
 
 FLOWS = 1 << 18
 MAX_FLOWS = 1 << 26
-TCP_FLAGS = (
-    "retransmission",
-    "fast_retransmission",
-    "spurious_retransmission",
-    "out_of_order",
-    "lost_segment",
-    "ack_lost_segment",
-    "duplicate_ack",
-    "zero_window",
-    "zero_window_probe",
-    "zero_window_probe_ack",
-    "window_full",
-    "window_update",
-    "keep_alive",
-    "keep_alive_ack",
-    "reused_ports",
-)
 
 
 def tcp_fields() -> list[Field]:
@@ -52,7 +36,7 @@ def tcp_fields() -> list[Field]:
             "flags(u16)",
             "",
             "class of the segment in its conversation",
-            {1 << i: name for i, name in enumerate(TCP_FLAGS)},
+            {1 << i: name for i, name in enumerate(TCP_ANALYSIS_FLAGS)},
         ),
         Field("tcp_dup_ack_num", "u32", "", "number of this duplicate ACK in its series"),
         Field("tcp_bytes_in_flight", "u32", "B", "bytes sent and not acknowledged, this segment's included"),
