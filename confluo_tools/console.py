@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from confluo_tools.errors import ConfluoError
+
 OK = 0  # done, found
 NOTHING = 1  # nothing found
 TROUBLE = 2  # usage or error
@@ -61,6 +63,43 @@ def tell(what: str) -> None:
     """`note`, unless --quiet."""
     if not state.quiet:
         note(what)
+
+
+def describe(error: BaseException) -> str:
+    """The message of an error, on one line."""
+    if isinstance(error, ConfluoError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
+        return error.strerror if where is None or where == "" else f"{where}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return "cannot start a thread; raise the limit of processes (ulimit -u)"
+    return f"internal error: {type(error).__name__}: {error}; CONFLUO_DEBUG=1 shows where"
+
+
+class ThreadErrors:
+    """Reports the errors after which a thread goes on: each message once, on one line; the exit status becomes 2.
+
+    ``doing``: what the thread does, for messages.
+    """
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._said: set[str] = set()
+
+    def report(self, error: BaseException) -> None:
+        """Report ``error``, unless an equal message was reported before."""
+        text = describe(error)
+        if text in self._said:
+            return
+        self._said.add(text)
+        if os.environ.get("CONFLUO_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        warn(text if isinstance(error, ConfluoError) else f"{self._doing}: {text}")
 
 
 def printable(text: str) -> str:

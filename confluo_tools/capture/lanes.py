@@ -58,7 +58,7 @@ class Lanes:
             self._sinks.append(sink)
             self._pumps.append(nic.pump(number, sink))
         self._log = writers[0].log
-        self._problem: OSError | None = None
+        self._problem: Exception | None = None
         self._ended = threading.Event()
         selection.totals = self
 
@@ -96,7 +96,7 @@ class Lanes:
             for pump in self._pumps:
                 self._drain(pump)
         if self._problem is not None:
-            raise self._log.write_error(self._problem)
+            raise self._log.write_error(self._problem) if isinstance(self._problem, OSError) else self._problem
         watch.look(selection.figures(nic)["dropped by the kernel"])
 
     def _work(self, pump: LanePump) -> None:
@@ -107,7 +107,7 @@ class Lanes:
                     self._nic.clear()
                 elif why != "idle":
                     break
-        except OSError as e:
+        except Exception as e:  # `run` raises it in the main thread
             self._problem = e
         if not self._nic.stopping:
             self._ended.set()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from confluo_tools.console import state, warn
+from confluo_tools.console import ThreadErrors, state, warn
 from confluo_tools.errors import ConfluoError, UsageError
 
 if TYPE_CHECKING:
@@ -195,12 +196,12 @@ class MaintenanceThread:
 
             self._keeper = Keeper(self._log, *limits)
         self._stop = threading.Event()
-        self._said: set[str] = set()
+        self._errors = ThreadErrors("the maintenance of the log failed, and is tried again")
         self._thread = threading.Thread(target=self._work, name="maintenance", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        _be_nice(NICE)
         while True:
             done = self._do(lambda: self._maintainer.step(self._stop))
             if self._keeper is not None:
@@ -212,10 +213,8 @@ class MaintenanceThread:
         """Run ``job``; warn once of each error.  A failed job is retried: a full disk may get space."""
         try:
             return job()
-        except ConfluoError as e:
-            if str(e) not in self._said:
-                self._said.add(str(e))
-                warn(str(e))
+        except Exception as e:
+            self._errors.report(e)
             return 0
 
     def finish(self, *, complete: bool) -> None:
@@ -225,3 +224,11 @@ class MaintenanceThread:
         if complete:
             self._do(lambda: self._maintainer.step(wait=5.0))
         self._log.close()
+
+
+def _be_nice(value: int) -> None:
+    # Lower the priority of this thread.  A process that is nicer already may not become less nice, and has no need to.
+    thread = threading.get_native_id()
+    with suppress(OSError):  # a sandbox may refuse it: then the thread has the priority of the others
+        if os.getpriority(os.PRIO_PROCESS, thread) < value:
+            os.setpriority(os.PRIO_PROCESS, thread, value)

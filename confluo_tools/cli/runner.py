@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from types import FrameType
@@ -18,7 +19,8 @@ from confluo_tools import FORMAT_VERSION, __version__
 from confluo_tools.cli.groups import spread
 from confluo_tools.cli.options import PANELS
 from confluo_tools.cli.signals import SAME_SIGNAL
-from confluo_tools.console import NOTHING, OK, TROUBLE, printable, reset, say, state
+from confluo_tools.console import NOTHING, OK, TROUBLE, ThreadErrors, printable, reset, say, state
+from confluo_tools.console import describe as describe_error
 from confluo_tools.errors import ConfluoError
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
@@ -163,6 +165,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
     reset(prog, args)
     _fill_closed_descriptors()
     before = _set_signals(owns_state)
+    thread_hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         status = _call(app, prog, args)
         _finish_stdout()
@@ -187,6 +190,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
         return int(getattr(error, "exit_status", TROUBLE))
     finally:
         state.over = True
+        threading.excepthook = thread_hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -211,24 +215,23 @@ def _call(app: typer.Typer, prog: str, args: tuple[str, ...]) -> int:
 
 def describe(error: BaseException) -> str:
     """The message of an error, on one line (the caret of an expression adds lines)."""
-    if isinstance(error, ConfluoError):
-        return str(error)
     if isinstance(error, typer.TyperException):
         near = getattr(error, "possibilities", None)
         text = str(error.message if near else error.format_message()).rstrip(".")
         hint = f"did you mean {' or '.join(near)}?" if near else "--help lists the options"
         return f"{text[:1].lower()}{text[1:]}; {hint}"
-    if isinstance(error, OSError) and error.strerror:
-        where = error.filename if error.filename is not None else ""
-        where = os.fsdecode(where) if isinstance(where, bytes) else str(where)
-        if not where and error.errno in WRITE_ERRORS:
-            where = "standard output"  # code that opens other files names them
-        return f"{where}: {error.strerror}" if where else error.strerror
-    if isinstance(error, MemoryError):
-        return "out of memory"
+    if isinstance(error, OSError) and not error.filename and error.errno in WRITE_ERRORS:
+        return f"standard output: {error.strerror}"  # code that opens other files names them
     if isinstance(error, ImportError):
         return f"{error}; is everything built and installed? (bin/check)"
-    return f"internal error: {type(error).__name__}: {error}; CONFLUO_DEBUG=1 shows where"
+    return describe_error(error)
+
+
+def _thread_failed(args: threading.ExceptHookArgs) -> None:
+    # The last resort: threads report errors themselves and go on.
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = args.thread.name if args.thread is not None else "unknown"
+        ThreadErrors(f"the thread '{name}' has ended").report(args.exc_value)
 
 
 def _set_signals(owns_state: bool) -> dict[int, Any]:

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from confluo_tools.console import describe
+
 MAX_WAITING = 1000
 
 
@@ -42,8 +44,20 @@ class CommandRunner:
             return
         if len(self._threads) < self.max_running and self._queue.qsize() + self._busy > len(self._threads):
             thread = threading.Thread(target=self._work, name="exec", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as e:  # out of memory or threads
+                self._refused(describe(e), name)
+                return
             self._threads.append(thread)
-            thread.start()
+
+    def _refused(self, why: str, name: str) -> None:
+        # Without any thread, nothing would take the record from the queue; else it waits for its turn.
+        if not self._threads:
+            self._queue.get_nowait()
+            self._queue.task_done()
+            self.failed += 1
+            self.note(f"--exec: {self.words[0]}: {why}, for {name}")
 
     def _work(self) -> None:
         while True:
@@ -52,6 +66,8 @@ class CommandRunner:
                 self._busy += 1
             try:
                 what = self._run(line)
+            except Exception as e:  # the next record is run all the same
+                what = describe(e)
             finally:
                 with self._lock:
                     self._busy -= 1

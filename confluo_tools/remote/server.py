@@ -10,7 +10,7 @@ import errno
 import os
 import select
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from confluo_tools import __version__
 from confluo_tools.errors import ConfluoError, SchemaError, StoreError, UsageError
@@ -294,7 +294,8 @@ class QueryServer:
             import _thread  # not threading: it takes longer to load than an answer
 
             self._watched_for = True
-            _thread.start_new_thread(self._look, ())
+            with suppress(RuntimeError):  # out of memory or threads
+                _thread.start_new_thread(self._look, ())
         try:
             yield
         finally:

@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "core": set(),
     "formats": BELOW["formats"] - {"expr"},
     "config": {"", "errors", "formats"},
-    "console": {"", "config"},
+    "console": {"", "config", "errors"},
     "kernel": BELOW["kernel"] - {"console", "config"},
     "multilog": BELOW["multilog"] - {"console", "config"},
     "network": BELOW["network"] - {"console", "config"},

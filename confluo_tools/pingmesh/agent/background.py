@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.console import ThreadErrors, describe
+
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.pingmesh.agent.controller_client import Controller, ControllerReply
@@ -20,6 +22,7 @@ BATCH_BYTES = 2 << 20  # compressed bytes at which an upload is sent
 BATCH_ROWS = 100_000  # records at which it is sent: a controller accepts some 290,000
 MAX_RETRY_PAUSE = 30.0  # s between two attempts to send
 MAX_HTTP_RESULTS = 4096  # results of HTTP probes waiting to be written
+PAUSE = 1.0  # s after an error before a thread goes on
 
 
 def now() -> float:
@@ -43,6 +46,7 @@ class PinglistFetcher:
         self._hurry = threading.Event()
         self._applied = threading.Event()
         self._ended = False
+        self._errors = ThreadErrors("fetching the list failed, and is tried again")
         self.fetches: dict[str, int] = {}
         self._thread = threading.Thread(target=self._work, name="fetcher", daemon=True)
 
@@ -76,7 +80,7 @@ class PinglistFetcher:
         while not self._ended:
             self._hurry.clear()
             self._applied.clear()
-            reply = self._fetch(self.etag)
+            reply = self._try_fetch()
             self.fetches[reply.kind] = self.fetches.get(reply.kind, 0) + 1
             self._replies.append(reply)
             self._notify()
@@ -84,6 +88,15 @@ class PinglistFetcher:
             while not self._ended and not self._applied.wait(1.0):
                 pass
             self._hurry.wait(self._pause(False))
+
+    def _try_fetch(self) -> ControllerReply:
+        try:
+            return self._fetch(self.etag)
+        except Exception as e:  # the controller did not answer this
+            from confluo_tools.pingmesh.agent.controller_client import ControllerReply
+
+            self._errors.report(e)
+            return ControllerReply("lost", describe(e))
 
 
 class RecordSender:
@@ -108,6 +121,7 @@ class RecordSender:
         self._end = threading.Event()
         self.sent = self.discarded = 0
         self.problem = ""
+        self._errors = ThreadErrors("sending records failed, and is tried again")
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
         self._thread.start()
 
@@ -145,9 +159,16 @@ class RecordSender:
             self.discarded += sum(rows for _, _, rows in self._waiting)
             self._waiting.clear()
 
-    def _work(self) -> None:
-        from confluo_tools.pingmesh.agent.controller_client import send
+    def _send(self, data: bytes, upload: str) -> ControllerReply:
+        from confluo_tools.pingmesh.agent.controller_client import ControllerReply, send
 
+        try:
+            return send(self._controller, data, upload)
+        except Exception as e:  # the controller did not answer this
+            self._errors.report(e)
+            return ControllerReply("lost", describe(e))
+
+    def _work(self) -> None:
         while True:
             with self._lock:
                 batch = self._waiting[0] if self._waiting else None
@@ -160,7 +181,7 @@ class RecordSender:
             upload, data, rows = batch
             tries = 0
             while True:
-                reply = send(self._controller, data, upload)
+                reply = self._send(data, upload)
                 if reply.kind != "lost":
                     break
                 self.problem = reply.detail
@@ -223,6 +244,16 @@ class HttpProbes:
         self._thread.join(5)
 
     def _work(self) -> None:
+        errors = ThreadErrors("probing by HTTP failed, and is tried again")
+        while not self._ended:
+            try:
+                self._probe()
+            except Exception as e:
+                errors.report(e)
+                self._changed.wait(PAUSE)
+                self._changed.clear()
+
+    def _probe(self) -> None:
         from heapq import heapreplace
 
         from confluo_tools.pingmesh.probe.http_prober import HttpProber, HttpTarget, PhaseTimeouts

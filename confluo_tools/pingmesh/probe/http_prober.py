@@ -26,6 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from confluo_tools.console import describe
 from confluo_tools.core.pingmesh.echo_prober import labels_change
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.block_builder import address_columns
@@ -195,7 +196,13 @@ class _Resolver:
         self._jobs.append(job)
         if self._threads < min(self._max_threads, len(self._jobs) + 1):
             self._threads += 1
-            threading.Thread(target=self._work, name="resolver", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name="resolver", daemon=True).start()
+            except RuntimeError:  # out of memory or threads
+                self._threads -= 1
+                if not self._threads:
+                    self._jobs.clear()
+                    return False
         self._there.release()
         return True
 
@@ -218,6 +225,8 @@ class _Resolver:
                 found = e
             except UnicodeError:
                 found = socket.gaierror(socket.EAI_NONAME, "invalid name")
+            except Exception as e:  # every lookup gets an answer
+                found = OSError(0, describe(e))
             self.answers.append((job, time.perf_counter_ns() - began, found))
             with suppress(OSError):
                 os.write(self._waker, b"x")

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from confluo_tools.console import ThreadErrors
 from confluo_tools.core.pingmesh.responder import ResponderEngine
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.pingmesh.agent.host_counters import HostCounters, HostCounts
@@ -31,6 +32,7 @@ MAX_CAPACITY = 65000
 PAYLOAD = 65536  # max bytes echoed on a connection, as in core/pingmesh/responder
 DATAGRAMS = 1 << 20  # bytes of the socket buffers of datagrams
 SPARE = 64  # descriptors for other uses
+PAUSE = 1.0  # s after an error before it goes on answering
 _TIMESTAMPNS, _PKTINFO, _RECVPKTINFO, _MEMINFO, _DROPS, _AUTOFLOWLABEL = 35, 8, 49, 55, 8, 70
 
 
@@ -154,8 +156,14 @@ class Responder:
             self._thread.start()
 
     def _answer(self) -> None:
+        errors = ThreadErrors("answering failed, and is tried again")
         while not self._stop:
-            self._answerer.run()
+            try:
+                self._answerer.run()
+            except Exception as e:
+                errors.report(e)
+                if not self._stop:
+                    time.sleep(PAUSE)
 
     def run(self, milliseconds: int = -1) -> None:
         """Answer in this thread for this many milliseconds; -1: until `wake`."""

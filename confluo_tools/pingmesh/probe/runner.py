@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from confluo_tools.console import ThreadErrors
 from confluo_tools.core.block.block import Staging
 from confluo_tools.core.pingmesh.echo_prober import KINDS, MAX_RATE, MAX_TARGET_RATE, MIN_INTERVAL, EchoProber
 from confluo_tools.errors import ConfluoError, UsageError
@@ -143,6 +144,7 @@ class ProbeRun:
         self._lookup, self._family = lookup, {4: socket.AF_INET, 6: socket.AF_INET6}.get(plan.family or ours, 0)
         self._lookups = TargetLookups(family=self._family, source=plan.source, wake=self.prober.stop, lookup=lookup)
         self._hosts: dict[tuple[bytes, int], _TargetHost] = {}
+        self._errors = ThreadErrors("the counters of a target were not read")
         self._counted: queue.SimpleQueue[tuple[tuple[bytes, int], int]] = queue.SimpleQueue()
         self._requests = 0  # requests for counters in progress
         self._held: deque[tuple[Staging, float]] = deque()
@@ -339,9 +341,11 @@ class ProbeRun:
                 if host is not None and not host.requested and self._requests < MAX_LOOKUPS and self._dropped(rows, i):
                     host.requested = True  # otherwise the next drop requests it
                     self._requests += 1
-                    threading.Thread(
-                        target=self._request_counters, args=(self._key(rows, i), host), daemon=True
-                    ).start()
+                    request = self._key(rows, i), host
+                    try:
+                        threading.Thread(target=self._request_counters, args=request, daemon=True).start()
+                    except RuntimeError:  # out of memory or threads
+                        self._counted.put((request[0], -1))
         self._held.append((rows, time.monotonic() + COUNTERS))
 
     def _release(self) -> Iterator[Block]:
@@ -367,7 +371,11 @@ class ProbeRun:
             self._spare.append(rows)
 
     def _request_counters(self, key: tuple[bytes, int], host: _TargetHost) -> None:
-        counts = ask_counters(host.address, host.port, COUNTERS - 0.5, self.plan.source)
+        counts = None
+        try:
+            counts = ask_counters(host.address, host.port, COUNTERS - 0.5, self.plan.source)
+        except Exception as e:  # every request gets an answer
+            self._errors.report(e)
         self._counted.put((key, counts["overflows"] if counts is not None else -1))
         self.prober.stop()
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from confluo_tools.console import describe
 from confluo_tools.errors import UsageError
 
 PORT = 8765  # of responders
@@ -199,5 +200,7 @@ class TargetLookups:
             problem = e.strerror or "no address"
         except (IndexError, ValueError, UnicodeError):
             problem = "no address"
+        except Exception as e:  # every lookup gets an answer
+            problem = describe(e)
         self._answers.put(LookupResult(wanted, address, scope, counts, problem))
         self._wake()
