@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 LATE = SECOND // 4  # how late records of a current epoch may be
+QUIET = 5 * SECOND  # least time without records after which an epoch of another time ends
 GRACE = 2 * SECOND  # how long after that probes to silent switches may be repeated
 ROWS = 4096  # per block that is written
 POPS = 4096  # flows looked at in one turn
@@ -45,13 +46,18 @@ class Lookup(Protocol):
 
 
 class Epoch:
-    """One epoch of the records' time.  ``live``: it is now, so that its end comes by our clock, too."""
+    """One epoch of the records' time.  ``live``: it is now, or was a moment ago.
+
+    ``late``: it was over before its first record was read.
+    """
 
     def __init__(self, book: FlowTable, start: int, length: int, now: int) -> None:
         self.book, self.start, self.end = book, start, start + length
         wall = time.time_ns()
         self.live = abs(wall - start) < 2 * length
-        self.due = now + max(0, self.end + LATE - wall) if self.live else NEVER  # when it ends, by the monotonic clock
+        self.late = self.live and self.end <= wall
+        # When it ends, by the monotonic clock, unless a record of another epoch ends it earlier.
+        self.due = now + (max(LATE, self.end + LATE - wall) if self.live else max(length, QUIET))
         self.until = now + length  # as long its flows may be traced when the records are over early
         self.closing = self.over = False  # no more records come, no more flows are traced
         self.under_way = self.capped = 0  # flows that are looked up or traced; that were looked up in vain
@@ -106,6 +112,7 @@ class TraceEngine:
         self.stopped = 0
         self.versions = {4, 6}
         self.written = self.traced = self.capped = self.records = self.skipped = self.overflow = 0
+        self.before = self.late = 0
         self.notes: Counter[str] = Counter()
         self._note: tuple[float, Callable[[], object]] | None = None
 
@@ -147,6 +154,8 @@ class TraceEngine:
             "answers": seen["answers"],
         }
         more = {
+            "before --since": self.before + sum(e.book.before_since for e in now),
+            "read after their epoch": self.late + sum(e.book.records for e in now if e.late),
             "not of TCP flows": self.skipped + sum(e.book.skipped for e in now),
             "of flows beyond --flows": self.overflow + sum(e.book.overflow for e in now),
             "forged": seen["forged"],
@@ -261,6 +270,7 @@ class TraceEngine:
             if self._now is None:
                 first = int(block.get(ts, row))
                 if first < self._since or first == NEVER:
+                    self.before += 1
                     row += 1
                     continue
                 self._open(first // self._length * self._length, now)
@@ -268,6 +278,8 @@ class TraceEngine:
             # What is late by an epoch at most is counted now; what is from elsewhere in time has an epoch of its own.
             begin, end = self._now.start - self._length, self._now.end
             row = self._now.book.take(block, row, begin=max(begin, -NEVER), until=min(end, NEVER), since=self._since)
+            if not self._now.live:  # it has no end by our clock: it ends when no record has come for as long
+                self._now.due = now + max(self._length, QUIET)
             if row < block.rows:
                 live = self._now.live
                 self._close(now)
@@ -445,6 +457,8 @@ class TraceEngine:
         self.records += book.records
         self.skipped += book.skipped
         self.overflow += book.overflow
+        self.before += book.before_since
+        self.late += book.records if epoch.late else 0
         capped = book.waiting + epoch.capped
         self.capped += capped
         if capped or book.overflow:
@@ -453,7 +467,10 @@ class TraceEngine:
                 if book.overflow
                 else ""
             )
-            self._say(f"{capped} flows were not traced, to keep to {self._bucket.rate:g} per second{lost}")
+            why = f", to keep to {self._bucket.rate:g} per second"
+            if epoch.late:
+                why = ": their records were read after the end of their epoch"
+            self._say(f"{capped} flows were not traced{why}{lost}")
         self.prober.forget()
 
 

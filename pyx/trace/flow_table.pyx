@@ -226,7 +226,7 @@ cdef class FlowTable:
     def take(self, Block block not None, uint32_t start=0, *, int64_t begin=-0x7FFFFFFFFFFFFFFF,
              int64_t until=0x7FFFFFFFFFFFFFFF, int64_t since=-0x7FFFFFFFFFFFFFFF):
         """Rows of ``block`` from ``start`` on, up to the first one with a time outside ``begin`` .. ``until``; its
-        number.  Rows from before ``since`` are left out.
+        number.  Rows from before ``since`` are left out and counted.
         """
         cdef const uint8_t* col[NEEDS]
         cdef uint32_t row
@@ -248,6 +248,8 @@ cdef class FlowTable:
                     code = self._row(col, row)
                     if code:
                         break
+                else:
+                    self.before_since += 1
                 row += 1
         if code:
             raise MemoryError("no memory for more flows")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -130,3 +131,17 @@ def fill_disk(disk: Path) -> None:
     with open(disk / "ballast", "ab", buffering=0) as f, contextlib.suppress(OSError):
         while True:
             f.write(bytes(4096))
+
+
+def next_line(stream: Any, seconds: float = 60.0) -> bytes:
+    """The next line of an unbuffered or otherwise empty pipe; AssertionError if none comes in time."""
+    found = bytearray()
+    end = time.monotonic() + seconds
+    while not found.endswith(b"\n"):
+        ready = select.select([stream], [], [], max(0.0, end - time.monotonic()))[0]
+        assert ready, f"no line within {seconds:g} s, only {bytes(found)!r}"
+        byte = os.read(stream.fileno(), 1)
+        if not byte:
+            break
+        found += byte
+    return bytes(found)

@@ -50,6 +50,7 @@ cdef class FlowTable:
     cdef readonly uint64_t skipped      # of them: not of a TCP flow
     cdef readonly uint64_t overflow     # of them: of flows for which there was no room
     cdef readonly uint64_t overflow_lost
+    cdef readonly uint64_t before_since  # rows that `take` left out
     cdef int _row(self, const uint8_t** col, uint32_t row) noexcept nogil
     cdef int _enqueue(self, uint32_t number) noexcept nogil
     cdef Path* _new_path(self) noexcept nogil

@@ -22,6 +22,7 @@ class FlowTable:
     skipped: int
     overflow: int
     overflow_lost: int
+    before_since: int
     def __init__(
         self,
         layout: Layout,
