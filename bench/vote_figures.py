@@ -296,12 +296,14 @@ def draw(figure: Figure, points: Points) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The figures of 007's sections 6.1 to 6.7.")
-    parser.add_argument("figures", nargs="*", help=f"which: {', '.join(FIGURES)} (all)")
-    parser.add_argument("--seeds", type=int, help="runs of each point (5)")
-    parser.add_argument("--full", action="store_true", help="20 seeds, more points")
-    parser.add_argument("--models", default="vote,paper,cover,binary", help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--quirks", default="last-hop", help=f"of {', '.join(QUIRKS)}; empty: none")
-    parser.add_argument("--svg", metavar="FOLDER", help="draw each figure, too")
+    parser.add_argument("figures", nargs="*", help=f"figures to compute: {', '.join(FIGURES)} (all)")
+    parser.add_argument("--seeds", type=int, help="runs per point (5)")
+    parser.add_argument("--full", action="store_true", help="20 seeds and more points")
+    parser.add_argument("--models", default="vote,paper,cover,binary", help=f"models to compare: {', '.join(MODELS)}")
+    parser.add_argument(
+        "--quirks", default="last-hop", help=f"deviations from the paper: {', '.join(QUIRKS)}; empty: none"
+    )
+    parser.add_argument("--svg", metavar="FOLDER", help="also draw each figure into this folder")
     args = parser.parse_args()
     wanted = args.models.split(",")
     unknown = {*args.figures} - FIGURES.keys() | {*wanted} - MODELS.keys()

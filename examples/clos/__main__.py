@@ -47,28 +47,36 @@ def main() -> int:
     up = add("up", "build a fabric, and write FILE, which describes it")
     for name, what in zip(SIZES, ("pods", "ToR a pod", "T1 a pod", "T2", "hosts a ToR"), strict=True):
         up.add_argument(f"--{name}", type=int, default=2, metavar="N", help=f"{what} (2)")
-    up.add_argument("--seed", type=int, default=1, metavar="N", help="of the switches' hashes (1)")
-    up.add_argument("--icmp", type=int, default=0, metavar="N", help="messages a second that a switch sends at most")
-    up.add_argument("--name", help="of the namespaces: lab-NAME-NODE (clos and a number)")
+    up.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the hash functions of the switches (1)")
+    up.add_argument(
+        "--icmp",
+        type=int,
+        default=0,
+        metavar="N",
+        help="maximum number of ICMP messages per second of a switch; 0: no limit",
+    )
+    up.add_argument("--name", help="part of the names of the namespaces, lab-NAME-NODE (clos and a number)")
     drop = add("drop", "a directed link drops a share of its TCP packets from now on")
     heal = add("heal", "it drops none")
     for one in (drop, heal):
         one.add_argument("source", metavar="FROM")
         one.add_argument("to", metavar="TO")
-    drop.add_argument("share", help="1/200: each 200th; 0.5%%: by chance")
+    drop.add_argument("share", help="packets to drop: 1/200 is every 200th packet, 0.5%% is random")
     traffic = add("load", "TCP between random hosts of different racks, until all of it has arrived")
-    traffic.add_argument("--flows", type=int, default=400, metavar="N", help="how many (400)")
-    traffic.add_argument("--size", type=_bytes, default=50_000, metavar="BYTES", help="of each (50k)")
-    traffic.add_argument("--seed", type=int, default=1, metavar="N", help="of the hosts chosen (1)")
+    traffic.add_argument("--flows", type=int, default=400, metavar="N", help="number of flows (400)")
+    traffic.add_argument("--size", type=_bytes, default=50_000, metavar="BYTES", help="bytes per flow (50k)")
+    traffic.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the choice of hosts (1)")
     traffic.add_argument("--ip", type=int, choices=(4, 6), default=4)
-    traffic.add_argument("--parallel", type=int, default=load.PARALLEL, metavar="N", help="flows at a time")
+    traffic.add_argument(
+        "--parallel", type=int, default=load.PARALLEL, metavar="N", help="number of flows at the same time"
+    )
     traffic.add_argument("--first-port", type=int, default=20000, metavar="PORT", help="source port of the first flow")
     traffic.add_argument(
         "--during",
         action="append",
         default=[],
         metavar="COMMAND",
-        help="run this on every host ($HOST) meanwhile, and end it with SIGINT",
+        help="run this command on every host ($HOST) during the traffic; end it with SIGINT",
     )
     traffic.add_argument("-w", "--write", metavar="FILE", help="the kernel's counts of each flow, as TSV")
     add("counts", "TCP packets that came by each directed link and were dropped there, as TSV; most drops first")

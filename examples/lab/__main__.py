@@ -28,12 +28,14 @@ def main() -> int:
         prog="lab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="up, traffic, down")
+    run = commands.add_parser("run", help="build a lab, make its traffic, remove it")
     build = commands.add_parser("up", help="build a lab and leave it there")
     for one in (run, build):
-        one.add_argument("file", help="what to build")
-        one.add_argument("--name", help="of the lab, if there are to be several of one file")
-    run.add_argument("--on", action="append", default=[], metavar="HOST: COMMAND", help="run this on HOST meanwhile")
+        one.add_argument("file", help="description of the lab")
+        one.add_argument("--name", help="name of the lab; needed for several labs from one file")
+    run.add_argument(
+        "--on", action="append", default=[], metavar="HOST: COMMAND", help="run this command on HOST during the traffic"
+    )
     run.add_argument("--seconds", type=float, help="how long the traffic lasts")
     run.add_argument("--report", metavar="FILE", help="write what flows and switches did, as JSON")
     drive = commands.add_parser("traffic", help="make the traffic of a lab that is up")

@@ -247,7 +247,7 @@ def sample_flows(Block block not None, Picks picks not None, uint32_t n):
     if column < 0 or block.layout.column[column].code != U32:
         raise ValueError("no column flow_hash")
     if n == 0 or picks.rows != block.rows:
-        raise ValueError("n must be positive, and the picks of this block")
+        raise ValueError("n must be positive, and picks must be row numbers of this block")
     with nogil:
         keep_flows(<const uint32_t*>block.col[column], picks, n)
 
