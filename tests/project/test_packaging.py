@@ -51,7 +51,8 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 if (ROOT / name).exists():
                     shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-            run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copy)
+            cache = os.environ.get("CONFLUO_CYTHON_CACHE", "")
+            run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copy, CONFLUO_CYTHON_CACHE=cache)
             (archive,) = folder.glob("*.tar.gz")
             # bin/check sets $CC to ccache and a cache for Cython: what the checkout compiled is not compiled again.
             # Without ccache a script compiles without optimization: the speed of the code does not matter here.
@@ -74,7 +75,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
                 folder,
                 archive,
                 CC=compiler,
-                CONFLUO_CYTHON_CACHE=os.environ.get("CONFLUO_CYTHON_CACHE", ""),
+                CONFLUO_CYTHON_CACHE=cache,
             )
     (archive,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return archive, wheel
