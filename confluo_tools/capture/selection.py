@@ -101,6 +101,10 @@ class PacketSelection:
             figures |= {"dropped by the kernel": seen["dropped"], "dropped by the NIC": seen["missed"]}
         if "dropped" not in seen or seen["bad"]:
             figures["unreadable"] = seen["bad"]
+        if seen.get("unknown_link"):
+            figures["of link types that are not parsed"] = seen["unknown_link"]
+        if seen.get("not_followed"):
+            figures["with a tunnel that was not followed"] = seen["not_followed"]
         if lost:
             figures["not stored"] = lost
         return figures | {"bytes": seen["wire_bytes"]}

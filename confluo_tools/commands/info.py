@@ -9,8 +9,10 @@ from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
     from confluo_tools.formats.reader import Reader
     from confluo_tools.multilog.log import Log
+    from confluo_tools.schema import Schema
 
 app = cli.command_app(
     """
@@ -100,8 +102,10 @@ def gather(reader: Reader, local: bool) -> dict[str, Any]:
         "row_bytes": schema.layout.row_bytes,
     }
     log = getattr(reader, "log", None)
-    rows, first, last = span(reader, log)
+    rows, first, last, unparsed = span(reader, log)
     facts["rows"] = rows
+    if unparsed:
+        facts["not_parsed"] = unparsed
     if first is not None and last is not None:
         facts["first"] = format_time(first, 9, local)
         facts["last"] = format_time(last, 9, local)
@@ -123,14 +127,16 @@ def gather(reader: Reader, local: bool) -> dict[str, Any]:
     return facts
 
 
-def span(reader: Reader, log: Log | None) -> tuple[int, int | None, int | None]:
-    """(rows, first time, last time): from the zone maps of a MultiLog, else by reading."""
+def span(reader: Reader, log: Log | None) -> tuple[int, int | None, int | None, int]:
+    """(rows, first time, last time, packets of link types that are not parsed): from zone maps, else by reading."""
     schema = reader.schema
     column = schema.index(schema.time_field.name) if schema.time_field is not None else -1
-    rows, first, last = 0, None, None
+    rows, first, last, unparsed = 0, None, None, 0
+    strange = Unparsed(schema)
     blocks = log.blocks(reader.version) if log is not None else reader  # type: ignore[attr-defined]
     for block in blocks:
         rows += block.rows
+        unparsed += strange.count(block)
         if column < 0 or not block.rows:
             continue
         zone = block.zones(column) if log is not None else None
@@ -144,7 +150,30 @@ def span(reader: Reader, log: Log | None) -> tuple[int, int | None, int | None]:
     if log is not None:
         for path, number, reason in log.damage:
             cli.warn(reason if number is None else f"block {number}: {reason}", where=path)
-    return rows, first, last
+    return rows, first, last, unparsed
+
+
+class Unparsed:
+    """Counts packets with the note unknown_link; a zone map without it saves reading the column."""
+
+    def __init__(self, schema: Schema) -> None:
+        names = schema["notes"].names if "notes" in schema else {}
+        self.bit = next((bit for bit, name in names.items() if name == "unknown_link"), 0)
+        self.schema = schema
+        self.column = schema.index("notes") if self.bit else -1
+        self.program: Any = None
+
+    def count(self, block: Block) -> int:
+        if not self.bit or not block.rows:
+            return 0
+        zone = block.zones(self.column)
+        if zone is not None and zone[1] < self.bit:
+            return 0
+        if self.program is None:
+            from confluo_tools.expr import compile
+
+            self.program = compile("notes has unknown_link", self.schema).program
+        return len(self.program.select(block))
 
 
 # -- output ---------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _protocol(low: FieldTests, word: Word) -> Tree:
     if proto == "ether":
         raise low.fail(word.pos, "'ether' needs an address", "write ether host 00:11:22:33:44:55")
     number = PROTOCOLS[proto]
-    tests = [_test(low, word, "proto", [(number, number)])]
+    tests = [_above_ip(low, _need(low, word, "proto"), number)]
     if proto in ONLY4:
         tests.append(_guard(low, "ip_version", [(4, 4)]))
     elif proto == "icmp6":
@@ -215,8 +215,19 @@ def _proto_number(low: FieldTests, word: Word) -> Tree:
     if not isinstance(number, int) or not 0 <= number <= most:
         hint = low.typer.near(text, field) or "write its number"
         raise low.fail(value.pos, f"'{value.text}' is not a protocol", hint)
-    test = low.within(low.col(field), [(number, number)])
-    return test if word.proto == "ether" else low.both([_protocol(low, word), test])
+    if word.proto == "ether":
+        return low.within(low.col(field), [(number, number)])
+    return low.both([_protocol(low, word), _above_ip(low, field, number)])
+
+
+def _above_ip(low: FieldTests, proto: Field, number: int) -> Tree:
+    """The protocol above IP is ``number``; an authentication header is stepped over and leaves a note."""
+    test = low.within(low.col(proto), [(number, number)])
+    notes = low.schema["notes"].names if "notes" in low.schema else {}
+    bit = next((bit for bit, name in notes.items() if name == "auth"), 0)
+    if number != PROTOCOLS["ah"] or not bit:
+        return test
+    return low.either([test, low.within(low.schema.index("notes"), [(bit, bit)], bit)])
 
 
 def _ether_host(low: FieldTests, word: Word) -> Tree:
@@ -444,7 +455,7 @@ def _flow(low: FieldTests, ref: FieldRef, value: Value) -> Tree:
         number = PROTOCOLS.get(proto, units.try_number(proto))
         if not isinstance(number, int) or not 0 <= number <= 255:
             raise low.fail(value.pos, f"'{proto}' is not a protocol")
-        tests.append(_test(low, Word("", "", ref.name, value, ref.pos), "proto", [(number, number)]))
+        tests.append(_above_ip(low, _need(low, Word("", "", ref.name, value, ref.pos), "proto"), number))
     return low.both(tests)
 
 

@@ -40,6 +40,12 @@ _TABLE = (
     LinkType(228, "IPV4", "raw IPv4", "ip"),
     LinkType(229, "IPV6", "raw IPv6", "ip"),
     LinkType(239, "NFLOG", "Linux netfilter log", "nflog"),
+    LinkType(10, "FDDI", "FDDI", "fddi"),
+    LinkType(107, "FRELAY", "Frame Relay", "frame_relay"),
+    LinkType(7, "ARCNET", "ARCnet", "arcnet"),
+    LinkType(129, "ARCNET_LINUX", "ARCnet of Linux", "arcnet_linux"),
+    LinkType(242, "IPOIB", "IP over InfiniBand", "infiniband"),
+    LinkType(258, "PKTAP", "Apple PKTAP", "pktap"),
     LinkType(12, "RAW", "raw IP", "ip"),
     LinkType(14, "RAW", "raw IP", "ip"),
 )

@@ -5,8 +5,8 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from c_bits cimport expect
 from c_wire cimport be16, be32
-from c_link cimport (Link, ETH_IP, ETH_IP6, ETH_MPLS, ETH_TEB, ETH_PPP,
-                     NOTE_TRUNCATED, NOTE_MALFORMED, NOTE_FRAGMENT, NOTE_OPTIONS)
+from c_link cimport (Link, ETH_IP, ETH_IP6, ETH_MPLS, ETH_TEB, ETH_PPP, ETH_WLAN,
+                     NOTE_TRUNCATED, NOTE_MALFORMED, NOTE_FRAGMENT, NOTE_OPTIONS, NOTE_AUTH)
 
 cdef enum:
     MAX_EXTENSIONS = 64
@@ -20,6 +20,7 @@ cdef enum:
     GRE = 47
     AH = 51
     ICMP6 = 58
+    L2TP = 115
     SCTP = 132
     UDPLITE = 136
     MPLS_IN_IP = 137
@@ -33,6 +34,9 @@ cdef enum Tunnel:
     T_GTP
     T_ERSPAN
     T_PPPOE
+    T_L2TP
+    T_TEREDO
+    T_MPLS_UDP
 
 cdef struct Ip:
     const uint8_t* head         # the fixed header; NULL: missing
@@ -123,7 +127,7 @@ cdef inline void read_ip4(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
 cdef inline void _authentication(Ip* ip, const uint8_t* data, uint32_t end) noexcept nogil:
     """Skip an authentication header: its payload is not encrypted."""
     cdef uint32_t size, lim = end if end < ip.stop else ip.stop
-    ip.notes |= NOTE_OPTIONS
+    ip.notes |= NOTE_OPTIONS | NOTE_AUTH
     if ip.up > lim or lim - ip.up < 12:
         _missing(ip, end, 12)
         return
@@ -191,7 +195,7 @@ cdef inline void read_ip6(Ip* ip, const uint8_t* data, uint32_t end, uint32_t wi
         if not (kind == 0 or kind == ROUTING or kind == 60 or kind == FRAGMENT or kind == AH
                 or kind == 139 or kind == 140):
             break
-        ip.notes |= NOTE_OPTIONS
+        ip.notes |= NOTE_OPTIONS | NOTE_AUTH if kind == AH else NOTE_OPTIONS
         if ip.up > lim or lim - ip.up < 8:
             _missing(ip, end, 8)
             break
@@ -271,6 +275,8 @@ cdef inline void _gre(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) no
         type = ETH_TEB
     elif type == 0x880B:
         type = ETH_PPP
+    elif 0x8200 <= type <= 0x82F0 and type & 15 == 0 or 0x9000 <= type <= 0x90F0 and type & 15 == 0:
+        type = ETH_WLAN                     # access points of Aruba
     if size <= left:
         s.at, s.type = at + size, type
 
@@ -295,17 +301,53 @@ cdef inline void _gtp(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) no
         s.type = ETH_IP if p[size] >> 4 == 4 else ETH_IP6 if p[size] >> 4 == 6 else 0
 
 
-cdef inline bint is_tunnel_port(uint32_t port) noexcept nogil:
-    """Of UDP: VXLAN, VXLAN-GPE, GENEVE, GTP-U."""
-    return port == 4789 or port == 8472 or port == 4790 or port == 6081 or port == 2152
+cdef inline void _l2tp(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) noexcept nogil:
+    """L2TP over UDP (RFC 2661): a data message of version 2.  Version 3 does not say what it carries."""
+    cdef uint32_t flags = be16(p), size = 2
+    if flags & 0x8000 or flags & 15 != 2 and flags & 15 != 3:
+        return
+    if flags & 15 == 3:
+        s.kind, s.vni = T_L2TP, be32(p + 4)
+        return
+    if flags & 0x4000:
+        size += 2
+    if left < size + 4:
+        return
+    s.kind, s.vni = T_L2TP, be32(p + size)
+    size += 4
+    if flags & 0x0800:
+        size += 4
+    if flags & 0x0200:                      # an offset: padding follows its length
+        if left < size + 2:
+            return
+        size += 2 + <uint32_t>be16(p + size)
+    if size < left:
+        s.at, s.type = at + size, ETH_PPP
+
+
+cdef inline void _teredo(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) noexcept nogil:
+    """Teredo (RFC 4380): authentication and origin may come before the IPv6 header."""
+    cdef uint32_t size = 0
+    if p[0] == 0 and p[1] == 1:             # authentication: two lengths, nonce, confirmation
+        size = 13 + <uint32_t>p[2] + p[3]
+    if left >= size + 8 and p[size] == 0 and p[size + 1] == 0:
+        size += 8
+    if size + 40 <= left and p[size] >> 4 == 6:
+        s.kind, s.at, s.type = T_TEREDO, at + size, ETH_IP6
+
+
+cdef inline bint is_tunnel_port(uint32_t source, uint32_t port) noexcept nogil:
+    """Of UDP: VXLAN, VXLAN-GPE, GENEVE, GTP-U, MPLS by destination; L2TP, Teredo by either port."""
+    return (port == 4789 or port == 8472 or port == 4790 or port == 6081 or port == 2152 or port == 6635
+            or port == 1701 or source == 1701 or port == 3544 or source == 3544)
 
 
 cdef inline void _udp_tunnel(Shell* s, const uint8_t* p, uint32_t left, uint32_t at) noexcept nogil:
-    """p: the UDP header.  Checks the destination port and the fixed bits of the tunnel header."""
-    cdef uint32_t port, size
+    """p: the UDP header.  Checks the ports and the fixed bits of the tunnel header."""
+    cdef uint32_t source, port, size
     if left < 16:
         return
-    port = be16(p + 2)
+    source, port = be16(p), be16(p + 2)
     p += 8
     left -= 8
     at += 8
@@ -326,6 +368,12 @@ cdef inline void _udp_tunnel(Shell* s, const uint8_t* p, uint32_t left, uint32_t
                 s.at, s.type = at + size, be16(p + 2)
     elif port == 2152:
         _gtp(s, p, left, at)
+    elif port == 6635:                      # RFC 7510
+        s.kind, s.at, s.type = T_MPLS_UDP, at, ETH_MPLS
+    elif port == 1701 or source == 1701:
+        _l2tp(s, p, left, at)
+    elif port == 3544 or source == 3544:
+        _teredo(s, p, left, at)
 
 
 cdef inline bint find_shell(Shell* s, const Ip* ip, const uint8_t* data, uint32_t end) noexcept nogil:
@@ -344,6 +392,8 @@ cdef inline bint find_shell(Shell* s, const Ip* ip, const uint8_t* data, uint32_
         s.kind, s.at, s.type = T_IPIP, ip.up, ETH_IP
     elif ip.proto == IP6:
         s.kind, s.at, s.type = T_IPIP, ip.up, ETH_IP6
+    elif ip.proto == L2TP and left >= 4 and be32(data + ip.up):     # version 3: what it carries is not written
+        s.kind, s.vni = T_L2TP, be32(data + ip.up)
     elif ip.proto == MPLS_IN_IP:
         s.kind, s.at, s.type = T_IPIP, ip.up, ETH_MPLS
     return s.kind != T_NONE

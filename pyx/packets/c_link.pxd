@@ -18,6 +18,7 @@ cdef enum:
     ETH_ANY_IP = 0x10001        # internal: IPv4 or IPv6 by the first nibble
     ETH_PPP = 0x10002           # internal: a PPP protocol number follows
     ETH_LLC = 0x10003           # internal: an 802.2 header follows
+    ETH_WLAN = 0x10004          # internal: an 802.11 frame follows
 
 # Bits of the field `notes`.
 cdef enum Note:
@@ -27,6 +28,7 @@ cdef enum Note:
     NOTE_UNKNOWN_LINK = 8
     NOTE_OPTIONS = 16           # IPv4 options or IPv6 extension headers
     NOTE_INNER = 32             # IP and transport fields are those of an inner packet
+    NOTE_AUTH = 128             # an authentication header (AH) before the transport header
 
 cdef struct Link:
     const uint8_t* data
@@ -173,6 +175,62 @@ cdef inline uint32_t _metadata(const uint8_t* p) noexcept nogil:
     return be16(p) if be16(p + 2) == 0x0101 else 0
 
 
+cdef inline void _wlan_control(Link* k, uint32_t control, uint32_t left) noexcept nogil:
+    """802.11 control frames have a receiver and perhaps a transmitter, but no source and no destination."""
+    cdef uint32_t subtype = control >> 4 & 15
+    # The carried frame of a wrapper, a clear-to-send and an acknowledgement have one address, others two.
+    if left < (10 if subtype == 6 or subtype == 7 or subtype == 12 or subtype == 13 else 16):
+        k.notes |= NOTE_TRUNCATED
+
+
+cdef inline void _wlan(Link* k) noexcept nogil:
+    """Parse an 802.11 frame: addresses of data and management frames, the network header of data frames."""
+    cdef const uint8_t* p = k.data + k.at
+    cdef uint32_t left = k.end - k.at, head = 24, control, type
+    k.type = 0
+    if left < 10:
+        k.notes |= NOTE_TRUNCATED
+        return
+    control = get16(p, False)
+    type = control & 0x0C
+    if type == 0x0C:                        # extension frames
+        return
+    if type == 0x04:
+        _wlan_control(k, control, left)
+        return
+    if left < 24:
+        k.notes |= NOTE_TRUNCATED
+        return
+    if type == 0:                           # management
+        k.has_mac = True
+        k.dst, k.src = be48(p + 4), be48(p + 10)
+        return
+    if control & 0x0300 == 0x0300:          # between access points: four addresses
+        head = 30
+    if head == 30 and left < 30:
+        k.notes |= NOTE_TRUNCATED
+        return
+    k.has_mac = True
+    k.dst = be48(p + 16) if control & 0x0100 else be48(p + 4)
+    if control & 0x0300 == 0x0300:
+        k.src = be48(p + 24)
+    elif control & 0x0200:
+        k.src = be48(p + 16)
+    else:
+        k.src = be48(p + 10)
+    if control & 0x80:                      # QoS
+        head += 2
+        if control & 0x8000:                # and HT control
+            head += 4
+    if control & 0x4040:                    # encrypted, or without data
+        return
+    if left < head:
+        k.notes |= NOTE_TRUNCATED
+        return
+    k.at += head
+    k.type = ETH_LLC
+
+
 cdef inline void walk_tags(Link* k, bint outer) noexcept nogil:
     """Walk to the network header: VLAN tags, LLC, MPLS labels, PPPoE, inner Ethernet.
 
@@ -221,6 +279,8 @@ cdef inline void walk_tags(Link* k, bint outer) noexcept nogil:
             k.at += 8
         elif k.type == ETH_TEB:
             _ethernet(k, False)
+        elif k.type == ETH_WLAN:            # in a tunnel; its addresses are not stored
+            _wlan(k)
         elif k.type == ETH_ANY_IP:
             k.type = 0
             if k.at >= k.end:
@@ -314,43 +374,6 @@ cdef inline void _nflog(Link* k) noexcept nogil:
     _cut(k)
 
 
-cdef inline void _wlan(Link* k) noexcept nogil:
-    """Parse 802.11 data frames; other frames have no network header."""
-    cdef const uint8_t* p = k.data + k.at
-    cdef uint32_t left = k.end - k.at, head = 24, control
-    k.type = 0
-    if left < 24:
-        k.notes |= NOTE_TRUNCATED
-        return
-    control = get16(p, False)
-    if control & 0x0C != 0x08:              # not a data frame
-        return
-    if control & 0x0300 == 0x0300:          # between access points: four addresses
-        head = 30
-    if head == 30 and left < 30:
-        k.notes |= NOTE_TRUNCATED
-        return
-    k.has_mac = True
-    k.dst = be48(p + 16) if control & 0x0100 else be48(p + 4)
-    if control & 0x0300 == 0x0300:
-        k.src = be48(p + 24)
-    elif control & 0x0200:
-        k.src = be48(p + 16)
-    else:
-        k.src = be48(p + 10)
-    if control & 0x80:                      # QoS
-        head += 2
-        if control & 0x8000:                # and HT control
-            head += 4
-    if control & 0x4040:                    # encrypted, or without data
-        return
-    if left < head:
-        k.notes |= NOTE_TRUNCATED
-        return
-    k.at += head
-    k.type = ETH_LLC
-
-
 cdef inline void _radiotap(Link* k) noexcept nogil:
     cdef uint32_t head
     if k.end < 4:
@@ -383,6 +406,146 @@ cdef inline void _hdlc(Link* k, bint cisco) noexcept nogil:
         _ppp(k)
 
 
+cdef inline void _fddi(Link* k) noexcept nogil:
+    """ANSI X3T9.5: frame control, addresses, and in data frames an 802.2 header."""
+    cdef const uint8_t* p = k.data
+    if k.end < 13:
+        _cut(k)
+        return
+    k.has_mac = True
+    k.dst, k.src = be48(p + 1), be48(p + 7)
+    k.at = 13
+    k.type = ETH_LLC if p[0] & 0xF0 == 0x50 else 0
+
+
+cdef inline void _nlpid(Link* k) noexcept nogil:
+    """RFC 2427: an optional pad, then the identifier of the network layer."""
+    cdef uint32_t id
+    k.type = 0
+    if k.at < k.end and k.data[k.at] == 0:
+        k.at += 1
+    if k.at >= k.end:
+        k.notes |= NOTE_TRUNCATED
+        return
+    id = k.data[k.at]
+    k.at += 1
+    if id == 0xCC:
+        k.type = ETH_IP
+    elif id == 0x8E:
+        k.type = ETH_IP6
+    elif id == 0xCF:
+        k.type = ETH_PPP
+    elif id == 0x80:                        # SNAP: OUI and type
+        if k.end - k.at < 5:
+            k.notes |= NOTE_TRUNCATED
+            return
+        if k.data[k.at] == 0 and be16(k.data + k.at + 1) == 0:
+            k.type = be16(k.data + k.at + 3)
+        elif k.data[k.at] == 0 and be16(k.data + k.at + 1) == 0x80C2:
+            if be16(k.data + k.at + 3) == 7 or be16(k.data + k.at + 3) == 1:
+                k.type = ETH_TEB            # bridged Ethernet, without or with its check sequence
+        k.at += 5
+
+
+cdef inline void _frame_relay(Link* k) noexcept nogil:
+    """Q.922 address of 2 to 4 bytes; then RFC 2427, or an EtherType as Cisco sends it."""
+    cdef uint32_t head = 2
+    if k.end >= 2 and k.data[0] & 1:
+        k.notes |= NOTE_MALFORMED
+        k.type = 0
+        return
+    while head <= k.end and k.data[head - 1] & 1 == 0:
+        head += 1
+        if head > 4:
+            k.notes |= NOTE_MALFORMED
+            k.type = 0
+            return
+    if k.end < head + 2:
+        _cut(k)
+        return
+    k.at = head
+    if k.data[head] == 3:                   # unnumbered information
+        k.at += 1
+        _nlpid(k)
+    else:
+        k.type = be16(k.data + head)
+        k.at += 2
+        if k.type < 1536:                   # LMI and others
+            k.type = 0
+    _show(k)
+
+
+cdef inline void _arcnet(Link* k, uint32_t type_at) noexcept nogil:
+    """ARCnet of RFC 1201 and RFC 1051.  `type_at`: Linux has two bytes for an offset before the type."""
+    cdef const uint8_t* p = k.data
+    cdef uint32_t type, head = type_at + 1, flag
+    if k.end <= type_at:
+        _cut(k)
+        return
+    type = p[type_at]
+    if type != 240 and type != 241 and type != 128:         # RFC 1201: a header for fragments
+        if k.end < head + 3:
+            _cut(k)
+            return
+        flag = p[head]
+        head += 3
+        if flag == 0xFF and type_at == 2:                   # exception packet: padded, and the header once more
+            if k.end < head + 4:
+                _cut(k)
+                return
+            flag = p[head + 1]
+            head += 4
+        if flag & 1 == 0 and flag:                          # a later fragment
+            k.type = 0
+            k.notes |= NOTE_FRAGMENT
+            return
+    k.at = head
+    k.type = 0
+    if type == 212 or type == 240:
+        k.type = ETH_IP
+    elif type == 213 or type == 241:
+        k.type = ETH_ARP
+    elif type == 196:
+        k.type = ETH_IP6
+    elif type == 214:
+        k.type = ETH_RARP
+    _show(k)
+
+
+cdef inline void _infiniband(Link* k) noexcept nogil:
+    """IP over InfiniBand (RFC 4391): a global routing header of 40 bytes, then the type and two zeros."""
+    if k.end < 44:
+        _cut(k)
+        return
+    k.at = 44
+    k.type = be16(k.data + 40)
+    _show(k)
+    if k.type < 1536:
+        k.type = 0
+
+
+cdef inline bint _pktap(Link* k, uint16_t* link) noexcept nogil:
+    """Apple's header about the process of a packet, little endian; True: a frame of link type `link` follows."""
+    cdef uint32_t head
+    if k.end < 108:
+        _cut(k)
+        return False
+    head = get32(k.data, False)
+    if head < 108:
+        k.notes |= NOTE_MALFORMED
+        return False
+    if head > k.end:
+        _cut(k)
+        return False
+    if get32(k.data + 4, False) != 1:       # not a packet
+        return False
+    link[0] = <uint16_t>get32(k.data + 8, False)
+    k.data += head
+    k.end -= head
+    k.wire -= head
+    return True
+
+
 cdef inline void _skip(Link* k, uint32_t head, uint32_t type) noexcept nogil:
     if k.end < head:
         _cut(k)
@@ -400,6 +563,10 @@ cdef inline void open_link(Link* k, const uint8_t* data, uint32_t end, uint32_t 
     k.pppoe, k.has_mac = False, False
     k.vlan, k.vlan2, k.session, k.label, k.src, k.dst = 0, 0, 0, 0, 0, 0
     parser = parser_of(link)
+    if parser == PARSE_PKTAP:
+        if not _pktap(k, &link):
+            return
+        parser = parser_of(link)
     if parser == PARSE_ETHERNET:
         _ethernet(k, True)
         _show(k)
@@ -429,6 +596,16 @@ cdef inline void open_link(Link* k, const uint8_t* data, uint32_t end, uint32_t 
         _nflog(k)
     elif parser == PARSE_MPLS:
         k.type = ETH_MPLS
+    elif parser == PARSE_FDDI:
+        _fddi(k)
+    elif parser == PARSE_FRAME_RELAY:
+        _frame_relay(k)
+    elif parser == PARSE_ARCNET:
+        _arcnet(k, 2)
+    elif parser == PARSE_ARCNET_LINUX:
+        _arcnet(k, 4)
+    elif parser == PARSE_INFINIBAND:
+        _infiniband(k)
     else:
         k.notes |= NOTE_UNKNOWN_LINK
         return

@@ -18,6 +18,7 @@ from c_telemetry cimport Found, NO_TRACE, BAD_TRACE, read_telemetry
 cdef enum:
     MAX_NESTING = 16            # nested tunnels that `--decap inner` follows
     MAX_WIRE = 0x3FFFFFFF       # longest frame with valid offsets
+    NOT_FOLLOWED = 256          # bit of parse_frame next to those of `notes`: the header inside a tunnel was not read
 
 # Bits of tcp_opts.
 cdef enum Option:
@@ -244,8 +245,8 @@ cdef inline bint read_ip(Ip* ip, Link* k) noexcept nogil:
     return True
 
 
-cdef inline void _inner(Link* k, Ip* ip, Shell* s) noexcept nogil:
-    """Follow tunnels to the innermost IP header that is readable."""
+cdef inline bint _inner(Link* k, Ip* ip, Shell* s) noexcept nogil:
+    """Follow tunnels to the innermost IP header that is readable; False: there is a tunnel header above it."""
     cdef Ip next
     cdef int _depth
     for _depth in range(MAX_NESTING):
@@ -261,7 +262,8 @@ cdef inline void _inner(Link* k, Ip* ip, Shell* s) noexcept nogil:
         if next.head == next.copy:
             ip.head = ip.copy
         if not find_shell(s, ip, k.data, k.end):
-            break
+            return True
+    return False
 
 
 cdef inline uint64_t link_fields(Rows* r, uint32_t i, Link* k) noexcept nogil:
@@ -329,7 +331,7 @@ cdef inline bint plain_frame(Rows* r, uint32_t i, const Frame* f, uint32_t wire,
         if size < 20 or left < size:
             return False
     elif proto == UDP:
-        if left < up + 8 or is_tunnel_port(be16(q + 2)):
+        if left < up + 8 or is_tunnel_port(be16(q), be16(q + 2)):
             return False
         size = 8
     else:
@@ -375,8 +377,8 @@ cdef inline bint plain_frame(Rows* r, uint32_t i, const Frame* f, uint32_t wire,
     return True
 
 
-cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner) noexcept nogil:
-    """Fill row i, which must be zero.  Returns the field `notes`."""
+cdef inline uint32_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner) noexcept nogil:
+    """Fill row i, which must be zero.  Returns the field `notes`, and NOT_FOLLOWED."""
     cdef Link k
     cdef Ip ip
     cdef Shell s
@@ -384,6 +386,7 @@ cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner)
     cdef uint64_t used
     cdef uint32_t wire = f.len if f.len < MAX_WIRE else MAX_WIRE
     cdef uint8_t notes
+    cdef uint32_t stuck = 0
     if wire < f.cap:
         wire = f.cap
     if plain_frame(r, i, f, wire, &notes):
@@ -410,7 +413,8 @@ cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner)
             r.vni[i] = s.vni
             used |= bit(C_TUNNEL) | if_set(s.vni, C_VNI)
             if inner:
-                _inner(&k, &ip, &s)
+                if not _inner(&k, &ip, &s):
+                    stuck = NOT_FOLLOWED
                 if trace == NO_TRACE and ip.options and ip.notes & NOTE_INNER:
                     telemetry(r, i, &ip, k.data)
         used |= ip_fields(r, i, &ip)
@@ -425,4 +429,4 @@ cdef inline uint8_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner)
     notes |= f.notes
     r.notes[i] = notes
     r.used |= used | if_set(notes, C_NOTES)
-    return notes
+    return notes | stuck

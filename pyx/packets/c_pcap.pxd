@@ -37,6 +37,14 @@ cdef enum Fault:
     FAULT_HUGE = 3              # captured length beyond MAX_CAPTURE
     FAULT_BLOCK = 4             # a pcapng block with contradictory lengths
     FAULT_SECTION = 5           # a pcapng section without a byte-order magic
+    FAULT_VERSION = 6           # a version of the format that is not known
+    FAULT_RESERVED = 7          # reserved bits of the link type are set
+
+# Order of the two lengths in a record of a pcap file.
+cdef enum Lengths:
+    CAPTURED_FIRST = 0
+    WIRE_FIRST = 1              # versions 2.0 to 2.2 and 543.0 (AIX)
+    EITHER_FIRST = 2            # version 2.3: the smaller one is the captured length
 
 cdef struct Interface:
     uint16_t link
@@ -72,6 +80,7 @@ cdef struct Reader:
     uint32_t head               # pcap: bytes of a record header
     uint32_t tick               # pcap: ns of one unit of the fraction
     uint16_t link               # pcap
+    int lengths                 # pcap: Lengths
     Interface* iface            # pcapng: `room` of them, `interfaces` used, of the section from `first` on
     uint32_t room
     uint32_t interfaces
@@ -143,7 +152,7 @@ cdef inline void resolution(Interface* i, uint8_t code) noexcept nogil:
 
 
 cdef inline int _begin(Reader* c) noexcept nogil:
-    cdef uint32_t magic, swapped
+    cdef uint32_t magic, swapped, major, minor, link
     if c.size - c.at < 4:
         return _more(c, 24)
     magic = get32(c.data + c.at, False)
@@ -160,7 +169,14 @@ cdef inline int _begin(Reader* c) noexcept nogil:
         return _more(c, 24)
     c.head = 24 if magic == 0xA1B2CD34u else 16     # "modified": more fields in each record header
     c.tick = 1 if magic == 0xA1B23C4Du else 1000
-    c.link = get32(c.data + c.at + 20, c.swap) & 0xFFFF
+    major, minor = get16(c.data + c.at + 4, c.swap), get16(c.data + c.at + 6, c.swap)
+    if not (major == 2 and minor <= 4 or major == 543 and minor == 0):
+        return _stop(c, FAULT_VERSION)
+    c.lengths = WIRE_FIRST if major == 543 or minor < 3 else EITHER_FIRST if minor == 3 else CAPTURED_FIRST
+    link = get32(c.data + c.at + 20, c.swap)
+    if link & 0x03FF0000:                           # above: length of the frame check sequence
+        return _stop(c, FAULT_RESERVED)
+    c.link = link & 0xFFFF
     c.at += 24
     c.kind = KIND_PCAP
     return FRAME
@@ -169,10 +185,12 @@ cdef inline int _begin(Reader* c) noexcept nogil:
 cdef inline int _pcap(Reader* c, Frame* f) noexcept nogil:
     cdef size_t left = c.size - c.at
     cdef const uint8_t* p = c.data + c.at
-    cdef uint32_t cap, fraction
+    cdef uint32_t cap, length, fraction
     if left < c.head:
         return _more(c, c.head)
-    cap = get32(p + 8, c.swap)
+    cap, length = get32(p + 8, c.swap), get32(p + 12, c.swap)
+    if expect(c.lengths != CAPTURED_FIRST, False) and (c.lengths == WIRE_FIRST or cap > length):
+        cap, length = length, cap
     if expect(cap > MAX_CAPTURE, False):
         return _stop(c, FAULT_HUGE)
     if left - c.head < cap:
@@ -183,7 +201,7 @@ cdef inline int _pcap(Reader* c, Frame* f) noexcept nogil:
     if expect(<uint64_t>fraction * c.tick >= NS, False):
         f.notes = NOTE_TIME_FIXED
         c.fixed += 1
-    f.len = get32(p + 12, c.swap)
+    f.len = length
     f.cap = cap
     if expect(cap > f.len, False):
         c.long_caps += 1
@@ -293,6 +311,10 @@ cdef inline int _pcapng(Reader* c, Frame* f) noexcept nogil:
             status = _section(c, p)
             if status != FRAME:
                 return status
+            if left < 16:
+                return _more(c, 16)
+            if get16(p + 12, c.swap) != 1 or get16(p + 14, c.swap) not in (0, 2):
+                return _stop(c, FAULT_VERSION)
         total = get32(p + 4, c.swap)
         if total < 12 or total & 3:
             return _stop(c, FAULT_BLOCK)

@@ -9,6 +9,7 @@ from c_block cimport BLOCK_ROWS, Zone, U8, U32, U64, I8, BYTES
 from c_pcap cimport Frame, FRAME, MORE
 from c_packet_columns cimport *
 from c_packet_rows cimport HOPS, ROWS, bit
+from c_link cimport NOTE_UNKNOWN_LINK
 from c_packet cimport parse_frame
 from c_inet cimport flow_hash as _flow_hash
 from confluo_tools.core.block.block cimport Block, Layout, Picks, zero_bytes
@@ -17,6 +18,7 @@ cimport cython
 
 cdef enum:
     POOL = 4
+    STRANGE = 8                         # link types without a parser that are named
     FULL = 16                           # status of _fill, next to those of c_pcap: the batch is full
 
 NOTES = note_names()
@@ -131,17 +133,29 @@ cdef class Packets:
         """Parse one frame into the batch, which has room (see ready)."""
         cdef uint32_t i = self.waiting, n
         cdef uint8_t* raw
-        cdef uint8_t notes = parse_frame(self.block.r, i, f, self.inner)
+        cdef uint32_t notes = parse_frame(self.block.r, i, f, self.inner)
         self.wire_bytes += f.len
         if notes:
-            for n in range(7):
+            for n in range(9):
                 self.note_counts[n] += notes >> n & 1
+            if notes & NOTE_UNKNOWN_LINK:
+                self._strange(f.link)
         if self.raw >= 0:
             raw = self.block.extra + self.raw_at + <size_t>i * self.snap
             n = f.cap if f.cap < self.snap else self.snap
             memcpy(raw, f.data, n)
             memset(raw + n, 0, self.snap - n)
         self.waiting = i + 1
+
+    cdef void _strange(self, uint16_t link) noexcept nogil:
+        """Keep the link type of a frame that was not parsed."""
+        cdef uint32_t n
+        for n in range(self.strange_links):
+            if self.strange_link[n] == link:
+                return
+        if self.strange_links < STRANGE:
+            self.strange_link[self.strange_links] = link
+            self.strange_links += 1
 
     cdef int _fill(self, Capture capture) noexcept nogil:
         cdef Frame f
@@ -217,8 +231,14 @@ cdef class Packets:
 
     @property
     def counts(self):
-        """Number of packets so far with each of NOTES."""
-        return {name: self.note_counts[i] for i, name in enumerate(NOTES)}
+        """Number of packets so far with each of NOTES, and of those with a tunnel that was not followed."""
+        return {name: self.note_counts[i] for i, name in enumerate((*NOTES, "not_followed"))}
+
+    def unknown_links(self):
+        """Link types (LINKTYPE_ numbers, the first 8) of frames since the last call that were not parsed."""
+        found = [self.strange_link[i] for i in range(self.strange_links)]
+        self.strange_links = 0
+        return found
 
 
 cdef size_t[64] _offset

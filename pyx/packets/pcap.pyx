@@ -3,7 +3,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from c_pcap_pieces cimport feed_start, feed_end, feed_hungry, feed_give, feed_next
 from c_pcap cimport (Frame, FRAME, MAX_INTERFACES, KIND_NONE, KIND_PCAP, KIND_PCAPNG,
-                     FAULT_NONE, FAULT_MAGIC, FAULT_CUT, FAULT_HUGE, FAULT_BLOCK, FAULT_SECTION)
+                     FAULT_NONE, FAULT_MAGIC, FAULT_CUT, FAULT_HUGE, FAULT_BLOCK, FAULT_SECTION,
+                     FAULT_VERSION, FAULT_RESERVED)
 cimport cython
 
 KINDS = {KIND_NONE: "", KIND_PCAP: "pcap", KIND_PCAPNG: "pcapng"}
@@ -14,6 +15,8 @@ FAULTS = {
     FAULT_HUGE: "a record claims an impossible length",
     FAULT_BLOCK: "a block contradicts its own length",
     FAULT_SECTION: "a section has no byte-order mark",
+    FAULT_VERSION: "its version of the format is not known (pcap 2.0 to 2.4 and 543.0, pcapng 1.0 and 1.2 are)",
+    FAULT_RESERVED: "reserved bits of its link type are set",
 }
 
 

@@ -22,7 +22,7 @@ from oracle_packets import Row, address
 SCHEMA = packet_schema()
 u8, u16, u32 = st.integers(0, 255), st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF)
 ip4, ip6 = st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)
-TRUNCATED, MALFORMED, FRAGMENT, UNKNOWN_LINK, OPTIONS, INNER = 1, 2, 4, 8, 16, 32
+TRUNCATED, MALFORMED, FRAGMENT, UNKNOWN_LINK, OPTIONS, INNER, AUTH = 1, 2, 4, 8, 16, 32, 128
 
 
 def parse(frame: bytes, *, inner: bool = False, link: int = 1, length: int | None = None) -> Row:
@@ -452,7 +452,7 @@ def test_authentication_headers_are_stepped_over() -> None:
         ),
     ):
         row = parse(frame)
-        assert (row["proto"], row["icmp_type"], row["notes"]) == (1, 8, OPTIONS)
+        assert (row["proto"], row["icmp_type"], row["notes"]) == (1, 8, OPTIONS | AUTH)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,8 @@ def test_notes_are_counted() -> None:
     packets = Packets(SCHEMA.layout)
     packets.add(b"x")
     packets.add(b"x", link_type=253)
-    assert packets.counts == {**dict.fromkeys(NOTES, 0), "truncated": 1, "unknown_link": 1}
+    assert packets.counts == {**dict.fromkeys(NOTES, 0), "truncated": 1, "unknown_link": 1, "not_followed": 0}
+    assert (packets.unknown_links(), packets.unknown_links()) == ([253], [])
     assert packets.wire_bytes == 2
 
 

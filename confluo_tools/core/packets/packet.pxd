@@ -41,7 +41,10 @@ cdef class Packets:
     cdef int raw                        # schema column of the raw bytes, -1
     cdef size_t raw_at
     cdef size_t extra_size
-    cdef uint64_t[8] note_counts
+    cdef uint64_t[9] note_counts        # of NOTES, and of tunnels that were not followed
+    cdef uint16_t[8] strange_link       # link types of frames that were not parsed
+    cdef uint32_t strange_links
+    cdef void _strange(self, uint16_t link) noexcept nogil
     cdef readonly uint64_t wire_bytes
     cdef void put(self, const Frame* f) noexcept nogil
     cdef void present(self) noexcept nogil

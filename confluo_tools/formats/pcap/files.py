@@ -84,7 +84,7 @@ class Captures:
         self._follow, self._begun = follow, begun
         self._source: ByteSource | None = None
         self._read = 0  # bytes of the finished files
-        self._long = self._bad = 0
+        self._long = self._bad = self._unknown = 0
         sizes = [_check(name, follow and name is self._names[-1]) for name in self._names]
         self.live = follow or None in sizes
         self.total_bytes = None if self.live else sum(size or 0 for size in sizes)
@@ -160,6 +160,11 @@ class Captures:
         if long_caps:
             more = "more captured bytes than were on the wire"
             what.append(_many(long_caps, f"packet claims {more}", f"packets claim {more}"))
+        if links := self._packets.unknown_links():
+            unknown, self._unknown = self._unknown, self._packets.counts["unknown_link"]
+            one = f"packet has a link type that is not parsed ({_names(links)}): it has a time and lengths only"
+            several = f"packets have a link type that is not parsed ({_names(links)}): they have times and lengths only"
+            what.append(_many(self._unknown - unknown, one, several))
         if what:
             self.warnings.append(f"{source.name}: {'; '.join(what)}")
 
@@ -203,6 +208,10 @@ def _check(name: str, follow: bool) -> int | None:
         return source.size
     finally:
         source.close()
+
+
+def _names(links: Sequence[int]) -> str:
+    return ", ".join(map(str, links))
 
 
 def _many(n: int, one: str, several: str) -> str:
