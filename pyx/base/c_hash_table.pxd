@@ -9,7 +9,8 @@
 #              Several entries may have one hash; `slots_next` returns them in the order in which they were added.
 # LruTable     the same slots over entries of key and value, at most `max_count`.  A full table evicts one entry for
 #              each new key: of the next EVICT_FROM entries, in turn, the least recently used.  (An exact LRU list
-#              would cost two more cache misses a lookup.)  The numbers of entries do not change.
+#              would cost two more cache misses a lookup.)  The numbers of entries do not change.  At most 5/16 of the
+#              slots are used: a walk over slots of other keys costs more than the memory.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
@@ -394,7 +395,7 @@ cdef inline bint lru_init(LruTable* t, uint32_t words, uint32_t size, uint32_t m
     t.index.seed[0], t.index.seed[1] = seed[0] | 1, seed[1] | 1
     t.room = max_count if max_count < FIRST_ENTRIES else FIRST_ENTRIES
     t.entries = _entry_memory(t.room * t.stride)
-    return t.entries != NULL and slots_reserve(&t.index, t.room) == 0
+    return t.entries != NULL and slots_reserve(&t.index, 2 * <uint64_t>t.room) == 0
 
 cdef inline void lru_free(LruTable* t) noexcept nogil:
     cdef uint32_t i
@@ -442,7 +443,7 @@ cdef inline bint _lru_grow(LruTable* t) noexcept nogil:
     memcpy(entries, t.entries, t.index.count * t.stride)
     free(t.entries)
     t.entries, t.room = entries, <uint32_t>room
-    return slots_reserve(&t.index, room) == 0
+    return slots_reserve(&t.index, 2 * room) == 0
 
 cdef inline uint32_t _lru_evict(LruTable* t) noexcept nogil:
     """The number of the entry that was evicted; its slot is free again."""
