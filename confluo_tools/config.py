@@ -1,5 +1,6 @@
-"""Settings: flag > CONFLUO_* > ./confluo.yaml > $XDG_CONFIG_HOME/confluo/config.yaml > /etc/xdg > default.
+"""Settings: flag > CONFLUO_* > $XDG_CONFIG_HOME/confluo/config.yaml > /etc/xdg > default.
 
+Nothing is read from the current directory: another user may be able to write there, and the setting `rsh` is a command.
 A setting is looked up with `text` or `truth`; YAML is imported only if one of the files exists.
 """
 
@@ -74,7 +75,8 @@ def paths() -> list[str]:
         return [_only]
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     system = (os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
-    return ["confluo.yaml", *(os.path.join(d, "confluo", "config.yaml") for d in [home, *system] if d)]
+    # A relative path would be in the current directory.
+    return [os.path.join(d, "confluo", "config.yaml") for d in [home, *system] if os.path.isabs(d)]
 
 
 def _from_files() -> dict[str, Setting]:
@@ -90,15 +92,14 @@ def _from_files() -> dict[str, Setting]:
 
 
 def _load(path: str) -> dict[str, Setting]:
-    import yaml
+    from confluo_tools import guarded_yaml
 
     try:
-        with open(path, encoding="utf-8") as f:
-            data: Any = yaml.safe_load(f)
+        data: Any = guarded_yaml.load(guarded_yaml.read(path))
     except OSError as e:
         raise UsageError(e.strerror or str(e), where=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise UsageError(f"is not YAML: {' '.join(str(e).split())}", where=path) from None
+    except guarded_yaml.YamlError as e:
+        raise UsageError(f"is not YAML: {e}", where=path) from None
     if data is None:
         return {}
     if not isinstance(data, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import UsageError
@@ -17,13 +16,12 @@ def read_trigger_file(path: str) -> list[tuple[str, str]]:
 
     Raises UsageError with the path and the number of the trigger at fault.
     """
-    import yaml
+    from confluo_tools import guarded_yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        data: Any = yaml.load(Path(path).read_text(encoding="utf-8"), loader)  # safe loaders only
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        reason = e.strerror if isinstance(e, OSError) else " ".join(str(e).split())
+        data: Any = guarded_yaml.load(guarded_yaml.read(path))
+    except (OSError, guarded_yaml.YamlError) as e:
+        reason = e.strerror if isinstance(e, OSError) else e
         raise UsageError(f"cannot be read: {reason}", where=path) from None
     found = data.get("triggers") if isinstance(data, dict) else data
     if not isinstance(found, list) or (isinstance(data, dict) and data.keys() - {"triggers"}):

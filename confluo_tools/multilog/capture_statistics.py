@@ -58,14 +58,14 @@ def captures(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
         names = sorted(n for n in os.listdir(folder) if n.endswith(".yaml"))
     except OSError:
         return []
-    import yaml
+    from confluo_tools import guarded_yaml
 
     found = []
     for name in names:
         try:
-            data = yaml.load((folder / name).read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-            raise StoreError(f"cannot be read: {str(e).splitlines()[0]}", where=folder / name) from None
+            data = guarded_yaml.load(guarded_yaml.read(folder / name))
+        except (OSError, guarded_yaml.YamlError) as e:
+            raise StoreError(f"cannot be read: {e}", where=folder / name) from None
         if isinstance(data, dict):
             found.append(data)
     return found

@@ -167,14 +167,13 @@ def about(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises StoreError when it cannot be read.  The file is for people; no program depends on it.
     """
-    import yaml
+    from confluo_tools import guarded_yaml
 
     file = os.path.join(path, ABOUT)
     try:
-        with open(file, encoding="utf-8") as f:
-            data = yaml.load(f.read(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise StoreError(f"cannot be read: {str(e).splitlines()[0]}", where=file) from None
+        data = guarded_yaml.load(guarded_yaml.read(file))
+    except (OSError, guarded_yaml.YamlError) as e:
+        raise StoreError(f"cannot be read: {e}", where=file) from None
     return data if isinstance(data, dict) else {}
 
 

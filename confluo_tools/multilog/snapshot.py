@@ -232,6 +232,8 @@ def _plain(text: bytes) -> dict[str, Any] | None:
             return None
         if key in _WORDS:
             return None
+        if key in (items[-1] if place == "  " and items else () if place else out):
+            return None
         if not place:
             if items == []:
                 return None
@@ -274,6 +276,8 @@ def _value(match: re.Match[str]) -> Any:
         key = mapping[at:colon]
         if colon < 0 or not key.isascii() or not key.isalpha() or key.lower() in _WORDS:
             raise ValueError(mapping)
+        if key in out:
+            raise ValueError(mapping)
         out[key], at = _quoted(mapping, colon + 2)
         if at == len(mapping):
             return out
@@ -298,24 +302,9 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
 
 
 def _yaml(text: bytes) -> Any:
-    import yaml
+    from confluo_tools import guarded_yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        depth = 0
-        for event in yaml.parse(text, loader):  # before objects are built: an alias may expand to gigabytes
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise ValueError("it contains an anchor or alias")
-            if getattr(event, "tag", None):
-                raise ValueError("it contains a tag")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > 8:
-                raise ValueError("it is nested too deep")
-        return yaml.load(text, loader)
-    except yaml.YAMLError as e:
-        raise ValueError(" ".join(str(e).split())[:200]) from None
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    return guarded_yaml.load(text, max_depth=8)
 
 
 def _list(data: dict[str, Any], key: str) -> list[Any]:

@@ -10,7 +10,15 @@ import re
 from typing import Any
 
 from confluo_tools.errors import FormatError
-from confluo_tools.network.node_numbers import MAX_LINKS, MAX_NODES, NodeNumbers, read_number, word_of
+from confluo_tools.network.node_numbers import (
+    MAX_BYTES,
+    MAX_LINKS,
+    MAX_NODES,
+    MAX_YAML_NODES,
+    NodeNumbers,
+    read_number,
+    word_of,
+)
 from confluo_tools.network.topology import HOST, T1, T2, TOR, Clos, Topology, make_clos, make_topology
 
 LEVELS = {"host": HOST, "tor": TOR, "leaf": TOR, "t1": T1, "agg": T1, "spine": T1, "t2": T2, "core": T2}
@@ -68,12 +76,13 @@ def _edges(path: str, text: str) -> tuple[Topology, dict[int, str]]:
 
 
 def _yaml(path: str, text: str) -> tuple[Topology, dict[int, str]]:
-    import yaml
+    from confluo_tools import guarded_yaml
 
     try:
-        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # safe loaders only
-    except (yaml.YAMLError, RecursionError) as e:
-        raise FormatError(f"is not YAML: {' '.join(str(e).split())[:100]}", where=path) from None
+        data = guarded_yaml.load(text, max_bytes=MAX_BYTES, max_nodes=MAX_YAML_NODES)
+    except guarded_yaml.YamlError as e:
+        where = f"{path}:{e.line}" if e.line else path
+        raise FormatError(f"is not YAML: {e.problem}", where=where) from None
     if not isinstance(data, dict) or not data or not data.keys() <= _KEYS:
         hint = f"it has the keys {', '.join(sorted(_KEYS))}"
         raise FormatError("is not a topology", where=path, hint=hint)

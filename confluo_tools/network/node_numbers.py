@@ -11,6 +11,8 @@ from confluo_tools.units import try_ip4, try_ip6
 
 MAX_NODES = 1 << 21
 MAX_LINKS = 1 << 23
+MAX_BYTES = 256 << 20  # of a topology file
+MAX_YAML_NODES = 1 << 25
 
 
 def read_number(word: str) -> int | None:

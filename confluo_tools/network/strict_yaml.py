@@ -5,32 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from confluo_tools.errors import FormatError
+from confluo_tools.network.node_numbers import MAX_BYTES, MAX_YAML_NODES
 
 
 def load(text: str, path: str) -> Any:
     """The tree of a YAML text.  Raises FormatError, with the line where it is known."""
-    import yaml
-
-    class Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-        # Of two servers with one name, one would be lost silently.
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                word = key.value if isinstance(key.value, str) else ""
-                if word in seen:
-                    raise FormatError(f"'{word[:60]}' occurs twice", where=f"{path}:{key.start_mark.line + 1}")
-                seen.add(word)
-            found: dict[Any, Any] = super().construct_mapping(node, deep)
-            return found
+    from confluo_tools import guarded_yaml
 
     try:
-        return yaml.load(text, Loader)
-    except yaml.MarkedYAMLError as e:
-        mark = e.problem_mark or e.context_mark
-        at = f"{path}:{mark.line + 1}" if mark is not None else path
-        raise FormatError(f"is not YAML: {e.problem or e.context}", where=at) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as e:
-        raise FormatError(f"is not YAML: {' '.join(str(e).split())[:100]}", where=path) from None
+        return guarded_yaml.load(text, as_text=True, max_bytes=MAX_BYTES, max_nodes=MAX_YAML_NODES)
+    except guarded_yaml.YamlError as e:
+        at = f"{path}:{e.line}" if e.line else path
+        what = e.problem if e.problem.endswith("occurs twice") else f"is not YAML: {e.problem}"
+        raise FormatError(what, where=at) from None
 
 
 def word(path: str, value: Any) -> str:

@@ -26,11 +26,10 @@ from confluo_tools.network.fleet import (
     make_grid,
 )
 from confluo_tools.network.links_file import is_edge, parse_links
-from confluo_tools.network.node_numbers import MAX_LINKS, MAX_NODES, NodeNumbers, read_number
+from confluo_tools.network.node_numbers import MAX_BYTES, MAX_LINKS, MAX_NODES, NodeNumbers, read_number
 from confluo_tools.network.topology import T1, T2, TOR, Clos, Link, Topology, make_clos, make_topology
 
 VERSION = "1"
-MAX_BYTES = 256 << 20
 LEVELS = {"tor": TOR, "t1": T1, "t2": T2}
 CLOS_KEYS = {"podsets": "pods", "tors": "tors", "t1s": "t1s", "t2s": "t2s", "servers": "hosts"}  # field of Clos
 GRID_KEYS = ("dcs", "podsets", "pods", "servers")

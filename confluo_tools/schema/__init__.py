@@ -29,13 +29,11 @@ def builtin(name: str) -> Schema:
 
 def load(path: str | os.PathLike[str]) -> Schema:
     """A schema from a YAML file.  Raises SchemaError with the path and the field at fault."""
-    import yaml
+    from confluo_tools import guarded_yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        with open(path, encoding="utf-8") as f:
-            data = yaml.load(f.read(), loader)  # safe loaders only
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        reason = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
+        data = guarded_yaml.load(guarded_yaml.read(path))
+    except (OSError, guarded_yaml.YamlError) as e:
+        reason = e.strerror if isinstance(e, OSError) else e
         raise SchemaError(f"cannot be read as a schema: {reason}", where=str(path)) from None
     return Schema.from_dict(data, where=str(path))

@@ -273,15 +273,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_strongest_setting_wins(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.setting("sync") == ("seal", "default")
-    for path, value in [
-        (folders / "etc/confluo/config.yaml", "none"),
-        (folders / "home/confluo/config.yaml", "batch"),
-        (folders / "confluo.yaml", "seal"),
-    ]:
+    for path, value in [(folders / "etc/confluo/config.yaml", "none"), (folders / "home/confluo/config.yaml", "batch")]:
         path.write_text(f"sync: {value}\n")
         config.use_file(None)
-        name = "confluo.yaml" if path.parent == folders else str(path)
-        assert config.setting("sync") == (value, name)
+        assert config.setting("sync") == (value, str(path))
     monkeypatch.setenv("CONFLUO_SYNC", "none")
     assert config.setting("sync") == ("none", "CONFLUO_SYNC")
     assert config.text("sync", "batch") == "batch"
@@ -304,11 +299,31 @@ def test_the_strongest_setting_wins(folders: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_bad_settings_are_named_with_their_file(text: str, says: str, folders: Path) -> None:
-    (folders / "confluo.yaml").write_text(text)
+    file = folders / "home/confluo/config.yaml"
+    file.write_text(text)
     with pytest.raises(UsageError) as e:
         config.setting("sync")
-    assert str(e.value).startswith("confluo.yaml: ")
+    assert str(e.value).startswith(f"{file}: ")
     assert says in str(e.value)
+
+
+def test_nothing_comes_from_the_current_directory(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its owner may be another user, and rsh is a command.
+    monkeypatch.setenv("XDG_CONFIG_HOME", "home")  # relative: to the current directory
+    monkeypatch.setenv("XDG_CONFIG_DIRS", "etc:.")
+    for name in ("confluo.yaml", "home/confluo/config.yaml", "etc/confluo/config.yaml", ".config/confluo/config.yaml"):
+        (folders / name).parent.mkdir(parents=True, exist_ok=True)
+        (folders / name).write_text("rsh: sh -c 'id > pwned'\nclobber: true\n")
+    config.use_file(None)
+    assert config.paths() == []
+    assert {config.setting(key).origin for key in config.KEYS} == {"default"}
+    env = environment(XDG_CONFIG_HOME="home", XDG_CONFIG_DIRS="etc", CONFLUO_REMOTE="true")
+    (folders / "bin").mkdir()
+    (folders / "bin/ssh").symlink_to("/bin/false")
+    env["PATH"] = f"{folders / 'bin'}:{env['PATH']}"
+    done = run("confluo-query", "host:/x.ml", "--count", cwd=folders, env=env)
+    assert done.returncode == 2
+    assert not (folders / "pwned").exists()
 
 
 def test_settings_without_files_import_no_yaml(folders: Path) -> None:
@@ -319,11 +334,12 @@ def test_settings_without_files_import_no_yaml(folders: Path) -> None:
 
 
 def test_config_command_shows_origins(folders: Path) -> None:
-    (folders / "confluo.yaml").write_text("format: csv\n")
+    file = folders / "home/confluo/config.yaml"
+    file.write_text("format: csv\n")
     env = environment(CONFLUO_COLOR="never", XDG_CONFIG_HOME=str(folders / "home"))
     done = run("confluo-config", "--show-origin", cwd=folders, env=env)
     lines = done.stdout.decode().splitlines()
-    assert "confluo.yaml\tformat=csv" in lines
+    assert f"{file}\tformat=csv" in lines
     assert "CONFLUO_COLOR\tcolor=never" in lines
     assert "default\tsync=seal" in lines
     assert run("confluo-config", "format", cwd=folders, env=env).stdout == b"csv\n"

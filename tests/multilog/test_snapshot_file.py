@@ -82,7 +82,7 @@ GOOD = Snapshot([CUT], 1_800_000_000_000_000_000).text()
         ('kind: "packet"', "kind: *a", "alias"),
         ("logs:", "options: {a: [[[[[[[[1]]]]]]]]}\nlogs:", "nested too deep"),
         ("logs:", "logs: []\nmissing:", "it has no logs"),
-        ("logs:", "logs: }", "while parsing"),
+        ("logs:", "logs: }", "did not find expected node content"),
     ],
 )
 def test_what_is_none_is_refused(tmp_path: Path, old: str, new: str, what: str) -> None:

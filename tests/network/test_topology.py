@@ -211,12 +211,12 @@ aliases: {10.1.0.9: leaf2}
         ("links: [[a, b]]\nhosts: {c: }\n", "has a list, a mapping or nothing"),
         ("links: [[a, b]]\naliases: {10.0.0.1: [a]}\n", "has a list, a mapping or nothing"),
         ("switches: {a: {addresses: [{b: c}]}}\nlinks: [[a, b]]\n", "has a list, a mapping or nothing"),
-        (BOMB + "links: [[a, *x9]]\n", "is not a topology"),
+        (BOMB + "links: [[a, *x9]]\n", "contains an anchor or alias"),
         (
             "links: [&x0 [a, b], " + ", ".join(f"&x{i} [*x{i - 1}, *x{i - 1}]" for i in range(1, 99)) + "]\n",
-            "has a list",
+            "contains an anchor",
         ),
-        ("links: &l [[a, b], *l]\n", "has a list"),
+        ("links: &l [[a, b], *l]\n", "contains an anchor"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, text: str, complaint: str) -> None:

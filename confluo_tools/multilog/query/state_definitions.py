@@ -321,14 +321,14 @@ def builtin_names() -> list[str]:
 
 def parse(text: str, where: str = "state") -> StateDefinition:
     """Parse a definition from YAML.  Raises SchemaError."""
-    import yaml
+    from confluo_tools import guarded_yaml
 
     if len(text) > MAX_TEXT:
         raise SchemaError(f"longer than {MAX_TEXT} characters", where=where)
     try:
-        data = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # safe loaders only
-    except (yaml.YAMLError, RecursionError) as e:
-        raise SchemaError(f"is not a valid state definition: {str(e).splitlines()[0]}", where=where) from None
+        data = guarded_yaml.load(text)
+    except guarded_yaml.YamlError as e:
+        raise SchemaError(f"is not a valid state definition: {e}", where=where) from None
     return StateDefinition(data, text, where)
 
 
@@ -339,7 +339,7 @@ def load(name: str) -> StateDefinition:
         path = os.path.join(_HERE, f"{name}.yaml")
     try:
         with open(path, encoding="utf-8") as f:
-            text = f.read()
+            text = f.read(MAX_TEXT + 1)
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
         raise SchemaError(f"is not a valid state definition: {reason}", where=name) from None

@@ -24,6 +24,7 @@ from confluo_tools.pingmesh.plan.pinglist_parts import FORMAT, from_arrow, place
 
 MAX_BYTES = 16 << 20  # of a list file
 MAX_PEERS = 100_000
+MAX_YAML_NODES = 4 << 20
 _HEAD = {"pinglist", "server", "version", "token", "peers"}
 _PEER = ("name", "address", "port", "kind", "level", "interval", "timeout", "payload", "dscp", "pod", "podset", "dc")
 
@@ -67,12 +68,12 @@ def to_yaml(found: Pinglist) -> bytes:
 
 
 def _from_yaml(data: bytes, where: str) -> Pinglist:
-    import yaml
+    from confluo_tools import guarded_yaml
 
     try:
-        tree: Any = yaml.load(data.decode(), getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # all scalars as text
-    except (yaml.YAMLError, RecursionError, ValueError) as e:
-        raise FormatError(f"not a pinglist: {' '.join(str(e).split())[:100]}", where=where) from None
+        tree: Any = guarded_yaml.load(data, as_text=True, max_nodes=MAX_YAML_NODES)
+    except guarded_yaml.YamlError as e:
+        raise FormatError(f"not a pinglist: {e}", where=where) from None
     if not isinstance(tree, dict) or set(tree) - {"place"} != _HEAD or tree["pinglist"] != str(FORMAT):
         raise FormatError("not a pinglist", where=where, hint=f"its keys are {', '.join(sorted(_HEAD))}")
     server, version, token, rows = (tree[key] for key in ("server", "version", "token", "peers"))
