@@ -18,13 +18,19 @@ def pcap(
     link: int = 1,
     snap: int = 65535,
     lengths: Sequence[int] = (),
+    version: tuple[int, int] = (2, 4),
+    wire_first: bool = False,
 ) -> bytes:
-    """A pcap file; ``lengths`` are the lengths on the wire where they differ from those of the frames."""
-    out = [struct.pack(order + "IHHiIII", MAGIC[kind], 2, 4, 0, 0, snap, link)]
+    """A pcap file; ``lengths`` are the lengths on the wire where they differ from those of the frames.
+
+    ``wire_first``: the length on the wire comes before the captured length, as in versions 2.0 to 2.2.
+    """
+    out = [struct.pack(order + "IHHiIII", MAGIC[kind], *version, 0, 0, snap, link)]
     for i, (ts, frame) in enumerate(packets):
         seconds, rest = divmod(ts, 10**9)
         length = lengths[i] if i < len(lengths) else len(frame)
-        out.append(struct.pack(order + "IIII", seconds, rest if kind == "ns" else rest // 1000, len(frame), length))
+        sizes = (length, len(frame)) if wire_first else (len(frame), length)
+        out.append(struct.pack(order + "IIII", seconds, rest if kind == "ns" else rest // 1000, *sizes))
         if kind == "modified":
             out.append(struct.pack(order + "IHBx", 1, 0x0800, 0))
         out.append(frame)

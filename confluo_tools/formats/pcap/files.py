@@ -20,6 +20,7 @@ ROWS = 1024  # rows per batch: few enough for the L2 cache, many enough to hide 
 BATCH_BYTES = 1 << 22  # limit of a batch with wide rows (raw bytes)
 PATIENCE = 0.05  # s that rows of a live input wait for more
 MAX_SNAP = 65535
+NO_CAPTURE = "not a pcap or pcapng capture"  # the fault of a Capture with other first bytes
 _MAGICS = "a1b2c3d4 d4c3b2a1 a1b23c4d 4d3cb2a1 a1b2cd34 34cdb2a1 0a0d0d0a"
 MAGICS = frozenset(bytes.fromhex(m) for m in _MAGICS.split())
 
@@ -143,6 +144,8 @@ class Captures:
         """Add one line to `warnings` about a damaged or irregular file."""
         what: list[str] = []
         if not (capture.kind or source.problem or self._stop):
+            if capture.fault and capture.fault != NO_CAPTURE:
+                raise FormatError(capture.fault, where=source.name)
             raise _no_capture(source.name, capture.at > 0 or capture.fault != "")
         if source.problem:
             what.append(source.problem)

@@ -170,6 +170,9 @@ class _Capture:
         if self.kind not in ("pcap", "pcapng"):
             raise FormatError("is not a pcap or pcapng capture", where=path)
         self._little = head[0] in (0xD4, 0x4D, 0x34) if self.kind == "pcap" else head[8] == 0x4D
+        major, minor = struct.unpack("<HH" if self._little else ">HH", head[4:8])
+        self._wire_first = self.kind == "pcap" and (major == 543 or minor < 3)
+        self._either_first = self.kind == "pcap" and not self._wire_first and minor == 3
         self._header = 24 if head[:4] in (b"\xa1\xb2\xcd\x34", b"\x34\xcd\xb2\xa1") else 16
         self._fd = -1 if self._packed else self._below.fd
 
@@ -216,6 +219,8 @@ class _Capture:
             if len(head) < 16:
                 return None
             _, _, cap, wire = struct.unpack_from("<IIII" if self._little else ">IIII", head)
+            if self._wire_first or (self._either_first and cap > wire):
+                cap, wire = wire, cap
             return self._data(at + self._header, cap, wire)
         return self._block(at, cap_len)
 
