@@ -94,6 +94,7 @@ PURE = {
     "pingmesh/analysis/blackholes.py",
     "pingmesh/analysis/loss_bursts.py",
     "pingmesh/analysis/silent_drops.py",
+    "pingmesh/analysis/silent_servers.py",
     "pingmesh/analysis/sla.py",
     "pingmesh/analysis/verdict.py",
     "pingmesh/heatmap/model.py",

@@ -13,9 +13,11 @@ from confluo_tools.pingmesh.analysis.window_options import Places, Where, Window
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.pingmesh.analysis.blackholes import NetworkPlace
+    from confluo_tools.pingmesh.analysis.drop_tally import DropWindow
     from confluo_tools.pingmesh.analysis.loss_bursts import LossPeriod
-    from confluo_tools.pingmesh.analysis.pair_tally import DropWindow, Failure, LocatedServer, PairPass, PairWindows
+    from confluo_tools.pingmesh.analysis.pair_tally import Failure, LocatedServer, PairPass, PairWindows
     from confluo_tools.pingmesh.analysis.silent_drops import DropFinding, WorstPair
+    from confluo_tools.pingmesh.analysis.silent_servers import SilentServer
     from confluo_tools.schema import Schema
 
 app = cli.command_app(
@@ -36,13 +38,13 @@ confluo-vote paths.ml
 )
 
 WHAT = {"layer": 1, "flow": 2}
-STATE = {"steady": 1, "burst": 2, "new": 3}
-LAYER = {"tor": 1, "podset": 2, "leaf": 3, "spine": 4, "wan": 5, "all": 6}
+STATE = {"steady": 1, "burst": 2, "new": 3, "silent": 4}
+LAYER = {"tor": 1, "podset": 2, "leaf": 3, "spine": 4, "wan": 5, "all": 6, "server": 7}
 REVERSE = 2
 PIECE = 15_000_000_000  # ns: at least one round of probes
 TENTH = 100_000_000  # ns: resolution of ``began`` and ``lasted``
 SHOWN = ("what", "layer", "podset", "pod", "state", "dropped", "rate", "src", "src_port", "dst", "way")
-PLACES = ("what", "layer", "podset", "pod", "state", "lasted", "ok", "dropped", "rate", "rest")  # without flows
+PLACES = ("what", "layer", "podset", "pod", "src", "state", "lasted", "ok", "dropped", "rate", "rest")  # without flows
 
 
 @app.command(
@@ -154,7 +156,7 @@ class DropReport:
 
     def request(self, run: PairPass) -> Callable[[], PairWindows[DropWindow]]:
         """Register the aggregates of a pass."""
-        from confluo_tools.pingmesh.analysis.pair_tally import request_drops
+        from confluo_tools.pingmesh.analysis.drop_tally import request_drops
 
         return request_drops(run, self.length, self.known_servers)
 
@@ -194,6 +196,7 @@ class DropReport:
             self._layer(rank, f, period, self._steady(f, times, begin, end))
             for rank, (f, period) in enumerate(places, 1)
         ]
+        rows += [self._server(len(rows) + i, s, servers[s.server]) for i, s in enumerate(window.silent, 1)]
         self.found -= len(rows) - len(findings)
         for rank, pair in enumerate(silent_drops.worst(pairs, self.top), 1):
             lost = sorted(window.dropped[pair.src, pair.dst])[-self.flows :]
@@ -228,6 +231,22 @@ class DropReport:
             "state": STATE[period.state],
             "began": period.begin // TENTH * TENTH,
             "lasted": round((period.end - period.begin) / TENTH) * TENTH,
+        }
+
+    def _server(self, rank: int, silent: SilentServer, server: LocatedServer) -> dict[str, Any]:
+        """A server that did not answer for a while, next to the share of probes that its neighbours dropped."""
+        own, near = silent.own, silent.neighbours
+        return {
+            "what": WHAT["layer"],
+            "rank": rank,
+            "layer": LAYER["server"],
+            "dc": server.dc,
+            "podset": server.podset,
+            "pod": server.pod,
+            "src": server.name,
+            **_rate(own.answered, own.dropped, own.failed),
+            "rest": digits(near.dropped / near.answered if near.answered else 0.0),
+            "state": STATE["silent"],
         }
 
     def _flow(self, rank: int, pair: WorstPair, drop: Failure, servers: dict[str, LocatedServer]) -> dict[str, Any]:

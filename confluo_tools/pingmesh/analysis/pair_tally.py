@@ -31,7 +31,6 @@ PROBES = "kind in (tcp, echo, http, https)"  # the kernel retransmits these; udp
 ANSWERED = "outcome in (ok, refused, reset, garbled)"  # the target's host sent a packet back
 FAILED = "outcome in (timeout, unreachable)"
 _CODES = "BHIQbhiqfd"  # of memoryview, by the physical types 1 to 10
-DROPPED = "outcome == ok && retries > 0 && !(notes has overflow)"
 
 
 class LocatedServer(NamedTuple):
@@ -146,8 +145,9 @@ class BlackholeWindow:
     tried: Counter[int] = field(default_factory=Counter)
 
 
-class _Aggregate:
-    # Aggregates of the rows for which an expression holds.
+class PairAggregate:
+    """Aggregates of the rows for which an expression holds."""
+
     def __init__(self, expr: Expr, question: Aggregation) -> None:
         self.expr, self.question = expr, question
         self.rollup: Rollup = question.rollup()
@@ -155,7 +155,7 @@ class _Aggregate:
     def rows(self, text: _AddressText) -> Iterator[list[Any]]:
         """The result, row by row; addresses and text as str."""
         for block in self.question.answer(self.rollup):
-            yield from zip(*_values(self.question.result, block, text), strict=True)
+            yield from zip(*read_values(self.question.result, block, text=text), strict=True)
 
 
 class _AddressText(dict[tuple[int, bytes], str]):
@@ -167,7 +167,11 @@ class _AddressText(dict[tuple[int, bytes], str]):
         return text
 
 
-def _values(schema: Schema, block: Block, text: _AddressText, names: Sequence[str] | None = None) -> list[list[Any]]:
+def read_values(
+    schema: Schema, block: Block, names: Sequence[str] | None = None, text: _AddressText | None = None
+) -> list[list[Any]]:
+    """The values of fields (all by default) of a block, as columns; addresses and text as str."""
+    text = _AddressText() if text is None else text
     found: list[list[Any]] = []
     for f in schema.fields if names is None else [schema[name] for name in names]:
         at = block.layout.index(f.name)
@@ -222,7 +226,7 @@ class PairPass:
         self.spans: list[tuple[int, int, int, str]] = []  # from, to, overflows, host
         if all(name in self.schema for name in ("overflows", "elapsed", "src")):
             self._hosts = self.compile("kind == host && overflows > 0")
-        self._sums: list[_Aggregate] = []
+        self._sums: list[PairAggregate] = []
         self._looks: list[tuple[Expr, FailureList]] = []
         self._columns: set[str] = set(FAILURE) | {"kind", "outcome", "notes", "src"} | set(self._expr.fields)
 
@@ -234,7 +238,7 @@ class PairPass:
         found: Expr = self._made[text,]
         return found
 
-    def aggregate(self, what: str, aggs: str, by: str) -> _Aggregate:
+    def aggregate(self, what: str, aggs: str, by: str) -> PairAggregate:
         """Register aggregates of the rows for which ``what`` holds."""
         from confluo_tools.expr import parse_aggregates, parse_by
         from confluo_tools.multilog.query.aggregation import Aggregation
@@ -243,7 +247,7 @@ class PairPass:
         if question is None:
             schema = self.schema
             question = self._made[aggs, by] = Aggregation(schema, parse_aggregates(aggs, schema), parse_by(by, schema))
-        made = _Aggregate(self.compile(f"{PROBES} && ({what})"), question)
+        made = PairAggregate(self.compile(f"{PROBES} && ({what})"), question)
         self._columns.update(made.question.reads)
         self._sums.append(made)
         return made
@@ -280,13 +284,13 @@ class PairPass:
             if len(found) + len(picks) > MAX_ROWS:
                 what = f"more than {MAX_ROWS} probes failed or were dropped"
                 raise UsageError(what, where=self.reader.name, hint="read fewer: --since, --until, --where")
-            found.extend(_values(self.schema, block.take(picks), self.text, FAILURE))
+            found.extend(read_values(self.schema, block.take(picks), FAILURE, self.text))
         if self._hosts is not None:
             picks = self._hosts.program.select(block)
             if len(picks):
                 names = ("ts", "elapsed", "overflows", "src_ip", "src")
                 for ts, took, lost, address, name in zip(
-                    *_values(self.schema, block.take(picks), self.text, names), strict=True
+                    *read_values(self.schema, block.take(picks), names, self.text), strict=True
                 ):
                     self.spans.append((ts - took, ts, lost, address or name))
 
@@ -386,9 +390,9 @@ def request_blackholes(
 def _blackhole_windows(
     run: PairPass,
     servers: ServerLookup,
-    pairs: _Aggregate,
-    again: _Aggregate,
-    ends: Sequence[_Aggregate],
+    pairs: PairAggregate,
+    again: PairAggregate,
+    ends: Sequence[PairAggregate],
     failures: FailureList,
     window: int,
     piece: int,
@@ -450,99 +454,6 @@ def _cross(window: BlackholeWindow, a: LocatedServer, b: LocatedServer, what: in
     for level, end, other in ((3, a, b), (3, b, a), (2, a, b), (2, b, a)):
         if end[-level:] != other[-level:]:
             window.crossing.setdefault(end[-level:], [0, 0])[what] += count
-
-
-@dataclass
-class DropWindow:
-    """Probe results of a window for the search for silent drops.
-
-    ``cells`` {(place of source, of target): [ok, dropped, failed]}; a place is (pod, podset, dc).
-    For pairs (addresses as text) with drops: ``ok`` and ``failed`` {pair: probes}, ``dropped`` {pair: drops}.
-    ``end``: time after the last probe that was answered.
-    """
-
-    start: int
-    end: int = field(default=0, compare=False)
-    cells: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
-    ok: dict[tuple[str, str], int] = field(default_factory=dict)
-    failed: dict[tuple[str, str], int] = field(default_factory=dict)
-    dropped: dict[tuple[str, str], FailureSubset] = field(default_factory=dict)
-
-
-def drop_windows(
-    reader: Reader,
-    where: str,
-    window: int,
-    since: int | None = None,
-    until: int | None = None,
-    known_servers: Mapping[str, LocatedServer] | None = None,
-) -> tuple[PairWindows[DropWindow], PairPass]:
-    """Like `blackhole_windows`, for drops.  ``ok``, dropped and failed as in `pingmesh.analysis.probe_tally`."""
-    run = PairPass(reader, where, since, until)
-    found = request_drops(run, window, known_servers)
-    run.run()
-    return found(), run
-
-
-def request_drops(
-    run: PairPass, window: int, known_servers: Mapping[str, LocatedServer] | None
-) -> Callable[[], PairWindows[DropWindow]]:
-    """Register what `drop_windows` needs; the function that returns it after the pass."""
-    servers = ServerLookup(run, known_servers or {})
-    step = f"ts/{window}ns, " if window else ""
-    answered = run.aggregate("outcome == ok", "count, min(ts), max(ts)", f"{step}src_ip, dst_ip")
-    unanswered = run.aggregate(
-        "outcome in (timeout, refused, unreachable, reset, garbled)", "count", f"{step}src_ip, dst_ip"
-    )
-    dropped = run.collect(DROPPED)
-    return lambda: _drop_windows(run, servers, answered, unanswered, dropped, window)
-
-
-def _drop_windows(
-    run: PairPass,
-    servers: ServerLookup,
-    answered: _Aggregate,
-    unanswered: _Aggregate,
-    dropped: FailureList,
-    window: int,
-) -> PairWindows[DropWindow]:
-    known = servers.read()
-    excluded, run.overflows = run.host_drops(dropped, known)
-    windows: dict[int, DropWindow] = {}
-    begin = 1 << 63
-
-    def cell(window: DropWindow, src: str, dst: str) -> list[int]:
-        return window.cells.setdefault((known[src][1:], known[dst][1:]), [0, 0, 0])
-
-    def window_at(start: int) -> DropWindow:
-        if start not in windows:
-            windows[start] = DropWindow(start)
-        return windows[start]
-
-    for number, drop in enumerate(dropped):
-        if number in excluded:
-            continue
-        found = window_at(drop.ts // window * window if window else 0)
-        pair = drop.src, drop.dst
-        if pair not in found.dropped:
-            found.dropped[pair] = FailureSubset(dropped)
-        found.dropped[pair].add(number)
-        cell(found, drop.src, drop.dst)[1] += 1
-    for *when, src, dst, count, first, last in answered.rows(run.text):
-        found = window_at(when[0] if window else 0)
-        found.end = max(found.end, last + 1)
-        cell(found, src, dst)[0] += count
-        begin = min(begin, first)
-        if (src, dst) in found.dropped:
-            found.ok[src, dst] = count
-    for *when, src, dst, count in unanswered.rows(run.text):
-        found = window_at(when[0] if window else 0)
-        cell(found, src, dst)[2] += count
-        if (src, dst) in found.dropped:
-            found.failed[src, dst] = count
-    if not window and windows:
-        windows[0].start = begin if begin < 1 << 63 else 0
-    return PairWindows([windows[start] for start in sorted(windows)], known)
 
 
 class OpenPairWindows(Generic[T]):

@@ -6,6 +6,8 @@ them.  Faults of hosts are judged apart:
 
 * connections that a full listen queue of the target drops (overflows) are not drops of the network;
 * programs that wait long while the kernel does not (`seen99`) wait for their own host;
+* if a server did not answer for a while, but its neighbours on the same ToR did (`silent_servers`), the fault is its
+  own, and the probes that it lost are not in the counts;
 * servers that answer no probe are down if they send none either; if they send probes and none is answered, they are
   cut off.  Where no server of a pod answers, a fault of the hosts and one of the network look the same.
 
@@ -20,6 +22,7 @@ from math import nan
 from typing import Protocol
 
 from confluo_tools.pingmesh.analysis import sla
+from confluo_tools.pingmesh.analysis.silent_servers import SilentServer
 from confluo_tools.pingmesh.analysis.sla import BAD, DEAD, FEW, NONE, OK, Rule, RuleCounts, make_rule, wilson
 
 NETWORK, SERVER, UNREACHABLE, HOSTS = "network", "one_server", "unreachable", "hosts"
@@ -85,6 +88,7 @@ def assess(
     without: Callable[[str], Sequence[GroupCounts]] = lambda name: (),
     pods: Mapping[str, tuple[Sequence[str], GroupCounts | None]] | None = None,
     far: Mapping[str, tuple[GroupCounts, GroupCounts | None]] | None = None,
+    silent: Sequence[SilentServer] = (),
 ) -> NetworkVerdict:
     """The verdict on a service.
 
@@ -93,9 +97,14 @@ def assess(
     ``rules``: about drop and quantiles.  ``without``: the first two groups without all pairs of one server.
     ``pods``, if known: {pod: (servers of the service in it, probes to all other servers in it)}.
     ``far``: {name: (now, before)} of probes between the service's data centres and others.  They are reported, but do
-    not change the verdict: it is unknown whether the service sends traffic there.
+    not change the verdict: it is unknown whether the service sends traffic there.  ``silent``: servers, of the service
+    or not, that did not answer for a while.
     """
-    found = _assess(groups, before, servers, rules, without, pods)
+    found = _assess(groups, before, servers, rules, without, pods, silent)
+    own = [s for s in silent if s.server not in found.servers]
+    if own and found.verdict not in (HOSTS, NO_PROBES):
+        join = "but" if found.verdict in (NOT_NETWORK, NOT_ENOUGH) else "and"
+        found = replace(found, why=f"{found.why}; {join} {_silence(own)}")
     bad = [e for what, (now, then) in (far or {}).items() for e in _far(what, now, then, rules)]
     if not bad:
         return found
@@ -126,6 +135,7 @@ def _assess(
     rules: Sequence[Rule],
     without: Callable[[str], Sequence[GroupCounts]],
     pods: Mapping[str, tuple[Sequence[str], GroupCounts | None]] | None,
+    silent: Sequence[SilentServer],
 ) -> NetworkVerdict:
     evidence = tuple(e for what, group in groups.items() for e in _evidence(what, group, before.get(what), rules))
     own = [e for e in evidence if e.what in (SOURCE, TARGET) and e.metric in {r.metric for r in rules}]
@@ -137,6 +147,9 @@ def _assess(
     down = tuple(sorted(name for name, (_, to) in servers.items() if to is not None and _down(to)))
     if down:
         return _silent(down, evidence, servers, pods or {})
+    own_silent = [s for s in silent if s.server in servers]
+    if own_silent:
+        return NetworkVerdict(HOSTS, _silence(own_silent), "", evidence, tuple(s.server for s in own_silent))
     if any(e.what == TARGET and e.metric == "failed" and e.state == BAD for e in evidence):
         rule = make_rule("failed", FAILED)
         unreachable = tuple(
@@ -164,6 +177,18 @@ def _assess(
     return NetworkVerdict(NOT_NETWORK, why, "", evidence)
 
 
+def _silence(silent: Sequence[SilentServer]) -> str:
+    """What was seen of servers that did not answer for a while."""
+    words = []
+    for s in silent[:3]:
+        own, near = s.own, s.neighbours
+        words.append(
+            f"{s.server} did not answer for a while (lost {own.lost:,} of {own.probes:,} probes; "
+            f"its neighbours on the same ToR {near.lost:,} of {near.probes:,})"
+        )
+    return ", ".join(words) + (f" and {len(silent) - 3} more servers" if len(silent) > 3 else "")
+
+
 def _silent(
     down: tuple[str, ...],
     evidence: tuple[Evidence, ...],
@@ -183,6 +208,12 @@ def _silent(
         )
         if dark:
             return NetworkVerdict(NETWORK, f"{why}all of {_listed(dark)} is cut off", "its pods", evidence, cut)
+        answering = [
+            pod for pod, (names, others) in pods.items() if others is not None and others.ok and set(names) & set(cut)
+        ]
+        if len(cut) > 1 and len({name for pod in answering for name in pods[pod][0]} & set(cut)) == len(cut):
+            why += "their neighbours on the same ToRs answer: the cause is their links or the machines"
+            return NetworkVerdict(HOSTS, why, "", evidence, cut)
         why += "they are cut off" if len(cut) > 1 else "the cause is its link or the machine"
         return NetworkVerdict(
             *((NETWORK, why, "its servers only") if len(cut) > 1 else (SERVER, why, "one server")), evidence, cut

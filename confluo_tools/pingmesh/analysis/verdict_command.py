@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from confluo_tools.pingmesh.analysis.window_options import RetrySignature, RuleT
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.pingmesh.analysis.probe_tally import Cell, WindowCells, WindowTally
+    from confluo_tools.pingmesh.analysis.silent_servers import SilentServer
     from confluo_tools.pingmesh.analysis.sla import Rule
     from confluo_tools.pingmesh.analysis.verdict import Evidence, NetworkVerdict
     from confluo_tools.schema import Schema
@@ -193,6 +194,8 @@ class VerdictCounts:
     def __init__(
         self, reader: Reader, judged: Members, rules: Sequence[tuple[str, Rule]], signature: str | None
     ) -> None:
+        from confluo_tools.pingmesh.analysis.silent_tally import SilentTally
+
         self.reader, self.servers, self.rules = reader, judged.servers, [r for _, r in rules]
         servers = {name: number for number, name in enumerate(judged.servers, 1)}
         pods = {pod: number for number, pod in enumerate(judged.pods, 1)}
@@ -200,6 +203,7 @@ class VerdictCounts:
         self._classes = {"src": servers, "dst": servers, "src_pod": pods, "dst_pod": pods}
         self._signature = signature
         self.now = self._tally()
+        self.silent = SilentTally(reader.schema) if SilentTally.possible(reader.schema) else None
         self.then: WindowTally | None = None
         self.far = self._tally(self.FAR) if self.dcs else None
         self.far_then: WindowTally | None = None
@@ -237,20 +241,33 @@ class VerdictCounts:
                 tallies.append((far.within(*earlier).program, self.far_then))
             all_ = probe_filter(self.reader.schema, where or "", self.reader.filters)
         both = all_.within(span[0] if earlier is None else earlier[0], span[1])
-        columns = columns_of(self.reader.schema, [*self.BY, *self.FAR, *expr.fields], both)
+        near = expr.within(*span).program
+        more = self.silent.columns(self.reader.schema) if self.silent is not None else ()
+        columns = columns_of(self.reader.schema, [*self.BY, *self.FAR, *expr.fields, *more], both)
         for block, _ in self.reader.select(both, columns, by_time=False):
             for program, tally in tallies:
                 picks = program.select(block)
                 if len(picks):
                     tally.update(block, picks)
+            if self.silent is not None and len(picks := near.select(block)):
+                self.silent.update(block, picks)
         if self.now.probes:
             self.start = self.now.oldest if span[0] is None else span[0]
             self.length = max((self.now.newest + 1 if span[1] is None else span[1]) - self.start, 0)
 
     def verdict(self) -> NetworkVerdict:
-        from confluo_tools.pingmesh.analysis.verdict import assess
+        from confluo_tools.pingmesh.analysis.verdict import DOWN, assess
 
-        now, then = VerdictGroups(self.now), VerdictGroups(self.then)
+        silent: list[SilentServer] = []
+        own: Mapping[Any, Sequence[int]] = {}
+        if self.silent is not None:
+            silent = self.silent.find()
+            down = [s.server for s in silent if s.server in self.servers and s.own.failed >= DOWN * s.own.probes]
+            silent = [s for s in silent if s.server not in down]  # `assess` judges these by their counts
+            own = self.silent.by_class(silent, self._classes)
+            if self.silent.crowded:
+                cli.note("too many lost probes to look for servers that did not answer for a while; read less time")
+        now, then = VerdictGroups(self.now, own), VerdictGroups(self.then)
         groups = now.groups()
         each = now.servers(len(self.servers))
         pairs = {name: each[i] for i, name in enumerate(self.servers, 1)}
@@ -259,7 +276,9 @@ class VerdictCounts:
         pods = {pod: (names, neighbours.get(i)) for i, (pod, names) in enumerate(self.pods.items(), 1)}
         past = self._far_of(self.far_then)
         far = {name: (cell, past.get(name)) for name, cell in self._far_of(self.far).items()}
-        return assess(groups, then.groups(), pairs, self.rules, lambda name: now.without(number[name]), pods, far)
+        return assess(
+            groups, then.groups(), pairs, self.rules, lambda name: now.without(number[name]), pods, far, silent
+        )
 
     def _far_of(self, tally: WindowTally | None) -> dict[str, Cell]:
         if tally is None or not tally.windows():
@@ -272,9 +291,10 @@ class VerdictCounts:
 
 
 class VerdictGroups:
-    """Joined groups of a `WindowTally` by `VerdictCounts.BY`."""
+    """Joined groups of a `WindowTally` by `VerdictCounts.BY`; ``own``: {key: [dropped, failed]} not by the network."""
 
-    def __init__(self, tally: WindowTally | None) -> None:
+    def __init__(self, tally: WindowTally | None, own: Mapping[Any, Sequence[int]] | None = None) -> None:
+        self._own = own or {}
         self.tally = tally if tally is not None and tally.windows() else None
         self.keys = self.tally.keys(0) if self.tally is not None else []
 
@@ -282,7 +302,15 @@ class VerdictGroups:
         if self.tally is None:
             return {}
         found: WindowCells = self.tally.cells(0, [((name,), numbers) for name, numbers in unions.items()])
-        return {key[0]: cell for key, cell in found}
+        cells = {key[0]: cell for key, cell in found}
+        for name, numbers in unions.items() if self._own else ():
+            cell = cells[name]
+            dropped, failed = (sum(self._own.get(self.keys[i], (0, 0))[what] for i in numbers) for what in (0, 1))
+            cell.dropped -= min(cell.dropped, dropped)
+            late = min(cell.timeout, failed)
+            cell.timeout -= late
+            cell.unreachable -= min(cell.unreachable, failed - late)
+        return cells
 
     def groups(self) -> dict[str, Cell]:
         """The groups of `pingmesh.analysis.verdict` that have probes, by name."""

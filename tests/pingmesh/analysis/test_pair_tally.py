@@ -15,7 +15,7 @@ from confluo_tools.core.block.block import Block
 from confluo_tools.errors import SchemaError
 from confluo_tools.formats.block_builder import block_of
 from confluo_tools.formats.reader import Reader
-from confluo_tools.pingmesh.analysis import pair_tally
+from confluo_tools.pingmesh.analysis import drop_tally, pair_tally
 from confluo_tools.schema import builtin, fold6
 
 PROBE = builtin("probe")
@@ -161,7 +161,7 @@ def test_windows_of_failures(rows: list[Row], window: int) -> None:
 @given(ROWS, st.sampled_from([0, 3 * SECOND]))
 def test_windows_of_drops(rows: list[Row], window: int) -> None:
     rows = [row for row in rows if row["kind"] != 16]  # what hosts tell is held against them elsewhere
-    found = pair_tally.drop_windows(Given(rows), "", window)[0].windows
+    found = drop_tally.drop_windows(Given(rows), "", window)[0].windows
     cells: dict[int, dict[Any, list[int]]] = {}
     dropped: dict[int, dict[tuple[str, str], list[pair_tally.Failure]]] = {}
     for row, src, dst in probes(rows):
@@ -209,7 +209,7 @@ def test_what_hosts_tell_is_not_the_networks() -> None:
                 columns[at] = b"".join(bytes([2 * (block.get(kind, r) == 16), 0, 0, 0]) for r in range(block.rows))
                 yield Block.wrap(PROBE.layout, block.rows, columns)
 
-    found, run = pair_tally.drop_windows(HostReports(rows), "", 0)
+    found, run = drop_tally.drop_windows(HostReports(rows), "", 0)
     assert [f.ts for its in found.windows[0].dropped.values() for f in its] == [14 * SECOND]
     assert run.overflows == 2
 

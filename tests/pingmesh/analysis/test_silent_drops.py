@@ -14,7 +14,7 @@ from scipy.stats import binom
 from confluo_tools import units
 from confluo_tools.pingmesh.analysis import silent_drops
 from confluo_tools.pingmesh.analysis.blackholes import NetworkPlace
-from confluo_tools.pingmesh.analysis.pair_tally import drop_windows
+from confluo_tools.pingmesh.analysis.drop_tally import drop_windows
 from confluo_tools.pingmesh.analysis.silent_drops import Count
 from confluo_tools.pingmesh.simulate.simulation import Fault
 from probe_records import Simulated, fault, stream
