@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
+
+GRACE = 300  # s that the clean-up of a failed test may take
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: object) -> None:
+    """After a failure, pytest stops the timer of faulthandler_timeout: fixtures could then clean up for ever."""
+    if isinstance(node, pytest.Item):
+        faulthandler.dump_traceback_later(GRACE, exit=True)
+
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("CONFLUO_TEST_DATA", ROOT.parent / "shared"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -110,6 +111,7 @@ class IndexRun:
         self.log = multilog.open(path, readonly=request.verb in ("list", "check"))
         self.request, self.patience, self.stats = request, patience, stats
         self.status = cli.OK
+        self.added = 0  # blocks
         for name in request.names if request.kind == "index" else ():
             if name not in self.log.schema:
                 near = self.log.schema.suggest(name)
@@ -117,12 +119,13 @@ class IndexRun:
                 raise UsageError(f"no field '{name}'", where=path, hint=hint)
 
     def run(self, follow: bool, pause: float, stat: bool, tsv: bool, ndjson: bool) -> int:
-        before = self.defined()
-        getattr(self, self.request.verb)()
-        if self.defined() != before:
-            self.log.remember([cli.state.prog, *cli.state.argv])
-        if follow:
-            self.follow(pause)
+        with self.summary() if follow else nullcontext():
+            before = self.defined()
+            getattr(self, self.request.verb)()
+            if self.defined() != before:
+                self.log.remember([cli.state.prog, *cli.state.argv])
+            if follow:
+                self.follow(pause)
         if stat or self.request.verb == "list":
             wanted = [v for v in self.existing() if self.request.selects(v)]
             show(self.log, wanted, tsv, ndjson)
@@ -191,6 +194,7 @@ class IndexRun:
         what = f"index of {view.label}" if view.kind == "index" else view.spec
         with cli.Progress(what, version.rows, "rows") as progress, views.maintaining(view, self.patience):
             blocks = views.update(self.log, view, rebuild=rebuild, progress=progress.update)
+        self.added += blocks
         if self.stats:
             seconds = time.perf_counter() - begin
             covered, rows, size = views.coverage(self.log, view, self.log.version())
@@ -213,17 +217,23 @@ class IndexRun:
 
         labels = None if self.request.kind is None else self.request.names or [v.label for v in self.views()]
         maintainer = views.Maintainer(self.log, labels, lambda path, what: cli.warn(what, where=path))
-        added, begin = 0, time.monotonic()
+        while True:
+            added = maintainer.step()
+            self.added += added
+            if not added:
+                time.sleep(pause)
+
+    @contextmanager
+    def summary(self) -> Iterator[None]:
+        """Report what was done when a signal ends --follow, also during the first update."""
+        begin = time.monotonic()
         try:
-            while True:
-                step = maintainer.step()
-                added += step
-                if not step:
-                    time.sleep(pause)
-        finally:
-            if not cli.state.quiet:
+            yield
+        except BaseException as e:
+            if not isinstance(e, Exception) and not cli.state.quiet:
                 done = "blocks indexed" if self.request.kind == "index" else "blocks added to views"
-                cli.note(f"{added:,} {done} in {time.monotonic() - begin:.0f} s", where=self.log.path)
+                cli.note(f"{self.added:,} {done} in {time.monotonic() - begin:.0f} s", where=self.log.path)
+            raise
 
 
 def show(log: Log, found: Sequence[View], tsv: bool, ndjson: bool) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import index_lab as lab
-from confluo_tools import multilog
+from confluo_tools import cli, multilog
+from confluo_tools.commands import index
 from confluo_tools.multilog import views
 from running import BIN, environment, on_terminal, run
 
@@ -190,9 +191,20 @@ def test_following_until_interrupted(log, number):
     _, said = follower.communicate(timeout=60)
     assert there == [want]
     assert follower.returncode == 128 + number
-    (line,) = said.decode().splitlines()
+    (line,) = said.decode().splitlines()  # also when it was still in its first update
     assert "blocks indexed" in line
     assert queried(log.path, "port == 53 && len >= 0") > log.truth
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, cli.runner.Stopped(15)])
+def test_interrupted_in_the_first_update(log, error, monkeypatch, capsys):
+    def update(*words, **more):
+        raise error
+
+    monkeypatch.setattr(views, "update", update)
+    number = 2 if error is KeyboardInterrupt else 15
+    assert index.main([log.path, "add", "port", "--follow"]) == 128 + number
+    assert capsys.readouterr().err == f"confluo-index: {log.path}: 0 blocks indexed in 0 s\n"
 
 
 def test_an_answer_is_the_same_while_an_index_is_made_and_dropped(log):
