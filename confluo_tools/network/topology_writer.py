@@ -11,9 +11,7 @@ from confluo_tools import units
 from confluo_tools.errors import FormatError
 from confluo_tools.network.addresses import canonical
 from confluo_tools.network.fleet import NAME_BYTES, PLACE_BYTES, PORT, WORD, FleetServer
-from confluo_tools.network.node_numbers import read_number
-from confluo_tools.network.topology import PLAIN, T1, TOR, Topology
-from confluo_tools.network.topology_file import (
+from confluo_tools.network.network_file import (
     CLOS_KEYS,
     GRID_KEYS,
     LEVELS,
@@ -22,6 +20,8 @@ from confluo_tools.network.topology_file import (
     NodeEntry,
     SwitchEntry,
 )
+from confluo_tools.network.node_numbers import read_number
+from confluo_tools.network.topology import PLAIN, T1, TOR, Topology
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")  # YAML takes it as it is, in a flow mapping too
 _LEVEL_NAMES = {level: name for name, level in LEVELS.items()}

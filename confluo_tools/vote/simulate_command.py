@@ -198,7 +198,7 @@ def read_clos(path: str, warn: bool) -> Clos:
 def write_yaml(path: str, clos: Clos, force: bool) -> None:
     """Write the topology file of a Clos."""
     from confluo_tools.formats.output_file import open_sink
-    from confluo_tools.network.topology_file import NetworkFile
+    from confluo_tools.network.network_file import NetworkFile
     from confluo_tools.network.topology_writer import text_of
 
     sink = open_sink(path, force=config.truth("clobber", force))

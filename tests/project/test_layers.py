@@ -6,6 +6,7 @@ The plan is section 7 of DESIGN.md: the platform in layers, and above it the sys
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
 from collections.abc import Iterator
@@ -140,9 +141,12 @@ def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[int, str, boo
             for alias in node.names:
                 yield node.lineno, f"{base}.{alias.name}", inside
         else:
-            typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
             function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from imports(node, inside or function or typing_only)
+            yield from imports(node, inside or function or is_typing_only(node))
+
+
+def is_typing_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
 def layer_of(module: str) -> str:
@@ -233,6 +237,18 @@ def test_python_layers() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert files
     assert [v for f in files for v in violations(f.relative_to(PACKAGE).as_posix(), f.read_text())] == []
+
+
+def test_no_files_import_each_other() -> None:
+    """Also not from inside a function; what is only for type checkers is no import."""
+    files = {str(p.relative_to(ROOT)): ast.parse(p.read_text()) for p in (ROOT / "confluo_tools").rglob("*.py")}
+    module = {f.removesuffix(".py").removesuffix("/__init__").replace("/", "."): f for f in files}
+    graph = graphlib.TopologicalSorter[str]()
+    for name, tree in files.items():
+        typing = {n for block in ast.walk(tree) if is_typing_only(block) for _, n, _ in imports(block)}
+        wanted = {n for _, n, _ in imports(tree)} - typing
+        graph.add(name, *({module.get(n) or module.get(n.rpartition(".")[0], "") for n in wanted} - {name, ""}))
+    graph.prepare()  # raises CycleError, which lists the files
 
 
 def test_core_layers() -> None:
