@@ -121,7 +121,17 @@ StateOf = Annotated[
 ]
 AnalyzeFlows = Annotated[
     int | None,
-    option("--analyze-flows", metavar="N", min=1, panel="Input", help="Track at most N flows at a time (262144)."),
+    option(
+        "--analyze-flows",
+        metavar="N",
+        min=1,
+        max=1 << 26,
+        panel="Input",
+        help="Track at most N flows at a time (262144).",
+    ),
+]
+Sort = Annotated[
+    bool, option("--sort", panel="Input", help="Sort the records of files and pipes by time before they are used.")
 ]
 InputFormat = Annotated[
     str | None,

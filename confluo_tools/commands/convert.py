@@ -39,6 +39,7 @@ def convert(
     inputs: cli.Inputs = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
+    sort: cli.Sort = False,
     schema: Annotated[
         str | None,
         option("--schema", metavar="FILE", help="Read with these field types: a YAML file or a built-in name."),
@@ -68,7 +69,7 @@ def convert(
 
     fields = out.fields if wanted is None else None
     request = None if analyze else request_rows("", (None, None), None, fields, limit, False, None, None, False)
-    with cli.analyzed(ins.open(inputs, schema=wanted, request=request), analyze, analyze_flows) as reader:
+    with cli.analyzed(ins.open(inputs, schema=wanted, request=request), analyze, analyze_flows, sort=sort) as reader:
         if out.listed(reader.schema):
             return cli.OK
         shape = wanted if wanted is not None and not analyze else reader.schema

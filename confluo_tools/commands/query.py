@@ -61,6 +61,7 @@ def query(
     ] = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
+    sort: cli.Sort = False,
     state: cli.StateOf = None,
     limit: cli.Limit = None,
     count: cli.Count = False,
@@ -105,7 +106,7 @@ def query(
     if analyze or state is not None:
         request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
     opened = ins.open(inputs, request=request)
-    with cli.analyzed(opened, analyze, analyze_flows, state) as reader:
+    with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
         if agg is None and out.listed(reader.schema):
             return cli.OK
         selection = Selection(reader, compile_expr(text, reader, span, sample))
@@ -229,7 +230,12 @@ class Selection:
         if limit is None:
             self.found = self.reader.count(self.expr)
             return self.found
-        return sum([block.rows if picks is None else len(picks) for block, picks in limited(self.selected([]), limit)])
+        return sum(
+            [
+                block.rows if picks is None else len(picks)
+                for block, picks in limited(self.selected([], by_time=False), limit)
+            ]
+        )
 
     def _columns(self, names: list[str] | None) -> list[int] | None:
         if names is None:

@@ -62,7 +62,7 @@ class Shaped(Wrapper):
 
     def __init__(self, reader: Reader, schema: Schema, host: str | None = None) -> None:
         super().__init__(reader, reader._warn)
-        self.schema = schema
+        self.schema, self.by_time = schema, reader.by_time
         self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         own, ours = ([(c.name, c.code, c.size, c.count) for c in s.columns] for s in (reader.schema, schema))
         n = len(own)
@@ -124,46 +124,84 @@ class Shaped(Wrapper):
         return type(expr)(expr.text, self.reader.schema, expr.syntax, expr.tree, expr.notes, expr.demands)
 
 
+Ranked = tuple["Block", "Picks | None", int]
+
+
 def merged(
     schema: Schema, streams: Sequence[Iterator[tuple[Block, Chosen]]], columns: Sequence[int] | None
 ) -> Iterator[tuple[Block, Chosen | Picks]]:
     """Streams of rows by time, ties by stream, each in its own order; a single one is passed through as it is.
 
     ``columns``: those that are wanted, with the time; None: all.  Without a time one stream follows the other.
-    Rows are gathered into blocks, but a block is yielded before any stream is read again.
     """
-    field = schema.time_field
-    if len(streams) < 2 or field is None:
+    if len(streams) < 2 or schema.time_field is None:
         for stream in streams:
             yield from stream
         return
-    from confluo_tools.core.block.block import Picks as Make
-    from confluo_tools.core.multilog.log_scan import LaneMerger
 
-    merger = LaneMerger(schema.layout, len(streams), schema.index(field.name), columns)
+    def ranked(stream: Iterator[tuple[Block, Chosen]], rank: int) -> Iterator[Ranked]:
+        for block, picks in stream:
+            yield block, picks, rank
+
+    yield from by_time(schema, [ranked(stream, i) for i, stream in enumerate(streams)], columns)
+
+
+def by_time(
+    schema: Schema, streams: Sequence[Iterator[Ranked]], columns: Sequence[int] | None
+) -> Iterator[tuple[Block, Picks]]:
+    """Streams of (block, picks, rank) by time, rows of equal time by rank, then by their place in the block.
+
+    Within a block the rows may be in any order; no row of a stream is earlier than those of its blocks before.
+    Rows are copied into blocks of their own, except where a block comes next as it is.  A block is yielded before any
+    stream is read again.
+    """
+    from confluo_tools.core.block.block import Picks as Make
+    from confluo_tools.core.multilog.log_scan import LaneMerger, in_time_order
+
+    if not streams or schema.time_field is None:
+        return
+    time_column = schema.index(schema.time_field.name)
+    if len(streams) == 1:
+        for block, picks, rank in streams[0]:
+            picks = Make.of(block.rows) if picks is None else picks
+            if in_time_order(block, picks, time_column):
+                yield block, picks
+            else:
+                yield from by_time(schema, [iter([(block, picks, rank)]), iter(())], columns)
+        return
+    merger = LaneMerger(schema.layout, len(streams), time_column, columns)
 
     def feed(i: int) -> None:
-        block, picks = next(streams[i], (None, None))
-        merger.load(i, block, Make.of(block.rows) if block is not None and picks is None else picks)
+        block, picks, rank = next(streams[i], (None, None, 0))
+        merger.load(i, block, Make.of(block.rows) if block is not None and picks is None else picks, rank)
 
     for i in range(len(streams)):
         feed(i)
     due = 0.0
     while True:
-        block = merger.step()
-        if block is None:
+        i = merger.whole
+        if i >= 0:
+            before = merger.flush()
+            if before is not None:
+                yield before, Make.of(len(before))
+            yield merger.take(i)
+            due = time.monotonic() + SOON
+            feed(i)
+            continue
+        full = merger.step()
+        if full is None:
             i = merger.hungry
             if i < 0:
                 break
-            block = merger.flush() if time.monotonic() >= due else None
-            if block is None:
+            full = merger.flush() if time.monotonic() >= due else None
+            if full is None:
                 feed(i)
                 continue
-        yield block, Make.of(len(block))
+        yield full, Make.of(len(full))
         due = time.monotonic() + SOON
-    block = merger.flush()
-    if block is not None:
-        yield block, Make.of(len(block))
+    last = merger.flush()
+    if last is not None:
+        yield last, Make.of(len(last))
 
 
 class MergedFilters(Mapping[str, str]):
@@ -214,6 +252,7 @@ class Merged(Reader):
         self.readers = list(readers)
         self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
         self.chosen = all(r.chosen for r in readers)
+        self.by_time = all(r.by_time for r in readers)
         self._timed = False
         self._named = [r for r in readers if r.filters is not None]
         self.filters = MergedFilters(self._named) if self._named else None
@@ -252,8 +291,9 @@ class Merged(Reader):
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
         total, found = make(), 0
-        for reader in self.readers:
+        for i, reader in enumerate(self.readers):
             part, n = reader.fold(expr, columns, make)
+            part.rank(i)
             total.merge(part)
             found += n
         self._sum()

@@ -27,6 +27,7 @@ class Reader:
     schema: Schema
     filters: Mapping[str, str] | None = None  # what `filter NAME` means here: name -> text; None: nothing has names
     given: Sequence[str] | None = None  # of a table of text: the names in its header, when the schema has more
+    by_time = False  # rows come in the order of time, in whatever order they were written
     chosen = False  # the source has the query and returns only rows that it selects
 
     def __init__(self, name: str, warn: Warn | None = None) -> None:

@@ -111,18 +111,30 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
 
 
 def analyzed(
-    reader: Reader, specs: Sequence[str] | None, flows: int | None = None, states: str | None = None
+    reader: Reader,
+    specs: Sequence[str] | None,
+    flows: int | None = None,
+    states: str | None = None,
+    *,
+    sort: bool = False,
 ) -> Reader:
-    """The input with the fields of --analyze, or the ``states`` after its rows; unchanged without either."""
+    """The input with the fields of --analyze, or the ``states`` after its rows; unchanged without either.
+
+    ``sort``: by time, if the input is not in that order by itself.
+    """
     if getattr(reader, "analyzed", False):  # on the host of the log
         return reader
+    if sort and not reader.by_time:
+        from confluo_tools.multilog.sorted_reader import SortedReader
+
+        reader = SortedReader(reader)
     if not specs and states is None:
         return reader
     from confluo_tools.multilog.query.derived_fields import FLOWS, AnalyzedReader, StateReader
 
     if specs:
-        reader = AnalyzedReader(reader, specs, flows=flows or FLOWS, note=note)
-    return reader if states is None else StateReader(reader, states, flows=flows or FLOWS, note=note)
+        reader = AnalyzedReader(reader, specs, flows=flows or FLOWS, warn=warn)
+    return reader if states is None else StateReader(reader, states, flows=flows or FLOWS, warn=warn)
 
 
 def _check_readable(stream: ByteStream) -> None:

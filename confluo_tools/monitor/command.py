@@ -144,6 +144,7 @@ def monitor(
                 run.replay(units.time(since, local=local), end)
             else:
                 run.live()
+        run.report_evictions()
         if common.stats or (run.stopped and not cli.state.quiet):
             cli.note(run.counts())
         if run.stopped:
@@ -431,6 +432,14 @@ class MonitorRun:
             self.stopped = number
 
         return cli.signals(stop, counts=self.counts)
+
+    def report_evictions(self) -> None:
+        """Warn of analyses that forgot flows, because alerts may then be missing or wrong."""
+        from confluo_tools.multilog.query.derived_fields import evictions
+
+        for analysis in self.watch.analyses if self.watch is not None else ():
+            if analysis.evicted:
+                cli.warn(evictions(analysis.evicted, f"--analyze {analysis.name}"), where=self.log.path)
 
     def counts(self) -> str:
         """Counts so far, on one line."""

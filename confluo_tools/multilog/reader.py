@@ -32,6 +32,7 @@ class LogReader(Reader):
     """
 
     format = "multilog"
+    by_time = True
     timed = False
 
     def __init__(

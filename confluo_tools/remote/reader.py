@@ -35,6 +35,7 @@ class RemoteReader(Reader):
     """
 
     format = "multilog"
+    by_time = True
 
     def __init__(
         self,

@@ -280,7 +280,7 @@ class QueryServer:
 
         flows = FLOWS if request.flows is None else request.flows
         return AnalyzedReader(
-            reader, request.analyze, flows=flows, note=lambda what: self._tell(frame_codec.NOTE, what)
+            reader, request.analyze, flows=flows, warn=lambda what: self._tell(frame_codec.WARN, what)
         )
 
     @contextmanager

@@ -174,6 +174,27 @@ cdef class Block:
                     p += (<size_t>n * self.layout.column[i].width + 63) & ~<size_t>63
         return out
 
+    def take_columns(self, Picks picks, columns=None):
+        """As `take`, but only ``columns`` (numbers, None: all) are copied; the others are zero."""
+        cdef const uint16_t* rows = picks.as_list()
+        cdef size_t total = 0
+        cdef uint8_t* p
+        cdef int i
+        if picks.rows > self.rows:
+            raise ValueError("the picks are of another block")
+        cdef Block out = Block(self.layout)
+        out.lane, out.rows = self.lane, picks.n
+        wanted = [i for i in (range(self.layout.n) if columns is None else columns) if not self._is_zero(i)]
+        for i in wanted:
+            total += (<size_t>picks.n * self.layout.column[i].width + 63) & ~<size_t>63
+        _reserve(out, total)
+        p = out.own
+        for i in wanted:
+            gather(p, self.col[i], rows, picks.n, self.layout.column[i].width)
+            out.col[i] = p
+            p += (<size_t>picks.n * self.layout.column[i].width + 63) & ~<size_t>63
+        return out
+
     cdef bint _is_zero(self, int i) noexcept nogil:
         # True when the column is known to be zero: no rows, or the zone holds only the key of zero bytes.
         cdef uint64_t zero
@@ -304,6 +325,25 @@ cdef class Picks:
 
     def __len__(self):
         return self.n
+
+    @property
+    def last(self):
+        """Number of the last row, -1 if there is none."""
+        if self.n == 0:
+            return -1
+        return self.n - 1 if self.kind == PICK_ALL else self.as_list()[self.n - 1]
+
+    def within(self, uint32_t start, uint32_t end):
+        """The picks from row ``start`` on, before row ``end``."""
+        cdef const uint16_t* rows = self.as_list()
+        cdef Picks out = Picks()
+        cdef uint32_t i, n = 0
+        for i in range(self.n):
+            if start <= rows[i] < end:
+                out.list[n] = rows[i]
+                n += 1
+        out.set_list(self.rows, n)
+        return out
 
     def tolist(self):
         """The row numbers, as a Python list."""

@@ -5,11 +5,11 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from c_atomic cimport load_relaxed
-from c_block cimport I64
+from c_block cimport BLOCK_ROWS, I64
 from c_layout cimport PAGE
 from c_node cimport PEEK, Node
 from c_postings cimport CHUNK_MAX, Chunk
-from confluo_tools.core.block.block cimport Block, Layout, Picks, Staging
+from confluo_tools.core.block.block cimport Block, Layout, PICK_ALL, Picks, Staging
 from confluo_tools.core.multilog.view_file cimport ViewFile
 from confluo_tools.core.multilog.postings cimport Postings
 from confluo_tools.core.query.predicate cimport Program
@@ -18,6 +18,7 @@ cimport cython
 
 cdef enum:
     MERGE_ROWS = 16384                  # rows of one merged block
+    WHOLE_ROWS = 1024                   # fewer rows are copied, so that blocks do not become small
 
 
 cdef bint _look(void* who, int column, const uint16_t* rows, uint32_t n) noexcept nogil:
@@ -132,11 +133,157 @@ cdef class LogScan:
         return n
 
 
+cdef inline bint _precedes(const Head* a, const Head* b) noexcept nogil:
+    return a.time < b.time or a.time == b.time and a.rank < b.rank
+
+
+def in_time_order(Block block not None, Picks picks, int ts):
+    """Whether the times (column ``ts``, i64) of the picked rows (None: all) never go back."""
+    cdef const int64_t* times = _times(block, ts)
+    cdef const uint16_t* rows
+    cdef uint32_t i, n
+    cdef bint fine = True
+    if picks is not None and picks.rows > block.rows:
+        raise ValueError("the picks are of another block")
+    with nogil:
+        if picks is None or picks.kind == PICK_ALL:
+            n = block.rows if picks is None else picks.n
+            fine = _rising(times, n)
+        else:
+            rows, n = picks.as_list(), picks.n
+            for i in range(1, n):
+                if times[rows[i]] < times[rows[i - 1]]:
+                    fine = False
+                    break
+    return fine
+
+
+def times_back(Block block not None, Picks picks, int ts, int64_t latest):
+    """(number of picked rows, None: of all, that are earlier than a row before them or ``latest``, the latest time)."""
+    cdef const int64_t* times = _times(block, ts)
+    cdef const uint16_t* rows
+    cdef uint32_t i
+    cdef uint64_t back = 0
+    if picks is not None and picks.rows > block.rows:
+        raise ValueError("the picks are of another block")
+    with nogil:
+        if picks is None:
+            for i in range(block.rows):
+                back += times[i] < latest
+                latest = max(latest, times[i])
+        else:
+            rows = picks.as_list()
+            for i in range(picks.n):
+                back += times[rows[i]] < latest
+                latest = max(latest, times[rows[i]])
+    return back, latest
+
+
+def between_times(Block block not None, Picks picks not None, int ts, int64_t lo, int64_t hi):
+    """The picked rows with lo <= time <= hi."""
+    cdef const int64_t* times = _times(block, ts)
+    cdef const uint16_t* rows = picks.as_list()
+    cdef Picks out = Picks()
+    cdef uint32_t i, n = 0
+    if picks.rows > block.rows:
+        raise ValueError("the picks are of another block")
+    with nogil:
+        for i in range(picks.n):
+            out.list[n] = rows[i]
+            n += lo <= times[rows[i]] <= hi
+        out.set_list(picks.rows, n)
+    return out
+
+
+def sample_times(Block block not None, Picks picks not None, int ts, uint64_t first, uint64_t step):
+    """(least, largest, every ``step``-th from the ``first``) of the times of the picked rows; needs a row."""
+    cdef const int64_t* times = _times(block, ts)
+    cdef const uint16_t* rows = picks.as_list()
+    cdef uint32_t i
+    cdef int64_t lo, hi
+    if picks.n == 0 or picks.rows > block.rows or step == 0:
+        raise ValueError("there are no rows")
+    lo = hi = times[rows[0]]
+    with nogil:
+        for i in range(picks.n):
+            lo, hi = min(lo, times[rows[i]]), max(hi, times[rows[i]])
+    return lo, hi, [times[rows[i]] for i in range(first, picks.n, step)]
+
+
+cdef const int64_t* _times(Block block, int ts) except NULL:
+    if not 0 <= ts < block.layout.n or block.layout.column[ts].code != I64 or block.layout.column[ts].count != 1:
+        raise ValueError(f"column {ts} is not a time")
+    return <const int64_t*>block.col[ts]
+
+
+def split_by_time(Block block not None, int ts, uint32_t start, int64_t cut):
+    """(first row from ``start`` on that is not before ``cut``, least time from that row on).
+
+    (block.rows, the largest i64) if there is none.
+    """
+    cdef const int64_t* times = _times(block, ts)
+    cdef uint32_t row = start, i
+    cdef int64_t least = 0x7fffffffffffffff
+    with nogil:
+        while row < block.rows and times[row] < cut:
+            row += 1
+        for i in range(row, block.rows):
+            least = min(least, times[i])
+    return min(row, block.rows), least
+
+
+cdef bint _rising(const int64_t* times, uint32_t n) noexcept nogil:
+    # In pieces without a branch inside, so that the compiler can use wide instructions.
+    cdef uint32_t at = 1, i, end
+    cdef int64_t back
+    while at < n:
+        end, back = min(at + 512, n), 0
+        for i in range(at, end):
+            back |= times[i] < times[i - 1]
+        if back:
+            return False
+        at = end
+    return True
+
+
+cdef void _sort(uint16_t* rows, uint32_t n, const int64_t* times, uint16_t* scratch) noexcept nogil:
+    # Stable: merges the runs that exist already, so rows that are nearly in order cost one pass or two.
+    cdef uint16_t* source = rows
+    cdef uint16_t* target = scratch
+    cdef uint32_t start, middle, end, i, j, k
+    cdef bint more = True
+    while more:
+        more, start = False, 0
+        while start < n:
+            middle = start + 1
+            while middle < n and times[source[middle]] >= times[source[middle - 1]]:
+                middle += 1
+            end = middle
+            if end < n:
+                end += 1
+                while end < n and times[source[end]] >= times[source[end - 1]]:
+                    end += 1
+            i, j = start, middle
+            for k in range(start, end):
+                if i < middle and (j >= end or times[source[i]] <= times[source[j]]):
+                    target[k] = source[i]
+                    i += 1
+                else:
+                    target[k] = source[j]
+                    j += 1
+            more = more or start > 0 or end < n
+            start = end
+        source, target = target, source
+    if source != rows:
+        memcpy(rows, source, <size_t>n * 2)
+
+
 @cython.final
 cdef class LaneMerger:
-    """Merges ``lanes`` streams of rows by the time in column ``ts``; ties by lane, rows of a lane stay in order.
+    """Merges ``lanes`` streams of rows by the time in column ``ts``; ties by the rank of the rows that were loaded.
 
-    `load` sets the next rows of a lane; `step` merges until it needs more rows or a block is full.
+    `load` sets the next rows of a lane, which are put in the order of time if they are not; `step` merges until it
+    needs more rows or a block is full.  Rows of one lane that are loaded later must not be earlier.
     ``columns``: numbers of the columns to copy; the others stay zero.
     """
 
@@ -148,13 +295,15 @@ cdef class LaneMerger:
             raise ValueError(f"{lanes} lanes")
         self.layout, self.lanes, self.ts = layout, lanes, ts
         self._kept, self._pool = [None] * lanes, []
+        self._hungry = []
         self.cursor = <Cursor*>calloc(lanes, sizeof(Cursor))
+        self.heap = <Head*>calloc(lanes, sizeof(Head))
         self.from_lane = <uint16_t*>calloc(MERGE_ROWS, 2)
         self.from_row = <uint16_t*>calloc(MERGE_ROWS, 2)
         self.wanted = <bint*>calloc(layout.n, sizeof(bint))
         self.base = <const uint8_t**>calloc(lanes, sizeof(uint8_t*))
         if (self.cursor == NULL or self.from_lane == NULL or self.from_row == NULL or self.wanted == NULL
-                or self.base == NULL):
+                or self.base == NULL or self.heap == NULL):
             raise MemoryError
         for i in range(layout.n) if columns is None else columns:
             if not 0 <= i < layout.n:
@@ -163,13 +312,18 @@ cdef class LaneMerger:
 
     def __dealloc__(self):
         free(self.cursor)
+        free(self.heap)
         free(self.from_lane)
         free(self.from_row)
         free(self.wanted)
         free(self.base)
+        free(self.scratch)
 
-    def load(self, int lane, Block block, Picks picks):
-        """Set the next rows of ``lane``, after its last ones are merged; block None: the end."""
+    def load(self, int lane, Block block, Picks picks, rank=None):
+        """Set the next rows of ``lane``, after its last ones are merged; block None: the end.
+
+        ``rank`` decides rows of equal time, the lower first; by default the lanes in their order.
+        """
         cdef Cursor* c
         if not 0 <= lane < self.lanes:
             raise IndexError(lane)
@@ -177,40 +331,76 @@ cdef class LaneMerger:
         if c.at < c.n:
             raise ValueError(f"lane {lane} has rows left")
         self.gather()                           # the old block may be freed now
+        if self._hungry and self._hungry[len(self._hungry) - 1] == lane:
+            self._hungry.pop()
+        elif lane in self._hungry:
+            self._hungry.remove(lane)
         self._kept[lane] = None if block is None else (block, picks)
         c.at = c.n = 0
         if block is None:
             return
         if block.layout.n != self.layout.n or picks.rows > block.rows:
             raise ValueError("the block has other columns")
+        if picks.n == 0:
+            self._hungry.append(lane)
+            return
         c.col, c.ts = block.col, <const int64_t*>block.col[self.ts]
-        c.rows, c.n = picks.as_list(), picks.n
-        if c.n:
-            c.head = c.ts[c.rows[0]]
+        c.rank = <uint64_t>lane << 48 if rank is None else rank
+        c.whole = in_time_order(block, picks, self.ts)
+        c.rows = picks.as_list()
+        if not c.whole:
+            if self.scratch == NULL:
+                self.scratch = <uint16_t*>malloc(BLOCK_ROWS * 2)
+                if self.scratch == NULL:
+                    raise MemoryError
+            _sort(<uint16_t*>c.rows, picks.n, c.ts, self.scratch)
+        c.n = picks.n
+        c.head = c.ts[c.rows[0]]
+        self.push(Head(c.head, c.rank, lane))
 
     @property
     def hungry(self):
-        """The first loaded lane without rows left, -1 if there is none."""
-        cdef int i
-        for i in range(self.lanes):
-            if self._kept[i] is not None and self.cursor[i].at >= self.cursor[i].n:
-                return i
-        return -1
-
-    def used(self, int lane):
-        """Number of merged rows of the last `load` of ``lane``."""
-        if not 0 <= lane < self.lanes:
-            raise IndexError(lane)
-        return self.cursor[lane].at
+        """A loaded lane without rows left, -1 if there is none."""
+        return self._hungry[len(self._hungry) - 1] if self._hungry else -1
 
     def step(self):
         """Merge until a lane is hungry or a block is full; returns the full block, or None."""
-        cdef int full
+        cdef int full, lane = -1
+        if self._hungry:
+            return None
         if self.out is None:
             self.out = self.blank()
         with nogil:
-            full = self.merge()
+            full = self.merge(&lane)
+        if lane >= 0:
+            self._hungry.append(lane)
         return self.flush() if full else None
+
+    @property
+    def whole(self):
+        """The lane of the next rows, if all that are loaded of it come next as they are and are many; or -1."""
+        cdef const Cursor* c
+        cdef const Head* second
+        cdef Head last
+        if self._hungry or self.heaped == 0:
+            return -1
+        c = self.cursor + self.heap[0].lane
+        if c.at or not c.whole or (c.n < WHOLE_ROWS and self.lanes > 1):
+            return -1
+        second, last = self.second(), Head(c.ts[c.rows[c.n - 1]], c.rank, 0)
+        return self.heap[0].lane if second == NULL or _precedes(&last, second) else -1
+
+    def take(self, int lane):
+        """The (block, picks) of the `whole` lane, which is hungry then.  `flush` comes before."""
+        if self.heaped == 0 or lane != self.heap[0].lane or self.pending or self.filled:
+            raise ValueError(f"lane {lane} is not next")
+        cdef Picks picks = self._kept[lane][1]
+        self.cursor[lane].at = self.cursor[lane].n
+        self.pop()
+        self._hungry.append(lane)
+        if picks.n == picks.rows:
+            picks.set_all(picks.rows)
+        return self._kept[lane]
 
     cdef Staging blank(self):
         # Reuse a block without other references: new memory costs more than the merge itself.
@@ -233,43 +423,76 @@ cdef class LaneMerger:
         self.out, self.filled = None, 0
         return block
 
-    cdef int merge(self) noexcept nogil:
+    # A heap of the lanes that have rows, the earliest head first.
+
+    cdef void push(self, Head head) noexcept nogil:
+        cdef int at = self.heaped, above
+        self.heaped += 1
+        while at:
+            above = (at - 1) >> 1
+            if not _precedes(&head, self.heap + above):
+                break
+            self.heap[at] = self.heap[above]
+            at = above
+        self.heap[at] = head
+
+    cdef void pop(self) noexcept nogil:
+        self.heaped -= 1
+        if self.heaped:
+            self.sink(self.heap[self.heaped])
+
+    cdef void sink(self, Head head) noexcept nogil:
+        # Put a new head in the place of the first.
+        cdef int at = 0, below = 1
+        while below < self.heaped:
+            if below + 1 < self.heaped and _precedes(self.heap + below + 1, self.heap + below):
+                below += 1
+            if not _precedes(self.heap + below, &head):
+                break
+            self.heap[at] = self.heap[below]
+            at, below = below, 2 * below + 1
+        self.heap[at] = head
+
+    cdef const Head* second(self) noexcept nogil:
+        # The second earliest head, or NULL.
+        if self.heaped < 2:
+            return NULL
+        return self.heap + 2 if self.heaped > 2 and _precedes(self.heap + 2, self.heap + 1) else self.heap + 1
+
+    cdef int merge(self, int* hungry) noexcept nogil:
         # Returns 1 when the block is full.  Copies from one lane while it is before the second earliest.
-        cdef Cursor* cursor = self.cursor
         cdef Cursor* c
-        cdef int i, best, second
+        cdef const Head* second
+        cdef int best
         cdef int64_t limit
-        cdef uint32_t pending = self.pending, room = MERGE_ROWS - self.filled
+        cdef uint32_t at, pending = self.pending, room = MERGE_ROWS - self.filled
         while pending < room:
-            best = second = -1
-            for i in range(self.lanes):
-                c = cursor + i
-                if c.at >= c.n:
-                    if c.n == 0:
-                        continue
-                    self.pending = pending
-                    return 0
-                if best < 0 or c.head < cursor[best].head:
-                    second = best
-                    best = i
-                elif second < 0 or c.head < cursor[second].head:
-                    second = i
-            if best < 0:
+            if self.heaped == 0:
                 self.pending = pending
                 return 0
-            c = cursor + best
-            # Equal times: the lower lane first.
-            limit = cursor[second].head if second >= 0 else 0
-            while second < 0 or c.head < limit or c.head == limit and best < second:
+            best, second = self.heap[0].lane, self.second()
+            c = self.cursor + best
+            at = c.at
+            if second == NULL:
+                limit = 0x7fffffffffffffff
+            else:                               # equal times: the lower rank first
+                limit = second.time - (second.rank < c.rank)
+            while True:
                 self.from_lane[pending] = <uint16_t>best
-                self.from_row[pending] = c.rows[c.at]
+                self.from_row[pending] = c.rows[at]
                 pending += 1
-                c.at += 1
-                if c.at == c.n:
+                at += 1
+                if at == c.n:
                     break
-                c.head = c.ts[c.rows[c.at]]
-                if pending == room:
+                c.head = c.ts[c.rows[at]]
+                if c.head > limit or pending == room:
                     break
+            c.at = at
+            if at == c.n:
+                self.pop()
+                self.pending, hungry[0] = pending, best
+                return pending == room
+            self.sink(Head(c.head, c.rank, best))
         self.pending = pending
         return 1
 

@@ -419,6 +419,17 @@ cdef void _merge_one(const State* s, uint8_t* ours, const uint8_t* theirs, uint6
             (<Event*>ours).row = row
 
 
+cdef void state_rank(State* s, int32_t source) noexcept nogil:
+    # Rows of one time: those of a lower source are earlier, whatever their lanes.
+    cdef uint32_t g
+    cdef Event* e
+    if s.kind != FIRST and s.kind != LAST:
+        return
+    for g in range(s.groups):
+        e = <Event*>(s.data + <size_t>g * s.width)
+        e.lane = source << 16 | (e.lane & 0xffff if e.lane >= 0 else 0)
+
+
 cdef void _merge_moments(FloatMoments* a, const FloatMoments* b) noexcept nogil:
     # Chan, Golub, LeVeque 1979
     cdef double delta, n

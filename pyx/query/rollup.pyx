@@ -22,7 +22,7 @@ from confluo_tools.core.block.result_table cimport Rows
 from confluo_tools.core.query.aggregate_states cimport (
     COUNT, DISTINCT, FIRST, HISTOGRAM, HYPER, LAST, MAX, MAX_BYTES, MIN, MIN_BYTES, MOMENTS_FLOAT, MOMENTS_INT,
     SUM_FLOAT, SUM_INT, VALUES, Event, FloatMoments, FloatSum, State, Value, load_value_chunk, moments, reduce_column,
-    reduced, state_free, state_groups, state_merge, state_reduced, state_update, total,
+    reduced, state_free, state_groups, state_merge, state_rank, state_reduced, state_update, total,
 )
 import os
 cimport cython
@@ -441,6 +441,14 @@ cdef class Rollup:
         if status < 0:
             self.broken = True
             raise MemoryError(f"{self.groups.count()} groups")
+
+    def rank(self, int source):
+        """Make its rows come before those of inputs with a higher number, where `first` and `last` see equal times."""
+        cdef int i
+        if not 0 <= source < 1 << 15:
+            raise ValueError(f"{source} inputs")
+        for i in range(self.states):
+            state_rank(&self.state[i], source)
 
     cdef int _merge(self, Rollup other) noexcept nogil:
         cdef uint32_t* to

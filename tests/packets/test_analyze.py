@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from confluo_tools.errors import SchemaError
 from confluo_tools.expr import compile
 from confluo_tools.formats.pcap import open_captures
 from confluo_tools.multilog.query.derived_fields import Analysis, AnalyzedReader, tcp_fields, whole_flows
+from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.schema import builtin
 from running import DATA, environment, run, shell
 
@@ -114,9 +116,80 @@ def test_only_whole_conversations_are_chosen_beforehand(lanes: Path, text: str, 
 
 def test_flows_are_bounded_and_it_is_said(lanes: Path) -> None:
     done = run("confluo-query", lanes, "--analyze", "tcp", "--analyze-flows", "1", "--count", "tcp_analysis")
-    assert done.stderr.decode().count("\n") == 1
-    assert "flows were evicted; raise the limit with --analyze-flows N" in done.stderr.decode()
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    evicted = re.search(
+        r": ([0-9,]+) flows? (?:was|were) evicted, so --analyze tcp is not exact; raise the limit", line
+    )
+    assert evicted is not None
+    with multilog.open(lanes) as log:
+        analysis = Analysis(log.schema, "tcp", flows=1)
+        for block, picks in QueryPlan(log).ordered():
+            analysis.apply(block.take(picks))
+    assert int(evicted[1].replace(",", "")) == analysis.evicted > 0
     assert run("confluo-query", lanes, "--analyze", "tcp", "--count", "tcp_analysis").stderr == b""
+
+
+def test_states_are_bounded_and_it_is_said(lanes: Path) -> None:
+    done = run("confluo-query", lanes, "--state", "maxseq", "--analyze-flows", "1", "--count")
+    assert done.returncode == 2
+    assert "flows were evicted, so --state maxseq is not exact; raise the limit" in done.stderr.decode()
+    assert run("confluo-query", lanes, "--state", "maxseq", "--count").stderr == b""
+
+
+@pytest.mark.parametrize("flows", ["0", str((1 << 26) + 1), "99999999999"])
+def test_a_limit_that_cannot_be_kept_is_refused(lanes: Path, flows: str) -> None:
+    for option in ("--analyze", "tcp"), ("--state", "maxseq"):
+        done = run("confluo-query", lanes, *option, "--analyze-flows", flows, "--count")
+        assert done.returncode == 2
+        assert f"'--analyze-flows': {flows} is not in the range" in done.stderr.decode()
+
+
+def test_appended_in_any_order_an_analysis_is_the_same(tmp_path: Path) -> None:
+    """Parts of a capture appended in the wrong order, and one direction after the other."""
+    rng = random.Random(9)
+    packets: list[tuple[int, bytes]] = []
+    for number in range(40):
+        ts = rng.randrange(10**9)
+        for segment in make_tcp.conversation(rng, 30):
+            ts += rng.randrange(1, 10**8)
+            packets.append((ts, make_tcp.frame(number, segment)))
+    packets.sort(key=lambda packet: packet[0])
+    client = [p for p in packets if p[1][29] == 1]
+    server = [p for p in packets if p[1][29] != 1]
+    parts = {"whole": [packets], "parts": [packets[500:], packets[:500]], "directions": [client, server]}
+    question = ("--analyze", "tcp", "tcp_analysis", "-J", "-f", "ts,src_port,dst_port,tcp_analysis,tcp_rto")
+    answers = {}
+    for name, captures in parts.items():
+        for i, some in enumerate(captures):
+            make_tcp.write(tmp_path / f"{name}-{i}.pcap", some)
+        files = [str(tmp_path / f"{name}-{i}.pcap") for i in range(len(captures))]
+        log = tmp_path / f"{name}.ml"
+        for i, file in enumerate(files):
+            run("confluo-capture", "-q", "-r", file, "-w", log, *(["--append"] if i else []))
+        answers[name] = output("confluo-query", log, *question)
+        read = [word for file in files for word in ("-r", file)]
+        piped = run("confluo-query", *read, *question)
+        assert piped.returncode == (0 if name == "whole" else 2)
+        assert ("earlier than one before, so --analyze tcp may be wrong" in piped.stderr.decode()) == (name != "whole")
+        assert output("confluo-query", *read, "--sort", *question) == answers["whole"]
+    assert len(answers["whole"].splitlines()) > 100
+    assert answers["parts"] == answers["whole"]
+    assert answers["directions"] == answers["whole"]
+
+
+def test_sorting_leaves_nothing_and_needs_times(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("ts,n\n" + "".join(f"{1_700_000_000 + 7 * i % 100},{i}\n" for i in range(100)))
+    (tmp_path / "n.json").write_text('{"n":1}\n')
+    (tmp_path / "tmp").mkdir()
+    env = environment() | {"TMPDIR": str(tmp_path / "tmp")}
+    done = run("confluo-query", tmp_path / "t.csv", "--sort", "-f", "n", "-T", "--no-header", env=env)
+    assert [int(line) for line in done.stdout.split()] == sorted(range(100), key=lambda i: (7 * i % 100, i))
+    assert run("confluo-query", tmp_path / "t.csv", "--sort", "n < 10", "--count", env=env).stdout == b"10\n"
+    assert run("confluo-query", tmp_path / "t.csv", "--sort", "--agg", "first(n)", "-T", env=env).stdout[-2:] == b"0\n"
+    assert not list((tmp_path / "tmp").iterdir())
+    done = run("confluo-query", tmp_path / "n.json", "--sort", "--count")
+    assert (done.returncode, b"--sort" in done.stderr, b"no time field" in done.stderr) == (2, True, True)
 
 
 def test_many_conversations(tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ cdef struct Cursor:                     # position of a lane in the merge
     const int64_t* ts
     const uint16_t* rows
     int64_t head                        # time of the row at `at`
+    uint64_t rank                       # decides rows of equal time
     uint32_t at, n
+    bint whole                          # the rows are picked in ascending order
+
+cdef struct Head:                       # of a lane in the heap
+    int64_t time
+    uint64_t rank
+    int lane
 
 cdef class LaneMerger:
     cdef readonly Layout layout
@@ -36,6 +43,14 @@ cdef class LaneMerger:
     cdef uint16_t* from_row
     cdef uint32_t pending, filled
     cdef bint* wanted
+    cdef Head* heap                     # the lanes with rows, the earliest first
+    cdef uint16_t* scratch              # of sorting
+    cdef int heaped
+    cdef list _hungry
     cdef Staging blank(self)
     cdef void gather(self) noexcept nogil
-    cdef int merge(self) noexcept nogil
+    cdef int merge(self, int* hungry) noexcept nogil
+    cdef const Head* second(self) noexcept nogil
+    cdef void push(self, Head head) noexcept nogil
+    cdef void pop(self) noexcept nogil
+    cdef void sink(self, Head head) noexcept nogil

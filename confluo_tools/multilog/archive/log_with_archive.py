@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader
 from confluo_tools.multilog.archive import writer as archive
 from confluo_tools.multilog.archive.reader import (
@@ -19,7 +20,6 @@ from confluo_tools.multilog.archive.reader import (
     report_damage,
     tree_of,
 )
-from confluo_tools.multilog.query.plan import merged
 from confluo_tools.multilog.reader import LogReader
 
 if TYPE_CHECKING:
@@ -117,21 +117,19 @@ class LogWithArchiveReader(LogReader):
         tree = tree_of(expr)
         older = self._lanes(tree)
         plan = self.plan(expr, columns)
-        own = plan.lanes(older)
-        scan = self.scan = ArchiveScan(self.schema, tree, plan.columns)
-        streams = [self._lane(scan, older.get(lane, []), lane, own.get(lane)) for lane in sorted({*older, *own})]
-        if by_time:
-            yield from merged(self.schema, streams, plan.columns)
+        if by_time and self.schema.time_field is not None:
+            own = plan.streams()
+            scan = self.scan = ArchiveScan(self.schema, tree, plan.columns if own else columns)
+            streams = [s for lane, parts in older.items() for s in scan.streams(parts, lane, self._below(lane))]
+            yield from merged_by_time(self.schema, [*streams, *own], plan.columns) if own else scan.merged(streams)
         else:
-            for stream in streams:
-                yield from stream
+            scan = self.scan = ArchiveScan(self.schema, tree, plan.columns)
+            rows = plan.lanes()
+            for lane in sorted({*older, *rows}):
+                yield from scan.lane(older.get(lane, []), self._below(lane))
+                yield from rows.get(lane, ())
         self._report(plan)
         report_damage(scan, self._warn)
-
-    def _lane(self, scan: ArchiveScan, older: list[PartFile], lane: int, own: Rows | None) -> Rows:
-        yield from scan.lane(older, self._below(lane))
-        if own is not None:
-            yield from own
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
         if self._lanes(tree_of(expr)):

@@ -5,8 +5,8 @@
 `log_with_archive` reads a log together with its archives.
 
 Hours and row groups in which no row can match, by partition or statistics, are skipped.  Of the others the columns of
-the expression are read first, and the requested columns only where rows match.  The rows of a lane are in the order in
-which they were written; lanes are merged by time, as in a MultiLog.
+the expression are read first, and the requested columns only where rows match.  Rows are merged by time, as those of a
+MultiLog are (confluo_tools/multilog/query/time_order.py), or come lane by lane in row order.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.expr import leaves, zones
+from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.multilog.archive import parquet_parts
 from confluo_tools.multilog.archive import writer as archive
 from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart, PartName
-from confluo_tools.multilog.query.plan import merged
+from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.retain import list_folder
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.query.predicate import Program
+    from confluo_tools.formats.merge import Ranked
     from confluo_tools.schema import Schema
 
 Rows = Iterator[tuple["Block", "Picks"]]
@@ -124,6 +126,75 @@ class ArchiveScan:
                 continue
             covered = end
             yield from self._batch(batch, lo if lo > first else 0, hi if hi < end else None)
+
+    def streams(self, parts: Sequence[PartFile], lane: int, below: int | None = None) -> list[Iterator[Ranked]]:
+        """The rows of `lane` by time, as streams for `by_time`; ``lane``: its number among the lanes of the reader."""
+        batches = []
+        covered = 0
+        for (first, end), batch in _batches(parts):
+            lo, hi = max(first, covered), end if below is None else min(end, below)
+            if lo < hi:
+                covered = end
+                program = self._program(lo if lo > first else 0, hi if hi < end else None)
+                batches.append(time_order.Span(*self._hours(batch), first, (batch, program)))
+        if time_order.goes_back(batches):  # by the hour; the statistics are exact
+            batches = [b._replace(lo=lo, hi=hi) for b in batches for lo, hi in [self._times(b)]]
+        found = time_order.streams(batches)
+        if len(found) <= time_order.MAX_STREAMS:
+            return [self._by_time(stream, lane) for stream in found]
+
+        def read(some: Sequence[time_order.Span], lo: int, hi: int) -> Iterator[Ranked]:
+            return self._by_time(some, lane, lo, hi)
+
+        field = self.schema.time_field
+        if field is not None:
+            self.columns = sorted({self.schema.index(field.name), *self.columns})
+        return [time_order.sliced(self.schema, self.columns, batches, read)]
+
+    def merged(self, streams: Sequence[Iterator[Ranked]]) -> Rows:
+        """Merge `streams` by time.  A single one is in order, and its times are not read."""
+        from confluo_tools.core.block.block import Picks as Make
+
+        if len(streams) == 1:
+            for block, picks, _ in streams[0]:
+                yield block, Make.of(block.rows) if picks is None else picks
+            return
+        if self.schema.time_field is not None:
+            self.columns = sorted({self.schema.index(self.schema.time_field.name), *self.columns})
+        yield from merged_by_time(self.schema, streams, self.columns)
+
+    def _by_time(
+        self, stream: Sequence[time_order.Span], lane: int, lo: int = time_order.EARLIEST, hi: int = time_order.LATEST
+    ) -> Iterator[Ranked]:
+        # The parts of a batch are its hours, each sorted by time.
+        for span in stream:
+            places, (program, schema) = span.item
+            for place in places:
+                if place.name.hour * HOUR > hi or (place.name.hour + 1) * HOUR <= lo:
+                    continue
+                for part, group in self._groups(place, program, schema):
+                    for block, picks in self._group(part, group, program, schema, False):
+                        yield block, picks, time_order.rank(lane, span.first)
+
+    def _hours(self, batch: Sequence[PartFile]) -> tuple[int, int]:
+        return batch[0].name.hour * HOUR, (batch[-1].name.hour + 1) * HOUR - 1
+
+    def _times(self, span: time_order.Span) -> tuple[int, int]:
+        # The first and last time of a batch; its hours where a file cannot be read, or has no statistics.
+        field, batch = self.schema.time_field, span.item[0]
+        ends = [self._hours(batch)[0]], [self._hours(batch)[1]]
+        for i, place in ((0, batch[0]), (1, batch[-1])):
+            try:
+                part = ParquetPart(place.path)
+            except (FormatError, OSError):
+                continue  # reported when its rows are read
+            try:
+                zones_of = [part.zone(group, field.name) for group in range(part.groups)] if field is not None else []
+            finally:
+                part.close()
+            if zones_of and None not in zones_of:
+                ends[i][0] = (min if i == 0 else max)(zone[i] for zone in zones_of if zone is not None)
+        return ends[0][0], ends[1][0]
 
     def count(self, parts: Sequence[PartFile], below: int | None = None) -> int:
         """Number of rows that `lane` would yield."""
@@ -252,10 +323,6 @@ def tree_of(expr: Any) -> leaves.Tree:
     return tree
 
 
-def _with_time(columns: Sequence[int] | None, time: int) -> Sequence[int] | None:
-    return None if columns is None else sorted({time, *columns})
-
-
 class ArchiveReader(Reader):
     """The rows of an archive by time: all hosts (or only ``host``), logs and lanes.
 
@@ -264,6 +331,7 @@ class ArchiveReader(Reader):
     """
 
     format = "archive"
+    by_time = True
 
     def __init__(
         self,
@@ -332,15 +400,14 @@ class ArchiveReader(Reader):
 
     def _select(self, tree: leaves.Tree, columns: Sequence[int] | None, by_time: bool) -> Rows:
         lanes = by_lane(self._places(tree))
-        if by_time and len(lanes) > 1:
-            columns = _with_time(columns, self._time)
+        by_time = by_time and self._time >= 0
         scan = self._scan = ArchiveScan(self.schema, tree, columns)
-        streams = [scan.lane(parts) for parts in lanes.values()]
         if by_time:
-            yield from merged(self.schema, streams, columns)
+            streams = [s for lane, parts in enumerate(lanes.values()) for s in scan.streams(parts, lane)]
+            yield from scan.merged(streams)
         else:
-            for stream in streams:
-                yield from stream
+            for parts in lanes.values():
+                yield from scan.lane(parts)
         report_damage(scan, self._warn)
 
     def count(self, expr: Any) -> int:

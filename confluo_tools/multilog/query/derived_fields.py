@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.views.state import StateView
 
 FLOWS = 1 << 18
-MAX_FLOWS = 1 << 26
 
 
 def tcp_fields() -> list[Field]:
@@ -137,6 +136,37 @@ def _plus(schema: Schema, fields: list[Field], name: str) -> Schema:
     return schema.plus(fields)
 
 
+class OrderCheck:
+    """Counts the records of an input that are earlier than one before them, where an answer depends on the order."""
+
+    def __init__(self, reader: Reader) -> None:
+        field = reader.schema.time_field
+        self.column = -1 if field is None or reader.by_time else reader.schema.index(field.name)
+        self.back, self._latest = 0, -(1 << 63)
+
+    def see(self, block: Block, picks: Picks | None) -> None:
+        """Look at the next rows."""
+        if self.column < 0:
+            return
+        from confluo_tools.core.multilog.log_scan import times_back
+
+        more, self._latest = times_back(block, picks, self.column, self._latest)
+        self.back += more
+
+    def problem(self, option: str) -> str | None:
+        """What to report at the end of the input; None if the times never go back."""
+        if not self.back:
+            return None
+        what = "record is" if self.back == 1 else "records are"
+        return f"{self.back:,} {what} earlier than one before, so {option} may be wrong; sort the input with --sort"
+
+
+def evictions(count: int, option: str) -> str:
+    """The message for flows or states that were dropped because of their number."""
+    what = "flow was evicted" if count == 1 else "flows were evicted"
+    return f"{count:,} {what}, so {option} is not exact; raise the limit with --analyze-flows N"
+
+
 class AnalyzedReader(Wrapper):
     """The rows of ``reader`` with the fields of analyses added, in the order of ``specs``.
 
@@ -146,12 +176,13 @@ class AnalyzedReader(Wrapper):
     """
 
     def __init__(
-        self, reader: Reader, specs: Sequence[Any], *, flows: int = FLOWS, note: Callable[[str], None] | None = None
+        self, reader: Reader, specs: Sequence[Any], *, flows: int = FLOWS, warn: Callable[[str], None] | None = None
     ) -> None:
-        super().__init__(reader)
+        super().__init__(reader, warn)
         self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         self.analyses: list[Analysis] = []
-        self._note = note
+        self.by_time = reader.by_time
+        self._order = OrderCheck(reader)
         schema = reader.schema
         for spec in specs:
             analysis = Analysis(schema, _known(reader, spec), flows=flows)
@@ -168,9 +199,10 @@ class AnalyzedReader(Wrapper):
         before = self.reader.rows
         for block in self.reader:
             self.rows = self.reader.rows - before
+            self._order.see(block, None)
             yield self.apply(block)
         self.rows = self.reader.rows - before
-        self._report_evictions()
+        self._report()
 
     def __iter__(self) -> Iterator[Block]:
         return self.blocks()
@@ -184,7 +216,7 @@ class AnalyzedReader(Wrapper):
             picks = program.select(out)
             if len(picks):
                 yield out, picks
-        self._report_evictions()
+        self._report()
 
     def _restricted(self, expr: Any, columns: Sequence[int] | None) -> Iterator[Block]:
         """The input rows that the analyses need, with the columns that the analyses or the caller read."""
@@ -197,18 +229,22 @@ class AnalyzedReader(Wrapper):
         needed = None
         if columns is not None:
             looked = {*columns, *columns_of(expr.tree), *(c for a in self.analyses for c in a.needs)}
+            looked |= {self._order.column} - {-1}
             needed = sorted(c for c in looked if c < len(self.reader.schema.columns))
         before = self.reader.rows
         for block, picks in self.reader.select(pushed, needed):
             self.rows = self.reader.rows - before
+            self._order.see(block, picks)
             yield block if picks is None else block.take(picks)
         self.rows = self.reader.rows - before
 
-    def _report_evictions(self) -> None:
+    def _report(self) -> None:
+        out_of_order = self._order.problem(" and ".join(f"--analyze {a.name}" for a in self.analyses))
+        if out_of_order is not None:
+            self.warn(out_of_order)
         for analysis in self.analyses:
-            if analysis.evicted and self._note is not None:
-                what = f"{analysis.evicted} flows were evicted; raise the limit with --analyze-flows N"
-                self._note(f"{self.name}: --analyze {analysis.name}: {what}")
+            if analysis.evicted:
+                self.warn(evictions(analysis.evicted, f"--analyze {analysis.name}"))
 
 
 class StateReader(Wrapper):
@@ -218,12 +254,12 @@ class StateReader(Wrapper):
     """
 
     def __init__(
-        self, reader: Reader, spec: Any, *, flows: int = FLOWS, note: Callable[[str], None] | None = None
+        self, reader: Reader, spec: Any, *, flows: int = FLOWS, warn: Callable[[str], None] | None = None
     ) -> None:
         from confluo_tools.multilog.query.state_definitions import StateDefinition, resolve
 
-        super().__init__(reader, reader._warn)
-        self._flows, self._note = flows, note
+        super().__init__(reader, warn)
+        self._flows = flows
         found = _known(reader, spec)
         found = resolve(found) if isinstance(found, str) else found
         if not isinstance(found, StateDefinition):
@@ -239,15 +275,20 @@ class StateReader(Wrapper):
             reader: Any = self.reader
             machine = view.at(reader.version, lambda path, what: self.warn(f"{path}: {what}"))
         else:
+            order = OrderCheck(self.reader)
             rows = self.reader.schema
             machine = self.definition.machine(rows, flows=self._flows)
             chosen = compile(self.definition.expression, rows)
             needs = set(self.definition.needs(rows))
             columns = [i for i, c in enumerate(rows.columns) if c.field.name in needs]
             for block, picks in self.reader.select(chosen, columns):
+                order.see(block, picks)
                 machine.update(block if block.layout is rows.layout else block.project(rows.layout), picks)
-        if machine.evicted and self._note is not None:
-            self._note(f"{self.name}: {machine.evicted} states were evicted; raise the limit with --analyze-flows N")
+            problem = order.problem(f"--state {self.definition.name}")
+            if problem is not None:
+                self.warn(problem)
+        if machine.evicted:
+            self.warn(evictions(machine.evicted, f"--state {self.definition.name}"))
         yield from machine.blocks()
 
 

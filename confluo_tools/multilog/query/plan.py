@@ -1,7 +1,7 @@
 """Query plan: find the rows of an expression with zone maps, indexes and scans.  The result is always exact.
 
     plan = Plan(log, version, expr)
-    for block, picks in plan: ...            lane by lane; `ordered` is by time
+    for block, picks in plan: ...            lane by lane; `ordered` is by time (time_order.py)
     plan.count()                             reads no rows where zone maps or postings suffice
 
 For each block (pyx/multilog/log_scan.pyx, pyx/query/c_program.pxd) zone maps decide as many tests as possible.
@@ -12,7 +12,8 @@ file) is scanned.  Paper: section 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.block.block import Block, Picks
@@ -21,7 +22,8 @@ from confluo_tools.core.query.predicate import Program
 from confluo_tools.errors import UsageError
 from confluo_tools.expr import leaves
 from confluo_tools.expr.describe import describe
-from confluo_tools.formats.merge import merged as merged
+from confluo_tools.formats.merge import by_time
+from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.views.view_reader import ViewReader
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from confluo_tools.core.multilog.segment import SegmentBlock, SegmentPart
     from confluo_tools.core.multilog.view_file import ViewFile
     from confluo_tools.expr import Expr
+    from confluo_tools.formats.merge import Ranked
     from confluo_tools.multilog.log import Log
+    from confluo_tools.multilog.query.time_order import Piece
     from confluo_tools.multilog.version import Version
     from confluo_tools.multilog.views.filter import FilterView
     from confluo_tools.schema import Schema
@@ -100,17 +104,17 @@ class QueryPlan:
 
         The Picks object is reused: read it before the next iteration.
         """
-        return self._rows(self.log.segments(self.version))
+        return self._rows(_all_blocks(self.log.segments(self.version)))
 
-    def _rows(self, parts: list[SegmentPart]) -> Iterator[tuple[SegmentBlock, Picks]]:
-        search, picks = LogScan(self.program), Picks()  # one per generator: `ordered` interleaves the lanes
+    def _rows(self, parts: Iterable[tuple[SegmentPart, Iterable[int]]]) -> Iterator[tuple[SegmentBlock, Picks]]:
+        search, picks = LogScan(self.program), Picks()  # one per generator: `ordered` interleaves them
         select = search.select
         columns = self.columns
         mapped = _MappedSegments(self._keep)
-        for part in parts:
+        for part, numbers in parts:
             search.open(*self._views(part))
             given = False
-            for number in range(part.blocks):
+            for number in numbers:
                 if self._skipped is not None and self._skipped(part, number):
                     continue
                 block = part.block(number)
@@ -145,21 +149,53 @@ class QueryPlan:
         return total
 
     def ordered(self) -> Iterator[tuple[Block, Picks]]:
-        """The rows by time; ties are ordered by lane, rows of one lane as they were written.
+        """The rows by time, rows of equal time by lane, then by number (`time_order`), in whatever order they are.
 
-        The blocks of a single lane are passed through; rows of several lanes are copied into blocks without lane and
-        base.
+        Blocks that come next as they are are passed through; other rows are copied into blocks without lane and base.
         """
-        yield from merged(self.log.schema, list(self.lanes().values()), self.columns)
+        if self.log.schema.time_field is None:
+            yield from self
+        else:
+            yield from by_time(self.log.schema, self.streams(), self.columns)
 
-    def lanes(self, others: Iterable[int] = ()) -> dict[int, Iterator[tuple[SegmentBlock, Picks]]]:
-        """The rows of each non-empty lane, for `merged`; ``others``: lanes with rows from another source."""
+    def streams(self) -> list[Iterator[Ranked]]:
+        """The rows as streams for `by_time`.  Raises UsageError without a time field."""
+        schema = self.log.schema
+        if schema.time_field is None:
+            raise UsageError(f"schema '{schema.kind}' has no time field")
+        time = schema.index(schema.time_field.name)
+        if self.columns is not None:
+            self.columns = sorted({time, *self.columns})
+        out = []
+        parts = self.log.segments(self.version)
+        for lane in sorted({part.lane for part in parts}):
+            own = [part for part in parts if part.lane == lane]
+            pieces = time_order.pieces(own, time)
+            if not time_order.goes_back(pieces):
+                out.append(time_order.ranked(self._rows(_all_blocks(own))))
+                continue
+            found = time_order.streams(pieces)
+            if len(found) <= time_order.MAX_STREAMS:
+                out += [self._pieces(stream) for stream in found]
+            else:
+                out.append(time_order.sliced(schema, self.columns, pieces, lambda some, lo, hi: self._passing(some)))
+        return out
+
+    def _pieces(self, pieces: Sequence[Piece]) -> Iterator[Ranked]:
+        runs = groupby(pieces, key=lambda p: p.part)
+        return time_order.ranked(self._rows((part, [p.number for p in run]) for part, run in runs))
+
+    def _passing(self, pieces: Sequence[Piece]) -> Iterator[Ranked]:
+        # For readers that copy what they need: no segment stays in memory.
+        for part, run in groupby(pieces, key=lambda p: p.part):
+            yield from self._pieces(list(run))
+            part.release()
+
+    def lanes(self) -> dict[int, Iterator[tuple[SegmentBlock, Picks]]]:
+        """The rows of each non-empty lane, in row order."""
         parts = self.log.segments(self.version)
         lanes = sorted({part.lane for part in parts})
-        time = self.log.schema.time_field
-        if self.columns is not None and time is not None and len({*lanes, *others}) > 1:
-            self.columns = sorted({self.log.schema.index(time.name), *self.columns})
-        return {lane: self._rows([p for p in parts if p.lane == lane]) for lane in lanes}
+        return {lane: self._rows(_all_blocks([p for p in parts if p.lane == lane])) for lane in lanes}
 
     # --- access to views
 
@@ -278,6 +314,11 @@ class _MappedSegments:
             for one in lists.values():
                 one.release()
             self.size -= much
+
+
+def _all_blocks(parts: Iterable[SegmentPart]) -> Iterator[tuple[SegmentPart, Iterable[int]]]:
+    for part in parts:
+        yield part, range(part.blocks)
 
 
 def _known(tree: leaves.Tree, views: list[FilterView], expr: Expr) -> tuple[list[FilterView], Any]:

@@ -1,21 +1,22 @@
 """State views: the states of all keys of a state definition (confluo-state(5)).  File format: docs/format-state.md.
 
 Rows are folded in query order, by time over all lanes, so a state depends on rows of several lanes.  The view stores
-the states after a prefix of this order that later writes cannot change: it ends where the first lane has no more rows.
-A query loads the stored states and folds the remaining rows.  When a new lane starts with rows older than the stored
-states, all rows are folded again.
+the states after a beginning of this order that later writes do not change if their times do not go back: it ends
+before the last time of the first lane that ends, and consists of the first rows of each lane.  A query loads the
+stored states and folds the remaining rows.  If one of them belongs before the last folded row, all rows are folded
+again.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.multilog.control import crc
-from confluo_tools.core.multilog.log_scan import LaneMerger
+from confluo_tools.core.multilog.log_scan import split_by_time
 from confluo_tools.errors import StoreError, UsageError
 from confluo_tools.expr import compile
 from confluo_tools.multilog.ownership import chown_to_owner
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 FILE = "states"
 MAGIC = b"CFLSTATE"
+VERSION = 2  # 1: rows of a lane were folded as they were written
 HEAD = struct.Struct("<8sII16s32sQQQqII")  # magic version endian uuid digest keys rows bytes newest lanes crc
 HEAD_BYTES = 128
 BLOCK = 65536
 MIN_NEW_ROWS = 65536  # new rows required before the states are written again
 MAX_KEYS = 1 << 20  # beyond this number, keys not seen for a long time are evicted
-LONG_AGO = -(1 << 63)
+LONG_AGO, LATEST = -(1 << 63), (1 << 63) - 1
 Tails = dict[int, int]  # lane -> number of its rows in the states
 
 
@@ -54,11 +56,18 @@ class FoldedStates:
 
     def take(self, block: Block, picks: Picks | None, time: int) -> None:
         """Fold rows in order; ``time``: number of the time column, -1 for none."""
+        last = block.rows - 1 if picks is None else picks.last
         self.machine.update(block, picks)
-        if time >= 0 and block.rows:
-            zones = block.zones(time)
-            latest = zones[1] - (1 << 63) if zones else max(block.buffer(time).cast("q"))
-            self.newest = max(self.newest, latest)
+        if time >= 0 and last >= 0:
+            self.newest = max(self.newest, block.get(time, last))
+
+
+class OldStates(ValueError):
+    """The stored states are of an earlier version: all rows are folded again."""
+
+
+class StoppedBetween(Exception):
+    """Folding was stopped where the rows folded so far are not the first rows of each lane."""
 
 
 class StateView(base.View):
@@ -109,7 +118,9 @@ class StateView(base.View):
         if len(data) < HEAD_BYTES:
             raise ValueError("it is too short")
         magic, version, endian, uuid, digest, keys, _, size, newest, lanes, check = HEAD.unpack_from(data)
-        if (magic, version, endian) != (MAGIC, 1, 0x01020304):
+        if (magic, version, endian) == (MAGIC, 1, 0x01020304):
+            raise OldStates("it was written by an earlier version")
+        if (magic, version, endian) != (MAGIC, VERSION, 0x01020304):
             raise ValueError("it is not a state file of this version")
         if uuid != self.log.uuid or digest != self.digest:
             raise ValueError("it belongs to another log or definition")
@@ -143,7 +154,7 @@ class StateView(base.View):
         data = b"".join(body)
         head = HEAD.pack(
             MAGIC,
-            1,
+            VERSION,
             0x01020304,
             self.log.uuid,
             self.digest,
@@ -205,7 +216,10 @@ class StateView(base.View):
             folded = self.stored(version)
         before = folded.rows
         if now < 0 or rebuild or version.rows - before >= (max(MIN_NEW_ROWS, folded.machine.count) if lazily else 1):
-            folded = self._fold(folded, version, stable=True, stop=stop, progress=progress)
+            try:
+                folded = self._fold(folded, version, stable=True, stop=stop, progress=progress)
+            except StoppedBetween:
+                return 0
             if folded.rows != before or now < 0 or rebuild:
                 self.write(folded)
                 now = os.stat(self.path_of_states).st_mtime_ns
@@ -224,49 +238,59 @@ class StateView(base.View):
     ) -> FoldedStates:
         """Fold the rows that are not in ``folded`` yet, in query order.
 
-        ``stable``: stop where the first lane ends, because later rows may still be inserted after that time.
+        ``stable``: stop before the last time of the lane that ends first, because rows may still be written after it,
+        and where the folded rows are the first rows of each lane.  Raises StoppedBetween.
         """
+        from confluo_tools.formats.merge import by_time
         from confluo_tools.multilog.query.plan import QueryPlan
 
         schema, tails = self.log.schema, folded.tails
         moment = schema.time_field
         time = schema.index(moment.name) if moment is not None else -1
+        full = {lane: rows for lane, rows in enumerate(version.tails) if rows}
+        ends = full
+        if time >= 0:
+            lanes = [UnfoldedRows(self.log, version, lane, tails.get(lane, 0), time) for lane in sorted(full)]
+            last = max((lane for lane, rows in tails.items() if rows), default=-1)
+            if folded.rows and any((lane.least, lane.lane) < (folded.newest, last) for lane in lanes):
+                return self._fold(self.fresh(), version, stable=stable, stop=stop, progress=progress, warn=warn)
+            if stable and len(lanes) > 1:
+                ends = common_end(lanes)
         names = {*self.state.needs(schema), *([moment.name] if moment else [])}
         columns = [i for i, c in enumerate(schema.columns) if c.field.name in names]
         where = compile(self.state.expression, schema) if self.state.expression else None
 
-        def known(part: Any, number: int) -> bool:
+        def outside(part: Any, number: int) -> bool:
+            first = part.base + number * part.segment.capacity
             end = part.base + min((number + 1) * part.segment.capacity, part.rows)
-            return bool(end <= tails.get(part.lane, 0))
+            return bool(end <= tails.get(part.lane, 0) or first >= ends[part.lane])
 
-        plan = QueryPlan(self.log, version, where, columns=columns, skip=known, use_indexes=False)
-        streams = {lane: _after(rows, tails.get(lane, 0)) for lane, rows in plan.lanes().items()}
-        full = {lane: rows for lane, rows in enumerate(version.tails) if rows}
-        order = sorted(full)
-        heads = [next(streams.get(lane, iter(())), None) for lane in order]
-        for lane, head in zip(order, heads, strict=True):
-            if folded.rows and head is not None and not tails.get(lane) and time >= 0:
-                block, picks = head
-                if block.get(time, picks.tolist()[0]) <= folded.newest:
-                    return self._fold(self.fresh(), version, stable=stable, stop=stop, progress=progress, warn=warn)
-        if len(order) < 2 or time < 0:
-            for lane, head in zip(order, heads, strict=True):
-                while head is not None:
-                    block, picks = head
-                    folded.take(block, picks, time)
-                    tails[lane] = block.base + block.rows
-                    if progress is not None:
-                        progress(folded.rows)
-                    if stop is not None and stop.is_set():
-                        return folded
-                    head = next(streams[lane], None)
-            tails.update(full)
+        plan = QueryPlan(self.log, version, where, columns=columns, skip=outside, use_indexes=False)
+        begins = dict(tails)
+        rows: Iterator[tuple[Block, Picks]]
+        if time >= 0:
+            streams = [
+                (
+                    (*_between(block, picks, begins.get(block.lane, 0), ends[block.lane]), rank)
+                    for block, picks, rank in s
+                )
+                for s in plan.streams()
+            ]
+            rows = by_time(schema, streams, columns)
         else:
-            merger = LaneMerger(schema.layout, len(order), time, columns)
-            _merge(merger, folded, [streams.get(lane, iter(())) for lane in order], heads, time, stable, stop)
-            for i, lane in enumerate(order):
-                rest = heads[i]
-                tails[lane] = full[lane] if rest is None else _next_row(rest, merger.used(i))
+            rows = (_between(block, picks, begins.get(block.lane, 0), ends[block.lane]) for block, picks in plan)
+        alone = len(full) == 1 or time < 0
+        for block, picks in rows:
+            folded.take(block, picks, time)
+            if alone and block.lane >= 0:  # as it is in the lane: the rows before are folded, too
+                tails[block.lane] = block.base + block.rows
+                if progress is not None:
+                    progress(folded.rows)
+            if stop is not None and stop.is_set():
+                if alone and block.lane >= 0:
+                    return folded
+                raise StoppedBetween
+        tails.update(ends)
         if warn is not None:
             for path, what in plan.left_out:
                 warn(path, what)
@@ -287,61 +311,66 @@ class StateView(base.View):
         """Yield (path, problem) if the file is invalid."""
         try:
             self.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, OldStates):
             return
         except (OSError, ValueError) as e:
             yield self.path_of_states, (e.strerror or str(e)) if isinstance(e, OSError) else str(e)
 
 
-Head = tuple[Any, "Picks"]  # a block and selected rows
+class UnfoldedRows:
+    """The rows of ``lane`` from number ``begin`` on, by their times (column ``time``)."""
 
+    def __init__(self, log: Log, version: Version, lane: int, begin: int, time: int) -> None:
+        from confluo_tools.multilog.query.time_order import EARLIEST, pieces
 
-def _merge(
-    merger: LaneMerger,
-    folded: FoldedStates,
-    streams: Sequence[Iterator[Head]],
-    heads: list[Head | None],
-    time: int,
-    stable: bool,
-    stop: base.StopEvent | None,
-) -> None:
-    """Fold by time; ``heads``: the current item of each stream, None at its end; updated."""
-    for i, head in enumerate(heads):
-        merger.load(i, *(head or (None, None)))
-    while not (stable and (None in heads or (stop is not None and stop.is_set()))):
-        block = merger.step()
-        if block is not None:
-            folded.take(block, None, time)
-            continue
-        i = merger.hungry
-        if i < 0:
-            break
-        heads[i] = head = next(streams[i], None)
-        if head is None and stable:
-            break  # the remaining rows of other lanes may be newer than rows that this lane will get
-        merger.load(i, *(head or (None, None)))
-    block = merger.flush()
-    if block is not None:
-        folded.take(block, None, time)
+        self.lane, self.begin, self.end, self.time = lane, begin, version[lane], time
+        parts = [part for part in log.segments(version) if part.lane == lane]
+        found = [piece for piece in pieces(parts, time) if piece.hi != EARLIEST]
+        self.pieces = [piece for piece in found if piece.part.base + piece.part.rows > begin]
+        self.latest = max((piece.hi for piece in found[:-1]), default=LONG_AGO)
+        if found:  # rows after the version may be in the zone map of the last block
+            block = found[-1].part.block(found[-1].number)
+            if block is not None and block.check([time]):
+                self.latest = max(self.latest, *memoryview(block.buffer(time)).cast("q"))
 
-
-def _next_row(head: Head, used: int) -> int:
-    block, picks = head
-    rows = picks.tolist()
-    return int(block.base + (rows[used] if used < len(rows) else block.rows))
-
-
-def _after(rows: Iterator[tuple[Any, Picks]], first: int) -> Iterator[tuple[Any, Picks]]:
-    """The rows of a lane from row number ``first`` on."""
-    from confluo_tools.core.block.block import Picks
-
-    for block, picks in rows:
-        if block.base < first:
-            left = [r for r in picks.tolist() if block.base + r >= first]
-            if not left:
+    def split(self, cut: int) -> tuple[int, int]:
+        """(number of the first row that is not before ``cut``, least time from that row on)."""
+        for i, piece in enumerate(self.pieces):
+            if piece.hi < cut:
                 continue
-            picks = Picks.of(block.rows, left)
-        yield block, picks
+            block, begin = piece.part.block(piece.number), max(self.begin - piece.first, 0)
+            if block is None or begin >= block.rows or not block.check([self.time]):
+                continue
+            at, least = split_by_time(block, self.time, begin, cut)
+            if at < block.rows:
+                return piece.first + at, min([least, *(later.lo for later in self.pieces[i + 1 :])])
+        return self.end, LATEST
+
+    @property
+    def least(self) -> int:
+        """The least time of these rows."""
+        return self.split(LONG_AGO)[1]
+
+
+def common_end(lanes: list[UnfoldedRows]) -> dict[int, int]:
+    """{lane: row}: the rows before these are earlier than all others, and no lane has ended before them."""
+    cut = min(lane.latest for lane in lanes)
+    while True:
+        found = {lane.lane: lane.split(cut) for lane in lanes}
+        least = min(low for _, low in found.values())
+        if least >= cut:
+            return {lane: row for lane, (row, _) in found.items()}
+        cut = least
+
+
+def _between(block: Block, picks: Picks | None, begin: int, end: int) -> tuple[Block, Picks]:
+    """The picked rows from row number ``begin`` of the lane on, before row ``end``."""
+    from confluo_tools.core.block.block import Picks as Make
+
+    picks = Make.of(block.rows) if picks is None else picks
+    if begin <= block.base and block.base + block.rows <= end:
+        return block, picks
+    return block, picks.within(max(begin - block.base, 0), max(min(end - block.base, block.rows), 0))
 
 
 def load(log: Log, label: str, path: str, about: dict[str, str]) -> StateView:

@@ -141,7 +141,10 @@ def test_only_what_is_older(tmp_path: Path) -> None:
     writer = log.writer(ahead=-1)
     writer.append(block(0, 400, 10, SECOND))
     assert [d.end for d in run_all(log, tmp_path / "archive")] == [400]
-    assert rows_of(open_log(log.path))[2] == np.arange(410, dtype="<u8").tobytes()
+    numbers = np.arange(410, dtype="<u8")
+    by_time = np.concatenate([numbers[s] for s in np.s_[400:410, 0:100, 200:300, 100:200, 300:400]])
+    assert rows_of(open_log(log.path))[2] == by_time.tobytes()
+    assert rows_of(ArchiveReader(str(tmp_path / "archive")))[2] == by_time[10:].tobytes()
     writer.close()
 
 
