@@ -164,7 +164,12 @@ def tor_drops(r: Random) -> Case:
     pod = r.choice(PODS)
     pairs = {("drop", a, b) for _, a, b in crossing(podset_of(pod))}  # a pod in six: 0.3 % of their probes
     return Case(
-        [f"tor_drops:{pod}"], drop=OTHER, drops={("tor", pod)}, sla=pairs, verdict=NETWORK, service=two_pods(pod)
+        [f"tor_drops:{pod}"],
+        drop={("ToR failure", podset_of(pod))},
+        drops={("tor", pod)},
+        sla=pairs,
+        verdict=NETWORK,
+        service=two_pods(pod),
     )
 
 

@@ -98,6 +98,7 @@ PURE = {
     "pingmesh/analysis/silent_servers.py",
     "pingmesh/analysis/sla.py",
     "pingmesh/analysis/verdict.py",
+    "pingmesh/heatmap/drop_patterns.py",
     "pingmesh/heatmap/model.py",
     "pingmesh/heatmap/patterns.py",
     "pingmesh/plan/graphs.py",

@@ -97,3 +97,8 @@ def write(path: Path, lost: Lost, seconds: int = 300, seed: int = 1, **more: Any
         for i in range(0, len(found), 60_000):
             out.write(block(found[i : i + 60_000]))
     return path
+
+
+def hole(*pairs: tuple[str, str]) -> Lost:
+    """All packets between two servers are lost, both ways."""
+    return lambda t, src, dst, _: (src[0], dst[0]) in pairs or (dst[0], src[0]) in pairs

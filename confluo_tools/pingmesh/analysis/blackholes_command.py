@@ -180,6 +180,7 @@ class BlackholeReport:
         self.length, self.pieces, self.known_servers = length, pieces, known_servers
         self.kinds: set[int] = set()  # of the rows, see `WHAT`
         self.found = self.probes = self.others = self.unclear = self.outages = self.symptoms = self.left_out = 0
+        self.short = 0  # pairs without any answer, and too few probes for a symptom
         self.servers: set[str] = set()
         self.unhealthy: set[str] = set()  # servers, in at least one slice
         self.tried: Counter[int] = Counter()  # {ports tried: pairs}
@@ -262,6 +263,8 @@ class BlackholeReport:
             kind = blackholes.type_of(pair, min_failures=self.min_failures, tries=self.tries, loss=worse)
             if kind:
                 suspects.append(blackholes.Symptom(pair, kind))
+            elif pair.failed and not pair.reached:
+                self.short += 1
             elif pair.failed >= min(self.min_failures):
                 self.outages += 1
         self.symptoms += len(suspects)
@@ -348,6 +351,10 @@ class BlackholeReport:
         if not self.probes:
             cli.note("no TCP probes" + (" (UDP and ICMP probes cannot show a black hole)" if self.others else ""))
             return
+        if self.short:
+            hint = f"read more time; --least N,M sets the least failures of a pair ({self.min_failures[0]})"
+            what = "pair of servers never answered" if self.short == 1 else "pairs of servers never answered"
+            cli.note(f"{self.short:,} {what}, but their probes are too few to decide", hint=hint)
         if self.left_out:
             cli.note(f"{self.left_out} more pairs", hint="--top N prints more")
         half, ports = self.tried.total() // 2, 0

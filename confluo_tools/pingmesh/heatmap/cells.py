@@ -65,7 +65,7 @@ def pattern_schema() -> Schema:
             Field(
                 "pattern",
                 "text(24)",
-                description="normal, podset down, podset failure, spine failure, unclassified; "
+                description="normal, podset down, podset failure, spine failure, ToR failure (of drops), unclassified; "
                 "between data centres: data centre down, data centre cut off, data centre failure, trouble inside, "
                 "link down, link failure, wan down, wan failure",
             ),
@@ -81,6 +81,7 @@ def pattern_schema() -> Schema:
                 description="whether the records begin or end within the window",
                 names={1: "yes", 2: "no"},
             ),
+            Field("pod", "text(16)", description="pod of the ToR with the fault, if it is one ToR"),
             Field(
                 "blocks",
                 "text(1640)",
@@ -333,6 +334,7 @@ def pattern_block(chart: Map, metric: str, sheets: Sequence[Sheet]) -> Iterator[
                     "dc": finding.podset if chart.by == "dc" else chart.dc,
                     "podset": finding.podset if chart.by != "dc" else "",
                     "peer": finding.peer,
+                    "pod": finding.pod,
                     "none": flat.count(0),
                     "green": flat.count(1),
                     "yellow": flat.count(2),

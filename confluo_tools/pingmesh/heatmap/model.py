@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from confluo_tools.pingmesh.heatmap.drop_patterns import likely_pattern
 from confluo_tools.pingmesh.heatmap.patterns import (
     ABSENT,
     GREEN,
     NONE,
     RED,
+    UNCLASSIFIED,
     YELLOW,
     Pattern,
     blocks,
@@ -188,6 +190,10 @@ class Map:
         if metric == "drop":
             limits = self.limits.drop_green, self.limits.drop_red
             found = drop_blocks(rows, sheet.ok, sheet.dropped, self.groups, *limits)
+            pattern = classify(found, [name for name, _, _ in self.podsets])
+            if self.by != "dc" and pattern.name == UNCLASSIFIED:
+                pods = self.names if self.by == "pod" else ()
+                return likely_pattern(pattern, sheet.ok, sheet.dropped, self.groups, pods, *limits)
         else:
             found = blocks(rows, self.groups)
         return (classify_dcs if self.by == "dc" else classify)(found, [name for name, _, _ in self.podsets])
@@ -227,6 +233,7 @@ def explain(pattern: Pattern, metric: str, limits: ColourLimits, by: str = "pod"
         "podset failure": f"From and to it {what} is above {limit}; the others are good. "
         "Check its leaf switches, and for a broadcast storm in it.",
         "spine failure": f"Within podsets {what} is good, between them it is above {limit}: the spine layer.",
+        "ToR failure": f"From and to this pod {what} is above {limit}; without it all is good: its ToR switch.",
         "unclassified": "The colours of the podsets' blocks match no known pattern.",
     }
     return " ".join(sentences[name] for name in dict.fromkeys(f.name for f in pattern.findings))

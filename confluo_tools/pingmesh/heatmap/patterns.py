@@ -9,7 +9,7 @@ majority; a few odd cells change nothing.  The pattern follows from the blocks:
 - a white row and column: ``podset down`` (power failure, or cut off);
 - a red row and column: ``podset failure`` (its leaf switches, a broadcast storm within it);
 - red except green blocks on the diagonal: ``spine failure``;
-- anything else: ``unclassified``.
+- anything else: ``unclassified``; of drops, `drop_patterns` takes a second look, and also finds ``ToR failure``.
 
 The paper has one broken podset; here several are named, as long as one podset is left without fault.  A cross with
 another colour on the diagonal (cut off outside, alive inside) also names its podset if there are three podsets or more:
@@ -37,6 +37,7 @@ NORMAL, DOWN, FAILURE, SPINE, UNCLASSIFIED = (
     "spine failure",
     "unclassified",
 )
+TOR = "ToR failure"
 DC_DOWN, CUT_OFF, DC_FAILURE, DC_INSIDE, LINK_DOWN, LINK_FAILURE, WAN_DOWN, WAN_FAILURE = (
     "data centre down",
     "data centre cut off",
@@ -55,16 +56,19 @@ _CROSS = {"W": DOWN, "R": FAILURE}
 @dataclass(frozen=True, slots=True)
 class PatternFinding:
     """``name`` of the pattern; ``podset`` (or data centre) with the fault, '' without a single one; ``peer``: the other
-    data centre of a fault between two.
+    data centre of a fault between two; ``pod``: the pod of a ToR with the fault.
     """
 
     name: str
     podset: str = ""
     peer: str = ""
+    pod: str = ""
 
     @property
     def place(self) -> str:
-        """``ps02``, ``dc1 - dc3`` or ''."""
+        """``ps02``, ``dc1 - dc3``, the pod of a ToR, or ''."""
+        if self.pod:
+            return self.pod
         return f"{self.podset} - {self.peer}" if self.peer else self.podset
 
 

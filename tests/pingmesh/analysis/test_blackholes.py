@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
+import small_fleet
 from confluo_tools.pingmesh.analysis import blackholes as algo
 from confluo_tools.pingmesh.analysis.blackholes import BlackholeVerdict, NetworkPlace, ServerPair
 from confluo_tools.pingmesh.analysis.blackholes_command import ACTION, WHAT, BlackholeReport
@@ -513,3 +514,14 @@ def test_over_ipv6(tmp_path: Path) -> None:
     pairs = rows(tmp_path / "six.arrows", "--pairs")
     assert {row["ip_version"] for row in pairs} == {6}
     assert all(row["src_ip"] == pods[row["src"].split(".")[0].replace("s", "r")][row["src"]] for row in pairs)
+
+
+@pytest.mark.parametrize(("every", "pairs"), [(1.0, 2), (20.0, 0)])
+def test_a_pair_behind_one_tor_is_reported_or_undecided(tmp_path: Path, every: float, pairs: int) -> None:
+    """One pair of six, for 75 s: with few probes it is no verdict, and the command says so."""
+    path = small_fleet.write(tmp_path / "p.arrows", small_fleet.hole(("p3a", "p5a")), seconds=75, every=every)
+    done = run("confluo-pingmesh", "blackholes", path, "-J")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["what"], row["type"]) for row in rows] == [("pair", "type1")] * pairs
+    short = b"2 pairs of servers never answered, but their probes are too few to decide"
+    assert (short in done.stderr) == (pairs == 0)
