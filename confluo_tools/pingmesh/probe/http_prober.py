@@ -19,17 +19,15 @@ import os
 import selectors
 import socket
 import struct
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluo_tools.console import describe
 from confluo_tools.core.pingmesh.echo_prober import labels_change
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.block_builder import address_columns
+from confluo_tools.pingmesh.probe.name_resolver import NameResolver
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +39,6 @@ FORWARD, REVERSE, RELABEL = 1, 2, 2
 IN_FLIGHT = 256
 MAX_IN_FLIGHT = 4096
 RESOLVERS = 4  # threads for name lookups
-MAX_WAITING = 1024  # names waiting for one
 SYN_RETRIES = 2  # the kernel gives up after some 7 s
 HEAD = 4096  # bytes per read of a response
 _RTT, _RETRANS = 68, 100  # offsets in struct tcp_info
@@ -177,78 +174,6 @@ class HttpResult:
         return row
 
 
-class _Resolver:
-    """Name lookups in up to ``max_threads`` threads; ``answers`` are (probe, ns, addresses or error)."""
-
-    def __init__(self, max_threads: int, lookup: Callable[..., Any]) -> None:
-        self._max_threads, self._lookup = max_threads, lookup
-        self._threads = 0
-        self._jobs: deque[_Probe] = deque()
-        self._there = threading.Semaphore(0)
-        self._lock = threading.Lock()
-        self.answers: deque[tuple[_Probe, int, list[Any] | OSError]] = deque()
-        self.wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._over = False
-
-    def start(self, job: _Probe) -> bool:
-        if len(self._jobs) >= MAX_WAITING:
-            return False
-        self._jobs.append(job)
-        if self._threads < min(self._max_threads, len(self._jobs) + 1):
-            self._threads += 1
-            try:
-                threading.Thread(target=self._work, name="resolver", daemon=True).start()
-            except RuntimeError:  # out of memory or threads
-                self._threads -= 1
-                if not self._threads:
-                    self._jobs.clear()
-                    return False
-        self._there.release()
-        return True
-
-    def _work(self) -> None:
-        while True:
-            self._there.acquire()
-            if self._over:
-                break
-            try:
-                job = self._jobs.popleft()
-            except IndexError:
-                continue
-            if job.over:
-                continue  # its probe has ended
-            began = time.perf_counter_ns()
-            found: list[Any] | OSError
-            try:
-                found = self._lookup(job.target.host, job.target.port, 0, socket.SOCK_STREAM)
-            except OSError as e:
-                found = e
-            except UnicodeError:
-                found = socket.gaierror(socket.EAI_NONAME, "invalid name")
-            except Exception as e:  # every lookup gets an answer
-                found = OSError(0, describe(e))
-            self.answers.append((job, time.perf_counter_ns() - began, found))
-            with suppress(OSError):
-                os.write(self._waker, b"x")
-        with self._lock:
-            self._threads -= 1
-            self._close_pipe()
-
-    def _close_pipe(self) -> None:
-        if not self._threads:  # a hanging thread keeps the pipe until it ends
-            os.close(self.wake)
-            os.close(self._waker)
-
-    def close(self) -> None:
-        """End the threads; a hanging one ends after its lookup."""
-        with self._lock:
-            if not self._over:
-                self._over = True
-                for _ in range(self._threads):
-                    self._there.release()
-                self._close_pipe()
-
-
 class _Probe:
     """A probe in flight: each phase has a deadline, and ``step`` continues it when the socket is ready."""
 
@@ -307,7 +232,7 @@ class HttpProber:
             raise UsageError(f"{in_flight} probes in flight are out of range", hint=f"1 to {MAX_IN_FLIGHT}")
         self._max, self._limits, self._verify, self._context = in_flight, limits, verify, context
         self._selector = selectors.EpollSelector()
-        self._resolver = _Resolver(resolvers, lookup)
+        self._resolver = NameResolver[_Probe](resolvers, lookup)
         self._selector.register(self._resolver.wake, selectors.EVENT_READ)
         self._under_way: set[_Probe] = set()
         self._done: list[HttpResult] = []
