@@ -15,7 +15,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from confluo_tools.core.multilog.control import Control, fault
@@ -30,6 +30,14 @@ BLOCK_ROWS = 65536
 COMPACT_ROWS = 32768  # a segment of one block with at most this many rows is rewritten without free space
 _NAME = re.compile(r"seg-(\d{16,20})\.arrow$")
 _TEMPORARY = re.compile(r"\.seg-\d+\.tmp$")
+
+
+class DamagedLineError(StoreError):
+    """The line of a lane in the control page contradicts the seals of its segments: its files must not be changed."""
+
+    def __init__(self, folder: str, what: str) -> None:
+        hint = "confluo-info --verify gives details"
+        super().__init__(f"its line in the control page is damaged: {what}", where=folder, hint=hint)
 
 
 class Claim(NamedTuple):
@@ -69,10 +77,15 @@ def footer(shape: SegmentShape, rows: int, capacity: int = BLOCK_ROWS) -> bytes:
     return arrow_meta.footer(shape.schema, metadata(shape.uuid), shape.blocks(rows, capacity))
 
 
-def claim(path: str, control: Control) -> Claim:
-    """Lock the first lane without an owner.  Raises BusyError when every lane has an owner, StoreError."""
+def claim(path: str, control: Control, damaged: Collection[int] = ()) -> Claim:
+    """Lock the first lane without an owner, except those that are ``damaged``.
+
+    Raises BusyError when every lane has an owner, StoreError.
+    """
     try:
         for lane in range(control.lanes):
+            if lane in damaged:
+                continue
             folder = lane_folder(path, lane)
             os.makedirs(folder, exist_ok=True)
             lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -109,8 +122,8 @@ def seal_orphans(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             seal_lane(control, Claim(lane, folder, lock), shapes, shape, sync)
             control.release(lane)
-        except BlockingIOError:
-            pass
+        except (BlockingIOError, DamagedLineError):
+            pass  # readers and --verify report the damage
         finally:
             os.close(lock)
 
@@ -122,9 +135,24 @@ def seal_lane(
 
     Temporary files and segments without a published row are removed.  Rows beyond the tail were never visible and
     are dropped.  The caller holds the lock.  Raises OSError, for example when the disk is full.
+
+    A valid seal is stronger than the line: no sealed segment is removed or sealed again because of what the line says.
+    Raises DamagedLineError when the two contradict each other; nothing is changed then.
     """
-    segments = list_segments(claim.folder, control.first(claim.lane))
+    first, sealed = control.first(claim.lane), control.sealed(claim.lane)
+    if first > sealed:
+        raise DamagedLineError(claim.folder, f"rows below {first} are removed, but only {sealed} rows are sealed")
+    segments = list_segments(claim.folder, first)
     tail = _proven_tail(control, claim, segments, shapes, shape)
+    if tail < sealed:
+        raise DamagedLineError(claim.folder, f"it has {tail} rows, but {sealed} rows are sealed")
+    for i, (base, path) in enumerate(segments):
+        last = base < tail and (i + 1 == len(segments) or segments[i + 1][0] >= tail)
+        rows = _sealed_rows(claim, base, path, shapes, shape) if base >= tail or (last and tail > sealed) else 0
+        if rows and base + rows != tail:
+            raise DamagedLineError(
+                claim.folder, f"it has {tail} rows, but {os.path.basename(path)} ends at {base + rows}"
+            )
     for name in os.listdir(claim.folder):
         if _TEMPORARY.match(name):
             os.unlink(os.path.join(claim.folder, name))
@@ -159,14 +187,14 @@ def _proven_tail(
     # even if the lane's tail in the control page is older: after a power failure the page may be stale.
     tail = control.rows(claim.lane)
     for i, (base, path) in enumerate(segments):
-        if not base <= tail < base + shape.segment_blocks * BLOCK_ROWS:
+        if tail >= base + shape.segment_blocks * BLOCK_ROWS:
             continue
         if i + 1 < len(segments) and segments[i + 1][0] <= tail:
             continue  # the next segment starts at or before the tail: this one ends there
         try:
             own = Segment(path, claim.lane, base, shapes, shape, []).shape
             rows = find_seal(path, own, claim.lane, base)
-            if base + rows <= tail or Segment(path, claim.lane, base, shapes, shape, [], rows).bad_pages():
+            if not rows or base + rows <= tail or Segment(path, claim.lane, base, shapes, shape, [], rows).bad_pages():
                 continue
         except (ValueError, FileNotFoundError):  # damaged, or removed by retention just now
             continue
@@ -174,6 +202,14 @@ def _proven_tail(
             time.sleep(0.001)  # a freeze lasts at most 60 s
         tail = base + rows
     return tail
+
+
+def _sealed_rows(claim: Claim, base: int, path: str, shapes: Mapping[bytes, SegmentShape], shape: SegmentShape) -> int:
+    # Number of rows in the valid seal of a segment; 0 without one.
+    try:
+        return find_seal(path, Segment(path, claim.lane, base, shapes, shape, []).shape, claim.lane, base)
+    except (ValueError, FileNotFoundError):
+        return 0
 
 
 def _seal_segment(

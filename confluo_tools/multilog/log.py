@@ -16,7 +16,7 @@ from confluo_tools.core.multilog.segment import Segment, SegmentBlock, SegmentPa
 from confluo_tools.errors import ConfluoError, DiskFullError, SchemaError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.multilog import create as _create
-from confluo_tools.multilog import lane_claim
+from confluo_tools.multilog import lane_claim, removal_record
 from confluo_tools.multilog.version import Version
 from confluo_tools.schema import Schema
 
@@ -86,6 +86,7 @@ class Log:
             raise StoreError(str(e), where=self.path) from None
         self._shapes = _ShapeCache(self._shape, self.schema)
         self._lanes: dict[int, _LaneCache] = {}
+        self._firsts: dict[int, tuple[int, int]] = {}  # lane -> (first in its line, first row that is kept)
 
     def __repr__(self) -> str:
         return f"Log({self.path!r})"
@@ -116,7 +117,7 @@ class Log:
                 tails, _ = self.control.cut()
             except (TimeoutError, OverflowError) as e:
                 raise StoreError(str(e), where=self.path) from None
-            version = Version(tails, map(min, self.control.firsts(len(tails)), tails))
+            version = Version(tails, (min(self.first(lane), rows) for lane, rows in enumerate(tails)))
             if not pin:
                 return version
             before = len(self.removed)
@@ -135,6 +136,8 @@ class Log:
         firsts: list[int] = []
         for lane, rows in enumerate(version.tails):
             found, first = self._parts(lane, rows) if rows else ([], 0)
+            if not rows and self.control.sealed(lane) > self.control.rows(lane):
+                self._note(self.control.path, f"lane {lane} has fewer rows than were sealed")
             parts += found
             firsts.append(min(first, rows))
             if lane < len(version.firsts) and firsts[lane] > version.firsts[lane]:
@@ -182,13 +185,35 @@ class Log:
         # The segments of a lane with `rows` rows, and its first kept row.  If retention removes a segment while it is
         # opened, the loop starts again.
         while True:
-            first = self.control.first(lane)
+            first = self.first(lane)
             before = len(self.damage)
             parts = self._kept_parts(lane, rows, first)
-            if len(self.damage) == before or self.control.first(lane) == first:
+            if len(self.damage) == before or self.first(lane) == first:
                 return parts, first
             del self.damage[before:]
             self._lanes.pop(lane, None)
+
+    def first(self, lane: int) -> int:
+        """The first row of ``lane`` that is kept.
+
+        If the line of the lane says that rows were removed, and they are there, the files are believed, and the damage
+        is noted: one flipped bit of the line must not hide rows.
+        """
+        first = self.control.first(lane)
+        if not first or self._firsts.get(lane, (-1, 0))[0] == first:
+            return self._firsts[lane][1] if first else 0
+        kept = first
+        if first > self.control.sealed(lane):
+            reason = f"the line of lane {lane} is damaged: rows below {first} are removed, which were never sealed"
+        else:
+            reason = f"the line of lane {lane} is damaged: rows below {first} are removed, but their files are there"
+        bases = [base for base, _ in lane_claim.list_segments(lane_claim.lane_folder(self.path, lane))]
+        unsealed = first > self.control.sealed(lane)
+        if unsealed or (bases and bases[0] < first and removal_record.recorded(self.path, lane) < first):
+            kept = bases[0] if bases else 0
+            self._note(self.control.path, reason)
+        self._firsts[lane] = first, kept
+        return kept
 
     def _kept_parts(self, lane: int, rows: int, first: int) -> list[SegmentPart]:
         epoch, sealed = self.control.epoch(lane), self.control.sealed(lane)
@@ -271,17 +296,23 @@ class Log:
         number = _create.SYNC.get(sync or self.sync)
         if number is None:
             raise StoreError(f"unknown sync mode '{sync}'", hint="use none, seal or batch")
-        claim = lane_claim.claim(self.path, self.control)
-        try:
-            lane_claim.seal_lane(self.control, claim, self._shapes, self._shape, number > 0)
-            self.control.claim(claim.lane, *lane_claim.owner())
-            lane_claim.seal_orphans(self.path, self.control, self._shapes, self._shape, number > 0)
-            if number:
-                _create.sync_folder(self.path)
-            directory = os.open(claim.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as e:
-            os.close(claim.lock)
-            raise self.write_error(e) from None
+        damaged: set[int] = set()
+        while True:
+            claim = lane_claim.claim(self.path, self.control, damaged)
+            try:
+                lane_claim.seal_lane(self.control, claim, self._shapes, self._shape, number > 0)
+                self.control.claim(claim.lane, *lane_claim.owner())
+                lane_claim.seal_orphans(self.path, self.control, self._shapes, self._shape, number > 0)
+                if number:
+                    _create.sync_folder(self.path)
+                directory = os.open(claim.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                break
+            except lane_claim.DamagedLineError:
+                os.close(claim.lock)
+                damaged.add(claim.lane)
+            except OSError as e:
+                os.close(claim.lock)
+                raise self.write_error(e) from None
         full = lane_claim.batch(self._shape, BLOCK_ROWS), lane_claim.footer(self._shape, self.segment_rows)
         return Writer(
             self.control,

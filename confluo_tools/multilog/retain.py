@@ -17,20 +17,20 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from confluo_tools import units
 from confluo_tools.core.multilog.control import fault
 from confluo_tools.errors import BusyError, StoreError, UsageError
-from confluo_tools.multilog import lane_claim
+from confluo_tools.multilog import lane_claim, removal_record
 from confluo_tools.multilog.locks import lock
 from confluo_tools.multilog.ownership import chown_to_owner
 
 if TYPE_CHECKING:
     from confluo_tools.multilog.log import Log
 
-LOCK = "retain.lock"
+LOCK = removal_record.LOCK
 VIEWS = "views"
 _OF_SEGMENT = re.compile(r"seg-(\d{16,20})\.")
 WALK_SHARE = 50  # pause between two walks through the folder, in walk durations: at most 2 % of a core
@@ -82,21 +82,26 @@ def remove(log: Log, firsts: dict[int, int]) -> tuple[int, int]:
 
     The caller holds `removal_lock`; the rows are whole sealed segments.  Raises OSError.
     """
+    with suppress(OSError):  # a full disk: removing makes room
+        removal_record.record(log.path, firsts)
     for lane, first in firsts.items():
         log.control.set_first(lane, first)
     fault("retain-first")
     log.control.flush()  # before the first unlink: a page restored after a power failure must not list removed files
     fault("retain-flushed")
     segments = size = 0
-    for lane in firsts:
-        n, freed = sweep(log, lane)
+    for lane, first in firsts.items():
+        n, freed = sweep(log, lane, first)
         segments, size = segments + n, size + freed
     return segments, size
 
 
-def sweep(log: Log, lane: int) -> tuple[int, int]:
-    """Unlink the files of removed segments of ``lane``, view files included: (segments, bytes).  Raises OSError."""
-    first = log.control.first(lane)
+def sweep(log: Log, lane: int, removed: int = 0) -> tuple[int, int]:
+    """Unlink the files of removed segments of ``lane``, view files included: (segments, bytes).  Raises OSError.
+
+    ``removed``: the caller removed the rows below this one.  The line of the lane alone is not believed.
+    """
+    first = max(log.first(lane), removed)
     segments = size = 0
     for base, path in lane_claim.list_segments(lane_claim.lane_folder(log.path, lane)):
         if base < first:
@@ -179,7 +184,7 @@ class SegmentCatalog:
     def lane(self, lane: int) -> list[SealedSegment]:
         """The sealed segments of ``lane`` that are kept, oldest first."""
         control = self.log.control
-        first, sealed = control.first(lane), control.sealed(lane)
+        first, sealed = self.log.first(lane), control.sealed(lane)
         known = self._lanes.get(lane)
         if known is not None and known[:2] == (first, sealed):
             return known[2]

@@ -66,7 +66,7 @@ class Tail:
 
         version = Version([0] * self.lane + [rows])
         found = log.row_block(self.lane, self.rows, version)
-        first = min(log.control.first(self.lane), rows)
+        first = min(log.first(self.lane), rows)
         if first > self.rows:
             self.missed += first - self.rows
             self.rows, self.segment = first, None

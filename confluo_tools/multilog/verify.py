@@ -35,8 +35,13 @@ def verify(log: Log, progress: Callable[[int], None] | None = None) -> Iterator[
     ``progress`` is called with the number of rows checked so far.  Every changed bit in a sealed segment is found.
     Segments that are still written have no checksums; only their structure is checked.
     """
+    from confluo_tools.multilog.archive.writer import ARCHIVES, read_links
+
     version = log.version()
     control = log.control
+    _, problem = read_links(log.path)
+    if problem:
+        yield VerifyFinding(os.path.join(log.path, ARCHIVES), None, (), problem)
     checked = 0
     for lane in range(control.lanes):
         line, folder = control.lane(lane), lane_claim.lane_folder(log.path, lane)
@@ -48,7 +53,10 @@ def verify(log: Log, progress: Callable[[int], None] | None = None) -> Iterator[
         wrong = line["sealed"] > line["rows"] or line["first"] > control.sealed(lane)
         if wrong or (line["rows"] and not line["epoch"]):
             yield VerifyFinding(where, None, (), f"the control line of lane {lane} is inconsistent: {line}")
-        yield from _folder(folder, line["first"], version[lane], lane_is_owned(folder))
+        for path, _, reason in log.damage:
+            if path == log.control.path and reason.startswith(f"the line of lane {lane} ") and not wrong:
+                yield VerifyFinding(where, None, (), reason)
+        yield from _folder(folder, version.firsts[lane], version[lane], lane_is_owned(folder))
         yield from _lane(log, lane, folder, version[lane], checked, progress)
         checked += version[lane] - version.firsts[lane]
 
@@ -94,13 +102,13 @@ def _lane(
     log: Log, lane: int, folder: str, rows: int, checked: int, progress: Callable[[int], None] | None
 ) -> Iterator[VerifyFinding]:
     line = log.control.lane(lane)
-    sealed, expected = line["sealed"], line["first"]
+    sealed, expected = line["sealed"], log.first(lane)
     begin = expected
     segments = [(base, path) for base, path in lane_claim.list_segments(folder, expected) if base < rows]
     for i, (base, path) in enumerate(segments):
         limit = base + log.segment_rows
         end = min(segments[i + 1][0] if i + 1 < len(segments) else limit, limit)
-        expected = max(expected, log.control.first(lane))
+        expected = max(expected, log.first(lane))
         if base < expected:
             continue  # removed by retention since the folder was listed
         if base != expected:
@@ -112,7 +120,7 @@ def _lane(
             have = _segment(log, lane, base, path, seal, min(end, rows) - base, findings.append)
         except OSError as e:
             findings.append(VerifyFinding(path, None, (), f"cannot be read: {e.strerror}"))
-        if findings and log.control.first(lane) > base:
+        if findings and log.first(lane) > base:
             continue
         yield from findings
         expected = base + have if have else end
@@ -122,7 +130,7 @@ def _lane(
             yield VerifyFinding(
                 path, None, (), "unsealed since before the last boot: rows may be lost after a power failure", False
             )
-    expected = max(expected, log.control.first(lane))
+    expected = max(expected, log.first(lane))
     if expected < rows:
         yield VerifyFinding(folder, None, (), f"rows {expected} to {rows - 1} are missing")
 

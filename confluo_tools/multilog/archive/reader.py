@@ -22,6 +22,7 @@ from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.multilog.archive import parquet_parts
 from confluo_tools.multilog.archive import writer as archive
 from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart, PartName
+from confluo_tools.multilog.archive.part_check import FooterCheck
 from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.retain import list_folder
 
@@ -99,6 +100,7 @@ class ArchiveScan:
         self.columns = list(range(schema.layout.n)) if columns is None else sorted(set(columns))
         self.rows = self.parts = self.groups = self.skipped = 0
         self.damaged: list[tuple[str, str]] = []
+        self._footers = FooterCheck()
         self._lists = frozenset(i for i, c in enumerate(schema.columns) if c.count > 1)
         self._wide = parquet_parts.extended(schema)
         self._arrow: list[Any] = []  # Arrow types of the columns, filled on first use
@@ -242,6 +244,9 @@ class ArchiveScan:
     def _groups(self, place: PartFile, program: Program, schema: Schema) -> Iterator[tuple[ParquetPart, int]]:
         # The row groups of a part that may contain matching rows.
         try:
+            problem = self._footers.problem(place.name, place.path)
+            if problem:
+                raise FormatError(problem, where=place.path)
             part = ParquetPart(place.path)
         except FormatError as e:
             self._damage(place.path, e)

@@ -38,16 +38,18 @@ from confluo_tools.multilog.archive.parquet_parts import (
     extended,
     hour_of,
 )
+from confluo_tools.multilog.archive.part_check import HIDDEN, footer_crc, read_record
 from confluo_tools.multilog.atomic_file import replace
 from confluo_tools.multilog.create import sync_folder
 from confluo_tools.multilog.log import Log
 from confluo_tools.multilog.retain import SealedSegment, SegmentCatalog, disk_bytes, list_folder
 
-HIDDEN = ".confluo"
 TMP = "tmp"
 ARCHIVES = "archives"  # file in the folder of a log that lists the archives of its older rows
 BATCH_ROWS = 1 << 20  # segments are combined into batches of at least this many rows
 FORMAT = 1
+LINKS_HEAD = "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns."
+LINKS_CHECK = "# crc32c of the lines above: "
 Progress = Callable[[int], None]
 
 
@@ -93,12 +95,16 @@ class ArchiveWriter:
         if os.path.exists(os.path.join(self.path, "control")):
             raise UsageError("is a MultiLog", where=self.path, hint="name another folder for the archive")
         extended(log.schema)  # raises SchemaError when the rows cannot be archived
-        with self._storage_errors():
-            if not dry_run:
-                self._begin()
-            self._check_kind()
-            if not dry_run:
-                self._roll_forward()
+        try:
+            with self._storage_errors():
+                if not dry_run:
+                    self._begin()
+                self._check_kind()
+                if not dry_run:
+                    self._roll_forward()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> ArchiveWriter:
         return self
@@ -146,14 +152,12 @@ class ArchiveWriter:
             if name.endswith(".json"):
                 path = os.path.join(folder, name)
                 try:
-                    with open(path, encoding="utf-8") as f:
-                        data = json.load(f)
-                    files = [(str(x["path"]), int(x["bytes"])) for x in data["files"]]
-                    found.append(BatchRecord(int(data["first"]), int(data["end"]), files, path))
-                except (ValueError, KeyError, TypeError) as e:
-                    raise StoreError(
-                        f"is damaged: {e}", where=path, hint="remove it; its rows are archived again"
-                    ) from None
+                    data = read_record(path, self.uuid, lane)
+                except ValueError as e:
+                    hint = "remove it; its rows are archived again"
+                    raise StoreError(f"is damaged: {e}", where=path, hint=hint) from None
+                files = [(str(x["path"]), int(x["bytes"])) for x in data["files"]]
+                found.append(BatchRecord(int(data["first"]), int(data["end"]), files, path))
         return sorted(found)
 
     def _lanes(self) -> list[int]:
@@ -331,7 +335,8 @@ class ArchiveWriter:
             if not rows.same(temporary, table, written):
                 what = "the file differs from the data written: nothing was removed from the log"
                 raise StoreError(what, where=temporary, hint="check the disk")
-            files.append({"path": name, "rows": table.num_rows, "bytes": len(written), "crc": f"{crc(written):08x}"})
+            checks = {"crc": f"{crc(written):08x}", "footer": footer_crc(written)}
+            files.append({"path": name, "rows": table.num_rows, "bytes": len(written), **checks})
             fault("archive-verified")
         data = {
             "format": FORMAT,
@@ -435,7 +440,10 @@ def link_archive(log: Log, archive: str, oldest: int, newest: int) -> None:
     """Record in ``log`` that rows from ``oldest`` to ``newest`` (ns) are in ``archive``.  Raises OSError."""
     here, there = os.path.realpath(log.path), os.path.realpath(archive)
     entry = LinkedArchive(os.path.relpath(there, here), there, oldest, newest)
-    entries = linked_archives(log)
+    entries, problem = read_links(log.path)
+    if problem:
+        hint = "remove it, and name the archive as an input"
+        raise StoreError(problem, where=os.path.join(log.path, ARCHIVES), hint=hint)
     for i, known in enumerate(entries):
         if known[:2] == entry[:2]:
             entries[i] = entry._replace(oldest=min(oldest, known.oldest), newest=max(newest, known.newest))
@@ -444,28 +452,52 @@ def link_archive(log: Log, archive: str, oldest: int, newest: int) -> None:
             break
     else:
         entries.append(entry)
-    lines = [
-        "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns.",
-        *map(json.dumps, entries),
-    ]
-    replace(os.path.join(log.path, ARCHIVES), ("\n".join(lines) + "\n").encode(), sync=True)
+    text = "\n".join([LINKS_HEAD, *map(json.dumps, entries)]) + "\n"
+    text += f"{LINKS_CHECK}{crc(text.encode()):08x}\n"
+    replace(os.path.join(log.path, ARCHIVES), text.encode(), sync=True)
+
+
+def read_links(log_path: str) -> tuple[list[LinkedArchive], str]:
+    """The archives linked in a log, and what is wrong with the file that lists them ('' if nothing is).
+
+    A file without checksum is of an earlier program.
+    """
+    try:
+        fd = os.open(os.path.join(log_path, ARCHIVES), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(fd, "rb") as f:
+            data = f.read(1 << 20)
+    except FileNotFoundError:
+        return [], ""
+    except OSError as e:
+        return [], f"cannot be read: {e.strerror}"
+    found, problem = [], ""
+    head, mark, check = data.rpartition(LINKS_CHECK.encode())
+    if mark and check != f"{crc(head):08x}\n".encode():
+        problem = "is damaged: wrong checksum"
+    for line in (head if mark else data).decode("utf-8", "replace").splitlines():
+        try:
+            if line == LINKS_HEAD:
+                continue
+            relative, absolute, oldest, newest = json.loads(line)
+            if not isinstance(relative, str) or not isinstance(absolute, str) or "\0" in relative + absolute:
+                raise ValueError(line)
+            found.append(LinkedArchive(relative, absolute, int(oldest), int(newest)))
+        except (ValueError, TypeError, RecursionError):
+            problem = problem or "is damaged: a line is not an archive"
+    if not problem and not data.startswith(f"{LINKS_HEAD}\n".encode()):
+        problem = "is damaged: the first line is missing"
+    return found, f"{problem}; rows that were moved to an archive may be missing" if problem else ""
 
 
 def linked_archives(log: Log) -> list[LinkedArchive]:
-    """The archives linked in ``log``.  Unreadable entries are ignored."""
-    try:
-        with open(os.path.join(log.path, ARCHIVES), encoding="utf-8") as f:
-            lines = f.read(1 << 16).splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    found = []
-    for line in lines:
-        if line.startswith("["):
-            with suppress(ValueError, TypeError):
-                relative, absolute, oldest, newest = json.loads(line)
-                if isinstance(relative, str) and isinstance(absolute, str) and "\0" not in relative + absolute:
-                    found.append(LinkedArchive(relative, absolute, int(oldest), int(newest)))
-    return found
+    """The archives linked in ``log``.  What cannot be read is noted as damage of the log."""
+    found, problem = read_links(log.path)
+    if not problem:
+        return found
+    path = os.path.join(log.path, ARCHIVES)
+    if (path, None, problem) not in log.damage:
+        log.damage.append((path, None, problem))
+    return [entry._replace(oldest=-(1 << 63), newest=(1 << 63) - 1) for entry in found]  # its times may be wrong
 
 
 def _hours(paths: list[str]) -> tuple[int, int]:
@@ -492,9 +524,10 @@ def check(path: str, progress: Progress | None = None) -> Iterator[tuple[str, st
             folder = os.path.join(hidden, uuid, lane)
             for name in sorted(n for n in list_folder(folder) if n.endswith(".json")):
                 try:
-                    with open(os.path.join(folder, name), encoding="utf-8") as f:
-                        files = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in json.load(f)["files"]]
-                except (OSError, ValueError, KeyError, TypeError) as e:
+                    number = int(lane[5:]) if lane[5:].isdigit() else -1
+                    listed = read_record(os.path.join(folder, name), uuid, number)["files"]
+                    files = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in listed]
+                except (OSError, ValueError) as e:
                     yield os.path.join(folder, name), f"the record is damaged: {e}"
                     continue
                 for part, size, expected in files:

@@ -312,9 +312,36 @@ def test_where_the_archive_is(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
+def test_a_damaged_list_of_archives_is_damage(tmp_path: Path) -> None:
+    log = multilog.create(tmp_path / "t.ml", TIMED)
+    fill(log, (100, 1))
+    run_all(log, tmp_path / "archive")
+    path = tmp_path / "t.ml" / "archives"
+    good = path.read_bytes()
+    assert open_log(log.path).count(compile("", TIMED)) == 100
+    silent = []
+    for bit in range(len(good) * 8):
+        data = bytearray(good)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        if not archive.read_links(log.path)[1]:
+            silent.append(bit)
+    assert silent == []
+    path.write_bytes(good[: len(good) // 3])
+    told: list[str] = []
+    open_log(log.path, warn=told.append).count(compile("", TIMED))
+    assert any("may be missing" in line and str(path) in line for line in told)
+    assert any("may be missing" in f.what and f.damage for f in verify(multilog.open(log.path)))
+    path.write_bytes(b"".join(good.splitlines(keepends=True)[:-1]))  # of an earlier program: no checksum
+    assert open_log(log.path).count(compile("", TIMED)) == 100
+
+
 @pytest.mark.parametrize("text", ["", "[", "[1, 2]\n", '["a"]\n["a", 5, 1, 1]', '["\\u0000", "/x", 1, 2]', "\xff"])
-def test_a_note_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+def test_a_list_that_cannot_be_read_is_damage(tmp_path: Path, text: str) -> None:
     log = multilog.create(tmp_path / "t.ml", TIMED)
     (tmp_path / "t.ml" / "archives").write_bytes(text.encode("latin-1"))
     assert archive.linked_archives(log) == []
-    assert open_log(log.path).count(compile("", TIMED)) == 0
+    assert len(log.damage) == 1
+    told: list[str] = []
+    assert open_log(log.path, warn=told.append).count(compile("", TIMED)) == 0
+    assert len(told) == 1

@@ -1,0 +1,99 @@
+"""What the records of an archive say about its parts: names, sizes and checksums of the Parquet footers.
+
+A record is JSON that another user may have written: a path in it is only taken if it is the path that a part of this
+batch has.  The footer of a part has no checksum of its own, and its statistics decide which rows are read at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from confluo_tools.core.multilog.control import crc
+from confluo_tools.multilog.archive.parquet_parts import PartName, batch_of, day_of, host_of, hour_of
+
+HIDDEN = ".confluo"
+MAX_RECORD = 16 << 20
+MAX_FOOTER = 256 << 20
+
+
+def own_path(path: Any, uuid: str, lane: int, first: int, end: int) -> bool:
+    """Whether ``path`` is that of a part of this batch, relative to the archive."""
+    words = path.split("/") if isinstance(path, str) else []
+    if len(words) != 4:
+        return False
+    host, day, hour = host_of(words[0]), day_of(words[1]), hour_of(words[2])
+    if host is None or day is None or hour is None or batch_of(words[3]) != (uuid, lane, first, end):
+        return False
+    return PartName(host, day * 24 + hour, uuid, lane, first, end).path == path
+
+
+def read_record(path: str, uuid: str, lane: int) -> dict[str, Any]:
+    """The record of a batch.  Raises OSError; ValueError with the problem if it is damaged or names other files."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with open(fd, "rb") as f:
+        text = f.read(MAX_RECORD)
+    try:
+        data = json.loads(text)
+        first, end, files = int(data["first"]), int(data["end"]), list(data["files"])
+        rows = sum(int(one["rows"]) for one in files)
+        names = [(one["path"], int(one["bytes"]), str(one["crc"])) for one in files]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ValueError(f"no {e}" if isinstance(e, KeyError) else str(e)) from None
+    if os.path.basename(path) != f"{first:016d}-{end:016d}.json":
+        raise ValueError("its rows are not those of its name")
+    for name, _, _ in names:
+        if not own_path(name, uuid, lane, first, end):
+            raise ValueError(f"it names a file that is not a part of this batch: {ascii(name)[:100]}")
+    if rows != end - first:
+        raise ValueError(f"its files have {rows} of {end - first} rows")
+    found: dict[str, Any] = data
+    return found
+
+
+def footer_crc(data: memoryview) -> str:
+    """Checksum of the footer of a Parquet file: metadata, length, magic."""
+    return f"{crc(data[-(int.from_bytes(data[-8:-4], 'little') + 8) :]):08x}"
+
+
+class FooterCheck:
+    """Compares footers with the records of the archives; each record is read once."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, dict[str, tuple[int, str]]] = {}
+
+    def problem(self, name: PartName, path: str) -> str:
+        """What is wrong with the footer of the part at ``path``; '' if it is right, or if there is no record of it.
+
+        Raises OSError.
+        """
+        root = path[: -len(name.path)] if path.endswith(name.path) else ""
+        folder = os.path.join(root, HIDDEN, name.uuid, f"lane-{name.lane:03d}")
+        record = os.path.join(folder, f"{name.first:016d}-{name.end:016d}.json")
+        if record not in self._records:
+            files = {}
+            try:
+                for one in read_record(record, name.uuid, name.lane)["files"]:
+                    files[str(one["path"])] = int(one["bytes"]), str(one.get("footer", ""))
+            except FileNotFoundError:
+                pass  # partitions that were copied without the records
+            except ValueError as e:
+                return f"cannot be checked: its record is damaged: {e}"
+            self._records[record] = files
+        size, footer = self._records[record].get(name.path, (0, ""))
+        if not footer:
+            return ""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            length = os.fstat(fd).st_size
+            if length != size:
+                return f"is not a complete Parquet file: it has {length} of {size} bytes"
+            tail = os.pread(fd, 8, length - 8)
+            n = int.from_bytes(tail[:4], "little") + 8
+            if n > min(length, MAX_FOOTER):
+                return "is damaged: the length of its footer is wrong"
+            data = os.pread(fd, n, length - n)
+        finally:
+            os.close(fd)
+        return "" if f"{crc(data):08x}" == footer else "is damaged: its footer differs from the one that was written"
