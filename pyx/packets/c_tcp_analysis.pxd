@@ -307,7 +307,8 @@ cdef inline void analyse(Flow* f, int from_, const Packet* p, Memory* m, Verdict
     v.flags |= window_rules(me, you, p, v)
     if p.ack != me.ack:
         me.duplicates = 0
-    if you.solid and before(you.solid, p.ack) and p.flags & ACK and not you.has & REPORTED:
+    if (you.solid and before(you.solid, p.ack) and p.flags & ACK and not you.has & REPORTED
+            and not (you.duplicates and you.solid == you.next)):
         v.flags |= A_ACK_LOST
         if you.solid == you.next:
             you.has |= REPORTED         # until the sender continues

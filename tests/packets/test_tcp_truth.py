@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 from collections import Counter
@@ -149,6 +150,21 @@ def test_made_up_conversations_equal_tshark(tmp_path: Path, seed: int) -> None:
             odd.append(field)
     assert segments > 1000
     assert len(odd) < segments / 500
+
+
+@needs_tshark
+@pytest.mark.parametrize("seed", range(3))
+def test_segments_that_the_capture_lacks(tmp_path: Path, seed: int) -> None:
+    """ACKs of what was not seen: each that tshark reports, and hardly another one (docs/oracles-tcp.md)."""
+    rng = random.Random(seed)
+    path = tmp_path / "gaps.pcap"
+    segments = [(number, segment) for number in range(400) for segment in make_tcp.with_gaps(rng, 14)]
+    make_tcp.write(path, [(i * 10**6, make_tcp.frame(*one)) for i, one in enumerate(segments)])
+    both = zip(oracle.expected(path), oracle.ours(path), strict=True)
+    found = Counter(tuple("ack_lost_segment" in row["tcp_analysis"] for row in pair) for pair in both)
+    assert found[True, True] > 300
+    assert found[True, False] == 0
+    assert found[False, True] < found[True, True] / 100
 
 
 def test_sequence_numbers_wrap_around(tmp_path: Path) -> None:

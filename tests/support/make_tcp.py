@@ -82,6 +82,24 @@ def conversation(rng: random.Random, length: int) -> list[Segment]:
     return out
 
 
+def with_gaps(rng: random.Random, length: int) -> list[Segment]:
+    """A correct conversation of ``length`` segments of which the capture lacks some."""
+    next_ = [rng.getrandbits(32), rng.getrandbits(32)]
+    out: list[Segment] = [
+        (0, next_[0], 0, SYN, 1000, 0, -1),
+        (1, next_[1], next_[0] + 1 & MASK, SYN | ACK, 1000, 0, -1),
+    ]
+    next_ = [n + 1 & MASK for n in next_]
+    for _ in range(length):
+        sender = int(rng.random() < 0.4)
+        size = rng.choice([0, 0, 1, 10, 100])
+        segment = (sender, next_[sender], next_[1 - sender], ACK, 1000 + rng.choice([0, 0, 1]), size, -1)
+        out += [segment] * (2 if size and rng.random() < 0.1 else 1)
+        next_[sender] = next_[sender] + size & MASK
+    lost = rng.choice([0.05, 0.2, 0.4])
+    return [segment for segment in out if rng.random() > lost]
+
+
 def frame(number: int, segment: Segment) -> bytes:
     """Ethernet, IPv4 and TCP; conversation ``number`` has client port 1024 + number."""
     sender, seq, ack, flags, window, size, scale = segment
