@@ -1,14 +1,10 @@
-"""Probes with known percentiles, and the four matrices of the reference, for the tests of heat maps."""
+"""Probes with known percentiles, and the four canonical matrices, for the tests of heat maps."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from confluo_tools.formats.block_builder import blocks_of
 from confluo_tools.formats.output_file import open_sink
@@ -16,21 +12,17 @@ from confluo_tools.formats.writers import open_writer
 from confluo_tools.schema import builtin
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("CONFLUO_TEST_DATA") or ROOT.parent / "shared")
 START = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 WINDOW = 600_000_000_000
 SERVERS = 4
 Matrix = list[list[float]]  # P99 in ms, 0 for no data
 
 
-def appendix() -> list[Matrix]:
-    """The four canonical matrices of the reference."""
-    path = SHARED / "reference" / "pingmesh.md"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+def canonical_matrices() -> list[Matrix]:
+    """The four pictures of the paper, 12 pods in 3 podsets: normal, podset down, podset failure, spine failure."""
+    paths = sorted((ROOT / "tests" / "pingmesh" / "heatmap" / "matrices").glob("*.csv"))
     found = [
-        [[float(v or 0) for v in line.split(",")[1:]] for line in text.strip().splitlines()[1:]]
-        for text in re.findall(r"```csv\n(src,p00.*?)```", path.read_text(), re.S)
+        [[float(v or 0) for v in line.split(",")[1:]] for line in path.read_text().splitlines()[1:]] for path in paths
     ]
     assert [len(m) for m in found] == [12] * 4
     return found

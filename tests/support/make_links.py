@@ -250,6 +250,22 @@ def tunnelled() -> dict[str, list[bytes]]:
     return made | {name: [ethernet(wrap(PLAIN[3][1])), ethernet(wrap(PLAIN[4][1]))] for name, wrap in TUNNELS6.items()}
 
 
+def tagged() -> list[bytes]:
+    """VLAN tags, 802.3 with SNAP, MPLS, PPPoE, ARP, authentication headers."""
+    made = []
+    for packet in PLAIN:
+        made += [ethernet(packet, (0x8100, 5)), ethernet(packet, (0x88A8, 6), (0x8100, 7))]
+        made += [ethernet((0x8847, _mpls(packet))), ethernet((0x8864, LINKS[51](packet)))]
+        made.append(MAC_B + MAC_A + struct.pack(">H", 8 + len(packet[1])) + snap(packet))
+    return [*made, ethernet((ARP, arp())), *(ethernet(packet) for packet in AUTH)]
+
+
+def fragments() -> list[bytes]:
+    """The first and the last fragment of a datagram, and whole packets."""
+    first, last = (IP, ip4(17, udp(1000, 53, bytes(24)), fragment=0x2000)), (IP, ip4(17, bytes(24), fragment=4))
+    return [ethernet(packet) for packet in (first, last, *PLAIN)]
+
+
 def write(path: Path, every: Iterable[bytes], link: int = 1) -> Path:
     """A capture of the frames, a millisecond apart."""
     path.write_bytes(pcap([(1_700_000_000 * 10**9 + i * 10**6, frame) for i, frame in enumerate(every)], link=link))

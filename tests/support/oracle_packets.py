@@ -37,6 +37,27 @@ def lines(path: Path) -> Iterator[dict[str, str]]:
             yield dict(zip(names, line.rstrip("\n").split("\t"), strict=True))
 
 
+# The columns of a truth file; what `expected` reads.
+_TRUTH = (
+    "frame.number frame.time_epoch frame.len frame.cap_len frame.interface_id frame.protocols eth.src eth.dst eth.type "
+    "vlan.id mpls.label ip.version ip.src ip.dst ipv6.src ipv6.dst ip.proto ipv6.nxt ip.ttl ipv6.hlim ip.id ip.len "
+    "ipv6.plen ip.dsfield.ecn ip.dsfield.dscp ipv6.tclass.ecn ipv6.tclass.dscp ip.flags ip.frag_offset "
+    "ipv6.fraghdr.offset tcp.srcport tcp.dstport tcp.seq_raw tcp.ack_raw tcp.flags tcp.window_size_value tcp.len "
+    "udp.srcport udp.dstport icmp.type icmp.code icmpv6.type"
+)
+
+
+def live_lines(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of `lines`, from a run of tshark now."""
+    options = ("ip.defragment:FALSE", "ipv6.defragment:FALSE", "tcp.desegment_tcp_streams:FALSE")
+    command = ["tshark", "-n", "-r", str(path), *(w for o in options for w in ("-o", o))]
+    command += ["-T", "fields", "-E", "separator=/t", "-E", "occurrence=f"]
+    command += [w for name in _TRUTH.split() for w in ("-e", name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        yield dict(zip(_TRUTH.split(), line.split("\t"), strict=True))
+
+
 def is_packet(t: dict[str, str]) -> bool:
     """tshark also numbers pcapng custom blocks; they have neither a time nor a link layer."""
     return bool(t["frame.time_epoch"]) or t["frame.protocols"] != "data"
@@ -96,6 +117,9 @@ def expected(t: dict[str, str]) -> Row:
             ip_flags=number(t["ip.flags"]),
             frag_offset=8 * number(t["ip.frag_offset"]),
         )
+        if chain[above : above + 1] == ["ah"] and above + 1 < len(chain):
+            above += 1  # stepped over
+            row["proto"] = NUMBER.get(chain[above])
     else:
         row["src_ip"], row["dst_ip"] = t["ipv6.src"] or None, t["ipv6.dst"] or None
         row.update(

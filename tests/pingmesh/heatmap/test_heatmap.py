@@ -23,7 +23,7 @@ from confluo_tools.pingmesh.heatmap import colours as heatmap_colours
 from confluo_tools.pingmesh.heatmap import svg as heatmap_svg
 from confluo_tools.pingmesh.heatmap import text as heatmap_text
 from confluo_tools.pingmesh.heatmap.model import CLASS, COUNTS, SHADE_ABSENT, UNIT, ColourLimits, Map, Sheet, group
-from heatmap_lab import SERVERS, START, WINDOW, Matrix, appendix, probes, write
+from heatmap_lab import SERVERS, START, WINDOW, Matrix, canonical_matrices, probes, write
 from running import environment, run, shell
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,7 +43,7 @@ def table(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def canonical(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("canonical") / "probes.arrows", probes(appendix()))
+    return write(tmp_path_factory.mktemp("canonical") / "probes.arrows", probes(canonical_matrices()))
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,11 @@ def test_four_windows_four_names(canonical: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_in_the_probes(seed: int, tmp_path: Path) -> None:
     """5 % of the cells are of another colour; of two broken podsets both are named."""
-    rng, matrices = random.Random(seed), appendix()
+    rng, matrices = random.Random(seed), canonical_matrices()
     for matrix in matrices:
         for cell in rng.sample(range(144), 7):
             matrix[cell // 12][cell % 12] = rng.choice([0, 1.5, 4.5, 7.0])
-    both = appendix()[0]
+    both = canonical_matrices()[0]
     for i in range(12):
         for j in range(12):
             if 4 <= i < 8 or 4 <= j < 8:
@@ -195,7 +195,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
 
 
 def test_each_data_centre_has_a_map(tmp_path: Path) -> None:
-    good, _, bad, _ = appendix()
+    good, _, bad, _ = canonical_matrices()
     path = write(tmp_path / "p.arrows", probes([good], dc="east") + probes([bad], dc="west"))
     assert [(r["dc"], r["pattern"]) for r in table(heatmap(path, "--patterns", "-J"))] == [
         ("east", "normal"),
@@ -212,7 +212,7 @@ def test_each_data_centre_has_a_map(tmp_path: Path) -> None:
 
 def test_the_topology_knows_who_is_silent(tmp_path: Path) -> None:
     """A podset that no probe names is on the map all the same, and white."""
-    rows = [r for r in probes(appendix()[:1]) if "ps2" not in (r["src_podset"], r["dst_podset"])]
+    rows = [r for r in probes(canonical_matrices()[:1]) if "ps2" not in (r["src_podset"], r["dst_podset"])]
     tree = {
         "dcs": {
             "dc1": {
@@ -254,7 +254,7 @@ def test_windows(canonical: Path) -> None:
 
 
 def test_the_last_window_is_not_the_one_that_was_cut(tmp_path: Path) -> None:
-    good = appendix()[0]
+    good = canonical_matrices()[0]
     rows = probes([good, good])
     rows += [{**row, "ts": row["ts"] + 2 * WINDOW} for row in rows[:40]]
     path = write(tmp_path / "p.arrows", rows)
@@ -267,7 +267,7 @@ def test_the_last_window_is_not_the_one_that_was_cut(tmp_path: Path) -> None:
 
 
 def test_every_cell_of_the_svg(canonical: Path) -> None:
-    for window, matrix in enumerate(appendix()):
+    for window, matrix in enumerate(canonical_matrices()):
         text = heatmap(canonical, "-o", "svg", "--when", f"@{1767225600 + 600 * window}")
         cells = {}
         for rect in ElementTree.fromstring(text).iter(f"{SVG}rect"):
@@ -376,7 +376,7 @@ def test_few_pods_are_as_wide_as_names_of_podsets_need() -> None:
 
 
 def test_text_has_a_shape_for_each_cell(canonical: Path) -> None:
-    for window, matrix in enumerate(appendix()):
+    for window, matrix in enumerate(canonical_matrices()):
         lines = heatmap(canonical, "-o", "table", "--when", f"@{1767225600 + 600 * window}").splitlines()
         first = next(i for i, line in enumerate(lines) if line.startswith(" p00"))
         for i, row in enumerate(matrix):
@@ -479,7 +479,7 @@ def test_logs_of_several_agents_are_one_map(canonical: Path, tmp_path: Path) -> 
     text = heatmap(canonical, "-T")
     parts = []
     for k in range(3):
-        its = [row for row in probes(appendix()) if row["src_podset"] == f"ps{k + 1}"]
+        its = [row for row in probes(canonical_matrices()) if row["src_podset"] == f"ps{k + 1}"]
         parts.append(write(tmp_path / f"{k}.arrows", its))
         assert run("confluo-convert", parts[-1], "-w", tmp_path / f"{k}.ml").returncode == 0
     assert heatmap(*parts, "-T") == text
@@ -595,7 +595,7 @@ def told(chart: Map, pairs: Any) -> dict[tuple[Any, ...], list[int]]:
 def test_all_pairs_of_a_small_map(canonical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chart, pairs = behind(canonical, None, monkeypatch)
     assert pairs.whole
-    assert told(chart, pairs) == truth(probes(appendix()))
+    assert told(chart, pairs) == truth(probes(canonical_matrices()))
 
 
 @pytest.mark.parametrize("most", [1, 30, 200])
@@ -603,7 +603,7 @@ def test_pairs_of_the_worst_cells(most: int, canonical: Path, monkeypatch: pytes
     """None is better than any that is left out; first of the window that is shown, the last one."""
     chart, pairs = behind(canonical, most, monkeypatch)
     assert not pairs.whole
-    found, whole = told(chart, pairs), truth(probes(appendix()))
+    found, whole = told(chart, pairs), truth(probes(canonical_matrices()))
     assert found == {key: value for key, value in whole.items() if key in found}
     cells = {key[:3] for key in found}
     assert len(found) == SERVERS * len(cells) == SERVERS * most

@@ -15,7 +15,7 @@ from browser import CHROMIUM, Browser
 from confluo_tools.pingmesh.heatmap import colours as heatmap_colours
 from confluo_tools.pingmesh.heatmap import html as heatmap_html
 from confluo_tools.pingmesh.heatmap.model import CLASS, SHADE_ABSENT, ColourLimits, Map, Sheet, group
-from heatmap_lab import START, WINDOW, Matrix, appendix, probes, write
+from heatmap_lab import START, WINDOW, Matrix, canonical_matrices, probes, write
 from running import environment, run
 
 pytestmark = [
@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
 def canonical(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of the four matrices, a window each."""
     folder = tmp_path_factory.mktemp("page")
-    write(folder / "probes.arrows", probes(appendix()))
+    write(folder / "probes.arrows", probes(canonical_matrices()))
     done = run("confluo-pingmesh", "heatmap", folder / "probes.arrows", "-w", folder / "mesh.html")
     assert done.returncode == 0, done.stderr.decode()
     return folder / "mesh.html"
@@ -109,7 +109,7 @@ def test_every_cell_of_every_window(browser: Browser, canonical: Path) -> None:
     for theme in ("light", "dark"):
         opened(browser, canonical, theme)
         assert browser.js("document.querySelector('#time').value") == "3"
-        for window, matrix in enumerate(appendix()):
+        for window, matrix in enumerate(canonical_matrices()):
             if browser.js("document.querySelector('#time').value") != str(window):
                 again(
                     browser,
@@ -127,7 +127,7 @@ def test_every_cell_of_every_window(browser: Browser, canonical: Path) -> None:
 
 def test_hover_says_what_was_measured(browser: Browser, canonical: Path) -> None:
     opened(browser, canonical)
-    matrix = appendix()[3]
+    matrix = canonical_matrices()[3]
     for i in range(12):
         for j in range(0, 12, 3):
             ms = matrix[i][j]
@@ -157,7 +157,7 @@ def test_keys(browser: Browser, canonical: Path) -> None:
     assert browser.text("#cell h3") == "p01 → p04"
     rows = [row.split("\t") for row in browser.text("#pairs tbody").split("\n") if row.strip()]
     assert sorted(row[0].strip() for row in rows) == [f"p01s{k} → p04s{k}" for k in range(4)]
-    assert {row[2] for row in rows} == {f"{appendix()[3][1][4]:.2f} ms"}
+    assert {row[2] for row in rows} == {f"{canonical_matrices()[3][1][4]:.2f} ms"}
     assert browser.js("location.hash").endswith("c=16")
     again(browser, lambda: browser.key("1"))
     assert browser.text("#about").startswith("P50")
@@ -174,9 +174,9 @@ def test_keys(browser: Browser, canonical: Path) -> None:
     browser.key("c")
     browser.key("Escape")
     browser.wait("document.querySelector('#tip').hidden")
-    assert seen(browser, 12, palette="safe") == expected(appendix()[2])
+    assert seen(browser, 12, palette="safe") == expected(canonical_matrices()[2])
     browser.key("t")
-    assert seen(browser, 12, palette="safe", theme="dark") == expected(appendix()[2])
+    assert seen(browser, 12, palette="safe", theme="dark") == expected(canonical_matrices()[2])
     browser.key("?")
     assert browser.js("document.querySelector('#help').open")
     browser.key("1")  # not while one reads
@@ -305,7 +305,7 @@ def test_a_page_that_is_damaged_says_so(browser: Browser, canonical: Path, tmp_p
 
 
 def test_two_data_centres(browser: Browser, tmp_path: Path) -> None:
-    good, _, bad, _ = appendix()
+    good, _, bad, _ = canonical_matrices()
     write(tmp_path / "p.arrows", probes([good, good], dc="east") + probes([bad, good], dc="west"))
     assert run("confluo-pingmesh", "heatmap", tmp_path / "p.arrows", "-w", tmp_path / "m.html").returncode == 0
     opened(browser, tmp_path / "m.html")
@@ -393,7 +393,7 @@ def test_colours_that_everybody_can_tell_apart(browser: Browser, deficiency: str
 
 def test_local_times(browser: Browser, tmp_path: Path) -> None:
     """--local: of what is given, and of what is shown; a page takes the zone of the host, not that of its reader."""
-    path = write(tmp_path / "p.arrows", probes(appendix()))
+    path = write(tmp_path / "p.arrows", probes(canonical_matrices()))
     words = ("confluo-pingmesh", "heatmap", path, "--window", "10m", "--local")
     use = environment(TZ="Asia/Kolkata")
     title = run(*words, "-o", "table", env=use).stdout.decode()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,9 +11,8 @@ from scipy.stats import poisson
 
 from confluo_tools.pingmesh.heatmap import patterns
 from confluo_tools.pingmesh.heatmap.patterns import ABSENT, GREEN, LETTERS, NONE, RED, YELLOW, classify
+from heatmap_lab import canonical_matrices
 
-ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("CONFLUO_TEST_DATA") or ROOT.parent / "shared")
 PODSETS = ["ps1", "ps2", "ps3"]
 CANONICAL = ["normal", "podset down: ps2", "podset failure: ps2", "spine failure"]
 
@@ -39,34 +35,23 @@ def seen(rows: list[bytearray], n: int, pods: int = 4) -> str:
     return classify(found, [f"ps{i + 1}" for i in range(n)]).text
 
 
-def appendix() -> list[list[bytearray]]:
-    """The four matrices of the reference as colours: P99 in ms, empty for no data."""
-    path = SHARED / "reference" / "pingmesh.md"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    found = []
-    for text in re.findall(r"```csv\n(src,p00.*?)```", path.read_text(), re.S):
-        lines = [line.split(",")[1:] for line in text.strip().splitlines()[1:]]
-        found.append(
-            [
-                bytearray(patterns.colours([round(1e6 * float(v or 0)) for v in line], 4_000_000, 5_000_000))
-                for line in lines
-            ]
-        )
-    assert len(found) == 4
-    assert all(len(rows) == len(row) == 12 for rows in found for row in rows)
-    return found
+def pictures() -> list[list[bytearray]]:
+    """The four canonical matrices as colours."""
+    return [
+        [bytearray(patterns.colours([round(1e6 * v) for v in line], 4_000_000, 5_000_000)) for line in matrix]
+        for matrix in canonical_matrices()
+    ]
 
 
 def test_the_canonical_pictures() -> None:
-    assert [seen(rows, 3) for rows in appendix()] == CANONICAL
+    assert [seen(rows, 3) for rows in pictures()] == CANONICAL
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_noise_does_not_change_the_name(seed: int) -> None:
     """5 % of the cells, anywhere, are of any other colour."""
     rng = random.Random(seed)
-    for rows, name in zip(appendix(), CANONICAL, strict=True):
+    for rows, name in zip(pictures(), CANONICAL, strict=True):
         for cell in rng.sample(range(144), 7):
             i, j = divmod(cell, 12)
             rows[i][j] = rng.choice([c for c in (NONE, GREEN, YELLOW, RED) if c != rows[i][j]])
