@@ -210,6 +210,8 @@ def from_nic(
                 if out is not None:
                     lanes = Lanes(nic, out.writers(nic.lanes), selection)
                     record = CaptureRecord(out.path, {"interfaces": {i.name: i.index for i in nic.interfaces}})
+                elif isinstance(into, cli.RecordOutput):
+                    nic.watch_output(into.fileno())
                 nic.begin()
                 announce(nic)
                 if record is not None:

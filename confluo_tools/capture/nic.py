@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import socket
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -164,6 +166,7 @@ class Nic:
         self._notify = notify or (lambda line: None)
         self._stop = False
         self._next_look = 0.0
+        self._output: select.poll | None = None
         self._seconds, self._end = seconds, 0.0
         self.retire = 1 if immediate else RETIRE
         self.taps: list[list[Tap]] = []  # of each lane
@@ -190,6 +193,12 @@ class Nic:
             self.close()
             raise
         self._missed = {i.name: (missed(i.name), 0) for i in self.interfaces}
+
+    def watch_output(self, fd: int) -> None:
+        """Let `look` raise BrokenPipeError when the reader of this pipe has ended: no packet may come for long."""
+        if stat.S_ISFIFO(os.fstat(fd).st_mode) or stat.S_ISSOCK(os.fstat(fd).st_mode):
+            self._output = select.poll()
+            self._output.register(fd, 0)  # only POLLERR and POLLHUP
 
     def _program(self, interface: Interface) -> bytes:
         if not self._filter:
@@ -276,13 +285,18 @@ class Nic:
             self._reset(tap)
 
     def look(self) -> None:
-        """Check time limit and interfaces; call it often.  Sets ``gone`` when all have been away for `wait` seconds."""
+        """Check time limit and interfaces; call it often.  Sets ``gone`` when all have been away for `wait` seconds.
+
+        Raises BrokenPipeError: the reader of ``output`` has ended.
+        """
         now = time.monotonic()
         if self._end and now >= self._end:
             self.stop()
         if now < self._next_look:
             return
         self._next_look = now + TICK
+        if self._output is not None and self._output.poll(0):
+            raise BrokenPipeError(errno.EPIPE, "the reader has ended")
         for number, interface in enumerate(self.interfaces):
             if interface.name != ANY:
                 self._look_at(number, interface, now)

@@ -181,6 +181,9 @@ class RecordOutput:
         self._writer.flush()
         self._sink.flush()
 
+    def fileno(self) -> int:
+        return self._sink.fd
+
     def __enter__(self) -> RecordOutput:
         self._writer.start()
         return self

@@ -389,6 +389,15 @@ def test_nobody_reads_the_output(pair: tuple[Space, Space]) -> None:
     assert ours.wait()[0] == 141
 
 
+def test_the_reader_of_the_output_ends_and_no_packet_comes(pair: tuple[Space, Space]) -> None:
+    _, b = pair
+    read, write = os.pipe()
+    ours = capture(b, "-i", "v0", "-o", "stream", out=write)
+    os.close(write)
+    os.close(read)
+    assert ours.wait()[0] == 141
+
+
 def test_a_stream_goes_on_to_the_next_command(tmp_path: Path, pair: tuple[Space, Space]) -> None:
     """The first packet is there at once, though no other follows."""
     a, b = pair
