@@ -114,9 +114,13 @@ def capture(
             extra_fields=[name for name, on in optional.items() if on],
             views=live,
             any_kind=True,
+            needed=[f.name for f in wanted.fields] if schema is not None or out.fields is not None else (),
             sync=sync_when(out.sync, again=of_files and not follow),
             lanes=256 if live else lanes or 256,
         )
+        if log.exists and schema is None and out.fields is None:
+            of_packets(log.schema, log.path)
+            filled_by_packets(log.schema, log.path)
         wanted = with_fields(wanted, log, without="file_offset" if offset is False else "")
     selection = PacketSelection(
         compiler(" ".join(expr or []), wanted),
@@ -254,6 +258,19 @@ def of_packets(schema: Schema, where: str) -> None:
 
     if not {c.name for c in schema.columns} & {*column_names(), "raw"}:
         raise UsageError("has no field that a packet can fill", where=where, hint="confluo-capture -f help")
+
+
+def filled_by_packets(schema: Schema, where: str) -> None:
+    """Raise UsageError if an existing log has fields that no packet fills: it was made for other records."""
+    from confluo_tools.core.packets.packet import column_names
+    from confluo_tools.formats.foreign_names import fields_named
+
+    known = {*column_names(), "raw", "file_offset"}
+    other = [f.name for f in schema.fields if f.name not in known]
+    if other:
+        shared = ",".join(f.name for f in schema.fields if f.name in known)
+        hint = f"-f {shared} fills the others" if shared else "choose another name"
+        raise UsageError(f"packets cannot fill {fields_named(other)}", where=where, hint=hint)
 
 
 def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:

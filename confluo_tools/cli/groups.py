@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import (
+    AddColumns,
     Append,
     At,
     Color,
@@ -196,17 +197,28 @@ class LogOptions(OutputOptions):
 
     output: LogToWrite = None
     append: Append = False
+    add_columns: AddColumns = False
 
     def kind(self, *, answers: bool = False) -> str:
         """'multilog', or the format as in `OutputOptions.kind`."""
         if is_log_output(self.output, self.format, tsv=self.tsv, ndjson=self.ndjson):
             return "multilog"
-        only_for_logs({"--append": self.append})
+        only_for_logs({"--append": self.append, "--add-columns": self.add_columns})
         return super().kind(answers=answers)
+
+    def schema_of_log(self) -> Schema | None:
+        """The schema of the log that --append adds to; None without one."""
+        from confluo_tools import multilog
+
+        if not self.append or self.kind() != "multilog" or not multilog.is_log(str(self.output)):
+            return None
+        with multilog.open(str(self.output), readonly=True) as log:
+            return log.schema
 
     def log(self, schema: Schema, names: Sequence[str] | None, **more: Any) -> LogOutput:
         """The output of records to the MultiLog.  ``more``: see `LogOutput`."""
-        return LogOutput(str(self.output), schema.project(names) if names else schema, append=self.append, **more)
+        schema = schema.project(names) if names else schema
+        return LogOutput(str(self.output), schema, append=self.append, add_columns=self.add_columns, **more)
 
     def open(
         self,

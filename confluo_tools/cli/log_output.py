@@ -29,7 +29,8 @@ class LogOutput:
     ``keep``: the limits of age and size, see `multilog.retain.parse_keep`.
     ``views``: maintain all views, not only these indexes.
     ``small``: save memory rather than time: prepare nothing ahead, and release written pages.
-    ``any_kind``: append also to a log of another kind of records, if some of its fields can be filled.
+    ``any_kind``: append also to a log of another kind of records, if it has the fields.
+    ``needed``: the fields that an existing log must have; None: all.  ``add_columns``: add those that it lacks.
     """
 
     def __init__(
@@ -46,13 +47,18 @@ class LogOutput:
         views: bool = False,
         small: bool = False,
         any_kind: bool = False,
+        needed: Sequence[str] | None = None,
+        add_columns: bool = False,
     ) -> None:
         from confluo_tools import multilog
 
+        if add_columns and not append:
+            raise UsageError("--add-columns is for an existing log", hint="add --append")
         self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
         self.rows = 0
         self.exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
         self._new: list[Field] = []
+        self._names: dict[str, dict[int, str]] = {}
         if self.exists:
             if not (append and multilog.is_log(path)):
                 hint = "--append adds to it" if multilog.is_log(path) else "choose another name"
@@ -60,8 +66,7 @@ class LogOutput:
             with multilog.open(path, readonly=True) as log:
                 if log.schema.kind != schema.kind and not any_kind:
                     raise UsageError(f"is a log of '{log.schema.kind}'", where=path, hint="choose another name")
-                self._new = [schema[n] for n in extra_fields if n in schema and n not in log.schema]
-                self.schema = log.schema.plus(self._new)
+                self._fit(log.schema, schema, extra_fields, needed, add_columns)
         self.index = [name.strip() for name in index.split(",") if name.strip()] if index else []
         for name in self.index:
             if self.schema[name].type.is_list:
@@ -80,6 +85,23 @@ class LogOutput:
         self._small = small
         self._held = 0
         self._writers: list[Writer] = []
+
+    def _fit(
+        self, own: Schema, given: Schema, extra: Sequence[str], needed: Sequence[str] | None, add_columns: bool
+    ) -> None:
+        """Decide what the existing log has to gain.  Raises UsageError that names all that does not fit."""
+        from confluo_tools.multilog.schema_fit import Misfit, grown, misfit
+
+        self._new = [given[n] for n in extra if n in given and n not in own]
+        wanted = misfit(own.plus(self._new), given, needed)
+        if wanted.clashes or ((wanted.fields or wanted.names) and not add_columns):
+            out = ",".join(f"-{f.name}" for f in wanted.fields)
+            hint = "--add-columns adds " + ("them" if len(wanted.fields) + len(wanted.names) > 1 else "it")
+            hint += f", -f {out} leaves out the field{'s' if len(wanted.fields) > 1 else ''}" if out else ""
+            raise UsageError(str(wanted), where=self.path, hint="choose another name" if wanted.clashes else hint)
+        self._new += wanted.fields
+        self._names = wanted.names
+        self.schema = grown(own, Misfit(self._new, self._names, []))
 
     def preload(self) -> None:
         """Load all modules that writing needs, by writing a log in a temporary folder.
@@ -104,10 +126,10 @@ class LogOutput:
 
         argv = [state.prog, *state.argv]
         if self.exists:
-            if self._new:
+            if self._new or self._names:
                 from confluo_tools.multilog.add_columns import add_columns
 
-                add_columns(self.path, self._new)
+                add_columns(self.path, self._new, self._names)
             self.log = multilog.open(self.path)
             self.log.remember(argv)
         else:

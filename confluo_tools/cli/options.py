@@ -169,6 +169,9 @@ LogToWrite = Annotated[
     ),
 ]
 Append = Annotated[bool, option("--append", panel="Log", help="Append to LOG if it exists.")]
+AddColumns = Annotated[
+    bool, option("--add-columns", panel="Log", help="With --append, add to LOG the fields that it lacks.")
+]
 Index = Annotated[
     str | None, option("--index", metavar="LIST", panel="Log", help="Index LOG by these fields while writing.")
 ]

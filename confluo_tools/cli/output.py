@@ -160,6 +160,7 @@ class RecordOutput:
                 numeric=numeric,
                 width=width,
                 styled="styled" in takes and not path and colour(1, color),
+                terminal=terminal,
                 local=config.truth("local", local),
                 sources=sources,
                 synthesize=synthesize,

@@ -69,7 +69,9 @@ def convert(
 
     fields = out.fields if wanted is None else None
     request = None if analyze else request_rows("", (None, None), None, fields, limit, False, None, None, False)
-    with cli.analyzed(ins.open(inputs, schema=wanted, request=request), analyze, analyze_flows, sort=sort) as reader:
+    types = out.schema_of_log() if wanted is None else None
+    opened = ins.open(inputs, schema=wanted, types=types, request=request)
+    with cli.analyzed(opened, analyze, analyze_flows, sort=sort) as reader:
         if out.listed(reader.schema):
             return cli.OK
         shape = wanted if wanted is not None and not analyze else reader.schema

@@ -154,7 +154,9 @@ class StreamReader(Reader):
 
     format = "stream"
 
-    def __init__(self, stream: ByteStream, *, warn: Warn | None = None) -> None:
+    def __init__(
+        self, stream: ByteStream, *, types: Schema | None = None, warn: Warn | None = None, tell: Warn | None = None
+    ) -> None:
         super().__init__(stream.name, warn)
         self.stream = stream
         head = self._head()
@@ -170,17 +172,21 @@ class StreamReader(Reader):
             exact = meta.schema_from_metadata(message.metadata)
         except ConfluoError as e:
             raise FormatError(str(e), where=self.name) from None
-        if exact is not None and message.little_endian and meta.matches(message, exact):
+        from confluo_tools.formats.foreign_names import known_fields
+
+        known = known_fields(types, exact)
+        same = exact is not None and all(known[f.name].type == f.type for f in exact.fields if known is not None)
+        if exact is not None and same and message.little_endian and meta.matches(message, exact):
             self.schema = exact
             self._plain(exact, range(len(exact.columns)))
             return
         from confluo_tools.formats import arrow_foreign
 
-        found = arrow_foreign.plain_columns(message, exact) if message.little_endian else None
+        found = arrow_foreign.plain_columns(message, known, self.name, tell) if message.little_endian else None
         if found is not None:
             self._plain(*found)
         else:
-            self._foreign = arrow_foreign.open_stream(self.stream, head, exact, self.warn)
+            self._foreign = arrow_foreign.open_stream(self.stream, head, known, self.warn, tell)
             self.schema = self._foreign.schema
 
     def _plain(self, schema: Schema, sources: Sequence[int]) -> None:

@@ -2,17 +2,18 @@
 
 A field of a name we know (the schema in the metadata, else the built-in packet schema) becomes that field when
 its type can be cast to it: addresses, MACs, enums and flags also from text.  Others keep their name and a type
-guessed from Arrow's; strings become bytes.  What cannot be a fixed-width column is left out, with a warning.
+guessed from Arrow's.  What cannot be a fixed-width column is left out, with a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.arrow_meta import ArrowField, Message
 from confluo_tools.formats.bytestream import ByteStream
+from confluo_tools.formats.foreign_names import clean, detached, schema_of
 from confluo_tools.formats.reader import Warn
 
 if TYPE_CHECKING:
@@ -20,19 +21,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
 
 BLOCK_ROWS = 65536
-
-
-def clean(name: str) -> str:
-    """A foreign name as a valid field name: ``id.orig_h`` -> ``id_orig_h``."""
-    out = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name.strip().strip('"').lower())
-    return ("_" + out if out[:1].isdigit() else out)[:63]
-
-
-def detached(field: Field) -> Field:
-    """A copy: a Schema may change the fields it is made of."""
-    from confluo_tools.schema import Field
-
-    return Field(field.name, field.type, field.unit, field.description, field.names, field.version, field.optional)
+STRINGS = ("string", "large_string", "string_view")
 
 
 def _known(exact: Schema | None) -> Schema:
@@ -71,12 +60,14 @@ def _base(text: str) -> str:
     return f"{t.element if t.element in ('time', 'duration') else t.base}/{t.size}/{t.count}/{t.is_list}"
 
 
-def plain_columns(message: Message, exact: Schema | None) -> tuple[Schema, list[int]] | None:
+def plain_columns(
+    message: Message, exact: Schema | None, where: str = "", tell: Warn | None = None
+) -> tuple[Schema, list[int]] | None:
     """Our schema of this stream, and the number of the field behind each physical column (-1: zeros).
 
     None when a field has to be converted.
     """
-    from confluo_tools.schema import Field, Schema
+    from confluo_tools.schema import Field
 
     known = _known(exact)
     types = [plain_type(f) for f in message.fields]
@@ -109,11 +100,7 @@ def plain_columns(message: Message, exact: Schema | None) -> tuple[Schema, list[
             sources.append(i)
         taken.add(name)
         fields.append(field)
-    return Schema(_kind(known, fields), fields), sources
-
-
-def _kind(known: Schema, fields: Sequence[Field]) -> str:
-    return known.kind if any(f.name in known for f in fields) else "record"
+    return schema_of(fields, known, exact is not None, where, tell), sources
 
 
 # -- with pyarrow ----------------------------------------------------------------------------------------------
@@ -154,7 +141,9 @@ class _Bytes:
 class Foreign:
     """Blocks of pyarrow record batches.  ``schema`` is ours."""
 
-    def __init__(self, schema: Any, batches: Iterator[Any], exact: Schema | None, name: str, warn: Warn) -> None:
+    def __init__(
+        self, schema: Any, batches: Iterator[Any], exact: Schema | None, name: str, warn: Warn, tell: Warn | None = None
+    ) -> None:
         self.name, self._warn = name, warn
         self._batches = batches
         self._ahead: list[Any] = []
@@ -175,9 +164,7 @@ class Foreign:
             fields.append(field)
         if not fields:
             raise FormatError("has no field that can be read", where=self.name)
-        from confluo_tools.schema import Schema
-
-        self.schema = Schema(_kind(known, fields), fields)
+        self.schema = schema_of(fields, known, exact is not None, self.name, tell)
 
     @staticmethod
     def _is_ip(known: Schema, name: str) -> bool:
@@ -209,7 +196,9 @@ class Foreign:
         elif t.is_fixed_size_list(type_) and t.is_integer(type_.value_type):
             v = type_.value_type
             text = f"list({'u' if t.is_unsigned_integer(v) else 'i'}{v.bit_width}, {type_.list_size})"
-        elif str(type_) in ("string", "large_string", "string_view", "binary", "large_binary", "binary_view"):
+        elif str(type_) in STRINGS:
+            text = f"text({self._width(i)})"
+        elif str(type_) in ("binary", "large_binary", "binary_view"):
             text = f"bytes({self._width(i)})"
         return Field(name, text) if text else None
 
@@ -264,14 +253,14 @@ def _first(e: Exception) -> str:
     return str(e).splitlines()[0] if str(e) else type(e).__name__
 
 
-def open_stream(stream: ByteStream, head: bytes, exact: Schema | None, warn: Warn) -> Foreign:
+def open_stream(stream: ByteStream, head: bytes, exact: Schema | None, warn: Warn, tell: Warn | None = None) -> Foreign:
     """Read on with pyarrow after ``head``, the schema message."""
     pa = pyarrow(stream.name)
     try:
         reader = pa.ipc.open_stream(pa.PythonFile(_Bytes(head, stream), mode="r"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
         raise FormatError(_first(e), where=stream.name) from None
-    return Foreign(reader.schema, _batches(reader, stream.name), exact, stream.name, warn)
+    return Foreign(reader.schema, _batches(reader, stream.name), exact, stream.name, warn, tell)
 
 
 def _batches(reader: Any, name: str) -> Iterator[Any]:
@@ -291,7 +280,7 @@ def convert(array: Any, field: Field, six: Any = None) -> list[Any]:
     if t.is_dictionary(array.type):
         array = array.dictionary_decode()
     kind = field.type.kind
-    text = str(array.type) in ("string", "large_string", "string_view")
+    text = str(array.type) in STRINGS
     if field.type.is_list:
         return [_list(array, field)]
     if field.type.is_bytes:

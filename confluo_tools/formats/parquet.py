@@ -9,6 +9,7 @@ from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
 from confluo_tools.formats.bytestream import ByteStream
+from confluo_tools.formats.foreign_names import known_fields
 from confluo_tools.formats.reader import Reader, Warn
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class _File:
 class ArrowFileWriter:
     """Blocks to an Arrow IPC file ('arrow') or Parquet ('parquet') on ``out``.
 
-    ``readable``: addresses, MACs, enums and flags as text, null when absent, instead of the columns they are
-    stored in.  Both are read back to the same rows.
+    ``readable``: addresses, MACs, enums, flags and texts as text, null when absent, instead of the columns they are
+    stored in.  Both are read back to the same rows; bytes of a text that are not UTF-8 become ``\\xNN``.
     """
 
     def __init__(
@@ -95,24 +96,30 @@ class ArrowFileWriter:
                 self.flush()
 
     def _column(self, pa: Any, field: Field, readable: bool) -> tuple[int, Any, list[Any]]:
-        # Number of the first physical column; what prints it as text or None; the Arrow fields.
+        # Number of the first physical column; what makes its values texts, or None; the Arrow fields.
         first = self.schema.index(field.name)
+        if readable and field.type.kind == "text":
+            return first, _texts, [pa.field(field.name, pa.utf8())]
         if not readable or field.type.kind not in TEXTUAL:
             return first, None, [self._arrow.field(first + i) for i in range(len(field.columns))]
         from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
 
         printer = Printer(self.layout, printing_plan(self.schema, [field.name], "tsv"), "tsv")
-        return first, printer, [pa.field(field.name, pa.utf8())]
+
+        def words(block: Block, column: int) -> list[str | None]:
+            lines = printer.lines(block).decode().split("\n")[:-1]
+            return [None if line == "-" else line for line in lines]
+
+        return first, words, [pa.field(field.name, pa.utf8())]
 
     def _batch(self, block: Block) -> Any:
         import pyarrow as pa
 
         arrays = []
-        for first, printer, fields in self._columns:
-            if printer is not None:
-                words = printer.lines(block).decode().split("\n")[:-1]
-                arrays.append(pa.array([None if w == "-" else w for w in words], pa.utf8()))
+        for first, words, fields in self._columns:
+            if words is not None:
+                arrays.append(pa.array(words(block, first), pa.utf8()))
                 continue
             for i, field in enumerate(fields, first):
                 data = pa.py_buffer(bytes(block.buffer(i)))
@@ -145,10 +152,24 @@ class ArrowFileWriter:
         self._sink.close()
 
 
+def _texts(block: Block, column: int) -> list[str | None]:
+    data, size = bytes(block.buffer(column)), block.layout.describe(column)[2]
+    values = [data[at : at + size].rstrip(b"\0") for at in range(0, len(data), size)]
+    return [value.decode("utf-8", "backslashreplace") if value else None for value in values]
+
+
 class ArrowFileReader(Reader):
     """Rows of an Arrow file or of Parquet.  A pipe is read into memory, because both formats need seeks."""
 
-    def __init__(self, stream: ByteStream, format: str, *, warn: Warn | None = None) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        format: str,
+        *,
+        types: Schema | None = None,
+        warn: Warn | None = None,
+        tell: Warn | None = None,
+    ) -> None:
         super().__init__(stream.name, warn)
         self.format = format
         pa = pyarrow(stream.name)
@@ -173,7 +194,8 @@ class ArrowFileReader(Reader):
                 k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
             }
             exact = arrow_meta.schema_from_metadata(self.metadata)
-            self._foreign = Foreign(schema, self._guarded(batches), exact, self.name, self._report)
+            known = known_fields(types, exact)
+            self._foreign = Foreign(schema, self._guarded(batches), known, self.name, self._report, tell)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             raise FormatError(f"is not a complete {format} file: {str(e).splitlines()[0]}", where=self.name) from None
         self.schema = self._foreign.schema

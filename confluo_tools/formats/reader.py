@@ -124,12 +124,14 @@ class Wrapper(Reader):
 class Chain(Reader):
     """Several inputs, one after the other, as rows of the first one's schema.
 
-    Fields that a later input lacks are zero, those it has more are left out.
+    Fields that a later input lacks are zero; those that only it has are left out, with a warning.
     Raises SchemaError when records of different kinds meet.
     """
 
-    def __init__(self, first: Reader, rest: Sequence[str], open_next: Callable[[str], Reader]) -> None:
-        super().__init__(first.name)
+    def __init__(
+        self, first: Reader, rest: Sequence[str], open_next: Callable[[str], Reader], warn: Warn | None = None
+    ) -> None:
+        super().__init__(first.name, warn)
         self.schema, self.format, self.metadata = first.schema, first.format, first.metadata
         self._now, self._rest, self._open_next = first, list(rest), open_next
         self._idle: Callable[[], None] | None = None
@@ -146,6 +148,9 @@ class Chain(Reader):
             if self._now.schema.kind != self.schema.kind:
                 what = f"holds records of kind '{self._now.schema.kind}', {self.name} of kind '{self.schema.kind}'"
                 raise SchemaError(what, where=path)
+            lost = [f.name for f in self._now.schema.fields if f.name not in self.schema]
+            if lost and self._warn is not None:
+                self._warn(f"{path}: not in {self.name} and left out: {', '.join(lost)}")
             yield self._now
             self._now.close()
 

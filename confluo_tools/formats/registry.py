@@ -22,7 +22,7 @@ class Format(NamedTuple):
 
     ``help``: what it is, in a few words.  ``suffixes``: of files that -w writes in this format.
     ``magic``: the possible first bytes; ``looks_like`` judges the beginning of a format that has none.
-    ``reader``: called with ``stream`` and ``warn``, and with those of path, format, schema and note that
+    ``reader``: called with ``stream`` and ``warn``, and with those of path, format, schema, types, note and tell that
     ``reader_options`` names.  ``unzip``: the stream that it gets is decompressed.
     ``writer``: called with ``schema`` and ``out``, and with those arguments of `writers.open_writer` that
     ``writer_options`` names.  ``kind``: the only kind of records that it writes.  All arguments are keywords.
@@ -74,9 +74,9 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".tsv", ".txt"),
         magic=(b"#fields", b"#separator"),
         reader=TEXT_READER,
-        reader_options=("format", "schema"),
+        reader_options=("format", "schema", "types", "tell"),
         writer=TEXT_WRITER,
-        writer_options=("format", "fields", "header", "numeric"),
+        writer_options=("format", "fields", "header", "numeric", "terminal"),
     ),
     Format(
         "csv",
@@ -84,9 +84,9 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".csv",),
         looks_like=_like_csv,
         reader=TEXT_READER,
-        reader_options=("format", "schema"),
+        reader_options=("format", "schema", "types", "tell"),
         writer=TEXT_WRITER,
-        writer_options=("format", "fields", "header", "numeric"),
+        writer_options=("format", "fields", "header", "numeric", "terminal"),
     ),
     Format(
         "ndjson",
@@ -94,9 +94,9 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".ndjson", ".jsonl"),
         looks_like=_like_ndjson,
         reader=TEXT_READER,
-        reader_options=("format", "schema"),
+        reader_options=("format", "schema", "types", "tell"),
         writer=TEXT_WRITER,
-        writer_options=("format", "fields", "header", "numeric"),
+        writer_options=("format", "fields", "header", "numeric", "terminal"),
     ),
     Format(
         "stream",
@@ -104,6 +104,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".arrows",),
         magic=(b"\xff\xff\xff\xff",),  # streams before Arrow 0.15 begin with a length instead and are not read
         reader="confluo_tools.formats.arrow:StreamReader",
+        reader_options=("types", "tell"),
         writer="confluo_tools.formats.arrow:StreamWriter",
         writer_options=("fields", "metadata"),
         binary=True,
@@ -114,7 +115,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".arrow",),
         magic=(b"ARROW1",),
         reader=ARROW_READER,
-        reader_options=("format",),
+        reader_options=("format", "types", "tell"),
         writer=ARROW_WRITER,
         writer_options=("format", "fields", "metadata", "readable"),
         binary=True,
@@ -125,7 +126,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".parquet",),
         magic=(b"PAR1",),
         reader=ARROW_READER,
-        reader_options=("format",),
+        reader_options=("format", "types", "tell"),
         writer=ARROW_WRITER,
         writer_options=("format", "fields", "metadata", "readable"),
         binary=True,

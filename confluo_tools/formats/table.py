@@ -61,7 +61,7 @@ class TableWriter:
         self.partial = fields is None and len(self.names) < len(schema.fields)
         self.fields = [schema[n] for n in self.names]
         self.out, self.header, self.width, self.styled, self.local = out, header, width, styled, local
-        self.printer = Printer(schema.layout, printing_plan(schema, self.names, "tsv", numeric), "tsv")
+        self.printer = Printer(schema.layout, printing_plan(schema, self.names, "tsv", numeric), "tsv", True)
         self._right = [f.type.kind in _NUMBERS and not f.type.is_list for f in self.fields]
         self._sample: list[list[str]] = []
         self._widths: list[int] | None = None
@@ -76,7 +76,7 @@ class TableWriter:
     def write(self, block: Block, picks: Picks | None = None) -> None:
         total = block.rows if picks is None else picks.n
         for start in range(0, total, 512):
-            lines = self.printer.lines(block, picks, start, 512).decode("ascii", "replace").split("\n")
+            lines = self.printer.lines(block, picks, start, 512).decode("utf-8", "replace").split("\n")
             rows = [self._cells(line.split("\t")) for line in lines[:-1]]
             if self._widths is None:
                 self._sample += rows

@@ -12,12 +12,16 @@ mac         ``02:00:5e:10:00:01``
 enum        its name, else the number
 flags       ``syn|ack``; bits without a name as one hexadecimal number
 bytes       printable ASCII as it is, everything else and the backslash as ``\\xNN``; zeros at the end left out
-text        as it is; what is not printable UTF-8 as bytes; zeros at the end left out
+text        exactly as given; TSV, which has no quotes, and terminals: see below; zeros at the end left out
 list        ``3,7,1``; in JSON an array; zeros at the end left out
 =========== ===================================================================================================
 
 Absent (addresses, names, bytes and lists that are zero; times but the first): ``-`` in TSV, nothing in CSV,
 ``null`` in JSON.
+
+Texts are quoted by the rules of JSON and CSV and have no other escapes.  A byte that is not UTF-8 is ``\\udcNN`` in
+JSON (as Python's surrogateescape) and itself elsewhere.  In TSV ``\\xNN`` is a tab, a line end, a text that is only
+``-``, ``#`` at the start of a line, and a backslash before ``xNN``.  On a terminal what is not printable is escaped.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
-from confluo_tools.formats.arrow_foreign import clean, detached
 from confluo_tools.formats.bytestream import ByteStream
+from confluo_tools.formats.foreign_names import clean, fields_named, schema_of
 from confluo_tools.formats.reader import Reader, Warn
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ STYLES = ("tsv", "csv", "ndjson")
 ROWS = 8192  # rows printed at a time: the text stays in the second-level cache
 MAX_LINE = 64 << 20  # bytes of a line
 COMPLAINTS = 5  # bad lines that are reported one by one
+MAX_KEYS = 1000  # different keys of NDJSON objects that are recognised
 
 _OPS = {
     "ipv4": "ipv4",
@@ -94,7 +99,7 @@ class TextWriter:
     """Writes blocks as lines to ``out`` (anything with ``write``).
 
     ``fields``: names in printed order, all of them by default.  ``header``: TSV ``#fields`` and ``#types``
-    lines, CSV a line of names; NDJSON has none.
+    lines, CSV a line of names; NDJSON has none.  ``terminal``: escape what is not printable.
     """
 
     def __init__(
@@ -106,12 +111,13 @@ class TextWriter:
         fields: Sequence[str] | None = None,
         header: bool = True,
         numeric: bool = False,
+        terminal: bool = False,
     ) -> None:
         from confluo_tools.core.text.text_writer import Printer
 
         names = [f.name for f in schema.fields] if fields is None else list(fields)
         self.out = out
-        self.printer = Printer(schema.layout, printing_plan(schema, names, format, numeric), format)
+        self.printer = Printer(schema.layout, printing_plan(schema, names, format, numeric), format, terminal)
         self._header = header_lines(format, [schema[n] for n in names]) if header else b""
 
     def start(self) -> None:
@@ -147,24 +153,34 @@ class TextReader(Reader):
     """Rows from lines.
 
     The fields are those of the header (TSV ``#fields``, CSV's first line) or of the first NDJSON object.
-    Their types: of ``schema`` if given, else of ``#types``, else of the built-in packet schema for names it
-    has, else guessed from the first lines.  A line that does not fit is reported and left out.
+    Their types: of ``schema`` if given, which also leaves other fields out; else of ``types`` for names it has, else of
+    ``#types``, else of the built-in packet schema for names it has, else guessed from the first lines.  ``tell`` prints
+    what was taken for what, if part of the fields are those of packets.  A line that does not fit is reported and left
+    out, as is a field that begins after the first lines.
     """
 
     def __init__(
-        self, stream: ByteStream, format: str, *, schema: Schema | None = None, warn: Warn | None = None
+        self,
+        stream: ByteStream,
+        format: str,
+        *,
+        schema: Schema | None = None,
+        types: Schema | None = None,
+        warn: Warn | None = None,
+        tell: Warn | None = None,
     ) -> None:
         super().__init__(stream.name, warn)
         self.stream, self.format = stream, format
+        self._types, self._tell = types, tell
         self.bad_lines = 0
         self._data = b""
         self._at = 0
         self._line = 0  # lines consumed
         self._ended = False
         self._header = b""
-        names, types = self._head()
-        self.schema, fields = self._schema(names, types, schema)
-        self._names = names
+        names, kinds = self._head()
+        self.schema, fields = self._schema(names, kinds, schema)
+        self._names, self._fields = names, fields
         self.given = names if format != "ndjson" else None  # later objects may have more
         self._scanner = self._new_scanner(names, fields)
 
@@ -217,22 +233,22 @@ class TextReader(Reader):
         return list(names)
 
     def _schema(self, names: list[str], types: list[str], given: Schema | None) -> tuple[Schema, list[Field | None]]:
-        from confluo_tools.schema import Field, Schema
+        from confluo_tools.schema import Field
 
         samples: list[list[str]] | None = None
-        known = given
+        known = given or self._types
         if known is None:
             from confluo_tools.schema import builtin
 
             known = builtin("packet")
         fields: list[Field | None] = []
-        guessed: list[Field] = []
         for i, name in enumerate(names):
             plain = clean(name)
-            if plain in known and (not types or _compatible(known[plain], types[i])):
+            twice = any(f is not None and f.name == plain for f in fields)
+            if plain in known and not twice and (self._types or not types or _compatible(known[plain], types[i])):
                 fields.append(known[plain])
                 continue
-            if given is not None or not plain or any(f is not None and f.name == plain for f in fields):
+            if given is not None or not plain or twice:
                 fields.append(None)
                 continue
             text = _type_text(types[i]) if types else ""
@@ -241,17 +257,17 @@ class TextReader(Reader):
                 text = guess_type([row[i] for row in samples if i < len(row)])
             field = Field(plain, text)
             fields.append(field)
-            guessed.append(field)
         used = [f for f in fields if f is not None]
         if not used:
             raise FormatError("none of its fields is in the schema", where=self.name)
         if given is not None:
             missing = [n for n, f in zip(names, fields, strict=True) if f is None]
             if missing:
-                self.warn(f"field '{missing[0]}' is not in the schema and left out")
+                plural = "are" if len(missing) > 1 else "is"
+                self.warn(f"{fields_named(missing)} {plural} not in the schema and left out")
             return given, fields
-        kind = known.kind if len(guessed) < len(used) else "record"
-        return Schema(kind, [detached(f) for f in used]), fields
+        exact = self._types is not None
+        return schema_of(used, known, exact, self.name, self._tell), fields
 
     def _new_scanner(self, names: list[str], fields: list[Field | None]) -> Any:
         from confluo_tools.core.text.text_reader import Scanner
@@ -260,13 +276,15 @@ class TextReader(Reader):
         plan: list[Item] = []
         for name, field in zip(names, fields, strict=True):
             if field is None:
-                plan.append((name.encode(), "skip", -1, -1, -1, False, ()))
+                plan.append((_key(name), "skip", -1, -1, -1, False, ()))
                 continue
-            item = _item(name.encode(), self.schema, self.schema[field.name], False, self.format, reading=True)
+            item = _item(_key(name), self.schema, self.schema[field.name], False, self.format, reading=True)
             if field.version in explicit:  # it has a column of its own in the text
                 item = (*item[:4], -1, *item[5:])
             plan.append(item)
-        return Scanner(self.schema.layout, plan, self.format, self._header if self.format == "csv" else b"")
+        scanner = Scanner(self.schema.layout, plan, self.format, self._header if self.format == "csv" else b"")
+        scanner.all_keys = len(names) < MAX_KEYS
+        return scanner
 
     # -- the first lines
 
@@ -346,13 +364,24 @@ class TextReader(Reader):
         while block.rows < block.capacity and self._at < len(self._data):
             before = self._at
             self._at = self._scanner.feed(self._data, self._at, block, self._ended)
-            if self._scanner.problem:
+            if self._scanner.problem == 8:  # a key that the first lines do not have
+                self._line += self._data.count(b"\n", before, self._at)
+                self._skip_key()
+            elif self._scanner.problem:
                 self._line += self._data.count(b"\n", before, self._at)
                 self._complain(before)
             elif self._at == before:
                 break
             else:
                 self._line += self._data.count(b"\n", before, self._at)
+
+    def _skip_key(self) -> None:
+        name = self._scanner.new_key.decode("utf-8", "surrogateescape")
+        self.warn(f"line {self._line + 1}: field '{name}' is not in the first lines, or not in the schema; left out")
+        self._names, self._fields = [*self._names, name], [*self._fields, None]
+        self._scanner = self._new_scanner(self._names, self._fields)
+        if len(self._names) >= MAX_KEYS:
+            self.warn(f"has more than {MAX_KEYS} fields; later ones are left out without a message")
 
     def _complain(self, before: int) -> None:
         from confluo_tools.core.text.text_reader import PROBLEMS
@@ -382,6 +411,15 @@ class TextReader(Reader):
 
     def close(self) -> None:
         self.stream.close()
+
+
+def _key(name: str) -> bytes:
+    # The bytes of a name as the core reads them: a JSON key can have halves of surrogate pairs.
+    if name.isascii():
+        return name.encode()
+    return b"".join(
+        bytes([ord(c) & 0xFF]) if "\udc80" <= c <= "\udcff" else c.encode("utf-8", "surrogatepass") for c in name
+    )
 
 
 # Type names of other programs (Zeek).
@@ -432,12 +470,12 @@ def _json_text(value: Any) -> str:
 
 
 def guess_type(values: Sequence[str]) -> str:
-    """The narrowest type that holds all of these texts; bytes with room to spare when nothing else fits."""
+    """The narrowest type that holds all of these values; text with room to spare when nothing else fits."""
     from confluo_tools.units import try_ip
 
     values = [v for v in values if v]
     if not values:
-        return "bytes(32)"
+        return "text(32)"
     if all(_is_number(v) for v in values):
         if all(v.lstrip("+-").isdigit() for v in values):
             whole = [int(v) for v in values]
@@ -452,11 +490,11 @@ def guess_type(values: Sequence[str]) -> str:
         return "mac"
     if all(len(v) >= 10 and v[:4].isdigit() and v[4] == v[7] == "-" and v[8:10].isdigit() for v in values):
         return "time"
-    longest = max(len(v.encode("utf-8", "surrogateescape")) for v in values)
+    longest = max(len(v.encode("utf-8", "surrogatepass")) for v in values)
     width = 16
     while width < 2 * longest and width < 32768:
         width *= 2
-    return f"bytes({width})"
+    return f"text({width})"
 
 
 def _is_number(text: str) -> bool:

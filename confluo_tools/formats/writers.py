@@ -35,6 +35,7 @@ def open_writer(
     metadata: Mapping[str, str] | None = None,
     width: int | None = 79,
     styled: bool = False,
+    terminal: bool = False,
     local: bool = False,
     sources: Sequence[str] = (),
     synthesize: bool = False,
@@ -46,7 +47,7 @@ def open_writer(
     A format takes those of these options that its row in the registry names, and ignores the others:
     ``fields``: names in output order, None for all.  ``header``, ``numeric``: text and tables.
     ``metadata``: stream, arrow, parquet.  ``readable``: arrow and parquet, with addresses and names as text.
-    ``width``, ``styled``, ``local``: tables.
+    ``terminal``: tsv, csv, ndjson, whether a terminal shows them.  ``width``, ``styled``, ``local``: tables.
     ``sources``: pcap, the captures that contain the packets.
     ``synthesize``: pcap, build headers from the fields.  Raises UsageError for an unknown format.
     """
@@ -59,6 +60,7 @@ def open_writer(
         "metadata": metadata,
         "width": width,
         "styled": styled,
+        "terminal": terminal,
         "local": local,
         "sources": sources,
         "synthesize": synthesize,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.console import is_terminal, note, say, state, warn
+from confluo_tools.console import is_terminal, note, say, state, tell, warn
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.inputs.logs import open_logs, places, remote
 
@@ -36,13 +36,16 @@ def open_records(
     *,
     input_format: str | None = None,
     schema: Schema | None = None,
+    types: Schema | None = None,
     request: QueryRequest | None = None,
     at: str | None = None,
     partial: bool = False,
 ) -> Reader:
     """Open any inputs as one Reader: MultiLogs here and elsewhere, Arrow, Parquet, captures, TSV, CSV, NDJSON.
 
-    No input means stdin.  ``input_format``: instead of detection.  ``schema``: of text without types.
+    No input means stdin.
+    ``input_format``: instead of detection.  ``schema``: the fields to read; ``types``: of fields with its names;
+    both are for text and for the files of other programs.
     ``request``: the query, for inputs on other hosts.  ``at``: a snapshot file, instead of inputs.
     Several inputs that are all logs and archives are merged by time; others come one after the other, as rows of the
     first.
@@ -66,15 +69,17 @@ def open_records(
         ]
         if input_format in (None, "multilog") and all(logs):
             return open_logs(places(names), request, host=any(elsewhere) and len(names) > 1, partial=partial)
-    first = open_one(names[0], input_format, schema)
+    first = open_one(names[0], input_format, schema, types)
     if len(names) == 1:
         return first
     from confluo_tools.formats.reader import Chain
 
-    return Chain(first, names[1:], lambda path: open_one(path, input_format, schema))
+    return Chain(first, names[1:], lambda path: open_one(path, input_format, schema, types), warn)
 
 
-def open_one(path: str, input_format: str | None = None, schema: Schema | None = None) -> Reader:
+def open_one(
+    path: str, input_format: str | None = None, schema: Schema | None = None, types: Schema | None = None
+) -> Reader:
     """One input.  Raises FormatError if its first bytes are of no known format."""
     from confluo_tools.formats import detect, registry
 
@@ -104,7 +109,15 @@ def open_one(path: str, input_format: str | None = None, schema: Schema | None =
         what = stream.damage or ("unknown format" if head else "is empty: it has no header")
         raise FormatError(what, where=stream.name, hint="" if stream.damage or not head else "-i FORMAT names it")
     row = registry.BY_NAME[name]
-    options: dict[str, Any] = {"path": path, "format": name, "schema": schema, "note": note}
+    types = schema if types is None else types
+    options: dict[str, Any] = {
+        "path": path,
+        "format": name,
+        "schema": schema,
+        "types": types,
+        "note": note,
+        "tell": tell,
+    }
     chosen = {option: options[option] for option in row.reader_options}
     reader: Reader = registry.load(row.reader)(stream=unzip(stream) if row.unzip else stream, warn=warn, **chosen)
     return reader

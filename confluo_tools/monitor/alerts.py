@@ -128,7 +128,7 @@ class KeyNames:
             at += width
         fields = [f.name for f in self.schema.fields]
         if self._printer is None:
-            self._printer = Printer(self.schema.layout, printing_plan(self.schema, fields, "tsv"), "tsv")
+            self._printer = Printer(self.schema.layout, printing_plan(self.schema, fields, "tsv"), "tsv", True)
         line = self._printer.lines(Block.wrap(self.schema.layout, 1, parts))
         words = []
         for name, value in zip(fields, line.decode("utf-8", "replace").rstrip("\n").split("\t"), strict=True):

@@ -1,20 +1,23 @@
-"""Add fields to an existing log."""
+"""Add fields, and names of values, to an existing log."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from confluo_tools.core.multilog.control import page
 from confluo_tools.errors import StoreError
 from confluo_tools.multilog.create import CONTROL, PAGE, header, message_bytes
 from confluo_tools.multilog.log import Log
+from confluo_tools.multilog.schema_fit import Misfit, grown
 from confluo_tools.schema import Field, Schema
 
 
-def add_columns(path: str | os.PathLike[str], fields: Sequence[Field]) -> Schema:
-    """Append fields to the schema of the log; returns the new schema.
+def add_columns(
+    path: str | os.PathLike[str], fields: Sequence[Field], names: Mapping[str, Mapping[int, str]] | None = None
+) -> Schema:
+    """Append fields to the schema of the log; returns the new schema.  ``names``: of enums and flags, by field.
 
     Existing rows, and rows of writers that are open now, read as zero in the new fields.  Open readers and
     writers keep the old schema.  Raises StoreError, SchemaError.
@@ -24,7 +27,9 @@ def add_columns(path: str | os.PathLike[str], fields: Sequence[Field]) -> Schema
         with open(file, "r+b") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
             log = Log(path)
-            schema = log.schema.plus(fields)
+            schema = grown(
+                log.schema, Misfit(list(fields), {field: dict(more) for field, more in (names or {}).items()}, [])
+            )
             message = header(schema, log.uuid)[8:]
             control = log.control
             end = -(-os.fstat(f.fileno()).st_size // PAGE) * PAGE

@@ -93,6 +93,10 @@ cdef inline const char* json_string(const char* p, const char* end, char* scratc
                 if json_hex4(p + 2, end, &low) and 0xDC00 <= low < 0xE000:
                     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
                     p += 6
+            if 0xDC80 <= code <= 0xDCFF:        # a byte that is not UTF-8, as our own JSON writes it
+                scratch[k] = <char>(code & 0xFF)
+                k += 1
+                continue
             k += put_utf8(scratch + k, code)
             continue
         scratch[k] = json_escaped(p[0])

@@ -23,6 +23,7 @@ PROBLEMS = {
     5: "the line is not a JSON object",
     6: "a quote is not closed",
     7: "a comment or header",
+    8: "a key that is not in the plan",
 }
 cdef enum Problem:
     FINE = 0
@@ -33,6 +34,7 @@ cdef enum Problem:
     NOT_JSON = 5
     OPEN_QUOTE = 6
     HEADER = 7
+    NEW_KEY = 8
 
 
 cdef inline void _zero(uint8_t* p, uint32_t width) noexcept nogil:
@@ -54,7 +56,11 @@ cdef class Scanner(TextPlan):
 
     `feed` stops after a line that is not a row: `problem` is the reason, `field` the number of the field
     (-1: the whole line), `bad` the offset of the wrong text in the data.
+    With `all_keys` it stops before a JSON object that has a key without a place in the plan: `new_key`.
     """
+
+    cdef public bint all_keys
+    cdef readonly bytes new_key
 
     cdef readonly int problem
     cdef readonly int field
@@ -106,6 +112,9 @@ cdef class Scanner(TextPlan):
                     q = end
                 self.bad_start, self.bad_end = p - base, q - base
                 result = self._row(p, q - 1 if q > p and (q - 1)[0] == 13 else q, header, header_size, out, row, base)
+                if result == NEW_KEY:
+                    self.problem = result
+                    break
                 p = q + 1 if q < end else end
                 if result < 0:
                     row += 1
@@ -208,7 +217,7 @@ cdef class Scanner(TextPlan):
 
     cdef int _json(self, const char* p, const char* end, Staging out, uint32_t row, const char* base) noexcept nogil:
         cdef int i, guess = 0
-        cdef int result
+        cdef int result, last = FINE
         cdef const char* q
         cdef const char* text
         cdef const char* start
@@ -226,6 +235,10 @@ cdef class Scanner(TextPlan):
             if p == NULL:
                 return NOT_JSON
             i = self._find(text, n, guess)
+            if i < 0 and self.all_keys:
+                with gil:
+                    self.new_key = text[:n]
+                last = NEW_KEY
             p = json_blank(p, end)
             if p >= end or p[0] != 58:
                 return NOT_JSON
@@ -247,7 +260,7 @@ cdef class Scanner(TextPlan):
             if p >= end:
                 return NOT_JSON
             if p[0] == 125:
-                return FINE if p + 1 == end else NOT_JSON
+                return last if p + 1 == end else NOT_JSON
             if p[0] != 44:
                 return NOT_JSON
             p = json_blank(p + 1, end)
@@ -349,7 +362,7 @@ cdef class Scanner(TextPlan):
         if it.count > 1 and end - p == 1 and p[0] == 48:
             return FINE                         # an empty element in a list; the row is zero already
         if it.op == RAW:
-            return _put_bytes(p, end, v, it.size)
+            return _put_bytes(p, end, v, it.size, not it.utf8 or self.style == TSV)
         if it.op == ENUM or it.op == FLAGS:
             return _put_names(it, p, end, v)
         if it.op == IP:
@@ -433,13 +446,14 @@ cdef int _put_names(Item* it, const char* p, const char* end, uint8_t* v) noexce
     return FINE
 
 
-cdef int _put_bytes(const char* p, const char* end, uint8_t* v, uint32_t size) noexcept nogil:
+cdef int _put_bytes(const char* p, const char* end, uint8_t* v, uint32_t size, bint escapes) noexcept nogil:
+    # `escapes`: \xNN is one byte.
     cdef uint32_t n = 0
     while p < end:
         if n == size:
             memset(v, 0, size)
             return TOO_LONG
-        if p[0] == 92 and end - p >= 4 and p[1] == 120 and hex_digit(p[2]) >= 0 and hex_digit(p[3]) >= 0:
+        if escapes and p[0] == 92 and end - p >= 4 and p[1] == 120 and hex_digit(p[2]) >= 0 and hex_digit(p[3]) >= 0:
             v[n] = <uint8_t>(hex_digit(p[2]) << 4 | hex_digit(p[3]))
             p += 4
         else:

@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.string cimport memcpy, memset
 from c_block cimport BLOCK_ROWS, U64, I64, F32, BYTES
 from c_text cimport (
-    HEX, VALUE_MAX, TimeCache, put_u64, put_i64, put_hex, put_float, put_ipv4, put_ipv6, put_mac, put_time,
+    HEX, VALUE_MAX, hex_digit, TimeCache, put_u64, put_i64, put_hex, put_float, put_ipv4, put_ipv6, put_mac, put_time,
 )
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 cimport cython
@@ -26,7 +26,7 @@ STYLES = {"tsv": TSV, "csv": CSV, "ndjson": JSON}
 cdef class TextPlan:
     """The plan of Printer and Scanner: the fields in order, checked against the layout."""
 
-    def __cinit__(self, Layout layout not None, plan, str style not None, *args):
+    def __cinit__(self, Layout layout not None, plan, str style not None, *args, **kwargs):
         cdef int i, k
         cdef Item* it
         self.layout, self.style, self.n, self.keep = layout, STYLES[style], len(plan), []
@@ -121,22 +121,27 @@ cdef inline int64_t _signed(const uint8_t* p, uint32_t size) noexcept nogil:
 
 @cython.final
 cdef class Printer(TextPlan):
-    """Prints rows as lines.  In JSON the keys of the plan are complete: ``{"ts":`` first, then ``,"len":``."""
+    """Prints rows as lines.  In JSON the keys of the plan are complete: ``{"ts":`` first, then ``,"len":``.
+
+    ``terminal``: escape characters of texts that a terminal would obey, or that it would not show.
+    """
 
     cdef size_t line_max
+    cdef bint terminal
     cdef TimeCache cache
 
-    def __init__(self, layout, plan, style):
+    def __init__(self, layout, plan, style, bint terminal=False):
         cdef int i, k
         cdef size_t names
         cdef Item* it
+        self.terminal = terminal
         self.cache.text[0] = 0
         self.line_max = 4
         for i in range(self.n):
             it = &self.item[i]
             self.line_max += it.key_size + 8 + <size_t>it.count * (VALUE_MAX + 1)
             if it.op == RAW:
-                self.line_max += 5 * <size_t>it.size
+                self.line_max += 6 * <size_t>it.size
             names = 0
             for k in range(it.n_names):
                 names += it.names[k].size + 1
@@ -211,7 +216,9 @@ cdef class Printer(TextPlan):
             n = it.size
             while n and v[n - 1] == 0:
                 n -= 1
-            return self._absent(p) if n == 0 else self._bytes(p, v, n, first, it.utf8)
+            if n == 0:
+                return self._absent(p)
+            return self._text(p, v, n, first) if it.utf8 else self._bytes(p, v, n, first)
         if it.op == NUMBER:
             return self._number(p, it, v)
         if it.quoted and self.style == JSON:
@@ -348,29 +355,19 @@ cdef class Printer(TextPlan):
             p += 1
         return p
 
-    cdef char* _bytes(self, char* p, const uint8_t* v, uint32_t n, bint first, bint utf8) noexcept nogil:
+    cdef char* _bytes(self, char* p, const uint8_t* v, uint32_t n, bint first) noexcept nogil:
         # Printable ASCII as it is, everything else and the backslash as \xNN, so that it can be read back.
-        cdef uint32_t i, more = 0
+        cdef uint32_t i
         if self.style != TSV:
             p[0] = 34
             p += 1
         for i in range(n):
-            if utf8 and v[i] > 126 and more == 0:
-                more = _utf8_size(v + i, n - i)
-            if more:
-                more -= 1
-                p[0] = <char>v[i]
-                p += 1
-            elif (v[i] < 32 or v[i] > 126 or v[i] == 92
+            if (v[i] < 32 or v[i] > 126 or v[i] == 92
                     or self.style == TSV and (n == 1 and v[i] == 45 or first and i == 0 and v[i] == 35)):
                 if self.style == JSON:
                     p[0] = 92
                     p += 1
-                p[0] = 92
-                p[1] = 120
-                p[2] = HEX[v[i] >> 4]
-                p[3] = HEX[v[i] & 15]
-                p += 4
+                p = _put_escape(p, v[i])
             else:
                 if v[i] == 34 and self.style != TSV:
                     p[0] = 92 if self.style == JSON else 34
@@ -382,9 +379,68 @@ cdef class Printer(TextPlan):
             p += 1
         return p
 
+    cdef char* _text(self, char* p, const uint8_t* v, uint32_t n, bint first) noexcept nogil:
+        # Exactly the text, in the quotes of its format.  TSV has no quotes: there \xNN is what would break the line,
+        # a lone - and a # at the start of the line, and the backslash before xNN.
+        cdef uint32_t i = 0, k, size, code
+        cdef uint8_t c
+        if self.style != TSV:
+            p[0] = 34
+            p += 1
+        while i < n:
+            c = v[i]
+            code, size = c, 1
+            if c > 127:
+                size = _utf8_size(v + i, n - i, &code)
+            if self.style == JSON and (size == 0 or c < 32 or c == 127 or self.terminal and not _visible(code)):
+                if size == 0:                   # not UTF-8: the byte as a surrogate, as Python's surrogateescape
+                    size, code = 1, 0xDC00 | c
+                    if n - i >= 3 and c == 0xED and v[i + 1] >> 5 == 5 and v[i + 2] >> 6 == 2:
+                        k = 0xD000 | (v[i + 1] & 0x3F) << 6 | (v[i + 2] & 0x3F)
+                        if not 0xDC80 <= k <= 0xDCFF:
+                            size, code = 3, k   # a surrogate without its other half
+                p[0] = 92
+                p[1] = 117
+                p[2] = HEX[code >> 12]
+                p[3] = HEX[code >> 8 & 15]
+                p[4] = HEX[code >> 4 & 15]
+                p[5] = HEX[code & 15]
+                p += 6
+            elif (self.terminal and (size == 0 or not _visible(code))
+                    or self.style == TSV and (
+                        c == 9 or c == 10 or c == 13 or n == 1 and c == 45 or first and i == 0 and c == 35
+                        or c == 92 and n - i >= 4 and v[i + 1] == 120
+                        and hex_digit(<char>v[i + 2]) >= 0 and hex_digit(<char>v[i + 3]) >= 0)):
+                size = max(size, 1)
+                for k in range(size):
+                    p = _put_escape(p, v[i + k])
+            else:
+                if self.style == JSON and (c == 34 or c == 92):
+                    p[0] = 92
+                    p += 1
+                elif self.style == CSV and c == 34:
+                    p[0] = 34
+                    p += 1
+                size = max(size, 1)
+                memcpy(p, v + i, size)
+                p += size
+            i += size
+        if self.style != TSV:
+            p[0] = 34
+            p += 1
+        return p
 
-cdef uint32_t _utf8_size(const uint8_t* v, uint32_t n) noexcept nogil:
-    # Length of the printable non-ASCII character at the start of v; 0: none (RFC 3629, section 4).
+
+cdef inline char* _put_escape(char* p, uint8_t c) noexcept nogil:
+    p[0] = 92
+    p[1] = 120
+    p[2] = HEX[c >> 4]
+    p[3] = HEX[c & 15]
+    return p + 4
+
+
+cdef uint32_t _utf8_size(const uint8_t* v, uint32_t n, uint32_t* out) noexcept nogil:
+    # Length of the non-ASCII character at the start of v, and its number; 0: none (RFC 3629, section 4).
     cdef uint32_t size = 2 if v[0] >= 0xC2 and v[0] < 0xE0 else 3 if v[0] >> 4 == 14 else 4 if v[0] >> 3 == 30 else 0
     cdef uint32_t code, i
     if size == 0 or size > n:
@@ -394,11 +450,17 @@ cdef uint32_t _utf8_size(const uint8_t* v, uint32_t n) noexcept nogil:
         if v[i] >> 6 != 2:
             return 0
         code = code << 6 | (v[i] & 0x3F)
-    if code < 0xA0 or size == 3 and (code < 0x800 or code >> 11 == 27) or size == 4 and not 0x10000 <= code < 0x110000:
+    if size == 3 and (code < 0x800 or code >> 11 == 27) or size == 4 and not 0x10000 <= code < 0x110000:
         return 0
-    if 0x200B <= code <= 0x200F or 0x2028 <= code <= 0x202E or 0x2060 <= code <= 0x206F or code == 0xFEFF:
-        return 0                                # invisible, or changes the text direction
+    out[0] = code
     return size
+
+
+cdef inline bint _visible(uint32_t code) noexcept nogil:
+    # Not a control character, not invisible, and does not change the direction of the text.
+    if code < 32 or 127 <= code < 0xA0:
+        return False
+    return not (0x200B <= code <= 0x200F or 0x2028 <= code <= 0x202E or 0x2060 <= code <= 0x206F or code == 0xFEFF)
 
 
 cdef inline bint _is_zero(const uint8_t* p, uint32_t size) noexcept nogil:

@@ -10,6 +10,8 @@ PROBLEMS: dict[int, str]
 class Scanner(TextPlan):
     problem: int
     field: int
+    all_keys: bool
+    new_key: bytes | None
     def __init__(self, layout: Layout, plan: Sequence[Item], style: str, header: bytes = b"") -> None: ...
     @property
     def bad(self) -> tuple[int, int]: ...
