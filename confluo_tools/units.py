@@ -220,6 +220,7 @@ def time_span(text: str, *, now_ns: int | None = None, local: bool = False) -> t
 
     ``2026-11-20T10:00:00.25Z`` (any fraction, any zone; none is UTC, or the local one if ``local``), ``now``,
     ``@1700000000.25`` (seconds since 1970), ``15m`` or ``15m ago``, ``now-15m`` are instants.
+    An instant that the local clock shows twice, because it goes back, is the time between its two moments.
     ``2026-11``, ``2026-11-20``, ``2026-11-20T10`` and ``2026-11-20T10:05`` are a month, a day, an hour, a minute.
     """
     text = text.strip()
@@ -292,32 +293,42 @@ def _calendar(text: str, local: bool) -> tuple[int, int] | None:
             return None
         shift = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1 if zone[0] == "-" else 1)
 
-    def at(days: int, seconds: int) -> int:
+    def at(days: int, seconds: int) -> list[int]:
         if zone or not local:
-            return (days * 86400 + seconds - shift) * SECOND
-        return _from_local(days, seconds) * SECOND
+            return [(days * 86400 + seconds - shift) * SECOND]
+        return [moment * SECOND for moment in _from_local(days, seconds)]
+
+    def span(days: int, end: tuple[int, int]) -> tuple[int, int]:
+        # When the clock goes back, from the first of two equal times to the end of the second.
+        moments = at(days, seconds)
+        return moments[0], next((moment for moment in at(*end) if moment > moments[-1]), moments[-1])
 
     days = days_from_civil(year, month, day)
     seconds = hour * 3600 + minute * 60 + second
     fraction = int((match[7] + "0" * 9)[:9]) if match[7] else 0
-    first = at(days, seconds) + fraction
     if match[6]:
-        return first, first
+        moments = at(days, seconds)
+        return moments[0] + fraction, moments[-1] + fraction
     if match[5]:
-        return first, at(days, seconds + 60)
+        return span(days, (days, seconds + 60))
     if match[4]:
-        return first, at(days, seconds + 3600)
-    return first, at(days + 1 if match[3] else days + _month_days(year, month), 0)
+        return span(days, (days, seconds + 3600))
+    return span(days, (days + 1 if match[3] else days + _month_days(year, month), 0))
 
 
-def _from_local(days: int, seconds: int) -> int:
+def _from_local(days: int, seconds: int) -> list[int]:
+    """The seconds since 1970 of a local time: two when the clock goes back, else one."""
     from time import mktime
 
     year, month, day = civil_from_days(days + seconds // 86400)
     rest = seconds % 86400
     try:
-        return int(mktime((year, month, day, rest // 3600, rest // 60 % 60, rest % 60, 0, 0, -1)))
-    except (OverflowError, ValueError):
+        usual = int(mktime((year, month, day, rest // 3600, rest // 60 % 60, rest % 60, 0, 0, -1)))
+        around = {utc_offset((usual + shift) * SECOND) for shift in (-86400, 86400)}
+        moments = {days * 86400 + seconds - ahead for ahead in around}
+        found = [moment for moment in moments if moment + utc_offset(moment * SECOND) == days * 86400 + seconds]
+        return sorted(found) or [usual]
+    except (OverflowError, ValueError, OSError):
         raise UsageError("that local time is out of range") from None
 
 

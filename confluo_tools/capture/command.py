@@ -123,7 +123,7 @@ def capture(
             filled_by_packets(log.schema, log.path)
         wanted = with_fields(wanted, log, without="file_offset" if offset is False else "")
     selection = PacketSelection(
-        compiler(" ".join(expr or []), wanted),
+        compiler(" ".join(expr or []), wanted, config.truth("local", out.local)),
         wanted,
         flows=share("--sample", sample),
         every=share("--sample-packets", sample_packets),
@@ -295,16 +295,16 @@ def sync_when(flag: str | None, *, again: bool) -> str:
     return config.text("sync", flag)
 
 
-def compiler(text: str, schema: Schema) -> Callable[[], Program] | None:
-    """A function that compiles the expression; None without an expression."""
+def compiler(text: str, schema: Schema, local: bool) -> Callable[[], Program] | None:
+    """A function that compiles the expression; None without an expression.  ``local``: as --local."""
     if not text:
         return None
     from confluo_tools.expr import compile
 
-    for note in compile(text, schema).notes:
+    for note in compile(text, schema, local=local).notes:
         if not cli.state.quiet:
             cli.note(note)
-    return lambda: compile(text, schema).program
+    return lambda: compile(text, schema, local=local).program
 
 
 def share(option: str, text: str | None) -> int:

@@ -109,7 +109,7 @@ def query(
     with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
         if agg is None and out.listed(reader.schema):
             return cli.OK
-        selection = Selection(reader, compile_expr(text, reader, span, sample))
+        selection = Selection(reader, compile_expr(text, reader, span, sample, out.local))
         groups = GroupedRows(selection, agg, by, having, top) if agg is not None else None
         if explain:
             return print_plan(selection, groups)
@@ -162,11 +162,20 @@ def split_operands(
     return operands[:1], " ".join(operands[1:])
 
 
-def compile_expr(text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None) -> Expr:
-    """The expression with the time range and the sample in it."""
+def compile_expr(
+    text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None, local: bool = False
+) -> Expr:
+    """The expression with the time range and the sample in it.  ``local``: as --local."""
+    from time import time_ns
+
+    from confluo_tools import config
     from confluo_tools.expr import compile
 
-    expr = compile(text, reader.schema, filters=reader.filters)
+    now, local = time_ns(), config.truth("local", local)
+    expr = compile(text, reader.schema, now_ns=now, filters=reader.filters, local=local)
+    if local and reader.chosen and expr.tree != compile(text, reader.schema, now_ns=now, filters=reader.filters).tree:
+        hint = "write the zone: 2026-11-20T10:00+01:00"
+        raise UsageError("another host does not know the local time of this one", where="--local", hint=hint)
     for note in expr.notes:
         if not cli.state.quiet:
             cli.note(note)

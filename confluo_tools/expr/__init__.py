@@ -81,14 +81,22 @@ class Expr:
         return Expr(self.text, self.schema, self.syntax, simplify.both([when, self.tree]), self.notes, self.demands)
 
 
-def compile(text: str, schema: Schema, *, now_ns: int | None = None, filters: Mapping[str, str] | None = None) -> Expr:
+def compile(
+    text: str,
+    schema: Schema,
+    *,
+    now_ns: int | None = None,
+    filters: Mapping[str, str] | None = None,
+    local: bool = False,
+) -> Expr:
     """``text`` parsed, typed against ``schema`` and lowered.  The empty text selects all rows.
 
     ``filters``: name -> expression of `filter NAME`; None: this kind of input has no filters.
-    ``now_ns``: the time of `now` and `15m ago`.  Raises ExprError with the column.
+    ``now_ns``: the time of `now` and `15m ago`.  ``local``: times without a zone are local times, but not those of
+    filters.  Raises ExprError with the column.
     """
     parsed = parse(text)
-    tree = Lowering(text, schema, now_ns, filters).tree(parsed.tree)
+    tree = Lowering(text, schema, now_ns, filters, local).tree(parsed.tree)
     if depth(tree) > MAX_LEVELS:
         raise ExprError("conditions are nested too deeply", text, 0)
     demands: dict[str, str] = {}

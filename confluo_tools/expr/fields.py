@@ -30,9 +30,9 @@ _ORDERS = frozenset({"<", "<=", ">", ">="})
 class FieldTests:
     """Makes the leaves of one expression for the fields of one schema."""
 
-    def __init__(self, text: str, schema: Schema, now_ns: int | None) -> None:
+    def __init__(self, text: str, schema: Schema, now_ns: int | None, local: bool = False) -> None:
         self.text, self.schema, self.now_ns = text, schema, now_ns
-        self.typer = Typer(text, now_ns)
+        self.typer = Typer(text, now_ns, local)
         self.fail = self.typer.fail
         self.simplify = Simplifier(schema)
         self.both, self.either, self.negate = self.simplify.both, self.simplify.either, self.simplify.negate

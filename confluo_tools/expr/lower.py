@@ -16,8 +16,15 @@ NO_FILTERS: Mapping[str, str] = {}
 class Lowering(FieldTests):
     """Lowers one expression against one schema."""
 
-    def __init__(self, text: str, schema: Schema, now_ns: int | None, filters: Mapping[str, str] | None = None) -> None:
-        super().__init__(text, schema, now_ns)
+    def __init__(
+        self,
+        text: str,
+        schema: Schema,
+        now_ns: int | None,
+        filters: Mapping[str, str] | None = None,
+        local: bool = False,
+    ) -> None:
+        super().__init__(text, schema, now_ns, local)
         self.filters = filters
 
     def tree(self, node: Syntax) -> Tree:

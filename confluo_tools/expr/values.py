@@ -33,10 +33,13 @@ _EXAMPLE = {
 
 
 class Typer:
-    """Reads constants of one expression; errors have a position in ``text``."""
+    """Reads constants of one expression; errors have a position in ``text``.
 
-    def __init__(self, text: str, now_ns: int | None) -> None:
-        self.text, self.now_ns = text, now_ns
+    ``local``: times without a zone are local.
+    """
+
+    def __init__(self, text: str, now_ns: int | None, local: bool = False) -> None:
+        self.text, self.now_ns, self.local = text, now_ns, local
 
     def fail(self, pos: int, what: str, hint: str = "") -> ExprError:
         return ExprError(what, self.text, pos, hint)
@@ -131,12 +134,13 @@ class Typer:
     def _time(self, field: Field, text: str, value: Value) -> tuple[int, int] | None:
         number = units.try_number(text) if text[:1].isdigit() or text[:1] in "+-" else None
         if isinstance(number, int):
-            if 10**8 < abs(number) < 10**17:
-                hint = f"a bare number is nanoseconds; write @{number} for seconds"
-                raise self.fail(value.pos, f"{text} ns is a moment of the year 1970", hint)
+            if 0 < abs(number) < 10**17:  # zero is the value of an absent time
+                year = f"{number:04d}-01-01 for the year, " if 1677 < number < 2263 else ""
+                hint = f"a bare number is nanoseconds; write {year}@{number} for seconds"
+                raise self.fail(value.pos, f"{text} ns is within three years of 1970", hint)
             return number, number
         try:
-            first, after = units.time_span(text, now_ns=self.now_ns)
+            first, after = units.time_span(text, now_ns=self.now_ns, local=self.local)
         except UsageError as e:
             if "out of range" in e.what:
                 raise self.fail(value.pos, e.what, e.hint) from None

@@ -96,9 +96,10 @@ def retx(
     kind, names = out.kind(), out.names(schema)
     program = None
     if expr:
+        from confluo_tools import config
         from confluo_tools.expr import compile
 
-        compiled = compile(" ".join(expr), schema)
+        compiled = compile(" ".join(expr), schema, local=config.truth("local", out.local))
         for line in compiled.notes:
             if not common.quiet:
                 cli.note(line)

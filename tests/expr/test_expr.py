@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 
 import pytest
@@ -178,13 +179,27 @@ def test_enums_may_be_named_like_fields() -> None:
     assert describe(compile("tag == 'len'", schema).tree, schema) == "tag == 0x6c656e"
 
 
+def test_times_without_a_zone_may_be_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        text = "ts >= 2014-10-11T21:15:30"
+        assert compile(text, PACKET, local=True).tree == compile("ts >= 2014-10-11T19:15:30Z", PACKET).tree
+        assert compile(text, PACKET).tree == compile(text + "Z", PACKET, local=True).tree
+        filters = {"f": text}  # what a log stores does not depend on the reader
+        assert compile("filter f", PACKET, filters=filters, local=True).tree == compile(text, PACKET).tree
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+
+
 def test_within() -> None:
     expr = compile("tcp", PACKET)
     assert expr.within(None, None) is expr
     ts = PACKET.index("ts")
     assert expr.within(5, 10).tree == And((Range(ts, 5, 9), Range(PACKET.index("proto"), 6, 6)))
     assert compile("", PACKET).within(None, 10).tree == Range(ts, -(1 << 63), 9)
-    assert compile("ts >= 7", PACKET).within(5, 10).tree == Range(ts, 7, 9)
+    assert compile("ts >= @0.000000007", PACKET).within(5, 10).tree == Range(ts, 7, 9)
     assert expr.within(10, 10).tree == FALSE
     with pytest.raises(SchemaError, match="no field"):
         PACKET["tss"]

@@ -429,7 +429,7 @@ def test_rates() -> None:
     # Without a time step the span is that of all selected rows, not of each group.
     for r in ask("rate, count", "a"):
         assert r["rate"] == r["count"] / span
-    program = compile("a == 6 && ts < 1000", SCHEMA).program
+    program = compile("a == 6 && ts < @0.000001", SCHEMA).program
     picks = [(b, program.select(b)) for b in blocks()]
     mine = DATA["ts"][(DATA["a"] == 6) & (DATA["ts"] < 1000)]
     (row,) = read(*aggregate(picks, SCHEMA, parse_aggregates("rate", SCHEMA), []))
