@@ -396,6 +396,9 @@ class FieldTests:
             return self.ip_pair(field, op, other, value)
         if left == "bytes" and field.type.size != other.type.size:
             raise self.fail(value.pos, f"{field.type.text} and {other.type.text} differ in length")
+        if left == "ipv4" and op in ("==", "!="):
+            equal = self.both([Pair("==", col, col2, mask), self.within(col, [(1, ALL4)])])  # zero is no address
+            return equal if op == "==" else self.negate(equal)
         if col == col2 and mask is None and not field.type.is_float:
             return TRUE if op in ("==", "<=", ">=") else FALSE
         return self.negate(Pair("==", col, col2, mask)) if op == "!=" else Pair(op, col, col2, mask)
@@ -406,6 +409,7 @@ class FieldTests:
         tests: list[Tree] = [
             Pair("==", self.col(field), self.col(other)),
             Pair("==", self.col6(field), self.col6(other)),
+            self.either([self.ip4(field, [(0, ALL4)]), self.ip6(field, [(0, ALL6)])]),  # absent equals nothing
         ]
         one, two = self.version_col(field), self.version_col(other)
         if one != two and one is not None and two is not None:

@@ -13,6 +13,7 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from confluo_tools.core.block.block import Block
 from confluo_tools.expr import Expr, ExprError, compile, leaves, parse, parse_aggregates, parse_by, unparse
 from confluo_tools.expr.aggregate_functions import ALIASES, FUNCTIONS, ROWS, function_of
 from confluo_tools.expr.aggregates import Aggregate, GroupKey
@@ -177,6 +178,19 @@ def test_enums_may_be_named_like_fields() -> None:
     assert compile("kind == len", schema).tree == Range(0, 1, 1)
     assert compile("len == kind", schema).tree == Pair("==", 1, 0)
     assert describe(compile("tag == 'len'", schema).tree, schema) == "tag == 0x6c656e"
+
+
+def test_absent_addresses_are_not_equal() -> None:
+    columns = [bytes(c.size * c.count) for c in PACKET.columns]
+    block = Block.wrap(PACKET.layout, 1, columns)
+    assert len(compile("src_ip == dst_ip", PACKET).program.select(block)) == 0
+    assert len(compile("src_ip != dst_ip", PACKET).program.select(block)) == 1  # is the same as not (... == ...)
+    columns[PACKET.index("ip_version")] = bytes([4])  # both are 0.0.0.0
+    block = Block.wrap(PACKET.layout, 1, columns)
+    assert len(compile("src_ip == dst_ip", PACKET).program.select(block)) == 1
+    pair = Schema("t", [Field("a", "ipv4"), Field("b", "ipv4")])
+    block = Block.wrap(pair.layout, 2, [bytes(4) + b"\1\0\0\x0a", bytes(4) + b"\1\0\0\x0a"])
+    assert compile("a == b", pair).program.select(block).tolist() == [1]
 
 
 def test_times_without_a_zone_may_be_local(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,6 +278,8 @@ class Meaning:
     def pair(self, field: Field, ref: syntax.FieldRef, op: str, x: Any, y: Any) -> bool:
         if ref.mask is not None:
             x &= flags_of(ref.mask.text, field.names)
+        if op == "==" and field.type.kind in ("ip", "ipv4"):
+            return bool(x == y) and x is not None and (x != 0 or field.type.kind == "ip")
         if op == "==":
             return bool(x == y)
         return bool({"<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y}[op])
