@@ -138,7 +138,21 @@ def manual(topic: str) -> int:
                 page = os.path.join(folder, f"man{section}", f"{name}.{section}")
                 if os.path.exists(page):
                     return _exec(["man", "-l", page], ["mandoc", "-a", page], ["nroff", "-man", page], ["cat", page])
-    return _exec(["man", names[0]])
+    for name in names:
+        if _found(name):
+            return _exec(["man", name])
+    _print(f"confluo: no manual page for '{_plain(topic)}'; confluo --help lists the commands\n", sys.stderr)
+    return 2
+
+
+def _found(name: str) -> bool:
+    """Whether man(1) has a page of this name."""
+    import subprocess
+
+    try:
+        return subprocess.run(["man", "-w", "--", name], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def _exec(*commands: list[str]) -> int:

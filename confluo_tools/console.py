@@ -103,12 +103,12 @@ class ThreadErrors:
 
 
 def printable(text: str) -> str:
-    """Text that is safe for a terminal: unprintable characters, such as escape sequences in names, are escaped."""
-    return "".join(c if c.isprintable() or c == "\n" or c == "\t" else _escape(c) for c in text)
+    """One line that is safe for a terminal: unprintable characters, such as escape sequences in names, are escaped."""
+    return "".join(c if c.isprintable() or c == "\t" else _escape(c) for c in text)
 
 
 def _escape(c: str) -> str:
-    raw = c.encode("utf-8", "surrogateescape")
+    raw = bytes([ord(c) & 0xFF]) if "\udc80" <= c <= "\udcff" else c.encode("utf-8", "surrogatepass")
     return "".join(f"\\x{b:02x}" for b in raw)
 
 

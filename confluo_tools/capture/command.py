@@ -95,6 +95,10 @@ def capture(
     for option, given in (only_files if live else only_live).items():
         if given:
             raise UsageError(f"{option} is for {'files' if live else 'live captures'}", hint="confluo-capture(1)")
+    if not (live or inputs):
+        for word in expr or []:
+            if os.path.isfile(word) and ("." in word or "/" in word):  # no word of the language is the name of one
+                raise UsageError("is a file, not an expression", where=word, hint=f"-r {word} reads it")
     if not live and cli.no_input(inputs):
         return cli.usage(app)
 
@@ -113,6 +117,7 @@ def capture(
             names,
             extra_fields=[name for name, on in optional.items() if on],
             views=live,
+            old=not live,
             any_kind=True,
             needed=[f.name for f in wanted.fields] if schema is not None or out.fields is not None else (),
             sync=sync_when(out.sync, again=of_files and not follow),

@@ -59,7 +59,7 @@ from confluo_tools.cli.runner import App, Stopped, command_app, describe, run
 from confluo_tools.cli.signals import signals
 from confluo_tools.console import NOTHING, OK, TROUBLE, colour, is_terminal, note, printable, say, state, tell, warn
 from confluo_tools.inputs.logs import here, remote, shell
-from confluo_tools.inputs.open import analyzed, no_input, open_one, open_records, usage
+from confluo_tools.inputs.open import analyzed, capture_sources, no_input, open_one, open_records, usage
 
 __all__ = [
     "NOTHING",
@@ -103,6 +103,7 @@ __all__ = [
     "Tsv",
     "User",
     "analyzed",
+    "capture_sources",
     "colour",
     "command_app",
     "command_line",

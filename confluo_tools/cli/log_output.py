@@ -27,6 +27,7 @@ class LogOutput:
 
     ``extra_fields``: fields to add to an existing log that lacks them.  ``index``: fields to index, as a list in text.
     ``keep``: the limits of age and size, see `multilog.retain.parse_keep`.
+    ``old``: the records may be of the past, so ``keep`` counts their age from the newest record of the log.
     ``views``: maintain all views, not only these indexes.
     ``small``: save memory rather than time: prepare nothing ahead, and release written pages.
     ``any_kind``: append also to a log of another kind of records, if it has the fields.
@@ -44,6 +45,7 @@ class LogOutput:
         sync: str = "none",
         lanes: int = 256,
         keep: str | None = None,
+        old: bool = False,
         views: bool = False,
         small: bool = False,
         any_kind: bool = False,
@@ -81,7 +83,7 @@ class LogOutput:
             except UsageError as e:
                 e.where = "--keep"
                 raise
-        self._all_views = views
+        self._all_views, self._old = views, old
         self._small = small
         self._held = 0
         self._writers: list[Writer] = []
@@ -138,7 +140,7 @@ class LogOutput:
         self._maintenance: MaintenanceThread | None = None
         try:
             if self.index or self._limits or self._all_views:
-                self._maintenance = MaintenanceThread(self.log, self.index, self._limits, all_views=self._all_views)
+                self._maintenance = MaintenanceThread(self.log, self.index, self._limits, self._all_views, self._old)
         except BaseException:
             self.log.close()
             raise
@@ -202,7 +204,7 @@ class MaintenanceThread:
     """A thread that updates views and removes old segments; `finish` brings the views to the end of the log."""
 
     def __init__(
-        self, log: Log, fields: Sequence[str], limits: tuple[int | None, int | None] | None, *, all_views: bool
+        self, log: Log, fields: Sequence[str], limits: tuple[int | None, int | None] | None, all_views: bool, old: bool
     ) -> None:
         from confluo_tools import multilog
         from confluo_tools.multilog import views
@@ -216,7 +218,7 @@ class MaintenanceThread:
         if limits is not None:
             from confluo_tools.multilog.retain import Keeper
 
-            self._keeper = Keeper(self._log, *limits)
+            self._keeper = Keeper(self._log, *limits, from_newest=old)
         self._stop = threading.Event()
         self._errors = ThreadErrors("the maintenance of the log failed, and is tried again")
         self._thread = threading.Thread(target=self._work, name="maintenance", daemon=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 RECORD_FORMATS = tuple(name for name, _ in output_formats(""))  # formats of all records
+LOG_SUFFIX = ".ml"
 PACKET_FORMATS = tuple(name for name, _ in output_formats("packet"))  # and of packets
 
 
@@ -31,20 +32,27 @@ def choose_format(
     """The output format: that of the flags, else of the file's suffix, else the setting, else the default.
 
     The default is a table on a terminal; otherwise a stream, or TSV for ``answers`` (records of a computed result).
-    Only a flag writes a binary format to a terminal.  Raises UsageError for a format that is not one of ``formats``.
+    Raises UsageError for a format that is not one of ``formats``, for a suffix that names none, and for a binary format
+    that would go to a terminal.
     """
     from confluo_tools import config
 
     chosen = [f for f in (flag, "tsv" if tsv else None, "ndjson" if ndjson else None) if f is not None]
     if len(chosen) > 1:
         raise UsageError("one output format is enough", hint="-o, -T and -J exclude each other")
-    if chosen:
-        return _supported(chosen[0], "-o", formats)
     to_file = path not in (None, "-")
+    if chosen:
+        name = _supported(chosen[0], "-o", formats)
+        if not to_file and name in BY_NAME and BY_NAME[name].binary and is_terminal(1):
+            hint = "write it to a file with -w FILE, or pipe it to a program"
+            raise UsageError(f"{name} is not for a terminal", where=f"-o {name}", hint=hint)
+        return name
     if to_file:
-        suffix = os.path.splitext(str(path))[1].lower()
+        suffix = _suffix(str(path))
         if suffix in SUFFIXES:
             return _supported(SUFFIXES[suffix], f"-w {path}", formats)
+        if suffix and not _is_device(str(path)):
+            raise _unknown_suffix(str(path), suffix, formats)
     terminal = not to_file and is_terminal(1)
     setting = config.text("format")
     if setting and not (terminal and BY_NAME[setting].binary):
@@ -52,6 +60,32 @@ def choose_format(
     if terminal:
         return "table"
     return "tsv" if answers else "stream"
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path.rstrip("/"))[1].lower()
+
+
+def _is_device(path: str) -> bool:
+    """Whether ``path`` is /dev/null, a FIFO and the like."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _unknown_suffix(path: str, suffix: str, formats: tuple[str, ...]) -> UsageError:
+    """An error that says what to write instead of ``path``."""
+    known = [s for s, name in SUFFIXES.items() if name in formats]
+    hint = f"use {either(tuple(known))}, or name the format with -o"
+    if "multilog" in formats:
+        hint = f"use {either((*known, LOG_SUFFIX))}, or name the format with -o"
+    if suffix in (".gz", ".xz", ".zst", ".bz2"):
+        hint = f"write to a pipe: -o FORMAT | {'zstd' if suffix == '.zst' else suffix[1:].replace('gz', 'gzip')} > FILE"
+    elif suffix == LOG_SUFFIX:
+        hint = "confluo-convert writes a MultiLog"
+    elif suffix == ".json":
+        hint = "a JSON object per line is .ndjson"
+    elif suffix in (".pcapng", ".cap"):
+        hint = "a capture is .pcap"
+    return UsageError(f"suffix '{suffix}' does not name an output format", where=f"-w {path}", hint=hint)
 
 
 def _supported(name: str, where: str, formats: tuple[str, ...]) -> str:
@@ -62,16 +96,22 @@ def _supported(name: str, where: str, formats: tuple[str, ...]) -> str:
 
 
 def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: bool) -> bool:
-    """Whether -w names a MultiLog: any path but - and devices, unless -o or its suffix names a file format."""
+    """Whether -w names a MultiLog: any path without a suffix or with .ml but - and devices, unless -o names a format.
+
+    So is a MultiLog that exists, by any name.  Raises UsageError for other suffixes.
+    """
     if format == "multilog":
         if output in (None, "-"):
             raise UsageError("a MultiLog is a folder", where="-o multilog", hint="name it with -w LOG")
         return True
     if output is None or output == "-" or format is not None or tsv or ndjson:
         return False
-    if os.path.splitext(output)[1].lower() in SUFFIXES:
+    suffix = _suffix(output)
+    if suffix in SUFFIXES or _is_device(output):
         return False
-    return os.path.isdir(output) or os.path.isfile(output) or not os.path.exists(output)  # else /dev/null, a FIFO
+    if suffix not in ("", LOG_SUFFIX) and not os.path.isdir(output):
+        raise _unknown_suffix(output, suffix, (*RECORD_FORMATS, "multilog"))
+    return True
 
 
 def only_for_logs(options: Mapping[str, object]) -> None:

@@ -78,7 +78,7 @@ def convert(
         kind, names = out.kind(), out.names(shape)
         into: LogOutput | cli.RecordOutput
         if kind == "multilog":
-            into = out.log(shape, names, any_kind=True)
+            into = out.log(shape, names, any_kind=True, old=True)
             write_log(reader, into, limit)
         else:
             into = out.records(
@@ -86,7 +86,7 @@ def convert(
                 kind,
                 names,
                 metadata=reader.metadata,
-                sources=source or [],
+                sources=cli.capture_sources(source, inputs or [], reader, synthesize),
                 synthesize=synthesize,
                 readable=readable,
             )

@@ -124,7 +124,12 @@ def query(
                 return cli.OK
             kind, shown = out.kind(answers=groups is not None), out.names(schema)
             with out.records(
-                schema, kind, shown, metadata=reader.metadata, sources=source or [], synthesize=synthesize
+                schema,
+                kind,
+                shown,
+                metadata=reader.metadata,
+                sources=cli.capture_sources(source, inputs, reader, synthesize),
+                synthesize=synthesize,
             ) as into:
                 reader.on_idle(into.flush)
                 pairs = groups.selected(*span) if groups is not None else selection.selected(shown)

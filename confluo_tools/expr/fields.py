@@ -397,7 +397,7 @@ class FieldTests:
         if left == "bytes" and field.type.size != other.type.size:
             raise self.fail(value.pos, f"{field.type.text} and {other.type.text} differ in length")
         if left == "ipv4" and op in ("==", "!="):
-            equal = self.both([Pair("==", col, col2, mask), self.within(col, [(1, ALL4)])])  # zero is no address
+            equal = self.both([Pair("==", col, col2, mask), self.within(col, [(1, ALL4)])])  # zero is an absent address
             return equal if op == "==" else self.negate(equal)
         if col == col2 and mask is None and not field.type.is_float:
             return TRUE if op in ("==", "<=", ">=") else FALSE

@@ -267,7 +267,7 @@ class TextReader(Reader):
                 self.warn(f"{fields_named(missing)} {plural} not in the schema and left out")
             return given, fields
         exact = self._types is not None
-        return schema_of(used, known, exact, self.name, self._tell), fields
+        return schema_of(used, known, exact, self.name, None if types else self._tell), fields
 
     def _new_scanner(self, names: list[str], fields: list[Field | None]) -> Any:
         from confluo_tools.core.text.text_reader import Scanner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,9 +151,17 @@ def analyzed(
     return reader if states is None else StateReader(reader, states, flows=flows or FLOWS, warn=warn)
 
 
+def capture_sources(
+    given: Sequence[str] | None, inputs: Sequence[str], reader: Reader, synthesize: bool
+) -> Sequence[str]:
+    """The captures that have the packets of ``reader``: those of --source, else the input if it is a capture file."""
+    if given or synthesize or len(inputs) != 1 or inputs[0] == "-" or "raw" in reader.schema:
+        return given or ()
+    return inputs if reader.format in ("pcap", "pcapng") and os.path.isfile(inputs[0]) else ()
+
+
 def _check_readable(stream: ByteStream) -> None:
     import fcntl
-    import os
 
     if fcntl.fcntl(stream.fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
         raise FormatError("is closed", where=stream.name)

@@ -66,6 +66,11 @@ class Log:
             self.control = Control(os.path.join(self.path, _create.CONTROL), readonly)
             self.schema = _read_schema(self.control.schema, trusted=True)
         except (FileNotFoundError, NotADirectoryError):
+            from confluo_tools.formats.detect import is_archive
+
+            if is_archive(self.path):
+                hint = "name the log; an archive is only read, and keeps all its rows"
+                raise StoreError("is an archive, not a MultiLog", where=self.path, hint=hint) from None
             there = os.path.exists(self.path)
             what = "is not a MultiLog (it has no control page)" if there else "there is no such MultiLog"
             raise StoreError(what, where=self.path) from None

@@ -39,12 +39,14 @@ WALK_SHARE = 50  # pause between two walks through the folder, in walk durations
 def parse_keep(text: str) -> tuple[int | None, int | None]:
     """Parse '1h,10G' into (nanoseconds, bytes): a time, a size, or both in any order; None for a missing one.
 
-    Raises UsageError.
+    Raises UsageError, also for a number without a unit.
     """
     keep_time = keep_size = None
     for word in [w.strip() for w in text.split(",") if w.strip()]:
+        if word.isdigit():
+            raise UsageError(f"'{word}' has no unit", hint="write a time, a size or both: 1h, 10G, 512B")
         span = units.try_duration(word)
-        if span is not None and word != "0":
+        if span is not None:
             if keep_time is not None:
                 raise UsageError(f"'{text}' has two times", hint="write e.g. 1h,10G")
             if span <= 0:
@@ -226,7 +228,8 @@ class SegmentCatalog:
 class Keeper:
     """Removes the oldest segments of ``log``.
 
-    First those in which every row is older than ``time_ns`` by the clock of this machine, then as many as needed to
+    First those in which every row is older than ``time_ns`` by the clock of this machine (``from_newest``: older than
+    the newest sealed row by that much, when records of the past are read), then as many as needed to
     reduce the disk space of the log, views included, to ``size`` bytes.  The segment that a writer fills is never
     removed.  A step without work takes microseconds; measuring the disk space takes at most 2 % of the time.  Only
     one thread at a time may call `step`; it may block on the disk.  Raises UsageError (a time is given, but the
@@ -234,9 +237,15 @@ class Keeper:
     """
 
     def __init__(
-        self, log: Log, time_ns: int | None = None, size: int | None = None, *, now: Callable[[], int] = time.time_ns
+        self,
+        log: Log,
+        time_ns: int | None = None,
+        size: int | None = None,
+        *,
+        now: Callable[[], int] = time.time_ns,
+        from_newest: bool = False,
     ) -> None:
-        self.log, self.time_ns, self.size, self._now = log, time_ns, size, now
+        self.log, self.time_ns, self.size, self._now, self._from_newest = log, time_ns, size, now, from_newest
         self.catalog = SegmentCatalog(log)
         self.bytes = 0  # disk space freed so far
         if time_ns is not None and self.catalog.time < 0:
@@ -269,7 +278,7 @@ class Keeper:
         gone: list[SealedSegment] = []
         kept = {lane: list(self.catalog.lane(lane)) for lane in self._lanes()}
         if self.time_ns is not None:
-            before = self._now() - self.time_ns
+            before = self._today() - self.time_ns
             for lane, segments in kept.items():
                 first = self._expired(lane, before)
                 while segments and segments[0].base < first:
@@ -281,12 +290,20 @@ class Keeper:
             gone.append(kept[oldest.lane].pop(0))
         return gone
 
+    def _today(self) -> int:
+        # The time from which ages count.
+        now = self._now()
+        if not self._from_newest:
+            return now
+        newest = [self.catalog.newest(segment) for lane in self._lanes() for segment in self.catalog.lane(lane)]
+        return min(now, max((t for t in newest if t is not None), default=now))
+
     def _lanes(self) -> range:
         return range(self.log.control.claimed)
 
     def _has_work(self) -> bool:
         if self.time_ns is not None:
-            before = self._now() - self.time_ns
+            before = self._today() - self.time_ns
             if any(self._expired(lane, before) for lane in self._lanes()):
                 return True
         return self.size is not None and self._used_bytes() > self.size and any(map(self.catalog.lane, self._lanes()))
@@ -298,7 +315,7 @@ class Keeper:
                 removed += sweep(self.log, lane)[0]  # files left by a killed process
             self._swept = True
         if self.time_ns is not None:
-            before = self._now() - self.time_ns
+            before = self._today() - self.time_ns
             firsts = {lane: first for lane in self._lanes() if (first := self._expired(lane, before))}
             removed += self._remove(firsts)
         if self.size is not None:

@@ -86,6 +86,8 @@ def test_what_keep_says(text: str, meaning: tuple[int | None, int | None]) -> No
         ("1h,2h", "two times"),
         ("1G,1G", "two sizes"),
         ("-1h", "is not a retention time"),
+        ("10", "'10' has no unit"),
+        ("1h,0", "'0' has no unit"),
     ],
 )
 def test_what_keep_cannot_say(text: str, complaint: str) -> None:
@@ -108,6 +110,18 @@ def test_by_time_of_the_rows_not_of_the_files(tmp_path: Path) -> None:
     assert rows_of(multilog.open(log.path)) == {0: [(400, 50)]}
     assert log.version().rows == 450
     assert log.version().kept == 50
+
+
+def test_age_of_old_records_counts_from_the_newest(tmp_path: Path) -> None:
+    log = multilog.create(tmp_path / "t.ml", TIMED)
+    fill(log, (100, 1000), (100, 2000), (100, 1500), (100, 3000))
+    assert retain.Keeper(log, 2001 * SECOND, from_newest=True).step() == 0  # by the clock all are decades old
+    keeper = retain.Keeper(log, 1500 * SECOND, from_newest=True)
+    assert [s.base for s in keeper.planned_removals()] == [0]
+    assert keeper.step() == 1
+    assert rows_of(log) == {0: [(100, 300)]}
+    assert retain.Keeper(log, 500 * SECOND, from_newest=True, now=lambda: 2100 * SECOND).step() == 0  # of the future
+    assert retain.Keeper(log, 500 * SECOND, from_newest=True, now=lambda: 2600 * SECOND).step() == 2
 
 
 def test_the_growing_segment_stays(tmp_path: Path) -> None:
