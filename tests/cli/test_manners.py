@@ -297,8 +297,8 @@ def strip(text: str) -> str:
 
 
 def test_an_explicit_format_always_wins(log: Path) -> None:
-    _, text = on_terminal("confluo-query", log, "-c", "1", "-o", "stream")
-    assert "confluo:schema" in text
+    status, text = on_terminal("confluo-query", log, "-c", "1", "-o", "stream")
+    assert (status, "stream is not for a terminal" in text) == (2, True)  # but binary stays off the screen
     _, text = on_terminal("confluo-query", log, "-c", "1", "-J", "-f", "len")
     assert text == '{"len":150}\n'
     assert run("confluo-query", log, "-c", "1", "-o", "table", "-f", "len").stdout == b"len\n---\n150\n"
@@ -371,7 +371,7 @@ def test_names_with_any_bytes(name: bytes, tmp_path: Path) -> None:
     assert run("confluo-info", log, "-J").returncode == 0
     done = run("confluo-query", folder + b"/none", "tcp")
     assert done.returncode == 2
-    assert done.stderr.count(b"\n") == 1 + name.count(b"\n")
+    assert done.stderr.count(b"\n") == 1
     assert b"\xe9" not in done.stderr
 
 

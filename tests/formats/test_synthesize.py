@@ -116,7 +116,7 @@ def test_what_cannot_be_synthesized_is_refused(tmp_path: Path) -> None:
     )
     done = run("confluo-convert", CAMPUS, "-J", "--synthesize")
     assert (done.returncode, done.stderr) == (2, b"confluo-convert: --synthesize is for -o pcap\n")
-    done = run("confluo-query", CAMPUS, "-o", "pcap")
+    done = run("confluo-query", "-", "-o", "pcap", stdin=CAMPUS.read_bytes())  # not a file that can be read again
     assert done.returncode == 2
     assert b"or build headers with --synthesize" in done.stderr
 
