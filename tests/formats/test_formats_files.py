@@ -378,12 +378,28 @@ def test_several_sources_count_as_one(tmp_path: Path) -> None:
     assert frames(data) == singles
 
 
+def test_packets_of_several_runs_come_back(tmp_path: Path) -> None:
+    from confluo_tools.formats.pcap.files import open_captures
+
+    paths = [str(DATA / name) for name in ("vlan.pcap.gz", "loss.pcap.gz", "campus.pcap.gz")]
+    blocks, wanted = [], []
+    for run_of in (paths[:2], paths[2:]):
+        with open_captures(run_of) as captures:
+            rows = list(captures)
+        blocks += rows
+        wanted += frames(to_pcap(rows, captures.schema, sources=run_of)[0])
+    for order in (paths, [*paths[2:], *paths[:2]]):
+        data, told = to_pcap(blocks, captures.schema, sources=order)
+        assert told == []
+        assert frames(data) == wanted
+
+
 def test_the_wrong_source_is_noticed() -> None:
     from confluo_tools.formats.pcap.files import open_captures
 
     captures = open_captures([str(CAMPUS)])
     data, told = to_pcap(list(captures), captures.schema, sources=[str(DATA / "loss.pcap.gz")])
-    assert len(frames(data)) < 5735 // 10
+    assert frames(data) == []
     assert "check that it is the right capture" in told[0]
     with pytest.raises(UsageError, match="no field 'raw'; give the capture"):
         PcapWriter(captures.schema, Memory())

@@ -1,8 +1,9 @@
 """Write records as packets: a classic pcap with nanoseconds, from the bytes kept at capture or from the source.
 
 The field ``raw`` holds the first bytes of each packet when `confluo-capture -s` kept them.  Otherwise
-``file_offset`` is the position of the packet in its source capture (decompressed; several sources as if they
-were one file), which is opened again.
+``file_offset`` is the position of the packet in its source capture (decompressed; the captures of one run as if they
+were one file), which is opened again.  A log may have packets of several runs: a packet is taken from the position
+where its lengths and its time are found.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.formats.bytestream import open_bytes, unzip
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MAGIC_NS = 0xA1B23C4D
 SNAPLEN = 262144
 MAX_PACKET = 1 << 26
+MAX_INTERFACES = 1024  # of a source, with clocks that are compared
 
 
 def open_pcap_writer(
@@ -48,7 +50,7 @@ def open_pcap_writer(
 class PcapWriter:
     """Rows of the packet schema as a pcap on ``out``.
 
-    ``sources``: the captures the rows came from, in the order they were captured; by default ``raw`` is used.
+    ``sources``: the captures the rows came from, those of one run in its order; by default ``raw`` is used.
     Packets that cannot be written (another link type than the first, not found in the source) are counted
     and reported to ``warn``.
     """
@@ -94,7 +96,7 @@ class PcapWriter:
             offset = self._column(block, names.index("file_offset"))
             packets = [None] * block.rows
             for i in sorted(range(block.rows), key=offset.__getitem__):  # forward through a compressed file
-                packets[i] = self._source.packet(offset[i], length[i], cap[i])
+                packets[i] = self._source.packet(offset[i], length[i], cap[i], ts[i])
         if self._link < 0:
             self._head(link[0])
         pieces = []
@@ -130,9 +132,10 @@ class PcapWriter:
 
 
 class CaptureFiles:
-    """The source captures of records; offsets count through all of them."""
+    """The source captures of records; offsets count from the first capture of a run, which can be any of them."""
 
     def __init__(self, paths: Sequence[str]) -> None:
+        self._run = 0  # number of the first capture of the run that the last packet was found in
         self._files: list[tuple[int, _Capture]] = []
         start = 0
         for i, path in enumerate(paths):
@@ -141,21 +144,36 @@ class CaptureFiles:
             if i + 1 < len(paths):
                 start += capture.size()
 
-    def packet(self, offset: int, length: int, cap_len: int) -> bytes | None:
-        """The captured bytes of the packet at ``offset`` of its file; None when another packet is there."""
+    def packet(self, offset: int, length: int, cap_len: int, time: int) -> bytes | None:
+        """The captured bytes of the packet at ``offset`` of its run; None when another packet is there.
+
+        Where the clock of a pcapng interface is not known, or may differ in a later section, lengths decide.
+        """
         if not offset:
             return None
-        for start, capture in reversed(self._files):
-            if offset >= start:
-                found = capture.record(offset - start, cap_len)
-                if found is None or found[0] != length or len(found[1]) != cap_len:
-                    return None
-                return found[1]
+        for run in (self._run, *(i for i in range(len(self._files)) if i != self._run)):
+            at = self._files[run][0] + offset
+            start, capture = next(file for file in reversed(self._files) if at >= file[0])
+            found = capture.record(at - start, cap_len)
+            if found is None or (found.wire, len(found.data)) != (length, cap_len):
+                continue
+            known = found.time is not None and not (len(self._files) == 1 and capture.kind == "pcapng")
+            if abs((found.time or 0) - time) <= 1 if known else not run:  # 1 ns: rounded
+                self._run = run
+                return found.data
         return None
 
     def close(self) -> None:
         for _, capture in self._files:
             capture.close()
+
+
+class CapturedPacket(NamedTuple):
+    """A packet as its capture has it: length on the wire, captured bytes, time in ns (None: unknown)."""
+
+    wire: int
+    data: bytes
+    time: int | None
 
 
 class _Capture:
@@ -174,7 +192,23 @@ class _Capture:
         self._wire_first = self.kind == "pcap" and (major == 543 or minor < 3)
         self._either_first = self.kind == "pcap" and not self._wire_first and minor == 3
         self._header = 24 if head[:4] in (b"\xa1\xb2\xcd\x34", b"\x34\xcd\xb2\xa1") else 16
+        self._tick = 1 if head[:4] in (b"\xa1\xb2\x3c\x4d", b"\x4d\x3c\xb2\xa1") else 1000  # ns
         self._fd = -1 if self._packed else self._below.fd
+        self._clocks = self._interfaces() if self.kind == "pcapng" else {}
+
+    def _interfaces(self) -> dict[int, tuple[int, int]]:
+        """{number: (ticks a second, seconds to add)} of the interfaces before the first packet of a pcapng file."""
+        order, at = "<" if self._little else ">", 0
+        found: dict[int, tuple[int, int]] = {}
+        while len(found) < MAX_INTERFACES:
+            head = self.read(at, 8)
+            kind, size = struct.unpack(order + "II", head) if len(head) == 8 else (0, 0)
+            if kind not in (0x0A0D0D0A, 1) or (at and kind != 1) or not 12 <= size <= MAX_PACKET:
+                break
+            if kind == 1:
+                found[len(found)] = _clock(self.read(at + 16, size - 20), order)
+            at += size
+        return found
 
     def _open(self) -> None:
         self._below = open_bytes(self.path)
@@ -212,36 +246,38 @@ class _Capture:
             self._unpack()
         return os.pread(self._fd, n, at)
 
-    def record(self, at: int, cap_len: int) -> tuple[int, bytes] | None:
-        """(length on the wire, captured bytes) of the record at ``at``; ``cap_len`` for records without it."""
+    def record(self, at: int, cap_len: int) -> CapturedPacket | None:
+        """The packet of the record at ``at``; ``cap_len``: its captured bytes, for records without their number."""
         if self.kind == "pcap":
             head = self.read(at, self._header)
             if len(head) < 16:
                 return None
-            _, _, cap, wire = struct.unpack_from("<IIII" if self._little else ">IIII", head)
+            second, part, cap, wire = struct.unpack_from("<IIII" if self._little else ">IIII", head)
             if self._wire_first or (self._either_first and cap > wire):
                 cap, wire = wire, cap
-            return self._data(at + self._header, cap, wire)
+            return self._data(at + self._header, cap, wire, second * 10**9 + part * self._tick)
         return self._block(at, cap_len)
 
-    def _data(self, at: int, cap: int, wire: int) -> tuple[int, bytes] | None:
+    def _data(self, at: int, cap: int, wire: int, time: int | None) -> CapturedPacket | None:
         if cap > MAX_PACKET:
             return None
         data = self.read(at, cap)
-        return (wire, data) if len(data) == cap else None
+        return CapturedPacket(wire, data, time) if len(data) == cap else None
 
-    def _block(self, at: int, cap_len: int) -> tuple[int, bytes] | None:
+    def _block(self, at: int, cap_len: int) -> CapturedPacket | None:
         head = self.read(at, 28)
         for order in ("<", ">") if self._little else (">", "<"):  # a later section may have the other byte order
             if len(head) < 16:
                 return None
             kind, size = struct.unpack_from(order + "II", head)
             if kind in (2, 6) and size >= 32 and len(head) == 28:
-                cap, wire = struct.unpack_from(order + "II", head, 20)
-                return self._data(at + 28, cap, wire) if cap <= size - 32 else None
+                port, high, low, cap, wire = struct.unpack_from(order + "IIIII", head, 8)
+                clock = self._clocks.get(port & 0xFFFF if kind == 2 else port)
+                time = None if clock is None else clock[1] * 10**9 + (high << 32 | low) * 10**9 // clock[0]
+                return self._data(at + 28, cap, wire, time) if cap <= size - 32 else None
             if kind == 3 and size >= 16:
                 wire = struct.unpack_from(order + "I", head, 8)[0]
-                return self._data(at + 12, min(wire, size - 16, cap_len), wire)
+                return self._data(at + 12, min(wire, size - 16, cap_len), wire, None)
         return None
 
     def close(self) -> None:
@@ -249,3 +285,19 @@ class _Capture:
             os.close(self._fd)
             self._fd = -1
         self._below.close()
+
+
+def _clock(options: bytes, order: str) -> tuple[int, int]:
+    """(ticks a second, seconds to add) of an interface with these options."""
+    ticks, more, at = 10**6, 0, 0
+    while at + 4 <= len(options):
+        code, size = struct.unpack_from(order + "HH", options, at)
+        value = options[at + 4 : at + 4 + size]
+        if code == 9 and size == 1:
+            ticks = 1 << (value[0] & 127) if value[0] & 128 else 10 ** value[0]
+        elif code == 14 and size == 8 and len(value) == 8:
+            (more,) = struct.unpack(order + "q", value)
+        if code == 0:
+            break
+        at += 4 + -(-size // 4) * 4
+    return ticks, more
