@@ -26,7 +26,7 @@ def own_path(path: Any, uuid: str, lane: int, first: int, end: int) -> bool:
     host, day, hour = host_of(words[0]), day_of(words[1]), hour_of(words[2])
     if host is None or day is None or hour is None or batch_of(words[3]) != (uuid, lane, first, end):
         return False
-    return PartName(host, day * 24 + hour, uuid, lane, first, end).path == path
+    return str(path) == PartName(host, day * 24 + hour, uuid, lane, first, end).path
 
 
 def read_record(path: str, uuid: str, lane: int) -> dict[str, Any]:

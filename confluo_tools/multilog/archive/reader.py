@@ -20,9 +20,8 @@ from confluo_tools.expr import leaves, zones
 from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.multilog.archive import parquet_parts
-from confluo_tools.multilog.archive import writer as archive
 from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart, PartName
-from confluo_tools.multilog.archive.part_check import FooterCheck
+from confluo_tools.multilog.archive.part_check import HIDDEN, FooterCheck
 from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.retain import list_folder
 
@@ -454,7 +453,7 @@ def _merge_schemas(first: Schema, other: Schema, where: str) -> Schema:
 
 def archived_batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
     """(first row, row after the last) of each batch of a lane in the archive at ``folder``."""
-    own = os.path.join(folder, archive.HIDDEN, uuid)
+    own = os.path.join(folder, HIDDEN, uuid)
     if os.path.isdir(own):
         names = [n.removesuffix(".json").split("-") for n in list_folder(os.path.join(own, f"lane-{lane:03d}"))]
         return {(int(n[0]), int(n[1])) for n in names if len(n) == 2 and n[0].isdigit() and n[1].isdigit()}
@@ -464,6 +463,6 @@ def archived_batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
 
 def has_rows_of(folder: str, uuid: str) -> bool:
     """Whether the archive at ``folder`` contains rows of the log ``uuid`` (hexadecimal)."""
-    if os.path.isdir(os.path.join(folder, archive.HIDDEN)):
-        return os.path.isdir(os.path.join(folder, archive.HIDDEN, uuid))
+    if os.path.isdir(os.path.join(folder, HIDDEN)):
+        return os.path.isdir(os.path.join(folder, HIDDEN, uuid))
     return any(place.name.uuid == uuid for place in find_parts(folder, leaves.TRUE, -1))
