@@ -307,9 +307,9 @@ def test_a_clock_that_goes_backwards(tmp_path: Path, bin_dir: Path) -> None:
     assert run(bin_dir, "confluo-capture", "-q", "-r", path, "-w", tmp_path / "b.ml").returncode == 0
     rows = run(bin_dir, "confluo-query", tmp_path / "b.ml", "-f", "ts", "-o", "tsv").stdout.splitlines()
     assert [r for r in rows if not r.startswith(b"#")] == [
-        b"1970-01-01T00:01:40.000000000Z",
         b"1970-01-01T00:00:50.000000000Z",
         b"1970-01-01T00:01:15.000000000Z",
+        b"1970-01-01T00:01:40.000000000Z",
         b"1970-01-01T00:03:20.000000000Z",
     ]
     assert count(bin_dir, tmp_path / "b.ml", "--since", "@60", "--until", "@150") == 2

@@ -150,20 +150,8 @@ def test_order_and_time_ranges_and_older_versions(world, tree, since, length, da
     assert np.array_equal(ids(plan), columns["id"][hit])
     assert plan.count() == hit.sum()
     chosen = {k: v[hit] for k, v in columns.items()}
-    # A slow reference: lanes in their order, merged by the time at the head of each.
-    queues = {
-        n: list(zip(chosen["ts"][lane[hit] == n].tolist(), chosen["id"][lane[hit] == n].tolist(), strict=True))
-        for n in range(len(SIZES))
-    }
-    at = dict.fromkeys(queues, 0)
-    want = []
-    while True:
-        heads = [(queues[n][at[n]][0], n) for n in queues if at[n] < len(queues[n])]
-        if not heads or len(want) >= 40_000:
-            break
-        n = min(heads)[1]
-        want.append(queues[n][at[n]][1])
-        at[n] += 1
+    order = np.lexsort((chosen["id"], chosen["ts"]))  # rows of equal time by lane, then by row number
+    want = chosen["id"][order][:40_000].tolist()
     got = []
     for block, picks in QueryPlan(log, version, Tree(tree), since, since + length).ordered():
         got.extend(np.frombuffer(block.buffer(ID), "u8")[picks.tolist()].tolist())

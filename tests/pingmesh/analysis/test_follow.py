@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -449,7 +452,8 @@ def test_what_there_is_of_a_window_is_judged_when_a_signal_ends_a_pipe(whole: Pa
 
 
 def wait_for_idle(child: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
-    """Until it waits for more: the pipe is empty, and it used no CPU for a while."""
+    """Until it waits for more: it has read all there is in the pipe, and used no CPU for a while."""
+    assert child.stdin
     used, since = -1.0, time.monotonic()
     end = since + seconds
     while time.monotonic() < end:
@@ -457,7 +461,10 @@ def wait_for_idle(child: subprocess.Popen[bytes], seconds: float = 60.0) -> None
         now = float(fields[11]) + float(fields[12])
         if now != used:
             used, since = now, time.monotonic()
-        elif fields[0] == "S" and now > 10 and time.monotonic() - since > 1.0:
+        unread = int.from_bytes(fcntl.ioctl(child.stdin, termios.FIONREAD, b"\0" * 4), sys.byteorder)
+        if unread:
+            since = time.monotonic()
+        elif fields[0] == "S" and time.monotonic() - since > 0.5:
             return
         time.sleep(0.05)
     raise AssertionError("it never waits")
