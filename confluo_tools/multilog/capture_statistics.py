@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from confluo_tools.errors import StoreError
-from confluo_tools.multilog.create import yaml_flow
+from confluo_tools.multilog.yaml_line import yaml_flow
 
 FOLDER = "captures"
 

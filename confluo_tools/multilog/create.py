@@ -10,6 +10,7 @@ from confluo_tools.core.multilog.control import page
 from confluo_tools.core.multilog.segment import SegmentShape
 from confluo_tools.errors import StoreError
 from confluo_tools.formats import arrow_meta
+from confluo_tools.multilog.yaml_line import yaml_flow
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
@@ -202,25 +203,3 @@ def _about(schema: Schema, uuid: bytes, now: int, options: dict[str, Any]) -> st
         "history:",
     ]
     return "\n".join(lines) + "\n"
-
-
-def yaml_flow(value: Any) -> str:
-    # YAML in one line, without importing a YAML library: quoted strings with YAML's own escapes.
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{yaml_flow(k)}: {yaml_flow(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(yaml_flow, value)) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return str(value)
-    return '"' + "".join(map(_escape, str(value))) + '"'
-
-
-def _escape(c: str) -> str:
-    if c in '"\\':
-        return "\\" + c
-    if c == " " or (c.isprintable() and c != "\ufeff"):
-        return c
-    n = ord(c)
-    return f"\\x{n:02x}" if n < 256 else f"\\u{n:04x}" if n < 65536 else f"\\U{n:08x}"

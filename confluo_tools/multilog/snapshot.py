@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from confluo_tools.errors import FormatError, StoreError, UsageError
 from confluo_tools.multilog.version import Version
+from confluo_tools.multilog.yaml_line import yaml_string
 
 FORMAT = 1
 MAX_BYTES = 16 << 20  # of a snapshot file
@@ -172,17 +173,8 @@ def check_log(cut: LogCut, uuid: bytes, tails: tuple[int, ...], where: str) -> V
 
 
 def _quote(text: str) -> str:
-    """A YAML string in double quotes."""
-    text = os.fsencode(text).decode("utf-8", "backslashreplace")
-    return '"' + "".join(_escape(c) for c in text) + '"'
-
-
-def _escape(c: str) -> str:
-    if c in '"\\':
-        return "\\" + c
-    if c.isprintable():
-        return c
-    return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+    """A YAML string; bytes that are not UTF-8 as \\xNN."""
+    return yaml_string(os.fsencode(text).decode("utf-8", "backslashreplace"))
 
 
 def _scalar(value: Any) -> str:
