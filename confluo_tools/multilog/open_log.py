@@ -22,8 +22,12 @@ def open_log(
     ``archives``: include the archives linked in the log for which ``allowed(real path)`` holds; ``more``: paths of
     other archives.  ``options`` are those of `LogReader`.
     """
-    if more or (archives and os.path.exists(os.path.join(path, "archives"))):
-        from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
+    links = os.path.join(path, "archives")
+    if not more and not (archives and os.path.exists(links)):
+        reader = LogReader(path, **options)
+        if not (archives and os.path.exists(links)):
+            return reader
+        reader.close()  # the first rows were archived meanwhile: its version may lack them
+    from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
 
-        return LogWithArchiveReader(path, more, archives, allowed, **options)
-    return LogReader(path, **options)
+    return LogWithArchiveReader(path, more, archives, allowed, **options)

@@ -360,6 +360,28 @@ for k in range(40):
 """
 
 
+def test_the_first_rows_are_archived_while_a_reader_opens_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it has looked for archives, and before it takes its version."""
+    module = sys.modules[open_log.__module__]
+
+    log = multilog.create(tmp_path / "t.ml", TIMED, segment_blocks=1)
+    fill(log, (4000, 10), (3000, 20))
+
+    def late(path: str, **options: Any) -> Any:
+        run_all(log, tmp_path / "archive")
+        return LogReader(path, **options)
+
+    monkeypatch.setattr(module, "LogReader", late)
+    told: list[str] = []
+    reader = open_log(log.path, warn=told.append)
+    assert sum(reader.version.firsts) == 7000
+    assert sum(b.rows for b in reader.blocks()) == 7000
+    assert told == []
+    reader.close()
+
+
 def test_readers_meanwhile(tmp_path: Path) -> None:
     """Two processes write, one archives repeatedly: each reader sees every row of its version once."""
     log = multilog.create(tmp_path / "t.ml", TIMED, segment_blocks=1)
