@@ -32,7 +32,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 # Each is a package with its own commands, algorithms and I/O.  What passes between them is records.
-SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh"}
+SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay"}
 COMMANDS = {"commands"}  # of the platform itself: query, index, info ...
 BELOW = {name: {"", *(n for line in PLATFORM[:i] for n in line)} for i, line in enumerate(PLATFORM) for name in line}
 ALLOWED: dict[str, set[str]] = {
@@ -102,6 +102,7 @@ PURE = {
     "pingmesh/heatmap/model.py",
     "pingmesh/heatmap/patterns.py",
     "pingmesh/plan/graphs.py",
+    "replay/sampling.py",
     "trace/token_bucket.py",
     "vote/integer_programs.py",
     "vote/theorems.py",
