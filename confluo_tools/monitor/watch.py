@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.core.multilog.segment import SegmentBlock
 from confluo_tools.monitor.alerts import KINDS
 from confluo_tools.monitor.engine import LAST, Event, TriggerEngine
+from confluo_tools.monitor.late_records import LateRecords
 from confluo_tools.monitor.windows import SECOND
 from confluo_tools.multilog import lane_claim
 from confluo_tools.multilog.tail import Tail
@@ -118,6 +119,7 @@ class LogWatch:
         if earlier is not None:
             self._written, self._earlier_tick = earlier.written, earlier.written_tick
         self._late, self._lost = engine.feed.late, engine.lost  # those are history, not late rows
+        self.take_late_from()
 
     def _gap(self, version: Version) -> int:
         # The time from which no row is missing: in lanes with removed rows, that of the first remaining row.
@@ -146,6 +148,12 @@ class LogWatch:
     def late(self) -> int:
         """Rows that arrived after a tick that should have seen them."""
         return self.engine.feed.late - self._late
+
+    def take_late_from(self) -> int:
+        """The earliest time of the rows that were late since the last call; `LAST` if none was."""
+        feed = self.engine.feed
+        found, feed.late_from = feed.late_from, LAST
+        return found
 
     @property
     def missed(self) -> int:
@@ -305,7 +313,8 @@ class LogWatch:
 class LiveWatch:
     """A `LogWatch` by the wall clock: tick T is evaluated when the clock has passed T + ``lag``.
 
-    ``clock``: wall time in ns; ``steady``: time since boot in ns, which cannot be set.
+    ``clock``: wall time in ns; ``steady``: time since boot in ns, which cannot be set.  ``note`` gets messages;
+    ``late`` reports records that came after their ticks.
     """
 
     def __init__(
@@ -316,10 +325,12 @@ class LiveWatch:
         clock: Callable[[], int] = time.time_ns,
         steady: Callable[[], int] | None = None,
         note: Callable[[str], None] | None = None,
+        late: LateRecords | None = None,
     ) -> None:
         self.watch, self.lag, self.clock = watch, lag, clock
         self.steady = steady or _since_boot
         self.note = note or (lambda what: None)
+        self.late = late or LateRecords(self.note)
         self.steps = 0
         self._anchor = clock() - self.steady()
 
@@ -343,8 +354,16 @@ class LiveWatch:
         if missed:
             self.note(f"{missed} records were removed before they were seen: windows start again; keep more of the log")
             self.watch.forget_rows(self.clock(), keep=True)
+        self._report_late()
         self.watch.advance(now - self.lag)
         return max(self.watch.engine.next + self.lag - self.clock(), 0) / SECOND
+
+    def _report_late(self) -> None:
+        oldest = self.watch.take_late_from()
+        if oldest != LAST:
+            # After the clock was set back a little, ticks are ahead of it.
+            latest = max(self.clock(), self.watch.engine.clock + self.lag) - oldest
+            self.late.add(self.watch.late, latest, self.steady())
 
 
 def _since_boot() -> int:

@@ -252,7 +252,7 @@ cdef class RowFeed:
         cdef int i
         cdef GridWindows g
         self.bank, self.grids, self.outside = bank, list(grids), list(outside)
-        self.newest, self.ahead, self.ts = INT64_MIN, INT64_MAX, ts
+        self.newest, self.ahead, self.late_from, self.ts = INT64_MIN, INT64_MAX, INT64_MAX, ts
         if not 0 <= ts < bank.layout.n or bank.layout.column[ts].code != I64 or bank.layout.column[ts].count != 1:
             raise ValueError(f"column {ts} is not a time")
         puts = sorted(puts)
@@ -286,7 +286,8 @@ cdef class RowFeed:
     def take_rows(self, Block block not None, uint32_t start, uint32_t stop, int64_t lo, int64_t hi, int64_t done):
         """Rows start .. stop of ``block`` with lo <= time < hi.  ``done``: the last tick; returns their number.
 
-        Rows with an earlier time than ``done`` are counted as ``late``; ``ahead`` is the smallest time from hi on.
+        Rows with an earlier time than ``done`` are counted as ``late``, ``late_from`` is the smallest time of them;
+        ``ahead`` is the smallest time from hi on.
         """
         cdef uint32_t n
         self.bank.host._fits(block)
@@ -309,7 +310,9 @@ cdef class RowFeed:
                     first = i
                 after = i + 1
                 n += 1
-                self.late += t < done
+                if t < done:
+                    self.late += 1
+                    self.late_from = min(self.late_from, t)
                 if t > self.newest:
                     self.newest = t
         self.start, self.stop = first, after

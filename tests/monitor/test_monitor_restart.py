@@ -227,7 +227,7 @@ def test_small_steps_and_late_records(lab: Any) -> None:
     lab.run(100)
     lab.clocks.now -= 300 * MS  # less than a second: ticks wait for the clock
     lab.run(250)
-    assert lab.said == []
+    assert lab.said == ["1 record came late, by up to 299ms: alerts may differ; use --lag 500ms"]
     assert lab.watch.late > 200
     lab.run(100)
     late = lab.watch.late
@@ -236,6 +236,33 @@ def test_small_steps_and_late_records(lab: Any) -> None:
     lab.add(lab.clocks.now - 15 * MS)  # later than the lag
     lab.run(1)
     assert lab.watch.late == late + 1
+
+
+def test_late_records_are_reported_at_most_every_ten_seconds(lab: Any) -> None:
+    """At the first one with the largest lateness and a lag that is enough, then every ten seconds, then in all."""
+    lab.run(100)
+    assert lab.said == []
+    lab.add(lab.clocks.now - 15 * MS, 3)
+    lab.run(1)
+    assert lab.said == ["3 records came late, by up to 16ms: alerts may differ; use --lag 20ms"]
+    for _ in range(98):
+        lab.clocks.go(98 * MS)
+        lab.run(1)
+        lab.add(lab.clocks.now - 14 * MS)
+        lab.run(1)
+    assert len(lab.said) == 1
+    for _ in range(10):
+        lab.clocks.go(98 * MS)
+        lab.run(1)
+        lab.add(lab.clocks.now - 39 * MS)
+        lab.run(1)
+    assert lab.said[1:] == ["100 records came late, by up to 40ms: alerts may differ; use --lag 50ms"]
+    lab.add(lab.clocks.now - 3600 * SECOND)
+    lab.run(1)
+    lab.live.late.end()
+    assert lab.watch.late == 112
+    last = "112 records came late in all, by up to 1h1s; compare the clocks of the writers with this one"
+    assert lab.said[2:] == [last]
 
 
 @pytest.mark.parametrize("skew", [900 * MS, 5 * SECOND, 3600 * SECOND, 10**17])

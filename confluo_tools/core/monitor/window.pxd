@@ -20,6 +20,7 @@ cdef class RowFeed:
     cdef readonly SharedFilters bank
     cdef readonly list grids
     cdef readonly int64_t late          # rows that came after a tick that would have seen them
+    cdef public int64_t late_from       # earliest time of those; the reader of it sets it back to INT64_MAX
     cdef readonly int64_t lost          # matches too old for every window
     cdef readonly int64_t ahead         # of the last rows: smallest time at or beyond `hi`, else the largest int64
     cdef readonly int64_t newest        # largest time of the rows taken

@@ -44,6 +44,7 @@ class RowFeed:
     bank: SharedFilters
     grids: list[GridWindows]
     late: int
+    late_from: int
     lost: int
     ahead: int
     newest: int
