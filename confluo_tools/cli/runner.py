@@ -22,6 +22,7 @@ from confluo_tools.cli.signals import SAME_SIGNAL
 from confluo_tools.console import NOTHING, OK, TROUBLE, ThreadErrors, printable, reset, say, state
 from confluo_tools.console import describe as describe_error
 from confluo_tools.errors import ConfluoError
+from confluo_tools.stop_signals import StopRaiser
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
@@ -164,7 +165,8 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
     args = tuple(sys.argv[1:] if argv is None else argv)
     reset(prog, args)
     _fill_closed_descriptors()
-    before = _set_signals(owns_state)
+    raiser = StopRaiser(lambda number: KeyboardInterrupt() if number == signal.SIGINT else Stopped(number))
+    before = _set_signals(owns_state, raiser)
     thread_hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         status = _call(app, prog, args)
@@ -190,6 +192,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
         return int(getattr(error, "exit_status", TROUBLE))
     finally:
         state.over = True
+        raiser.end()
         threading.excepthook = thread_hook
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -234,7 +237,7 @@ def _thread_failed(args: threading.ExceptHookArgs) -> None:
         ThreadErrors(f"the thread '{name}' has ended").report(args.exc_value)
 
 
-def _set_signals(owns_state: bool) -> dict[int, Any]:
+def _set_signals(owns_state: bool, raiser: StopRaiser) -> dict[int, Any]:
     before: dict[int, Any] = {}
 
     def put(number: int, handler: Any) -> None:
@@ -250,7 +253,7 @@ def _set_signals(owns_state: bool) -> dict[int, Any]:
         now = monotonic()
         again = now - first.setdefault(number, now)
         if not again or again > SAME_SIGNAL:
-            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+            raiser.stop(number, frame)
 
     try:
         # The launcher sets SIG_DFL, see confluo_tools.__main__.launch; other entry points have Python's handler.

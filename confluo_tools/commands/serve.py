@@ -8,9 +8,11 @@ import os
 import sys
 
 from confluo_tools.errors import UsageError
+from confluo_tools.stop_signals import StopRaiser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
 EXAMPLES = """
@@ -84,11 +86,12 @@ def plain(words: list[str]) -> "dict[str, Any] | None":
 def _plainly(words: "dict[str, Any]") -> int:
     import _signal  # type: ignore[import-not-found]  # signal would load enum
 
-    def stop(number: int, frame: object) -> None:
+    def stop(number: int, frame: "FrameType | None") -> None:
         for one in SIGNALS:
             _signal.signal(one, _signal.SIG_IGN)  # thaw frozen logs first
-        raise _Stopped(number)
+        raiser.stop(number, frame)
 
+    raiser = StopRaiser(_Stopped)
     before = {}
     for number in SIGNALS:
         known = _signal.getsignal(number)
@@ -107,6 +110,7 @@ def _plainly(words: "dict[str, Any]") -> int:
         cli.say(f"confluo-serve: {cli.printable(cli.describe(e))}")
         return int(getattr(e, "exit_status", cli.TROUBLE))
     finally:
+        raiser.end()
         for number, known in before.items():
             _signal.signal(number, known)
 

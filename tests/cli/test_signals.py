@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+from running import ROOT
 
 SCRIPT = """
 import os, sys, time
@@ -96,3 +99,116 @@ def test_a_signal_at_the_very_end_is_no_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, timeout=30, check=False)
     assert done.stderr == b""
     assert done.returncode in (0, -signal.SIGINT)
+
+
+DISCARDS = """
+import os, signal, sys, time, weakref
+from confluo_tools import cli, stop_signals
+stop_signals.AGAIN = 0.02
+app = cli.command_app("")
+sent = []
+
+def send(*_):
+    if not sent:
+        sent.append(1)
+        os.kill(os.getpid(), int(sys.argv[2]))
+        for _ in range(1000):
+            len(sent)  # the handler has run now
+
+class Ends:
+    __del__ = send
+
+class Plain:
+    pass
+
+@app.command()
+def endless() -> int:
+    if sys.argv[1] == "import":
+        import sends  # as a compiled module does: what its initialization raises is discarded
+    elif sys.argv[1] == "__del__":
+        Ends()
+    elif sys.argv[1] == "callback":
+        one = Plain()
+        watch = weakref.ref(one, send)
+        del one
+    elif sys.argv[1] == "except":
+        try:
+            send()
+        except BaseException:
+            pass
+    while sent:
+        time.sleep(0.01)
+    return 0
+sys.exit(cli.run(app, "confluo-endless", []))
+"""
+SENDS = """
+import __main__
+try:
+    __main__.send()
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", ["import", "__del__", "callback", "except"])
+def test_a_signal_is_not_lost_where_python_discards_exceptions(
+    where: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "sends.py").write_text(SENDS)
+    argv = [sys.executable, "-c", DISCARDS, where, str(int(number))]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        argv, capture_output=True, timeout=60, check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 128 + number
+    assert done.stderr == b""
+
+
+CLEANS_UP = """
+import os, signal, sys, time
+from confluo_tools import cli, stop_signals
+stop_signals.AGAIN = 0.01
+looks = []
+class Counted(stop_signals.StopRaiser):
+    def _look_again(self, number, frame):
+        looks.append(number)
+        super()._look_again(number, frame)
+cli.runner.StopRaiser = Counted
+app = cli.command_app("")
+
+def rows():
+    try:
+        yield 1
+        yield 2
+    finally:
+        wait("generator")
+
+def wait(what):
+    seen = len(looks)
+    while len(looks) < seen + 3:
+        time.sleep(0.005)
+    os.write(1, what.encode() + b" ")
+
+@app.command()
+def cleans() -> int:
+    source = rows()
+    try:
+        for _ in source:
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        source.close()
+        try:
+            raise ValueError
+        except ValueError:
+            wait("handler")
+        wait("finally")
+    return 0
+sys.exit(cli.run(app, "confluo-cleans", []))
+"""
+
+
+def test_clean_up_is_not_interrupted_by_looking_again() -> None:
+    done = subprocess.run([sys.executable, "-c", CLEANS_UP], capture_output=True, timeout=60, check=False, cwd=ROOT)
+    assert (done.stdout, done.stderr) == (b"generator handler finally ", b"")
+    assert done.returncode == 128 + signal.SIGTERM

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "confluo_tools"
 
 # The platform, lowest layer first: a package imports what is in an earlier line, and itself.
 PLATFORM: tuple[tuple[str, ...], ...] = (
-    ("errors", "core"),
+    ("errors", "core", "stop_signals"),
     ("units", "guarded_yaml"),
     ("schema",),
     ("expr",),
