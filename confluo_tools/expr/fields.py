@@ -160,6 +160,9 @@ class FieldTests:
         intervals: Intervals = []
         for value in values:
             wild = wildcard(value.text) if kind in ("ipv4", "mac") and mask is None else None
+            if wild is not None and kind == "ipv4":
+                trees.append(self.wild4(field, *wild))
+                continue
             if wild is not None:
                 trees.append(self.within(col, [(wild[0], wild[0])], wild[1]) if wild[1] else TRUE)
                 continue
@@ -169,14 +172,20 @@ class FieldTests:
                 raise self.fail(value.pos, "a zero element of a list is absent", hint)
             if mask is None or lo != hi or not lo & ~mask:
                 intervals.append((lo, hi))
-        if field.type.is_list:
-            intervals = self.without_zero(intervals)
-        trees.append(self.within(col, intervals, mask))
+        trees.append(self.present_within(field, intervals, mask))
         return self.either(trees)
+
+    def present_within(self, field: Field, intervals: Intervals, mask: int | None) -> Tree:
+        """`within` without elements that are absent because they are zero."""
+        if not field.type.zero_is_absent:
+            return self.within(self.col(field), intervals, mask)
+        if mask is None or field.type.is_list:
+            return self.within(self.col(field), self.without_zero(intervals), mask)
+        return self.both([self.within(self.col(field), intervals, mask), self.ip4(field, [(0, ALL4)])])
 
     def ordered(self, field: Field, ref: FieldRef, op: str, value: Value) -> Tree:
         """``field < value`` and other order comparisons, for types with an order."""
-        kind, col = field.type.kind, self.col(field)
+        kind = field.type.kind
         if field.type.is_bytes:
             return self.bytes_ordered(field, ref, op, value)
         if field.type.is_float:
@@ -200,8 +209,7 @@ class FieldTests:
         if kind == "ip":
             return self.ip4(field, [pair]) if version == 4 else self.ip6(field, [pair])
         mask = self.typer.mask(field, ref.mask) if ref.mask is not None else None
-        intervals = self.without_zero([pair]) if field.type.is_list else [pair]
-        return self.within(col, intervals, mask)
+        return self.present_within(field, [pair], mask)
 
     def has(self, field: Field, ref: FieldRef, values: tuple[Value, ...]) -> Tree:
         kind, col = field.type.kind, self.col(field)
@@ -307,7 +315,7 @@ class FieldTests:
         """IPv4 addresses in ``intervals``: excludes rows without an address and IPv6 rows with an equal fold."""
         col = self.col(field)
         if field.type.kind == "ipv4":
-            return self.within(col, intervals)
+            return self.within(col, self.without_zero(intervals))
         version = self.version_col(field)
         if version is None:
             # Without a version field, 1 means `::` and 0 means no address.
@@ -325,7 +333,7 @@ class FieldTests:
         if value & ~mask:
             return FALSE
         tests = [self.within(self.col(field), [(value, value)], mask)] if mask else []
-        if field.type.kind == "ip" and (value == 0 or field.version == ""):
+        if value == 0 or (field.type.kind == "ip" and field.version == ""):
             tests.append(self.ip4(field, [(0, ALL4)]))
         elif field.type.kind == "ip":
             tests.append(self.within(self.schema.index(field.version), [(0, 5)]))

@@ -3,7 +3,8 @@
 ``u8 .. u64  i8 .. i64  f32  f64`` are themselves; the others are views of them:
 
 =============== ======================= ==========================================================
-ipv4            u32                     host byte order, so that a range of addresses is a range
+ipv4            u32                     host byte order, so that a range of addresses is a range;
+                                        zero: without an address
 ip              u32 + bytes(16)         NAME holds an IPv4 address or `fold6` of the IPv6 address,
                                         NAME6 the IPv6 address (all zero for IPv4)
 mac             u64                     48 bits
@@ -107,6 +108,14 @@ class Type:
     @property
     def is_bytes(self) -> bool:
         return self.kind in ("bytes", "text")
+
+    @property
+    def zero_is_absent(self) -> bool:
+        """Whether a zero element means that there is none, for aggregates and for tests of an address: in lists, and of ``ipv4``.
+
+        A field of type ``ip`` has no address either if it is zero, unless its version field is 4.
+        """
+        return self.is_list or self.kind == "ipv4"
 
     @property
     def is_float(self) -> bool:

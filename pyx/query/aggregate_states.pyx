@@ -28,7 +28,7 @@ cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil:
     value.n, value.group = c.n, c.group
     if c.group == NULL:
         value.group = value.own                     # all zero
-    if s.kind == NUMBER and s.count == 1:
+    if s.kind == NUMBER and not s.drop:
         load_column(c, s.col, s.code, s.width, value.v)
         return 0
     if source_room(s, c.n) < 0:
@@ -40,7 +40,7 @@ cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil:
         wide_hashes(s, c, value.v)
         return 0
     value.group = value.own
-    if s.kind == NUMBER:                            # a list: one value per element; zero elements are skipped
+    if s.kind == NUMBER:                            # one value per element that is not zero
         for i in range(c.n):
             p = c.col[s.col] + <size_t>row_of(c, i) * s.width
             for k in range(s.count):

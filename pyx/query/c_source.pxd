@@ -58,7 +58,7 @@ cdef struct Source:
     int version_code
     uint32_t version_width
     bint plain              # IP: results have their version column, too
-    bint drop               # IP: rows without an address have no value; NUMBER of a list: zero elements are skipped
+    bint drop               # IP: rows without an address have no value; NUMBER: zero elements are skipped
     uint32_t mask4
     uint8_t mask6[16]
     uint32_t shift          # KEY: low bits dropped

@@ -99,7 +99,7 @@ cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed
             raise ValueError(f"column {spec[1]} is not a time")
         s.kind, s.step = BUCKET, _span("bucket", spec[2], 1, INT64_MAX)
         s.bits = (<object>(INT64_MAX // s.step) - <object>floor_div(INT64_MIN, s.step)).bit_length()
-    elif spec[0] != "column":
+    elif spec[0] != "column" and (spec[0] != "nonzero" or key or s.code >= BYTES):
         raise ValueError(f"unknown kind of column {spec[0]!r}")
     elif s.code == BYTES or (key and s.count > 1):
         s.kind = WIDE_HASH if hashed else WIDE
@@ -107,7 +107,7 @@ cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed
     elif key:
         s.kind, s.bits = KEY, s.size * 8
     else:
-        s.kind, s.drop = NUMBER, s.count > 1
+        s.kind, s.drop = NUMBER, spec[0] == "nonzero"
     return 0
 
 

@@ -51,6 +51,7 @@ cdef class Rollup:
     ``keys`` and the operands of ``aggs`` are tuples of column numbers of ``layout``:
 
     ('column', col)                                 a whole column; as a key also bytes and lists
+    ('nonzero', col)                                aggs only: its elements that are not zero
     ('ip', col, col6, version, bits4, bits6, plain) an address or its prefix; version: column number or -1;
                                                     plain: the result has its version column, too
     ('prefix', col, width, bits)                    keys only: the top ``bits`` of an unsigned number of ``width`` bits
@@ -58,7 +59,7 @@ cdef class Rollup:
 
     ``aggs``: ('count',), ('rate',) and (FUNC, operand) with FUNC sum, avg, stddev, min, max, first, last, distinct,
     hyper (distinct by HyperLogLog) or rate, and ('quantile', operand, millionths).
-    Lists are aggregated by element, without zeros, except for first and last.  NaN is skipped.
+    Lists are aggregated by element; first and last take whole columns, with zeros.  NaN is skipped.
     ``time``: the column for first, last and the time span of rates; -1: rows are in input order.
 
     Only one thread at a time may use a roll-up; several threads fill one each and merge them.
@@ -100,7 +101,7 @@ cdef class Rollup:
         for i in range(self.states):
             self.whole[i] = self.state[i].kind == COUNT or (
                 self.state[i].kind in (SUM_INT, SUM_FLOAT, MIN, MAX)
-                and self.value[self.state[i].value].source.count == 1)
+                and not self.value[self.state[i].value].source.drop)
             self.chunked = self.chunked or not self.whole[i]
             self.timed = self.timed or self.state[i].kind in (FIRST, LAST)
         self.timed = self.timed and time >= 0
@@ -136,7 +137,7 @@ cdef class Rollup:
     # ---- planning: each state that the aggregates need, once
 
     cdef int _plan(self, Output* o, tuple agg) except -1:
-        cdef bint floating, listed, raw
+        cdef bint floating, partial, raw
         cdef int slot
         if not agg or agg[0] not in FUNCS or len(agg) != (1 if len(agg) == 1 else 3 if agg[0] == "quantile" else 2):
             raise ValueError(f"unknown aggregate {agg!r}")
@@ -150,7 +151,7 @@ cdef class Rollup:
         raw = agg[1][0] == "ip" or self.layout.describe(agg[1][1])[1] == BYTES
         slot = self._slot(agg[1], agg[0] == "hyper",
                           agg[0] in ("first", "last") or (raw and agg[0] in ("min", "max")))
-        listed = self.value[slot].source.count > 1
+        partial = self.value[slot].source.drop         # there are other numbers of values than of rows
         floating = self.value[slot].domain == FLOAT
         if o.func == F_FIRST or o.func == F_LAST:
             o.state = self._state(FIRST if o.func == F_FIRST else LAST, slot, 0)
@@ -170,23 +171,23 @@ cdef class Rollup:
             o.millionths = agg[2]
             o.state = self._state(HISTOGRAM, slot, 0)
             o.low, o.high = self._state(MIN, slot, 0), self._state(MAX, slot, 0)
-            o.count = self._state(VALUES, slot, 0) if listed else self._state(COUNT, -1, 0)
+            o.count = self._state(VALUES, slot, 0) if partial else self._state(COUNT, -1, 0)
         elif o.func == F_MIN or o.func == F_MAX:
             o.state = self._state(MIN if o.func == F_MIN else MAX, slot, 0)
-            o.count = self._state(VALUES, slot, 0) if listed else self._state(COUNT, -1, 0)
+            o.count = self._state(VALUES, slot, 0) if partial else self._state(COUNT, -1, 0)
         else:
             o.state = self._state(SUM_FLOAT if floating else SUM_INT, slot, 0)
             if not floating:
-                o.count = self._state(VALUES, slot, 0) if listed else self._state(COUNT, -1, 0)
+                o.count = self._state(VALUES, slot, 0) if partial else self._state(COUNT, -1, 0)
         return 0
 
     cdef int _slot(self, tuple operand, bint hashed, bint raw) except -1:
         # The number of the Value of a field, created on first use.
         cdef Value* value
         cdef Source* s
-        if operand[0] not in ("column", "ip"):
+        if operand[0] not in ("column", "nonzero", "ip"):
             raise ValueError(f"invalid operand {operand!r}")
-        if operand[0] == "column" and 0 <= operand[1] < self.layout.n:
+        if operand[0] != "ip" and 0 <= operand[1] < self.layout.n:
             hashed = hashed and self.layout.column[operand[1]].code == BYTES
         name = (operand, hashed, raw)
         if name in self._slots:
@@ -317,7 +318,7 @@ cdef class Rollup:
             # One group and all rows: reduce whole columns.
             for k in range(-1, self.values):
                 if k >= 0 and (self.value[k].v == NULL or self.value[k].source.kind != NUMBER
-                               or self.value[k].source.count > 1):
+                               or self.value[k].source.drop):
                     continue
                 if k >= 0 and self._reduces(k):
                     reduce_column(&r, self.value[k].source.code, block.col[self.value[k].source.col], n)
@@ -378,7 +379,7 @@ cdef class Rollup:
                     continue
                 if load_value_chunk(value, c) < 0:
                     return -1
-                if c.single >= 0 and value.source.kind == NUMBER and value.n and (not done or value.source.count > 1):
+                if c.single >= 0 and value.source.kind == NUMBER and value.n and (not done or value.source.drop):
                     wide = F64 if value.domain == FLOAT else I64 if value.domain == SIGNED else U64
                     reduce_column(&r, wide, value.v, value.n)
             for i in range(self.states):

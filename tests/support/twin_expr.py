@@ -250,6 +250,8 @@ class Meaning:
         if is_name and op not in ("in", "like", "has"):
             return self.pair(field, ref, op, x, row[other])
         elements = [e for e in x if e != 0] if field.type.is_list else [x]
+        if field.type.kind == "ipv4" and x == 0:
+            elements = []  # no address
         return any(self.element(field, ref, op, e, values) for e in elements)
 
     def element(self, field: Field, ref: syntax.FieldRef, op: str, x: Any, values: list[syntax.Value]) -> bool:

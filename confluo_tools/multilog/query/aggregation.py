@@ -70,6 +70,11 @@ class Aggregation:
         version = self.source.index(field.version) if field.version else -1
         return ("ip", col, col + 1, version, bits4, bits6, plain)
 
+    def _value(self, field: Field) -> tuple[Any, ...]:
+        # What a function takes; as a key, a zero is a group of its own.
+        kind, *rest = self._operand(field)
+        return ("nonzero" if kind == "column" and field.type.zero_is_absent else kind, *rest)
+
     def _key(self, key: GroupKey, label: str, versions: dict[str, str]) -> Field:
         field = self.source[key.field]
         kind, about, version = field.type.kind, field.description, ""
@@ -132,7 +137,7 @@ class Aggregation:
             return (function.core,)
         field = self.source[agg.field]
         by_time = self._time is not None and agg.field == self._time.name
-        spec = (function.time_core if by_time and function.time_core else function.core, self._operand(field))
+        spec = (function.time_core if by_time and function.time_core else function.core, self._value(field))
         return spec if agg.q is None else (*spec, round(agg.q * 1_000_000))
 
     def _read(self, keys: Iterable[str]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}\Z")
-MEANING = 1  # version of the expression language, part of the digest: filters of another version are rebuilt
+MEANING = 2  # version of the expression language, part of the digest: filters of another version are rebuilt
 _LATER = 86_400_000_000_000
 
 

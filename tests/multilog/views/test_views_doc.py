@@ -51,7 +51,7 @@ def chunks(data: bytes, digest: bytes, uuid: bytes, lane: int = 0) -> list[tuple
 
 
 def digest(*texts: str) -> bytes:
-    return sha256("\0".join(("1", *texts)).encode()).digest()
+    return sha256("\0".join(("2", *texts)).encode()).digest()
 
 
 def test_the_page_lists_what_the_code_has():
