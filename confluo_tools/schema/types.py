@@ -111,7 +111,7 @@ class Type:
 
     @property
     def zero_is_absent(self) -> bool:
-        """Whether a zero element means that there is none, for aggregates and for tests of an address: in lists, and of ``ipv4``.
+        """Whether a zero element means that there is none, for aggregates and for tests: in lists, and of ``ipv4``.
 
         A field of type ``ip`` has no address either if it is zero, unless its version field is 4.
         """
