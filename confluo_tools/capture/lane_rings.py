@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from confluo_tools.core.capture.ring import Pump
+from confluo_tools.core.kernel.ring import Pump
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
-    from confluo_tools.core.capture.ring import LaneSink, Ring
+    from confluo_tools.core.kernel.ring import LaneSink, Ring
     from confluo_tools.core.packets.packet import Packets
 
 

@@ -14,7 +14,7 @@ from confluo_tools.errors import ConfluoError
 if TYPE_CHECKING:
     from confluo_tools.capture.lane_rings import LanePump
     from confluo_tools.capture.nic import Nic
-    from confluo_tools.core.capture.ring import LaneSink
+    from confluo_tools.core.kernel.ring import LaneSink
     from confluo_tools.multilog import Writer
     from confluo_tools.multilog.capture_statistics import CaptureRecord
 
@@ -44,7 +44,7 @@ class Lanes:
     """Runs the lanes of ``nic`` into ``writers`` until a signal, the end of --duration, the limit or an error."""
 
     def __init__(self, nic: Nic, writers: list[Writer], selection: PacketSelection) -> None:
-        from confluo_tools.core.capture.ring import Budget, LaneSink
+        from confluo_tools.core.kernel.ring import Budget, LaneSink
 
         self._nic = nic
         budget = Budget(selection.limit) if selection.limit is not None else None

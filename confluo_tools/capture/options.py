@@ -12,7 +12,7 @@ from confluo_tools.console import OK, printable
 
 def _list_interfaces(wanted: bool) -> bool:
     if wanted:
-        from confluo_tools.capture.interfaces import describe_all
+        from confluo_tools.kernel.interfaces import describe_all
 
         for number, name, link, what in describe_all():
             print(f"{number:>3}  {printable(name):<16}{link:<22}{what}")

@@ -1,4 +1,4 @@
-"""TCP retransmissions from a private instance of tracefs, read from its raw buffers.
+"""A private instance of tracefs, whose events are read from its raw buffers.
 
 Other tracing is not affected.  The instance is removed however this process ends: a shell waits for its end and
 removes it.
@@ -12,8 +12,9 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError
 
@@ -29,58 +30,77 @@ _KEEPER = (
 )
 
 
-class Tracing:
-    """An instance that traces TCP retransmissions from `begin` on.  Raises ConfluoError if it cannot be created."""
+class WantedEvent(NamedTuple):
+    """An event to trace: ``system``/``name``, if it fits ``filter`` (as in the kernel's documentation of events).
 
-    def __init__(self, root: int) -> None:
-        self.name = f"confluo-retx-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+    ``needed``: without it, tracing fails.
+    """
+
+    system: str
+    name: str
+    filter: str = ""
+    needed: bool = True
+
+
+class TraceInstance:
+    """An instance that traces events from `begin` on.
+
+    ``formats``: the text of the format file of each event that is traced, by its name.  ``traces``: descriptors of the
+    raw buffers, one of each CPU.  ``header``, ``page``: see `page_header`.  Times are of CLOCK_MONOTONIC.
+    Raises ConfluoError if it cannot be created; ``what`` names what cannot be traced then.
+    """
+
+    def __init__(self, root: int, program: str, events: Sequence[WantedEvent], what: str, buffer: int) -> None:
+        self.name = f"confluo-{program}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+        self.formats: dict[str, str] = {}
+        self.traces: list[int] = []
         self._fds: list[int] = []
         self._stats: list[int] = []
-        self._traces: list[int] = []
         self._keeper: subprocess.Popen[bytes] | None = None
         self._lost = 0
         self._next = 0.0
         self._root = root
-        path = f"/proc/self/fd/{root}/instances/{self.name}"
+        self.path = f"/proc/self/fd/{root}/instances/{self.name}"
         try:
-            os.mkdir(path, 0o700)
+            os.mkdir(self.path, 0o700)
         except OSError as e:
             os.close(root)
             raise ConfluoError(f"tracefs allows no instance: {e.strerror}") from None
         try:
-            self._keep(path)
-            self._write(f"{path}/trace_clock", "mono")
-            self._write(f"{path}/tracing_on", "0")
-            self._write(f"{path}/buffer_size_kb", str(BUFFER))
+            self._keep(self.path)
+            self._write(f"{self.path}/trace_clock", "mono")
+            self._write(f"{self.path}/tracing_on", "0")
+            self._write(f"{self.path}/buffer_size_kb", str(buffer))
             with suppress(OSError):  # a full buffer drops events: cheaper for the sender
-                self._write(f"{path}/options/overwrite", "0")
-            header, page = page_header(_read(f"/proc/self/fd/{root}/events/header_page"))
-            formats = []
-            for number, name in enumerate(EVENTS):
-                try:
-                    formats.append(event_format(_read(f"{path}/events/tcp/{name}/format")))
-                    self._write(f"{path}/events/tcp/{name}/enable", "1")
-                except OSError:
-                    if number == 0:
-                        raise
-            cpus = sorted(n for n in os.listdir(f"{path}/per_cpu") if n.startswith("cpu"))
-            for cpu in cpus:
-                self._traces.append(self._open(f"{path}/per_cpu/{cpu}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK))
-                self._stats.append(self._open(f"{path}/per_cpu/{cpu}/stats", os.O_RDONLY))
-            self._on = self._open(f"{path}/tracing_on", os.O_WRONLY)
-            self.arguments: dict[str, Any] = {
-                "traces": self._traces,
-                "header": header,
-                "page": page,
-                "formats": formats,
-            }
+                self._write(f"{self.path}/options/overwrite", "0")
+            self.header, self.page = page_header(_read(f"/proc/self/fd/{root}/events/header_page"))
+            for event in events:
+                self._enable(event)
+            for cpu in sorted(n for n in os.listdir(f"{self.path}/per_cpu") if n.startswith("cpu")):
+                folder = f"{self.path}/per_cpu/{cpu}"
+                self.traces.append(self._open(f"{folder}/trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK))
+                self._stats.append(self._open(f"{folder}/stats", os.O_RDONLY))
+            self._on = self._open(f"{self.path}/tracing_on", os.O_WRONLY)
         except (OSError, ValueError, KeyError, AttributeError) as e:
             self.close()
             why = e.strerror if isinstance(e, OSError) else "its formats are not understood"
-            raise ConfluoError(f"retransmissions cannot be traced: {why}") from None
+            raise ConfluoError(f"{what} cannot be traced: {why}") from None
         except BaseException:
             self.close()
             raise
+
+    def _enable(self, event: WantedEvent) -> None:
+        folder = f"{self.path}/events/{event.system}/{event.name}"
+        try:
+            text = _read(f"{folder}/format")
+            if event.filter:
+                self._write(f"{folder}/filter", event.filter)
+            self._write(f"{folder}/enable", "1")
+        except OSError:
+            if event.needed:
+                raise
+        else:
+            self.formats[event.name] = text
 
     def _keep(self, path: str) -> None:
         # Only this process has the write end of the pipe: the shell reads EOF when it ends.
@@ -143,9 +163,33 @@ class Tracing:
             self._root = -1
 
 
-def open_tracing() -> Tracing:
-    """A new instance.  Raises ConfluoError: no tracefs, or no permission."""
-    return Tracing(_root())
+class RetransmissionTrace(TraceInstance):
+    """Traces TCP retransmissions; ``arguments`` are those of the reader of its events."""
+
+    def __init__(self, root: int) -> None:
+        wanted = [WantedEvent("tcp", name, needed=number == 0) for number, name in enumerate(EVENTS)]
+        super().__init__(root, "retx", wanted, "retransmissions", BUFFER)
+        try:
+            formats = [event_format(text) for text in self.formats.values()]
+        except (ValueError, KeyError, AttributeError):
+            self.close()
+            raise ConfluoError("retransmissions cannot be traced: its formats are not understood") from None
+        self.arguments: dict[str, Any] = {
+            "traces": self.traces,
+            "header": self.header,
+            "page": self.page,
+            "formats": formats,
+        }
+
+
+def open_tracing() -> RetransmissionTrace:
+    """A new instance for retransmissions.  Raises ConfluoError: no tracefs, or no permission."""
+    return RetransmissionTrace(_root())
+
+
+def open_instance(program: str, events: Sequence[WantedEvent], what: str, buffer: int) -> TraceInstance:
+    """A new instance.  Raises ConfluoError: no tracefs, no permission, or a needed event is not there."""
+    return TraceInstance(_root(), program, events, what, buffer)
 
 
 def _root() -> int:
@@ -192,6 +236,17 @@ def _fields(text: str) -> dict[str, tuple[int, int]]:
             name = re.sub(r"\[.*", "", field.group(1).split()[-1])
             found.setdefault(name, (int(field.group(2)), int(field.group(3))))
     return found
+
+
+def event_shape(text: str, names: Sequence[str]) -> tuple[int, list[tuple[int, int, bool]]]:
+    """Id of an event and (offset, size, signed) of the named fields, from its format file.  Raises ValueError."""
+    fields = _fields(text)
+    number = re.search(r"^ID: (\d+)$", text, re.M)
+    missing = [name for name in names if name not in fields]
+    if number is None or missing or fields["common_pid"] != (4, 4):
+        raise ValueError(f"no fields {', '.join(missing)}")
+    signed = set(re.findall(r"\s(\w+)(?:\[\d*\])?;\s*offset:\d+;\s*size:\d+;\s*signed:1;", text))
+    return int(number.group(1)), [(*fields[name], name in signed) for name in names]
 
 
 def page_header(text: str) -> tuple[int, int]:

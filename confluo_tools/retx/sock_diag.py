@@ -24,7 +24,7 @@ from confluo_tools.units import format_duration
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
-    from confluo_tools.kernel.tracefs import Tracing
+    from confluo_tools.kernel.tracefs import RetransmissionTrace
 
 FLOWS = 65536
 CPU = 0.03  # of a core
@@ -51,7 +51,7 @@ class SockDiagWatch:
         *,
         follow: bool,
         all: bool,
-        tracing: Tracing | None,
+        tracing: RetransmissionTrace | None,
         sockets: Sequence[socket.socket | None],
         flows: int = FLOWS,
         cpu: float = CPU,

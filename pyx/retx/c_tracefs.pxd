@@ -1,9 +1,8 @@
-# Pages of the kernel's trace buffers as trace_pipe_raw gives them (linux/ring_buffer.h, events/header_page and
-# events/header_event of tracefs), and the TCP events in them.  Every read stays inside the page.
+# The TCP events in pages of the kernel's trace buffers.  Every read stays inside the event.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int32_t
 from libc.string cimport memcpy
-from c_sock_diag cimport INET, INET6, diag_key, diag_u32, diag_u64
+from c_sock_diag cimport INET, INET6, diag_key, diag_u64
 
 cdef struct TraceFormat:        # where an event has what: of events/tcp/NAME/format
     uint32_t id
@@ -18,71 +17,11 @@ cdef struct TraceFormat:        # where an event has what: of events/tcp/NAME/fo
     uint32_t err                # 0: there is none
     uint32_t sk                 # kernel address of the socket; 0: unknown
 
-cdef struct TracePage:
-    const uint8_t* data
-    size_t size
-    size_t at
-    uint64_t time
-
 cdef enum:
-    COMMIT = 0xFFFFF            # of the word after the time: bytes of data; above stand flags
-    PADDING = 29
-    EXTEND = 30
-    STAMP = 31
     EAGAIN = 11
     ENOMEM = 12
     EBUSY = 16
     EINVAL = 22
-
-
-cdef inline bint page_begin(TracePage* page, const uint8_t* bytes, size_t size, size_t header) noexcept nogil:
-    """``header``: bytes before the data, the commit word at 8."""
-    if size < header or header < 12:
-        return False
-    page.time = diag_u64(bytes)
-    page.data, page.at = bytes + header, 0
-    page.size = diag_u32(bytes + 8) & COMMIT
-    if page.size > size - header:
-        page.size = size - header
-    return True
-
-
-cdef inline const uint8_t* page_next(TracePage* page, size_t* size) noexcept nogil:
-    """The next event and its size, or NULL at the end; ``page.time`` is its time."""
-    cdef uint32_t head, kind, more = 0
-    cdef size_t length
-    cdef const uint8_t* p
-    while page.at + 4 <= page.size:
-        p = page.data + page.at
-        head = diag_u32(p)
-        kind = head & 31
-        if kind == 0 or kind >= PADDING:
-            if page.at + 8 > page.size:
-                return NULL
-            more = diag_u32(p + 4)
-        if kind == PADDING:
-            if not head >> 5:
-                return NULL
-            page.time += head >> 5
-            length = <size_t>more + 4
-            if length < 8 or length > page.size - page.at:
-                return NULL
-            page.at += length
-        elif kind == EXTEND:
-            page.time += (<uint64_t>more << 27) + (head >> 5)
-            page.at += 8
-        elif kind == STAMP:         # 59 bits of it
-            page.time = (page.time & ~((<uint64_t>1 << 59) - 1)) | <uint64_t>more << 27 | head >> 5
-            page.at += 8
-        else:
-            page.time += head >> 5
-            length = 4 + <size_t>kind * 4 if kind else <size_t>more + 4
-            if length < 8 or length > page.size - page.at:
-                return NULL
-            page.at += length
-            size[0] = length - 4 if kind else length - 8
-            return p + 4 if kind else p + 8
-    return NULL
 
 
 cdef inline bint trace_event(const TraceFormat* f, const uint8_t* event, size_t size, uint64_t* key,

@@ -22,7 +22,8 @@ from c_socket_table cimport (
 from c_netlink cimport BATCH, MESSAGE, Netlink, netlink_length, netlink_receive
 from c_retx cimport (END, GONE, POLL, RETRANSMIT, Counts, Delta, flow_forward, flow_restart, retx_delta, retx_row,
                      sample_lost)
-from c_tracefs cimport TraceFormat, TracePage, page_begin, page_next, trace_event
+from c_trace_pages cimport TracePage, page_begin, page_next
+from c_tracefs cimport TraceFormat, trace_event
 from confluo_tools.core.block.block cimport Layout, Staging
 cimport cython
 import os

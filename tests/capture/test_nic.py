@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from confluo_tools import multilog
-from confluo_tools.capture import interfaces
+from confluo_tools.kernel import interfaces
 from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.pcap import open_captures, packet_schema
 from confluo_tools.kernel import bpf

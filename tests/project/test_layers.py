@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     **{name: {"", *(n for line in PLATFORM for n in line)} for name in SYSTEMS | COMMANDS},
 }
 # The compiled core has the same subjects; a subject of a system is that system's alone.
-CORE: tuple[tuple[str, ...], ...] = (("base",), ("block",), ("text", "packets", "query"), ("multilog",))
+CORE: tuple[tuple[str, ...], ...] = (("base",), ("block",), ("text", "packets", "query"), ("multilog",), ("kernel",))
 CORE_ALLOWED = {name: {n for line in CORE[:i] for n in line} for i, line in enumerate(CORE) for name in line} | {
     name: {n for line in CORE for n in line} for name in SYSTEMS
 }

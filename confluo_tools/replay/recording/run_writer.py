@@ -9,57 +9,41 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
+from confluo_tools.replay.sampling import RateSampler, TimeRun
+
 THRESHOLD = 5_000  # ns: largest error of an inferred time
 OPEN_RUNS = 32  # of one end
 Event = Mapping[str, int]
 _STEPPED = ("ts", "tx", "rx", "number")
 
 
-class TimeSteps:
-    """The steps with which a run can go on; see Algorithm 1.  Times in ns."""
-
-    __slots__ = ("start", "low", "high", "n", "threshold")
-
-    def __init__(self, start: int, threshold: int) -> None:
-        self.start, self.threshold = start, threshold
-        self.low, self.high, self.n = 0, 1 << 62, 0
-
-    def add(self, time: int) -> bool:
-        """Whether the next event, at ``time``, fits; it is then part of the run."""
-        n = self.n + 1
-        low = max(self.low, -((self.start + self.threshold - time) // n))
-        high = min(self.high, (time + self.threshold - self.start) // n)
-        if low > high:
-            return False
-        self.low, self.high, self.n = low, high, n
-        return True
-
-    def step(self) -> int:
-        return (self.low + self.high) // 2 if self.n else 0
-
-
 class _Run:
-    __slots__ = ("first", "last", "steps", "times", "count")
+    __slots__ = ("first", "last", "steps", "times", "time")
 
     def __init__(self, event: Event, threshold: int) -> None:
         self.first = self.last = event
         self.steps: tuple[int, int, int] | None = None
-        self.times = TimeSteps(event["ts"], threshold)
-        self.count = 1
+        self.times = RateSampler(threshold)
+        self.times.offer(event["ts"])
+        self.time: TimeRun | None = None  # when it has ended
 
     def add(self, event: Event) -> bool:
         last = self.last
         steps = (event["tx"] - last["tx"], event["rx"] - last["rx"], event["number"] - last["number"])
-        if min(steps) < 0 or (self.steps is not None and steps != self.steps) or not self.times.add(event["ts"]):
+        if min(steps) < 0 or (self.steps is not None and steps != self.steps):
+            return False
+        self.time = self.times.offer(event["ts"])
+        if self.time is not None:
             return False
         self.steps, self.last = steps, event
-        self.count += 1
         return True
 
     def row(self) -> dict[str, int]:
         tx, rx, number = self.steps or (0, 0, 0)
-        steps = {"step": self.times.step(), "tx_step": tx, "rx_step": rx, "number_step": number}
-        return {**self.first, **steps, "count": self.count}
+        time = self.time or self.times.flush()
+        assert time is not None
+        steps = {"step": time.step, "tx_step": tx, "rx_step": rx, "number_step": number}
+        return {**self.first, **steps, "count": time.packets}
 
 
 class RunWriter:
