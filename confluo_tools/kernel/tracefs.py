@@ -1,4 +1,4 @@
-"""A private instance of tracefs, whose events are read from its raw buffers.
+"""A private instance of tracefs, and its raw buffers.
 
 Other tracing is not affected.  The instance is removed however this process ends: a shell waits for its end and
 removes it.

@@ -7,18 +7,18 @@ for block in watch: ...                 rows of the schema retx, until watch.sto
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from confluo_tools.core.retx.sock_diag_poller import SockDiagPoller
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import ConfluoError
+from confluo_tools.kernel.network_namespace import inside
 from confluo_tools.schema import Schema, builtin
 from confluo_tools.units import format_duration
 
@@ -36,8 +36,6 @@ BURST = 2.0  # s over which the limit holds
 RECEIVE = 4 << 20  # bytes of notifications that wait in the kernel
 _SOCK_DIAG, _ADD_MEMBERSHIP, _SOL_NETLINK, _RCVBUFFORCE, _MEMINFO = 4, 1, 270, 33, 55
 _TCP_DESTROY, _TCP6_DESTROY = 1, 3
-_CLONE_NEWNET = 0x40000000
-_NS = "/proc/thread-self/ns/net"
 
 
 class SockDiagWatch:
@@ -334,36 +332,3 @@ def retransmitters() -> bytes:
         (0x06, 0, 0, 0),
     ]
     return b"".join(struct.pack("HBBI", *line) for line in program)
-
-
-@contextmanager
-def inside(netns: str | None) -> Iterator[None]:
-    """Enter a network namespace, a name of ip-netns(8) or a path, in this thread.  Raises UsageError."""
-    if netns is None:
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    path = netns if "/" in netns else f"/run/netns/{netns}"
-    try:
-        here = os.open(_NS, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise ConfluoError(f"cannot be opened: {e.strerror}", where=_NS) from None
-    try:
-        try:
-            there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as e:
-            hint = "ip netns lists them"
-            raise UsageError(f"is not a network namespace: {e.strerror}", where=netns, hint=hint) from None
-        try:
-            if libc.setns(there, _CLONE_NEWNET):
-                why = os.strerror(ctypes.get_errno())
-                raise UsageError(f"cannot be entered: {why}", where=netns, hint="CAP_SYS_ADMIN is needed")
-        finally:
-            os.close(there)
-        try:
-            yield
-        finally:
-            if libc.setns(here, _CLONE_NEWNET):
-                raise ConfluoError("cannot return to the previous network namespace", where=netns)
-    finally:
-        os.close(here)

@@ -1,8 +1,8 @@
 """TCP headers from rings of packet sockets, with all that a digest or a replay needs."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from c_pcap cimport Frame, MORE
-from c_ring cimport RingState, ring_next
+from c_ring cimport ring_next
 from c_wire cimport be16, be32
 from c_link_types cimport LINKTYPE_EN10MB, LINKTYPE_LINUX_SLL
 from confluo_tools.core.kernel.ring cimport Ring

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from confluo_tools import multilog
-from confluo_tools.kernel import interfaces
 from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.pcap import open_captures, packet_schema
-from confluo_tools.kernel import bpf
+from confluo_tools.kernel import bpf, interfaces
 from netns import Lab, Space
 from nic_lab import capture, end_all, frame, rows, send, table, tcpdump, wait_for
 from running import BIN, CAMPUS, environment

@@ -8,12 +8,14 @@ from confluo_tools.replay.recording.kinds import Kind
 from confluo_tools.replay.recording.run_writer import THRESHOLD
 from confluo_tools.replay.sampling import RateSampler, TimeRun
 
+NEAR = 1024  # identification 0 is one of the sequence if the expected one is so near
+
 
 class PacketRunWriter:
     """Calls ``emit`` with rows of ``kind``, RX or TX, for the packets of one end.
 
     A run ends where an identification is missing or late, and where ``segments`` or ``notes`` change.  Packets without
-    identification (IPv6) have ``segments`` 0.  ``jumps``: packets whose identification was not the next one.
+    identification (IPv6) have ``segments`` 0.  ``jumps``: packets that do not have the next identification.
     """
 
     def __init__(self, kind: Kind, emit: Callable[[dict[str, int]], object], threshold: int = THRESHOLD) -> None:
@@ -24,7 +26,9 @@ class PacketRunWriter:
         self._expected = -1  # after the highest so far; -1: any
         self.jumps = 0
 
-    def add(self, ts: int, tx: int, rx: int, ip_id: int, segments: int = 1, notes: int = 0, first: bool = False) -> None:
+    def add(
+        self, ts: int, tx: int, rx: int, ip_id: int, segments: int = 1, notes: int = 0, first: bool = False
+    ) -> None:
         """Add a packet.  ``first``: the identification of the next one is not known (after a SYN-ACK)."""
         row = self._row
         if not row or ip_id != self._next or segments != row["segments"] or notes != row["notes"]:
@@ -35,13 +39,20 @@ class PacketRunWriter:
             self._emit_row(done)
             self._begin(ts, tx, rx, ip_id, segments, notes)
         self._next = after = (ip_id + segments) & 0xFFFF
-        if self._expected < 0 or not (after - self._expected) & 0x8000:
+        ahead = (after - self._expected) & 0xFFFF
+        if self._expected < 0 or (not ahead & 0x8000 and not self._unnumbered(ip_id)):
             self._expected = after
         if first:
             self._next = self._expected = -1
 
+    def _unnumbered(self, ip_id: int) -> bool:
+        """Whether the kernel sent it without its socket, in the state time-wait: with identification 0."""
+        return ip_id == 0 and NEAR < self._expected < 0x10000 - NEAR
+
     def _begin(self, ts: int, tx: int, rx: int, ip_id: int, segments: int, notes: int) -> None:
         gap = ((ip_id - self._expected + 0x8000) & 0xFFFF) - 0x8000 if self._expected >= 0 else 0
+        if self._unnumbered(ip_id):
+            gap = 0
         self.jumps += gap != 0
         self._row = {"kind": self._kind, "ts": ts, "tx": tx, "rx": rx, "ip_id": ip_id, "gap": gap}
         self._row |= {"segments": segments, "notes": notes}

@@ -20,16 +20,20 @@ _NEEDED = ("ts", "kind", "count", "tx", "rx", "number")
 
 
 class RecordingReader:
-    """Collects rows by end; `ends` are those so far.
+    """Collects rows by end; `settled` returns them.
 
     Raises SchemaError for records of another kind, FormatError for rows that cannot be.
     """
 
     def __init__(self) -> None:
         self._ends: dict[tuple[Any, ...], ConnectionEnd] = {}
+        self._host: dict[str, int | str] = {}  # settings of the host, which belong to all ends
 
-    @property
-    def ends(self) -> list[ConnectionEnd]:
+    def settled(self) -> list[ConnectionEnd]:
+        """The ends so far, with the settings of their host, and why one cannot be replayed."""
+        for end in self._ends.values():
+            end.settings = self._host | end.settings
+            end.settled()
         return list(self._ends.values())
 
     def add(self, block: Block, picks: Picks | None = None) -> None:
@@ -39,6 +43,9 @@ class RecordingReader:
         columns = _Columns(block)
         for row in range(block.rows):
             key = columns.key(row)
+            if key == _HOST:
+                self._host |= columns.setting(row)
+                continue
             end = self._ends.get(key)
             if end is None:
                 end = self._ends[key] = ConnectionEnd(_flow(key), key[-1])
@@ -63,7 +70,7 @@ class RecordingReader:
         elif kind == Kind.DIGEST:
             end.digests.extend(columns.digests(row))
         elif kind == Kind.SETTING:
-            end.settings[columns.text("name", row)] = columns.text("text", row) or columns.number("value", row)
+            end.settings |= columns.setting(row)
         elif kind == Kind.BEGIN:
             end.began = columns.number("ts", row)
         elif kind == Kind.END:
@@ -73,6 +80,9 @@ class RecordingReader:
                 end.problems.append(columns.text("text", row))
         elif kind == Kind.LOST:
             end.lost += columns.number("count", row)
+
+
+_HOST = (0, 0, bytes(16), 0, 0, bytes(16), 0, 0)
 
 
 class _Columns:
@@ -104,6 +114,9 @@ class _Columns:
         at = self._at.get(name)
         return "" if at is None else bytes(self._block.get(at, row)).rstrip(b"\0").decode(errors="replace")
 
+    def setting(self, row: int) -> dict[str, int | str]:
+        return {self.text("name", row): self.text("text", row) or self.number("value", row)}
+
     def digests(self, row: int) -> list[int]:
         count = min(self.number("count", row), 16)
         return list(self._block.get(self._at["digest"], row))[:count] if "digest" in self._at else []
@@ -132,9 +145,7 @@ def read_ends(reader: Reader | Iterable[Block]) -> list[ConnectionEnd]:
     collected = RecordingReader()
     for block in _blocks(reader):
         collected.add(block)
-    for end in collected.ends:
-        end.settled()
-    return collected.ends
+    return collected.settled()
 
 
 def _blocks(reader: Reader | Iterable[Block]) -> Iterator[Block]:

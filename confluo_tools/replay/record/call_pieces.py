@@ -1,0 +1,96 @@
+"""Socket calls from their trace events: a call that waits is several pieces, each begun where it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confluo_tools.replay.recording.kinds import Call, Note
+
+
+@dataclass(slots=True)
+class CallPiece:
+    """A call, or its part between two waits.  ``sk`` 0 and ``bytes`` None: not known yet; ``ts`` is monotonic."""
+
+    ts: int
+    call: int
+    pid: int
+    sk: int = 0
+    bytes: int | None = None
+    asked: int = 0
+    flags: int = 0
+    notes: int = 0
+
+    @property
+    def known(self) -> bool:
+        return self.sk != 0 and self.bytes is not None
+
+
+@dataclass(slots=True)
+class _OpenSend:
+    pieces: list[CallPiece]
+    left: int  # bytes left to copy, at the last event
+
+
+class CallPieces:
+    """Follows the calls of each process.  The methods return a piece that begins at this event, if one does."""
+
+    def __init__(self) -> None:
+        self._sends: dict[int, _OpenSend] = {}
+        self._recvs: dict[int, CallPiece] = {}
+        self._socket_of: dict[int, int] = {}  # the socket that a process used last
+
+    def send_chunk(self, ts: int, pid: int, left: int) -> CallPiece | None:
+        """A process is about to copy into the send queue, ``left`` bytes are to be sent."""
+        call = self._sends.get(pid)
+        if call is None:
+            piece = CallPiece(ts, Call.SEND, pid, asked=left)
+            self._sends[pid] = _OpenSend([piece], left)
+            return piece
+        if left != call.left:
+            call.left = left
+            return None
+        before = call.pieces[-1]  # nothing was copied since the last event: it waited for room
+        before.bytes = before.asked - left
+        before.notes |= Note.WAITS
+        piece = CallPiece(ts, Call.SEND, pid, asked=left, notes=Note.CONTINUED)
+        call.pieces.append(piece)
+        return piece
+
+    def send_end(self, ts: int, pid: int, sk: int, result: int, flags: int) -> CallPiece | None:
+        self._socket_of[pid] = sk
+        call = self._sends.pop(pid, None)
+        if call is None:
+            return CallPiece(ts, Call.SEND, pid, sk, result, 0, flags & 0xFFFFFFFF)
+        done = 0
+        for piece in call.pieces:
+            piece.sk, piece.flags = sk, flags & 0xFFFFFFFF
+            if piece.bytes is None:  # the last one
+                piece.bytes = result - done if result > 0 else result if not done else 0
+            done += piece.bytes
+        return None
+
+    def recv_chunk(self, ts: int, pid: int, sk: int) -> CallPiece | None:
+        """A process has copied from the receive queue."""
+        if pid in self._recvs:
+            return None
+        piece = self._recvs[pid] = CallPiece(ts, Call.RECV, pid, sk)
+        return piece
+
+    def recv_end(self, ts: int, pid: int, sk: int, result: int, flags: int) -> CallPiece | None:
+        self._socket_of[pid] = sk
+        piece = self._recvs.pop(pid, None)
+        if piece is None or piece.sk != sk:
+            return CallPiece(ts, Call.RECV, pid, sk, result, 0, flags & 0xFFFFFFFF)
+        piece.bytes, piece.flags = result, flags & 0xFFFFFFFF
+        return None
+
+    def guess(self, piece: CallPiece) -> bool:
+        """Settle a piece of a call that has not ended for long.  Returns whether its socket can be guessed."""
+        if piece.bytes is None:
+            call = self._sends.get(piece.pid)
+            piece.bytes = piece.asked - call.left if call and call.pieces[-1] is piece else 0
+            piece.notes |= Note.WAITS
+        if not piece.sk:
+            piece.sk = self._socket_of.get(piece.pid, 0)
+            piece.notes |= Note.GUESSED
+        return piece.sk != 0

@@ -1,0 +1,235 @@
+"""One end of one connection while it is recorded: counts its packets, numbers its inputs, writes them as runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from confluo_tools.replay.recording.digest import Identity, header_digests
+from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, Call, Kind, Note, Role
+from confluo_tools.replay.recording.packet_runs import PacketRunWriter
+from confluo_tools.replay.recording.run_writer import RunWriter
+
+MASK = 0xFFFFFFFF
+FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
+CE = 3
+PENDING = 4096  # packets that wait for TCP; more: their order is lost
+
+
+class Packet(NamedTuple):
+    """A TCP packet as the rings give it: see `HeaderReader.read`."""
+
+    ts: int
+    iface: int
+    src: bytes
+    dst: bytes
+    src_port: int
+    dst_port: int
+    ip_id: int
+    ecn: int
+    seq: int
+    ack: int
+    len: int
+    flags: int
+    window: int
+    sack: tuple[int, ...]
+    tsval: int
+    tsecr: int
+    mss: int
+    scale: int
+    sack_ok: bool
+
+
+class EndRecorder:
+    """``emit`` gets rows; ``place`` are the columns that name this end.  Times are of the wall clock, in ns."""
+
+    def __init__(
+        self,
+        place: dict[str, Any],
+        emit: Callable[[dict[str, Any]], object],
+        *,
+        threshold: int,
+        headers: bool,
+        earlier: bool,
+    ) -> None:
+        self.place, self._emit_row = place, emit
+        self.tx = self.rx = self.number = 0
+        self.isn = self.peer_isn = -1
+        self.mss = 1 << 16
+        self.sk = 0
+        self.probed = earlier  # whether TCP reports each packet that it processes
+        self.closing = 0  # when the socket was closed
+        self.last = 0
+        self.lost = 0
+        self.began = False
+        self.iface = -1
+        self.problem = "it began before the recorder" if earlier else ""
+        self._notes = Note.EARLIER if earlier else 0
+        self._headers = headers
+        self._pending: deque[Packet] = deque()
+        self._identities: list[Identity] = []
+        self._digests: list[int] = []
+        self._digest_from = 0
+        self._events = RunWriter(self.emit, threshold)
+        self._received = PacketRunWriter(Kind.RX, self.emit, threshold)
+        self._sent = PacketRunWriter(Kind.TX, self.emit, threshold)
+
+    def emit(self, row: dict[str, Any]) -> None:
+        self._emit_row({**self.place, "count": 1, **row})
+
+    def event(self, ts: int, kind: int, tx: int | None = None, rx: int | None = None, **values: int) -> None:
+        """An input, or what TCP did, now."""
+        self._events.add({"ts": ts, "kind": kind, "number": self.number, "tx": self.tx, "rx": self.rx, **values})
+        self.number += 1
+        self.last = ts
+
+    def begin(self, ts: int) -> None:
+        self.began = True
+        self.emit({"kind": Kind.BEGIN, "ts": ts, "notes": self._notes, "tx": self.tx, "rx": self.rx})
+
+    def setting(self, ts: int, name: str, value: int) -> None:
+        self.emit({"kind": Kind.SETTING, "ts": ts, "name": name, "value": value})
+
+    # -- packets
+
+    def _options(self, p: Packet, prefix: str) -> None:
+        values = {"mss": p.mss, "wscale": p.scale, "sack": int(p.sack_ok), "timestamps": int(p.tsval > 0)}
+        for name, value in values.items():
+            self.setting(p.ts, f"{prefix}{name}", value)
+
+    def _segments(self, p: Packet) -> int:
+        if len(p.src) == 16:
+            return 0
+        return max(-(-p.len // self.mss), 1) if p.len else 1
+
+    def sent(self, p: Packet) -> None:
+        """This end sent a packet."""
+        if self.isn < 0 and p.flags & SYN:
+            self.isn = p.seq
+            self.setting(p.ts, "isn", p.seq)
+            self._options(p, "")
+        self._digest(p)
+        self._sent.add(p.ts, self.tx, self.rx, p.ip_id, self._segments(p), first=_is_synack(p))
+        if self._headers:
+            self.emit(self._header(p, Kind.SENT, self.isn, self.peer_isn))
+        self.tx += 1
+        self.last = p.ts
+
+    def arrived(self, p: Packet) -> None:
+        """A packet came to this host; TCP may process it later."""
+        if self.peer_isn < 0 and p.flags & SYN:
+            self.peer_isn = p.seq
+            self.setting(p.ts, "peer_isn", p.seq)
+            self._options(p, "peer_")
+            if p.mss:
+                self.mss = p.mss
+        if self.probed and not p.flags & (SYN | RST):
+            self._pending.append(p)
+            if len(self._pending) > PENDING:
+                self.processed(self._pending.popleft(), p.ts)
+                self.problem = self.problem or "TCP did not report the packets that it processed"
+        else:
+            self.processed_all(p.ts)
+            self.processed(p, p.ts)
+
+    def probe(self, ts: int, length: int) -> None:
+        """TCP processes the oldest packet with ``length`` bytes; those before it were processed in other ways."""
+        pending = self._pending
+        if not any(p.len == length for p in pending):
+            return
+        while pending:
+            p = pending.popleft()
+            self.processed(p, ts)
+            if p.len == length:
+                break
+
+    def unprobed(self, ts: int) -> None:
+        """From now on TCP does not report packets: it is not in the state established any more."""
+        self.processed_all(ts)
+        self.probed = False
+
+    def processed_all(self, ts: int) -> None:
+        while self._pending:
+            self.processed(self._pending.popleft(), ts)
+
+    def processed(self, p: Packet, ts: int) -> None:
+        notes = Note.CE if p.ecn == CE else 0
+        self._received.add(ts, self.tx, self.rx, p.ip_id, self._segments(p), notes, first=_is_synack(p))
+        if self._headers:
+            self.emit(self._header(p, Kind.RECEIVED, self.peer_isn, self.isn) | {"ts": ts})
+        self.rx += 1
+        self.last = ts
+
+    def _header(self, p: Packet, kind: int, isn: int, peer_isn: int) -> dict[str, Any]:
+        return {
+            "kind": kind,
+            "ts": p.ts,
+            "tx": self.tx,
+            "rx": self.rx,
+            "ip_id": p.ip_id,
+            "ecn": p.ecn,
+            "seq": p.seq - isn & MASK,
+            "ack": p.ack - peer_isn & MASK if p.flags & ACK else 0,
+            "len": p.len,
+            "tcp_flags": p.flags,
+            "window": p.window,
+            "sack": tuple([edge - peer_isn & MASK for edge in p.sack]),
+            "tsval": p.tsval,
+            "tsecr": p.tsecr,
+        }
+
+    def _digest(self, p: Packet) -> None:
+        peer = self.peer_isn
+        ack = p.ack - peer & MASK if p.flags & ACK else 0
+        sack = tuple([edge - peer & MASK for edge in p.sack])
+        self._identities.append((p.seq - self.isn & MASK, ack, p.len, p.flags, p.window, sack))
+        if len(self._identities) == DIGEST_PACKETS:
+            self._hash(p.ts)
+
+    def _hash(self, ts: int) -> None:
+        self._digests += header_digests(self._identities)
+        self._identities = []
+        if len(self._digests) == DIGESTS:
+            self._emit_digests(ts)
+
+    def _emit_digests(self, ts: int) -> None:
+        if self._digests:
+            row = {"kind": Kind.DIGEST, "ts": ts, "tx": self._digest_from, "count": len(self._digests)}
+            self.emit(row | {"digest": tuple(self._digests)})
+            self._digest_from += len(self._digests) * DIGEST_PACKETS
+            self._digests = []
+
+    # -- the end
+
+    def cut(self, ts: int, count: int) -> None:
+        """The recorder lost ``count`` events, of this connection or of another one."""
+        self.lost += count
+        self.emit({"kind": Kind.LOST, "ts": ts, "count": min(count, MASK), "notes": Note.CUT})
+
+    def finish(self, ts: int, *, ended: bool) -> None:
+        """Write what is left; with ``ended`` the connection is over, else the recorder."""
+        self.processed_all(ts)
+        if self._identities:
+            self._hash(ts)
+        self._emit_digests(ts)
+        for writer in (self._events, self._received, self._sent):
+            writer.flush()
+        if self._sent.jumps and not self.problem:
+            self.problem = "its IP identifications are not in sequence"
+        if ended:
+            notes = self._notes | (Note.UNREPLAYABLE if self.problem or self.lost else 0)
+            row = {"kind": Kind.END, "ts": ts, "tx": self.tx, "rx": self.rx, "notes": notes, "text": self.problem}
+            self.emit(row)
+
+
+def _is_synack(p: Packet) -> bool:
+    return p.flags & (SYN | ACK) == SYN | ACK
+
+
+def role_of(p: Packet, *, sender: bool) -> int:
+    """The role of the end that sent, or got, a SYN."""
+    return Role.CLIENT if sender != _is_synack(p) else Role.SERVER
+
+
+SEND, RECV = Call.SEND, Call.RECV

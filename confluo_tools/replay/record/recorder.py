@@ -1,0 +1,161 @@
+"""The sources of a recording, their reading, and the rows that come out."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.core.replay.header_reader import HeaderReader
+from confluo_tools.formats.block_builder import blocks_of_rows
+from confluo_tools.kernel import bpf
+from confluo_tools.kernel.interfaces import find
+from confluo_tools.kernel.packet_tap import Tap
+from confluo_tools.replay.record.host_settings import host_settings
+from confluo_tools.replay.record.machine import Machine
+from confluo_tools.replay.record.trace_events import HRTIMERS, TIMERS, RecorderTrace
+from confluo_tools.replay.recording.kinds import Kind, Timer
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.schema import Schema
+
+TICK = 0.02  # s between two readings
+SNAP = 160  # bytes of each packet: all headers
+RING, BLOCK, RETIRE = 16 << 20, 64 << 10, 10  # bytes, bytes, ms: the recorder may sleep for 2.5 s
+ADDRESSES = 4096  # addresses that are remembered as local or not
+_STEP = 1_000_000  # ns by which the wall clock may move against the other one without being a step
+
+
+class ConnectionRecorder:
+    """Records the TCP connections of the network namespace of this thread.
+
+    ``schema`` of the rows; ``ports``: only connections with one of them, if there are any.
+    `begin` starts, then call `poll` every `TICK`; it returns blocks.  Raises ConfluoError.
+    """
+
+    def __init__(self, schema: Schema, *, ports: frozenset[int], headers: bool, interface: str = "any") -> None:
+        self.schema = schema
+        self._rows: list[dict[str, Any]] = []
+        self.trace = RecorderTrace()
+        try:
+            self.tap = Tap(find(interface), RING, RETIRE, SNAP, BLOCK)
+        except BaseException:
+            self.trace.instance.close()
+            raise
+        self._program = _filter(ports)
+        self.base = wall_offset()
+        self._headers = HeaderReader([self.tap.ring])
+        self.machine = Machine(
+            self._rows.append,
+            is_local,
+            base=self.base,
+            timers=_timer_functions(),
+            sizes=_socket_sizes(),
+            ports=ports,
+            headers=headers,
+        )
+        self._lost = 0
+        self.steps = 0  # of the wall clock
+
+    def begin(self) -> None:
+        self.tap.bind(promiscuous=False)
+        bpf.attach(self.tap.socket.fileno(), self._program)
+        self.trace.instance.begin()
+        now = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        for name, value in host_settings().items():
+            number = {"value": int(value)} if re.fullmatch(r"-?\d{1,18}", value) else {"text": value}
+            self._rows.append({"kind": Kind.SETTING, "ts": now, "count": 1, "name": name, **number})
+
+    def poll(self, *, last: bool = False) -> Iterator[Block]:
+        """Read what came, and return the rows that are complete.  ``last``: of all that is left."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        moved = wall_offset() - self.base
+        packets = self._headers.read()
+        if abs(moved) > _STEP:  # the stamps of packets follow the wall clock, those of events do not
+            self.base += moved
+            self.steps += 1
+            self.machine.clock_step(moved)
+        self.machine.feed(self.trace.reader.read(), packets, now)
+        lost = self.lost()
+        if lost > self._lost:
+            self.machine.lost(lost - self._lost, now)
+            self._lost = lost
+        if last:
+            self.machine.finish(now)
+        else:
+            self.machine.step(now)
+        rows, self._rows[:] = list(self._rows), []
+        yield from blocks_of_rows(self.schema, rows) if rows else ()
+
+    @property
+    def packets(self) -> int:
+        return self._headers.packets
+
+    def lost(self) -> int:
+        """Trace events and packets that the kernel dropped because a buffer was full."""
+        self.tap.count()
+        return self.trace.instance.lost() + self.tap.dropped
+
+    def close(self) -> None:
+        self.tap.socket.close()
+        self.trace.instance.close()
+
+
+def wall_offset() -> int:
+    """Wall clock less monotonic clock, ns: the best of a few readings."""
+    best: tuple[int, int] | None = None
+    for _ in range(5):
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        wall = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        found = (after - before, wall - (before + after) // 2)
+        best = min(best, found) if best else found
+    assert best is not None
+    return best[1]
+
+
+@lru_cache(ADDRESSES)
+def is_local(address: bytes) -> bool:
+    """Whether an address is one of this network namespace: a socket can be bound to it."""
+    family = socket.AF_INET6 if len(address) == 16 else socket.AF_INET
+    scope = (0, 0) if family == socket.AF_INET6 else ()
+    with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s:
+        try:
+            s.bind((socket.inet_ntop(family, address), 0, *scope))
+        except OSError:
+            return False
+    return True
+
+
+def _filter(ports: frozenset[int]) -> bytes:
+    text = " or ".join(f"port {n}" for n in sorted(ports))
+    return bpf.compile(f"tcp and ({text})" if text else "tcp", None, SNAP)
+
+
+def _timer_functions() -> dict[int, Timer]:
+    """{address in the kernel: timer}; empty where the kernel hides addresses."""
+    kinds = (Timer.WRITE, Timer.DELACK, Timer.KEEPALIVE, Timer.SACK_ACK, Timer.PACE)
+    names = dict(zip((*TIMERS, *HRTIMERS), kinds, strict=True))
+    found = {}
+    with suppress(OSError), open("/proc/kallsyms", encoding="ascii", errors="replace") as f:
+        for address, name in re.findall(rf"^([0-9a-f]+) \w ({'|'.join(names)})$", f.read(), re.M):
+            if int(address, 16):
+                found[int(address, 16)] = names[name]
+    return found
+
+
+def _socket_sizes() -> tuple[int, int]:
+    """Bytes of a TCP socket of IPv4 and of IPv6 in the kernel."""
+    sizes = []
+    for name, usual in (("TCP", 2304), ("TCPv6", 2432)):
+        try:
+            with open(f"/sys/kernel/slab/{name}/object_size", encoding="ascii") as f:
+                sizes.append(int(f.read()))
+        except (OSError, ValueError):
+            sizes.append(usual)
+    return sizes[0], sizes[1]

@@ -1,0 +1,86 @@
+"""A recording while it runs: reads the sources regularly and writes the rows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from confluo_tools import cli
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.replay.record.recorder import TICK, ConnectionRecorder
+
+if TYPE_CHECKING:
+    from confluo_tools.multilog.capture_statistics import CaptureRecord
+    from confluo_tools.schema import Schema
+
+RECORD = 1.0  # s between updates of the counters in the log
+HEADERS = ("seq", "ack", "len", "tcp_flags", "window", "sack", "ecn", "tsval", "tsecr")
+
+
+def recording_schema(*, headers: bool) -> Schema:
+    """The fields that a recorder writes: those of packets only with the level headers."""
+    from confluo_tools.schema import builtin
+
+    schema = builtin("recording")
+    return schema.project([f.name for f in schema.fields if not f.optional or (headers and f.name in HEADERS)])
+
+
+class RecordingSession:
+    """Writes the rows of ``recorder`` to ``out``."""
+
+    def __init__(self, recorder: ConnectionRecorder, out: LogOutput | cli.RecordOutput) -> None:
+        self.recorder, self.out = recorder, out
+        self.rows = self.stopped = 0
+        self._record: CaptureRecord | None = None
+        self._next = 0.0
+        self._start = time.monotonic()
+
+    def stop(self, number: int) -> None:
+        self.stopped = number
+
+    def begin(self) -> None:
+        if isinstance(self.out, LogOutput):
+            from confluo_tools.multilog.capture_statistics import CaptureRecord
+
+            self._record = CaptureRecord(self.out.path, {"interfaces": {"replay-record": 0}})
+        self.recorder.begin()
+        if not cli.state.quiet:
+            cli.note(f"recording; pid {os.getpid()}")
+
+    def pump(self, over: Callable[[], bool]) -> None:
+        """Record until ``over()`` or a signal."""
+        while not self.stopped and not over():
+            time.sleep(TICK)
+            self._write()
+
+    def _write(self, *, last: bool = False) -> None:
+        for block in self.recorder.poll(last=last):
+            self.out.write(block, None)
+            self.rows += block.rows
+        self.out.flush()
+        if self._record is not None and (last or time.monotonic() >= self._next):
+            self._next = time.monotonic() + RECORD
+            figures = {"packets received": self.recorder.packets, "dropped by the kernel": self.recorder.lost()}
+            self._record.update(figures | {"kept": self.rows}, "done" if last else "")
+
+    def finish(self) -> None:
+        """Write the rest."""
+        time.sleep(2 * TICK)  # until the ring has handed over its last block
+        self._write(last=True)
+        lost = self.recorder.lost()
+        if lost and not cli.state.quiet:
+            cli.note(f"{lost} events were lost: the connections of that time cannot be replayed")
+
+    def counts(self) -> str:
+        """Counts so far, on one line."""
+        machine = self.recorder.machine
+        parts = [
+            f"{self.rows} records",
+            f"{machine.made} ends of connections",
+            f"{self.recorder.packets} packets",
+            f"{machine.events} events",
+            f"{self.recorder.lost()} lost",
+        ]
+        return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])
