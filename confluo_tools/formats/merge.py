@@ -8,11 +8,11 @@ Rows are ordered by time, ties by input, and within an input in its own order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluo_tools.errors import SchemaError, UsageError
-from confluo_tools.formats.reader import Reader, Wrapper
+from confluo_tools.errors import ConfluoError, SchemaError, UsageError
+from confluo_tools.formats.reader import Reader, Warn, Wrapper
 from confluo_tools.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -245,11 +245,18 @@ def _texts(view: Any) -> tuple[str, ...]:
 
 
 class Merged(Reader):
-    """Several readers of one schema, merged by time."""
+    """Several readers of one schema, merged by time.
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    ``lost``: an error of this type in one stream of rows is reported to ``warn``, and the rows of the others follow.
+    Counts and aggregates raise it.
+    """
+
+    def __init__(
+        self, readers: Sequence[Reader], *, lost: type[ConfluoError] | None = None, warn: Warn | None = None
+    ) -> None:
         super().__init__(", ".join(r.name for r in readers[:3]) + (", ..." if len(readers) > 3 else ""))
         self.readers = list(readers)
+        self._lost, self._report = lost, warn
         self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
         self.chosen = all(r.chosen for r in readers)
         self.by_time = all(r.by_time for r in readers)
@@ -264,7 +271,9 @@ class Merged(Reader):
         return found[0][1] if found and _agreed("aggregate", name, texts) is not None else None
 
     def blocks(self) -> Iterator[Block]:
-        streams: list[Iterator[tuple[Block, Picks | None]]] = [((block, None) for block in r) for r in self.readers]
+        streams: list[Iterator[tuple[Block, Picks | None]]] = [
+            self._guarded((block, None) for block in r) for r in self.readers
+        ]
         for block, picks in merged(self.schema, streams, None):
             yield block if picks is None else block.take(picks)
 
@@ -278,11 +287,19 @@ class Merged(Reader):
         if by_time and self.schema.time_field is not None:
             ts = self.schema.index(self.schema.time_field.name)
             wanted = None if columns is None else sorted({ts, *columns})
-            yield from merged(self.schema, [r.select(expr, wanted) for r in self.readers], wanted)
+            yield from merged(self.schema, [self._guarded(r.select(expr, wanted)) for r in self.readers], wanted)
         else:
             for reader in self.readers:
-                yield from reader.select(expr, columns, by_time=by_time)
+                yield from self._guarded(reader.select(expr, columns, by_time=by_time))
         self._sum()
+
+    def _guarded(self, stream: Iterable[tuple[Block, Picks | None]]) -> Iterator[tuple[Block, Picks | None]]:
+        try:
+            yield from stream
+        except ConfluoError as e:
+            if self._lost is None or not isinstance(e, self._lost) or self._report is None:
+                raise
+            self._report(f"{e}; the rows of the other logs follow")
 
     def count(self, expr: Any) -> int:
         found = sum([r.count(expr) for r in self.readers])

@@ -121,7 +121,13 @@ def open_logs(
         for _, reader in found:
             reader.close()
         raise
-    return readers[0] if len(readers) == 1 else Merged(readers)
+    if len(readers) == 1:
+        return readers[0]
+    if all(place.address is None for place in wanted):
+        return Merged(readers)
+    from confluo_tools.remote.connect import HostLostError
+
+    return Merged(readers, lost=HostLostError, warn=warn)
 
 
 def _unanalyzed(request: QueryRequest) -> QueryRequest:

@@ -20,16 +20,21 @@ from confluo_tools.remote.address import Address
 from confluo_tools.remote.ssh_process import SshProcess, take_started
 
 CHUNK = 1 << 18
-STALL = 60.0  # seconds without a byte in the middle of a frame
+STALL = 60.0  # seconds without a byte in the middle of a frame, from a server that sends no ALIVE frames
 ERRORS = 4096  # bytes kept of what the remote shell writes to its stderr
 
 
 class RemoteShell(NamedTuple):
-    """The remote shell.  ``wait``: seconds within which a host must answer."""
+    """The remote shell.
+
+    ``wait``: seconds within which a host must answer; ``silence``: seconds without a byte after which a server that
+    sends ALIVE frames counts as stopped.
+    """
 
     rsh: str = "ssh"
     command: str = "confluo serve --stdio"
     wait: float = 30.0
+    silence: float = 30.0
 
     def words(self, host: str) -> list[str]:
         """The command line for ``host``.  Raises UsageError."""
@@ -49,6 +54,10 @@ class RemoteShell(NamedTuple):
 
 class RemoteError(ConfluoError):
     """A host cannot be reached, or violates the protocol."""
+
+
+class HostLostError(RemoteError):
+    """A host stopped in the middle of its answer."""
 
 
 class Connection:
@@ -120,38 +129,54 @@ class Connection:
             raise RemoteError(what, where=self.name, hint="install the same version at both ends")
 
     def head(self, wait: float | None = None) -> tuple[int, int]:
-        """(kind, size of the body) of the next frame, without the body.  ``wait``: time limit in seconds."""
-        limit = None if wait is None else time.monotonic() + wait
-        while len(self._have) < frame_codec.HEAD_BYTES:
-            begun = bool(self._have)
-            if not self._fill(time.monotonic() + STALL if begun else limit):
-                raise self.lost()
-        try:
-            kind, size = frame_codec.parse_head(bytes(self._have[: frame_codec.HEAD_BYTES]))
-        except ValueError as e:
-            raise self.protocol_error(str(e)) from None
-        del self._have[: frame_codec.HEAD_BYTES]
-        return kind, size
+        """(kind, size of the body) of the next frame, without the body.  ALIVE frames are skipped.
+
+        ``wait``: seconds until the frame, or an ALIVE frame, begins; without it only a server that sends such frames
+        has a limit.
+        """
+        if wait is None and self._lives:
+            wait = self.shell.silence
+        while True:
+            while len(self._have) < frame_codec.HEAD_BYTES:
+                self._more(self._stall if self._have else wait)
+            try:
+                kind, size = frame_codec.parse_head(bytes(self._have[: frame_codec.HEAD_BYTES]))
+            except ValueError as e:
+                raise self.protocol_error(str(e)) from None
+            del self._have[: frame_codec.HEAD_BYTES]
+            if kind != frame_codec.ALIVE:
+                return kind, size
+            if size:
+                raise self.protocol_error("a frame 'alive' with a body")
+
+    @property
+    def _lives(self) -> bool:
+        # Whether the server sends ALIVE frames while it works on an answer.
+        return "alive" in self.can
+
+    @property
+    def _stall(self) -> float:
+        return self.shell.silence if self._lives else STALL
 
     def body(self, size: int) -> bytes:
         while len(self._have) < size:
-            if not self._fill(time.monotonic() + STALL):
-                raise self.lost()
+            self._more(self._stall)
         data = bytes(self._have[:size])
         del self._have[:size]
         return data
 
     def some(self, most: int) -> bytes:
         """At least 1 and at most ``most`` bytes of a body."""
-        if not self._have and not self._fill(time.monotonic() + STALL):
-            raise self.lost()
+        if not self._have:
+            self._more(self._stall)
         data = bytes(self._have[:most])
         del self._have[:most]
         return data
 
     def into(self, out: memoryview) -> int:
         """Read part of a body into ``out``; the number of bytes."""
-        if not self._have and len(out) >= 4096 and self._wait(time.monotonic() + STALL):
+        if not self._have and len(out) >= 4096:
+            self._await(self._stall)
             try:
                 n = os.readv(self.fd, [out])
             except OSError:
@@ -180,6 +205,13 @@ class Connection:
         return kind, message
 
     # -- errors
+
+    def silent(self, seconds: float) -> HostLostError:
+        """The error for a server that sent nothing for a while; its shell is ended."""
+        self.child.kill()  # it may be stopped, and would not see that the connection ends
+        self.close()
+        hint = "its server or the network has stopped"
+        return HostLostError(f"sent nothing for {seconds:g} s", where=self.name, hint=hint)
 
     def _undo(self) -> NoReturn:
         problem = self._refused()
@@ -224,7 +256,7 @@ class Connection:
             why = said[-1] if said else f"{self.shell.words(self.address.host)[0]} ended with {self.child.returncode}"
             hint = "confluo-tools must be there, and on its PATH" if self.child.returncode == 127 else ""
             return RemoteError(f"cannot be reached: {why}", where=self.name, hint=hint)
-        return RemoteError("the connection was lost" + (f": {said[-1]}" if said else ""), where=self.name)
+        return HostLostError("the connection was lost" + (f": {said[-1]}" if said else ""), where=self.name)
 
     # -- reading
 
@@ -248,6 +280,18 @@ class Connection:
                     self._keep_errors()
             if any(fd == self.fd for fd, _ in events):
                 return True
+
+    def _await(self, seconds: float | None) -> None:
+        # Wait for input.  Raises RemoteError: none came within `seconds`.
+        if not self._wait(None if seconds is None else time.monotonic() + seconds):
+            assert seconds is not None
+            raise self.silent(seconds)
+
+    def _more(self, seconds: float | None) -> None:
+        # Read more bytes.  Raises RemoteError at the end, or if none came within `seconds`.
+        self._await(seconds)
+        if not self._fill(None):
+            raise self.lost()
 
     def _fill(self, limit: float | None) -> bool:
         # Read more bytes.  False at the end, or if none came before `limit`.

@@ -20,7 +20,7 @@ __all__ = ["ABILITIES", "FREEZE", "FROZEN", "HEAD_BYTES", "HELLO", "MAX_FRAME", 
 
 HELLO_BYTES = 128  # at most
 OPEN, QUERY = 1, 4  # client to server
-OPENED, META, DATA, PARTIAL, END, ERROR, WARN, NOTE = 65, 68, 69, 70, 71, 72, 73, 74  # server to client
+OPENED, META, DATA, PARTIAL, END, ERROR, WARN, NOTE, ALIVE = 65, 68, 69, 70, 71, 72, 73, 74, 75  # server to client
 KINDS = {
     OPEN: "open",
     QUERY: "query",
@@ -34,6 +34,7 @@ KINDS = {
     ERROR: "error",
     WARN: "warn",
     NOTE: "note",
+    ALIVE: "alive",
     FROZEN: "frozen",
     THAWED: "thawed",
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
+ALIVE = 5.0  # seconds from one ALIVE frame to the next
 STALL = 30.0  # seconds within which a frame must be complete
 SOON = 0.02  # seconds that rows may wait for a batch to fill
 BATCH = 64 << 20  # bytes of a record batch
@@ -55,6 +56,7 @@ class QueryServer:
 
     ``roots``: folders that logs may be in; empty: any folder.  ``max_freeze``: longest freeze, ns.
     ``read_only``: refuse freezes.  ``idle``: exit after this time without a request, seconds.
+    ``alive``: seconds between two ALIVE frames, while the server works on an answer.
     """
 
     def __init__(
@@ -66,13 +68,20 @@ class QueryServer:
         max_freeze: int = 10_000_000_000,
         read_only: bool = False,
         idle: float | None = None,
+        alive: float = ALIVE,
     ) -> None:
+        import _thread  # not threading: it takes longer to load than an answer
+
         self.fd_in, self.fd_out = fd_in, fd_out
         self.roots = [os.path.realpath(root) for root in roots]
         self.max_freeze, self.read_only, self.idle = max_freeze, read_only, idle
         self._have = b""
+        self._alive = alive
+        self._expects_alive = False  # the client knows ALIVE frames
+        self._answering = False  # ALIVE frames may be written
         self._busy = False
         self._watched_for = False
+        self._writing = _thread.allocate_lock()  # a frame is written as a whole
 
     def run(self) -> None:
         """Serve until the client hangs up.  Raises ConfluoError for an invalid client, or one of another version."""
@@ -91,7 +100,8 @@ class QueryServer:
             if kind == frame_codec.OPEN:
                 self._open(frame_codec.parse(body))
             elif kind == frame_codec.QUERY:
-                self._query(frame_codec.parse(body))
+                with self._alive_frames():
+                    self._query(frame_codec.parse(body))
             else:
                 raise ValueError(f"a frame '{frame_codec.KINDS[kind]}' out of turn")
         except ConfluoError as e:
@@ -120,10 +130,11 @@ class QueryServer:
     def _greet(self) -> None:
         line = self._take(lambda have: have.find(b"\n") + 1 or (len(have) >= frame_codec.HELLO_BYTES) * len(have))
         try:
-            protocol, version, _ = frame_codec.parse_hello(line)
+            protocol, version, can = frame_codec.parse_hello(line)
         except (ValueError, UnicodeDecodeError):
             hint = "run confluo-query or confluo-snapshot"
             raise ConfluoError("the client does not speak the protocol", where="standard input", hint=hint) from None
+        self._expects_alive = "alive" in can
         if protocol != frame_codec.PROTOCOL:
             hint = "install the same version at both ends"
             ours = f"{frame_codec.PROTOCOL} (confluo-tools {__version__})"
@@ -161,10 +172,11 @@ class QueryServer:
         return out
 
     def _put(self, *pieces: bytes | memoryview) -> None:
-        try:
-            frame_codec.write(self.fd_out, *pieces)
-        except (BrokenPipeError, ConnectionResetError):
-            raise HungUp from None
+        with self._writing:
+            try:
+                frame_codec.write(self.fd_out, *pieces)
+            except (BrokenPipeError, ConnectionResetError):
+                raise HungUp from None
 
     # -- snapshots
 
@@ -273,6 +285,7 @@ class QueryServer:
             end: dict[str, Any] = {"rows": reader.rows, "found": found}
             if request.explain:
                 end["plan"] = reader.explain()
+            self._answering = False  # nothing follows the END frame
             self._put(frame_codec.frame(frame_codec.END, end))
 
     def _analyzed(self, reader: Reader, request: QueryRequest) -> Reader:
@@ -284,6 +297,30 @@ class QueryServer:
         )
 
     @contextmanager
+    def _alive_frames(self) -> Iterator[None]:
+        """Send ALIVE frames, if the client knows them."""
+        if not self._expects_alive:
+            yield
+            return
+        import _thread
+
+        over = _thread.allocate_lock()
+        over.acquire()
+
+        def beat() -> None:
+            while not over.acquire(timeout=self._alive):
+                self._say_alive()
+
+        self._answering = True
+        with suppress(RuntimeError):  # out of memory or threads
+            _thread.start_new_thread(beat, ())
+        try:
+            yield
+        finally:
+            self._answering = False
+            over.release()
+
+    @contextmanager
     def _watched(self) -> Iterator[None]:
         """End the process if the client hangs up during an answer: a scan without matches would not notice.
 
@@ -291,7 +328,7 @@ class QueryServer:
         """
         self._busy = True
         if not self._watched_for:
-            import _thread  # not threading: it takes longer to load than an answer
+            import _thread
 
             self._watched_for = True
             with suppress(RuntimeError):  # out of memory or threads
@@ -307,6 +344,24 @@ class QueryServer:
         poll.poll()
         if self._busy:
             os._exit(0)
+
+    def _say_alive(self) -> None:
+        """Write an ALIVE frame, unless the other thread is writing a frame or the client has not read the last ones.
+
+        Both mean that the client has bytes to read.  So this thread never waits: a pipe or a socket that takes bytes
+        has room for a header.
+        """
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            room = select.poll()
+            room.register(self.fd_out, select.POLLOUT)
+            if self._answering and any(event & select.POLLOUT for _, event in room.poll(0)):
+                os.write(self.fd_out, frame_codec.head(frame_codec.ALIVE, 0))
+        except OSError:
+            pass  # the client has hung up
+        finally:
+            self._writing.release()
 
     def _tell(self, kind: int, what: str) -> None:
         self._put(frame_codec.frame(kind, {"what": what[: frame_codec.MAX_TEXT]}))

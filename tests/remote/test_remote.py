@@ -474,5 +474,5 @@ def test_frames() -> None:
     kind, size = frame_codec.parse_head(frame_codec.frame(frame_codec.QUERY, {"path": "ä\udcff"})[:8])
     assert (kind, size) == (frame_codec.QUERY, 14)
     assert frame_codec.parse(frame_codec.frame(frame_codec.QUERY, {"path": "ä\udcff"})[8:]) == {"path": "ä\udcff"}
-    assert frame_codec.parse_hello(frame_codec.hello("1.2")) == (frame_codec.PROTOCOL, "1.2", {"analyze"})
+    assert frame_codec.parse_hello(frame_codec.hello("1.2")) == (frame_codec.PROTOCOL, "1.2", {"analyze", "alive"})
     assert frame_codec.parse_hello(b"confluo-serve 1 0.1.0\n") == (1, "0.1.0", set())
