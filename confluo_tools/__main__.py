@@ -18,6 +18,7 @@ COMMANDS = (
     ("convert", "records", "convert records between formats, or into a MultiLog"),
     ("retx", "records", "record TCP retransmissions per socket, from the kernel"),
     ("trace", "records", "trace the paths of flows that lose packets, with their own five-tuples"),
+    ("replay-record", "records", "record what TCP connections did, so that they can be replayed"),
     ("query", "questions", "select, aggregate and print records"),
     ("snapshot", "questions", "record one atomic snapshot of logs on many hosts, for query --at"),
     ("vote", "questions", "find the links that drop packets, from paths and losses of flows"),
@@ -96,6 +97,8 @@ def dispatch(name: str, args: list[str]) -> int:
 def module_of(name: str) -> str:
     """The module of a command: in the package of its system, or in `commands`."""
     stem = name.replace("-", "_")
+    if name == "replay-record":
+        return "confluo_tools.replay.record.command"
     return f"confluo_tools.{stem}.command" if name in SYSTEMS else f"confluo_tools.commands.{stem}"
 
 

@@ -16,8 +16,10 @@ from confluo_tools.pingmesh.command import VERBS
 
 # {command: its module}
 PAGES = {
-    **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote")},
+    **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote", "replay-record")},
     **{f"pingmesh-{verb.name}": f"confluo_tools.pingmesh.{verb.module}" for verb in VERBS},
+    "replay-record-run": "confluo_tools.replay.record.run_command",
+    "replay-record-attach": "confluo_tools.replay.record.attach_command",
     "vote": "confluo_tools.vote.analyse_command",
     "vote-simulate": "confluo_tools.vote.simulate_command",
     "vote-bound": "confluo_tools.vote.bound_command",

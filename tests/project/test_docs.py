@@ -18,11 +18,13 @@ from setuptools import find_packages
 
 from confluo_tools.__main__ import COMMANDS, GROUPS, module_of
 from confluo_tools.pingmesh.command import VERBS as PINGMESH
+from confluo_tools.replay.record.command import VERBS as RECORD
 from sessions import FENCE, ROOT, Shell, agrees, blocks, commands
 
 NAMES = [name for name, _, _ in COMMANDS]
 # words that make another command of one: confluo-vote simulate
 VERBS = ["vote-simulate", "vote-bound", *(f"pingmesh-{verb.name}" for verb in PINGMESH)]
+VERBS += [f"replay-record-{verb}" for verb in RECORD]
 PAGES = sorted((ROOT / "man").glob("man*/*.[1-8]"))
 README = ROOT / "README.md"
 DOCUMENTS = sorted(
@@ -83,6 +85,7 @@ def test_the_lists_of_commands_agree() -> None:
     package = ROOT / "confluo_tools"
     modules = {p.stem.replace("_", "-") for p in (package / "commands").iterdir()} - {"--init--", "--pycache--"}
     modules |= {p.parent.name for p in package.glob("*/command.py")}
+    modules |= {"-".join(p.relative_to(package).parent.parts) for p in package.glob("replay/record/command.py")}
     links = {p.name.removeprefix("confluo-") for p in (ROOT / "bin").glob("confluo-*")}
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     rows = set(re.findall(r"^\| \[`confluo-([\w-]+)`\]", README.read_text(), re.M))
@@ -147,7 +150,7 @@ def test_page_has_its_sections(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES + VERBS)
 def test_page_and_help_name_the_same_options(name: str, tmp_path: Path) -> None:
-    words = name.replace("-", " ") if name in VERBS else name
+    words = " ".join(name.rsplit("-", 1)) if name in VERBS else name
     status, printed = Shell(tmp_path).run(f"confluo-{words} --help")
     assert status == 0
     listed = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from confluo_tools.replay.recording.kinds import Call, Note
 
@@ -25,6 +26,9 @@ class CallPiece:
         return self.sk != 0 and self.bytes is not None
 
 
+MAX_PROCESSES = 1 << 16  # that are inside a call
+
+
 @dataclass(slots=True)
 class _OpenSend:
     pieces: list[CallPiece]
@@ -35,6 +39,7 @@ class CallPieces:
     """Follows the calls of each process.  The methods return a piece that begins at this event, if one does."""
 
     def __init__(self) -> None:
+        # Each has at most MAX_PROCESSES: a process may die inside a call.
         self._sends: dict[int, _OpenSend] = {}
         self._recvs: dict[int, CallPiece] = {}
         self._socket_of: dict[int, int] = {}  # the socket that a process used last
@@ -44,6 +49,7 @@ class CallPieces:
         call = self._sends.get(pid)
         if call is None:
             piece = CallPiece(ts, Call.SEND, pid, asked=left)
+            _limit(self._sends)
             self._sends[pid] = _OpenSend([piece], left)
             return piece
         if left != call.left:
@@ -57,6 +63,7 @@ class CallPieces:
         return piece
 
     def send_end(self, ts: int, pid: int, sk: int, result: int, flags: int) -> CallPiece | None:
+        _limit(self._socket_of)
         self._socket_of[pid] = sk
         call = self._sends.pop(pid, None)
         if call is None:
@@ -73,10 +80,12 @@ class CallPieces:
         """A process has copied from the receive queue."""
         if pid in self._recvs:
             return None
+        _limit(self._recvs)
         piece = self._recvs[pid] = CallPiece(ts, Call.RECV, pid, sk)
         return piece
 
     def recv_end(self, ts: int, pid: int, sk: int, result: int, flags: int) -> CallPiece | None:
+        _limit(self._socket_of)
         self._socket_of[pid] = sk
         piece = self._recvs.pop(pid, None)
         if piece is None or piece.sk != sk:
@@ -94,3 +103,8 @@ class CallPieces:
             piece.sk = self._socket_of.get(piece.pid, 0)
             piece.notes |= Note.GUESSED
         return piece.sk != 0
+
+
+def _limit(table: dict[int, Any]) -> None:
+    if len(table) >= MAX_PROCESSES:
+        del table[next(iter(table))]

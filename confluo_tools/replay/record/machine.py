@@ -19,6 +19,8 @@ from confluo_tools.replay.recording.run_writer import THRESHOLD
 
 LAG = 100_000_000  # ns that an event waits for packets of the rings
 HOLD = 2_000_000_000  # ns that events wait for a call before them
+MAX_ENDS = 1 << 16  # that are recorded at a time; others are counted
+IDLE = 10_000_000_000  # ns after which an end without a socket is given up
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
 ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE, LAST_ACK = 1, 2, 4, 7, 9
 AF_INET6 = 10
@@ -62,7 +64,8 @@ class Machine:
         self._closing: list[EndRecorder] = []
         self._reset: int = 0  # the socket that got a reset
         self.made = 0
-        self.events = self.unknown = self.late = 0
+        self._swept = 0
+        self.events = self.unknown = self.excess = 0
 
     @property
     def live(self) -> int:
@@ -159,7 +162,7 @@ class Machine:
     def _packet(self, p: Packet) -> None:
         out = self._ends.get((p.src, p.src_port, p.dst, p.dst_port))
         into = self._ends.get((p.dst, p.dst_port, p.src, p.src_port))
-        if p.flags & SYN and self._wanted(p):
+        if p.flags & SYN and self._wanted_port((p.src, p.src_port, p.dst, p.dst_port)):
             if (out is None or (out.isn not in (-1, p.seq))) and self._local(p.src):
                 out = self._new(p, sender=True)
             if (into is None or (into.peer_isn not in (-1, p.seq))) and self._local(p.dst):
@@ -170,9 +173,6 @@ class Machine:
         if into is not None and self._same_way(into, p):
             into.arrived(p)
             self._ends_by_reset(into, p)
-
-    def _wanted(self, p: Packet) -> bool:
-        return not self._ports or p.src_port in self._ports or p.dst_port in self._ports
 
     def _same_way(self, end: EndRecorder, p: Packet) -> bool:
         """Whether this is the interface of the connection: a bridge shows its packets again."""
@@ -261,7 +261,12 @@ class Machine:
         return end
 
     def _wanted_port(self, key: Key) -> bool:
-        return not self._ports or key[1] in self._ports or key[3] in self._ports
+        if self._ports and key[1] not in self._ports and key[3] not in self._ports:
+            return False
+        if len(self._ends) < MAX_ENDS:
+            return True
+        self.excess += 1
+        return False
 
     def _state(self, item: Item) -> None:
         ts, sk, old, new = item[0], item[3], item[11], item[12]
@@ -301,7 +306,18 @@ class Machine:
             self._closing.append(end)
         self._unbind(end)
 
+    def _sweep(self, now: int) -> None:
+        """Give up ends that never got a socket: SYNs that no server accepted."""
+        if now - self._swept > IDLE:
+            self._swept = now
+            before = now + self._base - IDLE
+            for end in self._ends.values():
+                if not end.sk and not end.closing and end.last < before:
+                    end.problem = end.problem or "it was not established"
+                    self._close(end, end.last)
+
     def _end_closed(self, now: int) -> None:
+        self._sweep(now)
         before = now + self._base - LAG - LINGER
         over = [end for end in self._closing if end.closing < before]
         if over:

@@ -37,7 +37,7 @@ Grade = Annotated[str | None, option("--grade", metavar="GRADE", help="Settings 
 Level = Annotated[str | None, option("--level", metavar="LEVEL", help="What to record: signals or headers (signals).")]
 
 
-@app.command(panels={"Options": "-w --netns --bridge --address --grade --level"})
+@app.command(panels={"Options": "-w --grade --level", "Network": "--netns --bridge --address --gateway"})
 def run(
     words: Command,
     netns: Netns = None,

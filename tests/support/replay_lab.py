@@ -1,0 +1,93 @@
+"""Connections over a routed path with a real drop-tail queue, recorded at both ends.
+
+with Lab() as lab:
+    path = routed(lab, rate="50mbit", limit=30_000)
+    both = record(path, tmp_path, bulk(2_000_000))
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from netns import Lab, Space
+
+ROOT = Path(__file__).resolve().parents[2]
+PORT = 5201
+RECORDER = str(ROOT / "bin/confluo-replay-record")
+
+SERVER = """
+import socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("", int(sys.argv[1])))
+s.listen(64)
+print("listening", flush=True)
+"""
+SINK = (
+    SERVER
+    + """
+c, _ = s.accept()
+n = 0
+while data := c.recv(65536):
+    n += len(data)
+c.close()
+print(n)
+"""
+)
+BULK = """
+import socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+left = int(sys.argv[3])
+while left:
+    left -= c.send(bytes(min(65536, left)))
+c.close()
+"""
+
+
+class RoutedPath(NamedTuple):
+    """``client`` - ``router`` - ``server``; the queue is at v1 of the router, towards the server."""
+
+    client: Space
+    router: Space
+    server: Space
+
+
+def routed(lab: Lab, *, rate: str = "100mbit", limit: int = 60_000) -> RoutedPath:
+    """Three namespaces in a row; data towards the server pass a queue of ``limit`` bytes that drops at its tail."""
+    client, router, server = lab.space("c"), lab.space("r"), lab.space("s")
+    lab.link(client, router, ("v0", "v0"), net="10.78.1")
+    lab.link(server, router, ("v0", "v1"), net="10.78.2")
+    client.address, server.address = "10.78.1.1", "10.78.2.1"
+    router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+    client.ip("route", "add", "default", "via", "10.78.1.2")
+    server.ip("route", "add", "default", "via", "10.78.2.2")
+    router.run("tc", "qdisc", "add", "dev", "v1", "root", "tbf", "rate", rate, "burst", "3000", "limit", limit)
+    return RoutedPath(client, router, server)
+
+
+def recorder(space: Space, log: Path, *command: Any, options: tuple[str, ...] = (), **more: Any) -> Any:
+    """confluo-replay-record run of ``command`` in a namespace, as a process."""
+    words = [RECORDER, "run", "-q", "-w", str(log), "--netns", space.name, *options, "--", *map(str, command)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **more)
+
+
+def record(
+    path: RoutedPath, folder: Path, client: str, *arguments: Any, server: str = SINK, options: tuple[str, ...] = ()
+) -> tuple[Path, Path]:
+    """Record one run of a client and its server, both Python programs: the logs of client and server."""
+    logs = folder / "client.ml", folder / "server.ml"
+    with ExitStack() as stack:
+        listen = (sys.executable, "-c", server, PORT)
+        there = stack.enter_context(recorder(path.server, logs[1], *listen, options=options))
+        stack.callback(there.kill)
+        assert there.stdout.readline() == "listening\n"
+        connect = (sys.executable, "-c", client, path.server.address, PORT, *arguments)
+        here = stack.enter_context(recorder(path.client, logs[0], *connect, options=options))
+        stack.callback(here.kill)
+        assert here.wait(60) == 0
+        assert there.wait(60) == 0
+    return logs
