@@ -42,7 +42,7 @@ cdef enum:
     HAS_BASE = 1                # base is known
     HAS_SYN = 4                 # of the lower end: the time of a SYN is known, the round trip not yet
     HAS_RTT = 8                 # of the lower end: the round trip of the handshake is known
-    REPORTED = 2                # the other side acknowledged more than was seen, and that was reported
+    REPORTED = 2                # the other side acknowledged more than was seen; until the ACK of this side changes
     ROUGH = 16                  # the list is not in ascending order
     SHORT_WINDOW = 32           # the last window came with a SYN: it is not scaled
     HAS_FLIGHT = 64             # the other side has acknowledged something since the last gap
@@ -249,7 +249,7 @@ cdef inline uint32_t window_rules(Side* me, Side* you, const Packet* p, Verdict*
         out |= A_ZERO_WINDOW
     if me.next and before(me.next, p.seq) and not p.flags & RST:
         out |= A_LOST
-        me.has &= ~(HAS_FLIGHT | REPORTED)
+        me.has &= ~HAS_FLIGHT
     if p.size <= 1 and p.seq == me.next - 1 and not control:
         out |= A_KEEP_ALIVE
     if p.window and p.window != me.window and plain_ack(me, p):
@@ -262,6 +262,7 @@ cdef inline uint32_t window_rules(Side* me, Side* you, const Packet* p, Verdict*
         if you.flags & A_KEEP_ALIVE:
             return out | A_KEEP_ALIVE_ACK
         me.duplicates += 1
+        me.has &= ~REPORTED
         v.duplicate = me.duplicates
         out |= A_DUPLICATE_ACK
     if (p.window == 0 and me.window == 0 and p.size == 0 and p.seq == me.next and not control
@@ -280,7 +281,7 @@ cdef inline uint32_t sent_again(const Side* me, const Side* you, const Packet* p
         return A_RETRANSMISSION | A_SPURIOUS
     if not old:
         return 0
-    if you.duplicates >= 2 and you.ack == p.seq and <uint64_t>elapsed(you.ts, p.ts) < FAST_NS:
+    if (you.duplicates >= 2 or you.has & REPORTED) and you.ack == p.seq and <uint64_t>elapsed(you.ts, p.ts) < FAST_NS:
         return A_RETRANSMISSION | A_FAST
     if <uint64_t>elapsed(me.next_ts, p.ts) < <uint64_t>(rtt if rtt else ORDER_NS) and me.next != next:
         return A_OUT_OF_ORDER
@@ -307,12 +308,16 @@ cdef inline void analyse(Flow* f, int from_, const Packet* p, Memory* m, Verdict
     v.flags |= window_rules(me, you, p, v)
     if p.ack != me.ack:
         me.duplicates = 0
-    if (you.solid and before(you.solid, p.ack) and p.flags & ACK and not you.has & REPORTED
-            and not (you.duplicates and you.solid == you.next)):
-        v.flags |= A_ACK_LOST
-        if you.solid == you.next:
-            you.has |= REPORTED         # until the sender continues
-        you.solid = you.next
+        me.has &= ~REPORTED
+    if you.solid and before(you.solid, p.ack) and p.flags & ACK:
+        if before(you.solid, you.next):
+            v.flags |= A_ACK_LOST
+            you.solid = you.next
+        else:                           # once, while the other side repeats its ACK
+            if not you.duplicates and not you.has & REPORTED:
+                v.flags |= A_ACK_LOST
+            you.duplicates = 0
+            you.has |= REPORTED
     if (p.size or p.flags & (SYN | FIN)) and not v.flags & A_KEEP_ALIVE:
         v.flags |= sent_again(me, you, p, next, f.rtt if f.side[0].has & HAS_RTT else 0, v)
     if p.size or p.flags & (SYN | FIN):

@@ -134,7 +134,7 @@ def test_the_page_names_captures_that_exist() -> None:
 @needs_tshark
 @pytest.mark.parametrize("seed", range(3))
 def test_made_up_conversations_equal_tshark(tmp_path: Path, seed: int) -> None:
-    """Cases that no capture contains; the page describes the two exceptions."""
+    """Cases that no capture contains; the page describes the exception."""
     path = tmp_path / "made-up.pcap"
     make_tcp.capture(path, seed, 150)
     segments = 0
@@ -144,9 +144,8 @@ def test_made_up_conversations_equal_tshark(tmp_path: Path, seed: int) -> None:
         for field in oracle.FIELDS:
             if theirs[field] == mine[field] or oracle.reason(field, theirs, mine) in NOT_COUNTED:
                 continue
-            beyond = field == "tcp_analysis" and theirs[field] ^ mine[field] == {"ack_lost_segment"}
             earlier = field == "tcp_bytes_in_flight" and mine[field] > theirs[field]
-            assert beyond or earlier, f"segment {i}: {field} is {mine[field]}, tshark says {theirs[field]}"
+            assert earlier, f"segment {i}: {field} is {mine[field]}, tshark says {theirs[field]}"
             odd.append(field)
     assert segments > 1000
     assert len(odd) < segments / 500
@@ -155,16 +154,14 @@ def test_made_up_conversations_equal_tshark(tmp_path: Path, seed: int) -> None:
 @needs_tshark
 @pytest.mark.parametrize("seed", range(3))
 def test_segments_that_the_capture_lacks(tmp_path: Path, seed: int) -> None:
-    """ACKs of what was not seen: each that tshark reports, and hardly another one (docs/oracles-tcp.md)."""
+    """ACKs of what was not seen, and all other flags, on the same segments as in tshark."""
     rng = random.Random(seed)
     path = tmp_path / "gaps.pcap"
     segments = [(number, segment) for number in range(400) for segment in make_tcp.with_gaps(rng, 14)]
     make_tcp.write(path, [(i * 10**6, make_tcp.frame(*one)) for i, one in enumerate(segments)])
-    both = zip(oracle.expected(path), oracle.ours(path), strict=True)
-    found = Counter(tuple("ack_lost_segment" in row["tcp_analysis"] for row in pair) for pair in both)
-    assert found[True, True] > 300
-    assert found[True, False] == 0
-    assert found[False, True] < found[True, True] / 100
+    theirs = [row["tcp_analysis"] for row in oracle.expected(path)]
+    assert [row["tcp_analysis"] for row in oracle.ours(path)] == theirs
+    assert sum("ack_lost_segment" in flags for flags in theirs) > 300
 
 
 def test_sequence_numbers_wrap_around(tmp_path: Path) -> None:
