@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from net import punctual
 from topology import Rule, Topology
 from wire import is_data, priority, stamp
 
@@ -241,6 +242,7 @@ class Fabric:
 def main(topology: Topology, ready: Path, counts: Path) -> None:
     """``ready`` is written once frames are taken, ``counts`` at the end."""
     fabric = Fabric(topology)
-    ready.write_text("ready\n")
-    fabric.run()
+    with punctual():
+        ready.write_text("ready\n")
+        fabric.run()
     counts.write_text(json.dumps(fabric.counts()))

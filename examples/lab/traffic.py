@@ -8,7 +8,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-from net import State, inside
+from net import State, inside, punctual
 from topology import Flow, Topology
 
 PIECE = 1448  # bytes that a flow with a rate sends at once: one segment
@@ -82,7 +82,8 @@ def run(topology: Topology, state: State, seconds: float) -> list[dict[str, obje
         sender.begin = begun + sender.flow.start
         sender.end = begun + (sender.flow.stop or seconds)
     until = begun + seconds
-    _pump(senders, takers, taken, until)
+    with punctual():
+        _pump(senders, takers, taken, until)
     report: list[dict[str, object]] = []
     for sender in senders:
         info = sender.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -196,12 +195,8 @@ def over_ipv6(folder: Path, name: str, seconds: int) -> Path:
 def test_the_verdict_is_right_and_the_numbers_are_those_of_the_kernel(tmp_path: Path, name: str, verdict: str) -> None:
     shell = Shell(tmp_path)
     capture = "confluo-capture -q -i eth0 -w d.ml --telemetry tcp"
-    for _ in range(3):  # on a busy machine senders pause: losses are then not regular, and the verdict says so
-        shutil.rmtree(tmp_path / "d.ml", ignore_errors=True)
-        report = run_lab(shell, over_ipv6(tmp_path, f"{name}.yaml", 3), f"--on 'd: {capture}'")
-        status, printed = shell.run("examples/diagnose-losses d.ml fd00:99::3")
-        if printed[-1].startswith(verdict):
-            break
+    report = run_lab(shell, over_ipv6(tmp_path, f"{name}.yaml", 3), f"--on 'd: {capture}'")
+    status, printed = shell.run("examples/diagnose-losses d.ml fd00:99::3")
     assert (status, printed[-1][: len(verdict)]) == (0, verdict), "\n".join(printed)
 
     sent = "dst_ip == fd00:99::3 && payload_len > 0"
