@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import make_flock
 from confluo_tools.errors import FormatError
 from confluo_tools.network.topology import T1, T2, TOR, ZERO, Clos, Topology, as_clos, make_clos, make_topology
 from confluo_tools.network.topology_file import read_topology
@@ -122,10 +123,13 @@ def test_leaf_and_spine_without_t2_are_not_a_clos() -> None:
 # ---------------------------------------------------------------- files
 
 
-def test_the_edge_list_of_others() -> None:
-    if not FAT_TREE.exists():
-        pytest.skip(f"no traces in {FAT_TREE}")
-    topology = read_topology(str(FAT_TREE / "topology.edgelist"))
+@pytest.mark.parametrize("whose", ["made", "others"] if FAT_TREE.exists() else ["made"])
+def test_the_edge_list_of_a_fat_tree(whose: str, tmp_path: Path) -> None:
+    path = FAT_TREE / "topology.edgelist"
+    if whose == "made":
+        path = tmp_path / "topology.edgelist"
+        path.write_text(make_flock.edge_list())
+    topology = read_topology(str(path))
     assert (len(topology.switches), len(topology.tor_of), len(topology.links())) == (125, 750, 2500)
     assert Counter(topology.level[n] for n in topology.switches) == {TOR: 50, T1: 50, T2: 25}
     assert topology.names[ZERO] == "0"  # 0 would say that a hop did not answer

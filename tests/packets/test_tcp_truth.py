@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 import shutil
@@ -43,6 +44,7 @@ def manifest() -> list[str]:
 
 
 CAPTURES = manifest()
+BIG = [name for name in CAPTURES if name.startswith("big_")] or ["none"]
 EXAMPLES = sorted(p.name for p in (ROOT / "examples" / "data").glob("*.pcap*.gz"))
 
 
@@ -100,8 +102,20 @@ def test_examples_equal_tshark(name: str) -> None:
 @needs_tshark
 @pytest.mark.parametrize("name", ["ndpi_vxlan.pcap", "libpcap_geneve.pcap"])
 def test_inside_a_tunnel_with_decap_inner(pcaps: Path, name: str) -> None:
+    inner_equals_tshark(pcaps / name)
+
+
+@needs_tshark
+def test_inside_tunnels_of_the_examples(tmp_path: Path) -> None:
+    """VXLAN, GRE, IP in IP and GENEVE."""
+    path = tmp_path / "tunnel.pcap"
+    path.write_bytes(gzip.decompress((ROOT / "examples" / "data" / "tunnel.pcap.gz").read_bytes()))
+    inner_equals_tshark(path)
+
+
+def inner_equals_tshark(path: Path) -> None:
     compared = 0
-    for theirs, mine in zip(oracle.expected(pcaps / name), oracle.ours(pcaps / name, "inner"), strict=True):
+    for theirs, mine in zip(oracle.expected(path), oracle.ours(path, "inner"), strict=True):
         if "tcp" in theirs["chain"]:
             wrong = {
                 f: (mine[f], theirs[f])
@@ -113,7 +127,7 @@ def test_inside_a_tunnel_with_decap_inner(pcaps: Path, name: str) -> None:
     assert compared
 
 
-@pytest.mark.parametrize("name", [n for n in CAPTURES if n.startswith("big_")])
+@pytest.mark.parametrize("name", BIG)
 def test_every_flag_of_a_big_capture(pcaps: Path, name: str) -> None:
     """The truth lists the frames on which tshark set one of these flags, or another."""
     truth = {

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import make_capture
 from make_capture import pcap
 
 IP, IP6, ARP = 0x0800, 0x86DD, 0x0806
@@ -264,6 +265,36 @@ def fragments() -> list[bytes]:
     """The first and the last fragment of a datagram, and whole packets."""
     first, last = (IP, ip4(17, udp(1000, 53, bytes(24)), fragment=0x2000)), (IP, ip4(17, bytes(24), fragment=4))
     return [ethernet(packet) for packet in (first, last, *PLAIN)]
+
+
+def odd() -> dict[str, bytes]:
+    """Capture files by name, with what tshark shows otherwise on purpose (docs/oracles.md)."""
+    whole = [ethernet(packet) for packet in PLAIN]
+    four, six = whole[0], whole[3]
+    jumbo = bytes([6, 0, 0xC2, 4]) + struct.pack(">I", 69_960)
+    large = struct.pack(">IHBB", 6 << 28, 0, 0, 64) + A6 + B6 + jumbo + tcp()
+    broken = [
+        four[:14] + b"\x44" + four[15:],  # an IP header of 16 bytes
+        four[:16] + b"\0\x10" + four[18:],  # a packet that is shorter than its header
+        four[:14] + b"\x75" + four[15:],  # IP version 7
+        four[:28],
+        four[:32],
+        four[:40],
+        six[:30],
+        six[:48],
+        ethernet((IP6, large)),
+    ]
+    times = [(1_700_000_000 + i) * 10**9 for i in range(len(broken))]
+    lengths = [max(len(frame), len(six if frame[12:14] == six[12:14] else four)) for frame in broken[:-1]]
+    late = make_capture.interface(resolution=9) + make_capture.enhanced(2**63 + 5, four)
+    plain = make_capture.interface(resolution=9) + make_capture.enhanced(times[0], four)
+    fraction = struct.pack("<IIII", 1_700_000_000, 2**31, len(four), len(four)) + four
+    return {
+        "broken.pcap": pcap(zip(times, broken, strict=True), lengths=[*lengths, 70_014]),
+        "late.pcapng": make_capture.section() + late,
+        "sections.pcapng": (make_capture.section() + plain) * 2,
+        "fraction.pcap": pcap([]) + fraction,
+    }
 
 
 def write(path: Path, every: Iterable[bytes], link: int = 1) -> Path:

@@ -1,14 +1,14 @@
-"""How right the verdicts are: simulated epochs of 007's network, and traces of another team's simulator."""
+"""How right the verdicts are: simulated epochs of 007's network, and traces as Flock's simulator writes them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
 from conftest import DATA
 
+import make_flock
 from confluo_tools.core.vote.flow_tally import FlowTally
 from confluo_tools.inputs.open import open_one
 from confluo_tools.network.topology import Clos
@@ -144,13 +144,19 @@ def test_devices_are_found_as_devices(made: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- traces
 
 
-@pytest.fixture(scope="module")
-def traces() -> dict[str, list[FlowTally]]:
-    folder: Path = DATA / "traces" / "fat-tree"
-    if not folder.is_dir():
-        pytest.skip(f"no traces at {folder}; set CONFLUO_TEST_DATA")
+FAT_TREE = DATA / "traces" / "fat-tree"  # of Flock's simulator
+
+
+@pytest.fixture(scope="module", params=["made", "others"] if FAT_TREE.is_dir() else ["made"])
+def traces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[FlowTally]]:
+    folder = FAT_TREE if request.param == "others" else tmp_path_factory.mktemp("traces")
+    if request.param == "made":
+        for kind in ("random", "skewed"):
+            for failures in (1, 2, 4, 8):
+                made = make_flock.trace(100 + failures, failures, skewed=kind == "skewed")
+                (folder / f"{kind}_f{failures}").write_bytes(made.text)
     out: dict[str, list[FlowTally]] = {"random": [], "skewed": []}
-    for path in sorted(folder.glob("*.xz")):
+    for path in sorted(folder.glob("*_f*")):
         t = FlowTally()
         for block in open_one(str(path)):
             t.add(block, 0, block.rows)
@@ -172,7 +178,7 @@ GIVEN = ModelSettings(p_bad=0.003, p_good=0.0002, prior=-15.0)
         ("skewed", "mle", ModelSettings(), 0.90),
     ],
 )
-def test_traces_of_others(
+def test_traces_of_a_fat_tree(
     traces: dict[str, list[FlowTally]], kind: str, model: str, settings: ModelSettings, f1: float
 ) -> None:
     found = [score(models.judge(t, model, settings, None)) for t in traces[kind]]
