@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from confluo_tools.errors import FormatError
 from confluo_tools.network.fleet import PORT, Fleet, FleetServer, check_places, clos_servers, make_fleet, make_grid
+from confluo_tools.network.hardware import BUFFER, LINK, Hardware, LinkSpeed, SwitchBuffer
 from confluo_tools.network.node_numbers import NodeNumbers
 from confluo_tools.network.topology import T1, T2, TOR, Clos, Link, Topology, make_clos, make_topology
 
@@ -19,13 +20,14 @@ GRID_KEYS = ("dcs", "podsets", "pods", "servers")
 @dataclass(slots=True)
 class SwitchEntry:
     """A switch of a file: ``level`` (None: by its links), ``number`` in records, addresses of its traceroute answers;
-    ``pod``: the servers below it, when it is a ToR.
+    ``pod``: the servers below it, when it is a ToR; ``buffer`` of its packets.
     """
 
     level: int | None = None
     number: str | None = None
     addresses: tuple[str, ...] = ()
     pod: str | None = None
+    buffer: SwitchBuffer | None = None
 
 
 @dataclass(slots=True)
@@ -41,7 +43,8 @@ class NetworkFile:
     """A file as it is written: names and texts, checked one by one.  `topology` and `fleet` check the whole.
 
     Either ``clos``, ``grid`` or ``servers`` is given; ``nodes`` {name of a server: what else is known of it};
-    ``services`` {service: names of servers, pods, podsets or data centres}.
+    ``services`` {service: names of servers, pods, podsets or data centres}.  ``link``, ``server_link``, ``buffer``: of
+    links and switches without their own; ``link_speeds`` {(a, b): of this link}.
     """
 
     path: str
@@ -54,6 +57,10 @@ class NetworkFile:
     services: dict[str, list[str]] = field(default_factory=dict)
     vips: dict[str, tuple[str, int]] = field(default_factory=dict)
     port: int = PORT
+    link: LinkSpeed = LINK
+    server_link: LinkSpeed = LINK
+    buffer: SwitchBuffer = BUFFER
+    link_speeds: dict[tuple[str, str], LinkSpeed] = field(default_factory=dict)
 
     @property
     def has_links(self) -> bool:
@@ -106,6 +113,7 @@ class NetworkFile:
             for server in clos_servers(self.clos, self.port):
                 self._addresses(numbers, owner, known[server.name], (server.address,))
             topology.alias.update(owner)
+            topology.hardware = self._hardware(known)
             return topology
         try:
             check_places(self.servers)
@@ -140,7 +148,16 @@ class NetworkFile:
         for name, switch in self.switches.items():
             self._addresses(numbers, owner, numbers.known[name], switch.addresses)
         alias = {address: number for address, number in owner.items() if address != number}
-        return make_topology(links, tor_of, names=numbers.names, level=level, alias=alias)
+        topology = make_topology(links, tor_of, names=numbers.names, level=level, alias=alias)
+        topology.hardware = self._hardware(numbers.known)
+        return topology
+
+    def _hardware(self, number: Mapping[str, int]) -> Hardware:
+        buffers = {number[name]: s.buffer for name, s in self.switches.items() if s.buffer is not None}
+        links: dict[Link, LinkSpeed] = {}
+        for (a, b), speed in self.link_speeds.items():
+            links[number[a], number[b]] = links[number[b], number[a]] = speed
+        return Hardware(self.link, self.server_link, self.buffer, links, buffers)
 
     def _given_numbers(self) -> Iterator[tuple[str, str]]:
         # They come first: the free numbers are those that no node has been given.

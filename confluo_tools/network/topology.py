@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from confluo_tools.network.hardware import Hardware
+
 HOST, TOR, T1, T2 = range(4)
 PLAIN = 1 << 24  # numbers below it are not addresses
 ZERO = PLAIN - 1  # replaces node 0 of a file, because in a path 0 is a hop that did not answer
@@ -73,7 +75,7 @@ class Topology:
     """``names`` {number: name}; ``level`` {number: HOST, TOR, T1 or T2}; ``tor_of`` {host: its ToR};
     ``neighbours`` {switch: switches it has links with}; ``alias`` {number of an address: number of its node}.
 
-    ``clos``: its parameters, if it was made from them.
+    ``clos``: its parameters, if it was made from them.  ``hardware``: speeds, delays, buffers.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Topology:
     neighbours: dict[int, tuple[int, ...]] = field(default_factory=dict)
     alias: dict[int, int] = field(default_factory=dict)
     clos: Clos | None = None
+    hardware: Hardware = field(default_factory=Hardware)
 
     def __post_init__(self) -> None:
         self._distance: dict[int, dict[int, int]] = {}  # to a switch, from every switch

@@ -15,7 +15,10 @@ from confluo_tools.errors import FormatError
 from confluo_tools.formats.bytestream import read_whole
 from confluo_tools.network import strict_yaml
 from confluo_tools.network.addresses import address_port
+from confluo_tools.network.fat_tree import MAX_K, FatTree
 from confluo_tools.network.fleet import MAX_SERVERS, PORT, Fleet, FleetServer
+from confluo_tools.network.hardware import LinkSpeed
+from confluo_tools.network.hardware_file import read_buffer, read_hardware, read_link
 from confluo_tools.network.links_file import is_edge, parse_links
 from confluo_tools.network.network_file import (
     CLOS_KEYS,
@@ -27,11 +30,12 @@ from confluo_tools.network.network_file import (
     SwitchEntry,
 )
 from confluo_tools.network.node_numbers import MAX_BYTES, MAX_LINKS, MAX_NODES, read_number
-from confluo_tools.network.topology import TOR, Clos, Topology, make_clos
+from confluo_tools.network.topology import T1, T2, TOR, Clos, Topology, make_clos
 
-_LINK_KEYS = {"clos", "switches", "links"}
+_LINK_KEYS = {"clos", "fat_tree", "switches", "links"}
+_HARDWARE_KEYS = {"link", "server_link", "buffer"}
 _SERVER_KEYS = {"port", "dcs", "grid", "services", "vips"}
-_KEYS = {"topology"} | _LINK_KEYS | _SERVER_KEYS
+_KEYS = {"topology"} | _LINK_KEYS | _HARDWARE_KEYS | _SERVER_KEYS
 _DCS = "write dcs: {DC: {PODSET: {POD: {SERVER: ADDRESS}}}}"
 
 
@@ -118,12 +122,12 @@ def parse_network(text: str, path: str) -> NetworkFile:
     if tree.get("topology", VERSION) != VERSION:
         what = f"topology of format '{strict_yaml.word(path, tree['topology'])[:20]}'; this version reads {VERSION}"
         raise FormatError(what, where=path)
-    sources = [key for key in ("clos", "grid", "dcs") if key in tree]
+    sources = [key for key in ("clos", "fat_tree", "grid", "dcs") if key in tree]
     if len(sources) > 1:
         raise FormatError(f"'{sources[0]}' and '{sources[1]}' exclude each other", where=path)
     if "topology" not in tree and not sources:
         raise FormatError("has no servers", where=path, hint=_DCS)
-    for key in ("clos", "grid"):
+    for key in ("clos", "fat_tree", "grid"):
         if key in tree and "links" in tree:
             raise FormatError(f"'{key}' and 'links' exclude each other", where=path)
     file = NetworkFile(path, port=strict_yaml.number(path, "port", tree.get("port", str(PORT)), 65535))
@@ -131,8 +135,14 @@ def parse_network(text: str, path: str) -> NetworkFile:
         file.clos = _clos(path, tree["clos"])
     if "grid" in tree:
         file.grid = _grid(path, tree["grid"])
+    if "fat_tree" in tree:
+        _add_fat_tree(file, tree["fat_tree"])
+    read_hardware(file, tree)
     _read_switches(file, tree.get("switches"))
-    file.links = list(_links(path, tree.get("links")))
+    for a, b, speed in _links(file, tree.get("links")):
+        file.links.append((a, b))
+        if speed is not None:
+            file.link_speeds[a, b] = speed
     _read_servers(file, tree.get("dcs"))
     _check_pods(file)
     for name, value in strict_yaml.mapping(path, "services", tree.get("services"), MAX_SERVERS):
@@ -161,24 +171,44 @@ def _grid(path: str, data: Any) -> tuple[int, int, int, int]:
     return dcs, podsets, pods, servers
 
 
+def _add_fat_tree(file: NetworkFile, data: Any) -> None:
+    k = strict_yaml.number(file.path, "fat_tree", data, MAX_K)
+    if k % 2:
+        raise FormatError("fat_tree is odd", where=file.path, hint="it is the number of ports of a switch, 4, 8 or 16")
+    tree = FatTree(k)
+    file.switches = {name: SwitchEntry(TOR, pod=pod) for name, pod in tree.tors()}
+    file.switches |= {name: SwitchEntry(T1) for name in tree.t1s()} | {name: SwitchEntry(T2) for name in tree.t2s()}
+    file.links = list(tree.links())
+    file.servers = [FleetServer(s.name, s.address, file.port, s.pod, s.podset, "dc1") for s in tree.servers()]
+
+
 def _read_switches(file: NetworkFile, data: Any) -> None:
     path = file.path
     if isinstance(data, list):
         data = dict.fromkeys(strict_yaml.words(path, data), "")
     known = set(make_clos(replace(file.clos, hosts=1)).names.values()) if file.clos is not None else set()
     for name, about in strict_yaml.mapping(path, "switches", data, MAX_NODES):
-        entry = file.switches[name] = _switch(path, name, about)
+        entry = _switch(file, name, about)
+        if name in file.switches:  # of a fat tree
+            if entry.level is not None or entry.number or entry.pod:
+                what = f"switch '{name}': only its addresses and its buffer can be given with 'fat_tree'"
+                raise FormatError(what, where=path)
+            entry = replace(file.switches[name], addresses=entry.addresses, buffer=entry.buffer)
+        file.switches[name] = entry
         if file.clos is not None and (name not in known or name.startswith("host-")):
             hint = "they are named tor-1-2, t1-1-2, t2-3"
             raise FormatError(f"'{name[:60]}' is not a switch of this Clos", where=path, hint=hint)
         if file.clos is not None and (entry.level is not None or entry.number or entry.pod):
-            raise FormatError(f"switch '{name}': only its addresses can be given with 'clos'", where=path)
+            raise FormatError(
+                f"switch '{name}': only its addresses and its buffer can be given with 'clos'", where=path
+            )
 
 
-def _switch(path: str, name: str, about: Any) -> SwitchEntry:
+def _switch(file: NetworkFile, name: str, about: Any) -> SwitchEntry:
+    path = file.path
     if isinstance(about, str):
         about = {"level": about} if about else {}
-    if not isinstance(about, dict) or not about.keys() <= {"level", "number", "addresses", "pod"}:
+    if not isinstance(about, dict) or not about.keys() <= {"level", "number", "addresses", "pod", "buffer"}:
         hint = "write {level: tor, pod: rack1, addresses: [10.0.0.1], number: 7}; each is optional"
         raise FormatError(f"switch '{name[:60]}' is invalid", where=path, hint=hint)
     pod = strict_yaml.word(path, about["pod"]) if about.get("pod") else None
@@ -191,7 +221,8 @@ def _switch(path: str, name: str, about: Any) -> SwitchEntry:
             raise FormatError(f"switch '{name}' has a pod, but its level is {text}", where=path, hint="only a ToR has")
         level = LEVELS[text]
     number = strict_yaml.word(path, about["number"]) if "number" in about else None
-    return SwitchEntry(level, number, _address_list(path, name, about.get("addresses")), pod)
+    buffer = read_buffer(path, f"switch '{name[:60]}'", about, file.buffer)
+    return SwitchEntry(level, number, _address_list(path, name, about.get("addresses")), pod, buffer)
 
 
 def _address_list(path: str, name: str, data: Any) -> tuple[str, ...]:
@@ -204,19 +235,24 @@ def _address_list(path: str, name: str, data: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _links(path: str, data: Any) -> Iterator[tuple[str, str]]:
+def _links(file: NetworkFile, data: Any) -> Iterator[tuple[str, str, LinkSpeed | None]]:
+    path = file.path
     if data is None or data == "":
         return
     if not isinstance(data, list) or len(data) > MAX_LINKS:
         raise FormatError("links is not a list", where=path, hint="write [[a, b], [a, c]]")
-    for pair in data:
-        if not isinstance(pair, list) or len(pair) != 2:
-            what = f"'{pair[:60]}'" if isinstance(pair, str) else "one of the links"
-            raise FormatError(f"{what} is not a link", where=path, hint="write [a, b]")
-        a, b = strict_yaml.words(path, pair)
+    for link in data:
+        speed = None
+        if isinstance(link, list) and len(link) == 3 and isinstance(link[2], dict):
+            speed = read_link(path, "a link", link[2], file.link)
+            link = link[:2]
+        if not isinstance(link, list) or len(link) != 2:
+            what = f"'{link[:60]}'" if isinstance(link, str) else "one of the links"
+            raise FormatError(f"{what} is not a link", where=path, hint="write [a, b], or [a, b, {speed: 40Gbit}]")
+        a, b = strict_yaml.words(path, link)
         if a == b:
             raise FormatError(f"links '{a}' with itself", where=path)
-        yield a, b
+        yield a, b, speed
 
 
 def _read_servers(file: NetworkFile, tree: Any) -> None:

@@ -11,6 +11,7 @@ from confluo_tools import units
 from confluo_tools.errors import FormatError
 from confluo_tools.network.addresses import canonical
 from confluo_tools.network.fleet import NAME_BYTES, PLACE_BYTES, PORT, WORD, FleetServer
+from confluo_tools.network.hardware_file import buffer_text, hardware_lines, link_text
 from confluo_tools.network.network_file import (
     CLOS_KEYS,
     GRID_KEYS,
@@ -36,6 +37,7 @@ def _lines(file: NetworkFile) -> Iterator[str]:
     yield f"topology: {VERSION}"
     if file.port != PORT:
         yield f"port: {file.port}"
+    yield from hardware_lines(file)
     if file.clos is not None:
         yield f"clos: {{{', '.join(f'{key}: {getattr(file.clos, f)}' for key, f in CLOS_KEYS.items())}}}"
     if file.grid is not None:
@@ -45,7 +47,7 @@ def _lines(file: NetworkFile) -> Iterator[str]:
         yield from (f"  {_word(name)}: {_switch(switch)}" for name, switch in file.switches.items())
     if file.links:
         yield "links:"
-        yield from (f"- [{_word(a)}, {_word(b)}]" for a, b in file.links)
+        yield from (f"- [{_word(a)}, {_word(b)}{_speed(file, a, b)}]" for a, b in file.links)
     if file.servers:
         yield "dcs:"
         yield from _servers(file)
@@ -92,7 +94,14 @@ def _switch(switch: SwitchEntry) -> str:
         parts.append(f"number: {_word(switch.number)}")
     if switch.addresses:
         parts.append(f"addresses: {_list(switch.addresses)}")
+    if switch.buffer is not None:
+        parts.append(f"buffer: {buffer_text(switch.buffer)}")
     return f"{{{', '.join(parts)}}}"
+
+
+def _speed(file: NetworkFile, a: str, b: str) -> str:
+    own = file.link_speeds.get((a, b))
+    return f", {link_text(own)}" if own is not None else ""
 
 
 def _word(text: str) -> str:
@@ -246,6 +255,10 @@ def join(links: NetworkFile, servers: NetworkFile) -> tuple[NetworkFile, int]:
             links=links.links,
             servers=list(fleet.servers),
             nodes={**servers.nodes, **nodes},
+            link=links.link,
+            server_link=links.server_link,
+            buffer=links.buffer,
+            link_speeds=links.link_speeds,
         ),
         lost,
     )

@@ -13,13 +13,15 @@ from confluo_tools.__main__ import COMMANDS, module_of
 from confluo_tools.cli.options import MAX_IMPORTANT, PANELS
 from confluo_tools.cli.output import PACKET_FORMATS, RECORD_FORMATS
 from confluo_tools.pingmesh.command import VERBS
+from confluo_tools.replay.command import VERBS as REPLAY_VERBS
 
 # {command: its module}
 PAGES = {
-    **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote", "replay-record")},
+    **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote", "replay-record", "replay")},
     **{f"pingmesh-{verb.name}": f"confluo_tools.pingmesh.{verb.module}" for verb in VERBS},
     "replay-record-run": "confluo_tools.replay.record.run_command",
     "replay-record-attach": "confluo_tools.replay.record.attach_command",
+    **{f"replay-{verb.name}": f"confluo_tools.replay.{verb.module}" for verb in REPLAY_VERBS},
     "vote": "confluo_tools.vote.analyse_command",
     "vote-simulate": "confluo_tools.vote.simulate_command",
     "vote-bound": "confluo_tools.vote.bound_command",

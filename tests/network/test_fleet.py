@@ -73,7 +73,10 @@ def test_words_are_taken_as_they_are_written() -> None:
         ("[1]", "is not a topology"),
         ("dcs: {}", "t.yaml: has no servers"),
         ("dcs: {}\ngrid: {dcs: 1}", "'grid' and 'dcs' exclude each other"),
-        ("dcs: {a: {b: {c: {d: 10.0.0.1}}}}\nmore: 1", "t.yaml: unknown key 'more'; the keys are clos, dcs, grid"),
+        (
+            "dcs: {a: {b: {c: {d: 10.0.0.1}}}}\nmore: 1",
+            "t.yaml: unknown key 'more'; the keys are buffer, clos, dcs, fat_tree, grid",
+        ),
         ("dcs: {a: {b: {c: {}}}}", "pod 'c' has no servers"),
         ("dcs: {a: {b: {c: }}}", "pod 'c' has no servers"),
         ("dcs: {a: {b: {}}}", "podset 'b' has no pods"),

@@ -185,7 +185,7 @@ def test_what_a_command_needs_and_a_file_lacks(tmp_path: Path) -> None:
     [
         ("links: [[a, b]]\ndcs: {}\n", "is not of format 1; begin the file with 'topology: 1'"),
         ("topology: 2\nlinks: [[a, b]]\n", "topology of format '2'; this version reads 1"),
-        (HEAD + "hosts: {a: b}\n", "unknown key 'hosts'; the keys are clos, dcs, grid, links"),
+        (HEAD + "hosts: {a: b}\n", "unknown key 'hosts'; the keys are buffer, clos, dcs, fat_tree, grid, link,"),
         (
             HEAD + "clos: {pods: 2, tors: 2, t1s: 2, t2s: 2, hosts: 2}\n",
             "'clos' is invalid; its keys are podsets, tors",
@@ -196,7 +196,7 @@ def test_what_a_command_needs_and_a_file_lacks(tmp_path: Path) -> None:
         (HEAD + "clos: {podsets: 2, tors: 2, t1s: 2, t2s: 2, servers: 2}\nswitches: {x: }\n", "'x' is not a switch of"),
         (
             HEAD + "clos: {podsets: 2, tors: 2, t1s: 2, t2s: 2, servers: 2}\nswitches: {t2-1: {number: 5}}\n",
-            "only its addresses can be given with 'clos'",
+            "only its addresses and its buffer can be given with 'clos'",
         ),
         (HEAD + "switches: {a: {level: leaf}}\n", "switch 'a' has the unknown level 'leaf'; tor, t1 or t2"),
         (HEAD + "switches: {a: {level: t1, pod: p}}\n", "switch 'a' has a pod, but its level is t1"),

@@ -87,6 +87,8 @@ HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography"
 HEAVY |= {"prometheus_client"}
 # Algorithms of the papers, readable next to them: no I/O, no clock, no unseeded randomness.
 PURE = {
+    "network/fat_tree.py",
+    "network/hardware.py",
     "network/topology.py",
     "network/ecmp.py",
     "network/fleet.py",
@@ -102,6 +104,7 @@ PURE = {
     "pingmesh/heatmap/model.py",
     "pingmesh/heatmap/patterns.py",
     "pingmesh/plan/graphs.py",
+    "replay/queues/score.py",
     "replay/sampling.py",
     "trace/token_bucket.py",
     "vote/integer_programs.py",

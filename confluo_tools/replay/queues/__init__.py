@@ -1,0 +1,1 @@
+"""Replay of switch queues: sending times through a topology (DETER, section 3.4)."""
