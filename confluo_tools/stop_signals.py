@@ -68,7 +68,7 @@ class StopRaiser:
             self.stop(self._number, frame)
 
     def _discarded(self, what: Any) -> None:
-        # Python reports here what it discards; the exception of a signal is no news for the user.
+        # Python reports here what it discards; the user need not see the exception of a signal.
         if what.exc_value is None or isinstance(what.exc_value, Exception):
             self._hook(what)
         elif not self._over:
