@@ -160,7 +160,7 @@ def trace(
     except (ValueError, OverflowError):
         raise UsageError(f"{pace:g} is out of range", where="--rate", hint="write 0.001 to 10000000") from None
     allowed = Allowed(only or (), allow or ())
-    stored = out.log(schema, names, views=follow) if kind == "multilog" else None
+    stored = out.log(schema, names, views=follow, old=not follow) if kind == "multilog" else None
     owner = account(user) if user is not None else None
     shape, ways = schema, None
     if kind == "table" and names is None:

@@ -37,6 +37,17 @@ def flow(net: Net, port: int, to: str = "", dport: int = 443) -> tuple[str, str,
     return net.host("a"), to or net.host("b"), port, dport
 
 
+def test_keep_counts_from_the_newest_record(net: Net, tmp_path: Path) -> None:
+    """Records of 2023: the paths of a first run are not old, because nothing newer is in the log."""
+    log = tmp_path / "paths.ml"
+    for port in (1, 2):
+        more = ["--append"] if port > 1 else []
+        given = records([flow(net, port)])
+        done = net.spaces["a"].run(TRACE, "-w", log, "--keep", "1h", *more, *FAST, input=stream(given), stdin=None)
+        assert done.returncode == 0
+    assert run("confluo-query", log, "-f", "src_port", "-T", "--no-header").stdout.split() == [b"1", b"2"]
+
+
 # ---------------------------------------------------------------- virtual addresses
 
 
