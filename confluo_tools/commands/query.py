@@ -110,7 +110,7 @@ def query(
         if agg is None and out.listed(reader.schema):
             return cli.OK
         selection = Selection(reader, compile_expr(text, reader, span, sample, out.local))
-        groups = GroupedRows(selection, agg, by, having, top) if agg is not None else None
+        groups = GroupedRows(selection, agg, by, having, top, out.local) if agg is not None else None
         if explain:
             return print_plan(selection, groups)
         if count:
@@ -179,8 +179,7 @@ def compile_expr(
     now, local = time_ns(), config.truth("local", local)
     expr = compile(text, reader.schema, now_ns=now, filters=reader.filters, local=local)
     if local and reader.chosen and expr.tree != compile(text, reader.schema, now_ns=now, filters=reader.filters).tree:
-        hint = "write the zone: 2026-11-20T10:00+01:00"
-        raise UsageError("another host does not know the local time of this one", where="--local", hint=hint)
+        raise local_elsewhere("write the zone: 2026-11-20T10:00+01:00")
     for note in expr.notes:
         if not cli.state.quiet:
             cli.note(note)
@@ -190,6 +189,11 @@ def compile_expr(
     from confluo_tools.expr.sample import sampled
 
     return sampled(expr, sample)
+
+
+def local_elsewhere(hint: str) -> UsageError:
+    """The error for local times in a question to another host."""
+    return UsageError("another host does not know the local time of this one", where="--local", hint=hint)
 
 
 def limited(pairs: Iterator[tuple[Block, Picks | None]], limit: int | None) -> Iterator[tuple[Block, Picks | None]]:
@@ -261,7 +265,10 @@ class Selection:
 class GroupedRows:
     """The groups of --agg and --by: rows of a schema of their own."""
 
-    def __init__(self, selection: Selection, agg: str, by: str | None, having: str | None, top: int | None) -> None:
+    def __init__(
+        self, selection: Selection, agg: str, by: str | None, having: str | None, top: int | None, local: bool = False
+    ) -> None:
+        from confluo_tools import config
         from confluo_tools.expr import compile, parse_aggregates, parse_by
         from confluo_tools.multilog.query import aggregation
 
@@ -273,13 +280,16 @@ class GroupedRows:
             for text in (view.filter_text, view.where):
                 selection.narrow(compile(text, selection.schema))
         aggs, keys = parse_aggregates(agg, selection.schema), parse_by(by, selection.schema) if by else []
-        self.question = aggregation.Aggregation(selection.schema, aggs, keys)
+        local = config.truth("local", local)
+        self.question = aggregation.Aggregation(selection.schema, aggs, keys, local=local)
+        if self.question.local_days and selection.reader.chosen:
+            raise local_elsewhere("write steps of less than a day, such as --by 1h")
         read_fields = {*(a.field for a in aggs), *(k.field for k in keys)}
         read_fields |= set(aggregation.FLOW) if any(k.kind == "flow" for k in keys) else set()
         read_fields |= {selection.schema.time_field.name} if selection.schema.time_field is not None else set()
         self.names = [n for n in fields if n in read_fields]
         self.schema = self.question.result
-        self.having = compile(having, self.schema) if having is not None else None
+        self.having = compile(having, self.schema, local=local) if having is not None else None
 
     def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
         rollup = self.selection.fold(self.names, self.question.rollup)

@@ -111,7 +111,9 @@ def monitor(
     local = config.truth("local", out.local)
     with multilog.open(log, readonly=True) as source:
         looked = analyses(source.schema, analyze, analyze_flows)
-        found = read_triggers(source, looked[-1].schema if looked else source.schema, trigger or [], triggers or [])
+        found = read_triggers(
+            source, looked[-1].schema if looked else source.schema, trigger or [], triggers or [], local
+        )
         if listing or check:
             if listing:
                 show(found, out.tsv, out.ndjson)
@@ -164,8 +166,11 @@ def analyses(schema: Schema, specs: list[str] | None, flows: int | None) -> list
     return found
 
 
-def read_triggers(log: Log, schema: Schema, texts: list[str], files: list[str]) -> list[Trigger]:
-    """All triggers of the command line and of files, parsed; UsageError for an invalid one or a duplicate name."""
+def read_triggers(log: Log, schema: Schema, texts: list[str], files: list[str], local: bool = False) -> list[Trigger]:
+    """All triggers of the command line and of files, parsed; UsageError for an invalid one or a duplicate name.
+
+    ``local``: their times without a zone are local times.
+    """
     from confluo_tools.expr.syntax import ExprError
     from confluo_tools.monitor.language import parse_trigger
     from confluo_tools.monitor.trigger_files import named_views, read_trigger_file
@@ -176,7 +181,7 @@ def read_triggers(log: Log, schema: Schema, texts: list[str], files: list[str]) 
     names: set[str] = set()
     for where, text in [*(("", t) for t in texts), *(pair for f in files for pair in read_trigger_file(f))]:
         try:
-            one = parse_trigger(text, schema, views, filters)
+            one = parse_trigger(text, schema, views, filters, local=local)
         except ExprError as e:
             if where:
                 e.where = f"{where}, {e.where}"

@@ -171,12 +171,16 @@ def parse_trigger(
     schema: Schema,
     views: Mapping[str, NamedAggregate] | None = None,
     filters: Mapping[str, str] | None = None,
+    *,
+    local: bool = False,
 ) -> Trigger:
     """A trigger from its text.  ``views``: named aggregates by name, ``filters``: named filters, as text.
 
+    ``local``: times without a zone in its ``where`` are local times.
+
     Raises ExprError with the position.
     """
-    return TriggerParser(text, schema, views or {}, filters).trigger()
+    return TriggerParser(text, schema, views or {}, filters, local).trigger()
 
 
 def join_trigger(parts: Mapping[str, Any], where: str) -> str:
@@ -199,9 +203,15 @@ def join_trigger(parts: Mapping[str, Any], where: str) -> str:
 
 class TriggerParser:
     def __init__(
-        self, text: str, schema: Schema, views: Mapping[str, NamedAggregate], filters: Mapping[str, str] | None
+        self,
+        text: str,
+        schema: Schema,
+        views: Mapping[str, NamedAggregate],
+        filters: Mapping[str, str] | None,
+        local: bool,
     ) -> None:
         self.text, self.schema, self.views, self.filters = text[:MAX_TEXT], schema, views, filters
+        self.local = local
         if len(text) > MAX_TEXT:
             raise self.fail(f"longer than {MAX_TEXT} characters", 0)
         self.at = self.end = self.depth = 0
@@ -302,7 +312,11 @@ class TriggerParser:
             compile(text, self.schema, filters=self.filters)
         except ExprError as e:
             raise self.fail(e.what, start + e.pos, e.hint) from None
-        return text
+        if not self.local:
+            return text
+        from confluo_tools.expr.local_times import without_local_times
+
+        return without_local_times(text, self.schema)
 
     def _keys(self, span: tuple[int, int] | None) -> str:
         own = " ".join(self.text[span[0] : span[1]].split()) if span else None

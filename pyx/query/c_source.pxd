@@ -35,7 +35,7 @@ cdef enum:
 cdef enum SourceKind:
     NUMBER = 1              # integers sign- or zero-extended, floats as the bits of a double; elements of a list
     KEY = 2                 # a number as its bits, shifted right: equal bits <=> equal values
-    BUCKET = 3              # floor(value / step) - floor(INT64_MIN / step)
+    BUCKET = 3              # floor(value / step) - floor(INT64_MIN / step), of the local time if there are changes
     IP = 4                  # family << 32 | IPv4 address, or number of the IPv6 address in `intern`
     WIDE = 5                # number of the bytes in `intern`
     IP_HASH = 6             # 64-bit hash of the address, the same in every process
@@ -64,6 +64,10 @@ cdef struct Source:
     uint32_t shift          # KEY: low bits dropped
     uint32_t bits           # of a value, for packing
     int64_t step            # BUCKET
+    uint32_t changes        # BUCKET: of the offset of local time, with the first one at INT64_MIN; 0: UTC
+    int64_t* change         # their times (UTC), ascending
+    int64_t* offset         # from each on, local time is UTC + offset
+    bint quarters           # all of them are multiples of 15 minutes
     HashTable intern
 
 cdef struct Chunk:
@@ -263,6 +267,47 @@ cdef inline void plain_floats(uint64_t* v, uint32_t n) noexcept nogil:
     cdef uint32_t i
     for i in range(n):
         v[i] = plain_float(v[i])
+
+cdef inline uint32_t change_before(const Source* s, int64_t t) noexcept nogil:
+    """The number of the last change at or before the time t."""
+    cdef uint32_t low = 0, high = s.changes, middle
+    while high - low > 1:
+        middle = (low + high) // 2
+        if s.change[middle] <= t:
+            low = middle
+        else:
+            high = middle
+    return low
+
+cdef inline int64_t moved(int64_t t, int64_t by) noexcept nogil:
+    """t + by; the nearest number where that overflows."""
+    if by > 0:
+        return t + by if t <= INT64_MAX - by else INT64_MAX
+    return t + by if t >= INT64_MIN - by else INT64_MIN
+
+cdef inline void local_times(const Source* s, uint32_t n, uint64_t* v) noexcept nogil:
+    """From UTC to local time."""
+    cdef uint32_t i, k = 0
+    cdef int64_t t, low = 0, high = 0
+    for i in range(n):
+        t = <int64_t>v[i]
+        if not low <= t < high:
+            k = change_before(s, t)
+            low, high = s.change[k], s.change[k + 1] if k + 1 < s.changes else INT64_MAX
+        v[i] = <uint64_t>moved(t, s.offset[k])
+
+cdef inline int64_t utc_of_local(const Source* s, int64_t local) noexcept nogil:
+    """The first moment (UTC) at which local clocks show ``local`` or later."""
+    cdef uint32_t k
+    cdef int64_t t
+    if s.changes == 0 or local == INT64_MIN:
+        return local
+    k = change_before(s, moved(local, -<int64_t>172800000000000))
+    while True:
+        t = max(s.change[k], moved(local, -s.offset[k]))
+        if k + 1 == s.changes or t < s.change[k + 1]:
+            return t
+        k += 1
 
 cdef inline void buckets(const Source* s, uint32_t n, uint64_t* v) noexcept nogil:
     # Times are mostly in order: reuse the bounds of the last bucket to avoid a division.

@@ -7,7 +7,7 @@ from c_block cimport BYTES, F32, F64, I8, I64, U64
 from c_hash_table cimport hash1, table_free, table_insert, table_insert1, table_insert_many, table_reserve
 from c_source cimport (
     BUCKET, CHUNK, IP, IP_HASH, KEY, MAX_WORDS, NUMBER, V6, WIDE, WIDE_HASH, Chunk, Source, bucket_start, buckets,
-    floor_div, ip_codes, ip_of_code, ip_result, load_column, plain_floats, wide_codes,
+    floor_div, ip_codes, ip_of_code, ip_result, load_column, local_times, plain_floats, utc_of_local, wide_codes,
 )
 from confluo_tools.core.block.block cimport Layout
 cimport cython
@@ -17,6 +17,7 @@ cdef extern from "load.h" nogil:
 
 cdef enum:
     WINDOW = 1 << 16        # range of one-word keys that are looked up by value
+    MAX_CHANGES = 10000     # of the offset of local time
 
 
 cdef int source_room(Source* s, uint32_t n) noexcept nogil:
@@ -53,6 +54,24 @@ def _span(what, value, lowest, highest):
     if not isinstance(value, int) or not lowest <= value <= highest:
         raise ValueError(f"{what} {value!r} is not in {lowest}..{highest}")
     return value
+
+
+cdef int _take_changes(Source* s, changes) except -1:
+    cdef uint32_t i
+    cdef int64_t quarter = 900000000000, before
+    s.changes = _span("number of changes", len(changes), 1, MAX_CHANGES)
+    s.change = <int64_t*>malloc(2 * 8 * s.changes)
+    if s.change == NULL:
+        raise MemoryError
+    s.offset, s.quarters = s.change + s.changes, True
+    before = INT64_MIN
+    for i in range(s.changes):
+        s.change[i], s.offset[i] = changes[i]
+        if (s.change[i] <= before) != (i == 0) or (i == 0 and s.change[i] != INT64_MIN):
+            raise ValueError("the changes of local time are not in order")
+        before = s.change[i]
+        s.quarters = s.quarters and s.offset[i] % quarter == 0 and (i == 0 or s.change[i] % quarter == 0)
+    return 0
 
 
 cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1:
@@ -99,6 +118,8 @@ cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed
             raise ValueError(f"column {spec[1]} is not a time")
         s.kind, s.step = BUCKET, _span("bucket", spec[2], 1, INT64_MAX)
         s.bits = (<object>(INT64_MAX // s.step) - <object>floor_div(INT64_MIN, s.step)).bit_length()
+        if len(spec) > 3:
+            _take_changes(s, spec[3])
     elif spec[0] != "column" and (spec[0] != "nonzero" or key or s.code >= BYTES):
         raise ValueError(f"unknown kind of column {spec[0]!r}")
     elif s.code == BYTES or (key and s.count > 1):
@@ -166,6 +187,7 @@ cdef class GroupTable:
         if self.part != NULL:
             for i in range(self.parts):
                 table_free(&self.part[i].source.intern)
+                free(self.part[i].source.change)
         free(self.part)
         free(self.direct)
         free(self.window)
@@ -326,7 +348,7 @@ cdef class GroupTable:
                 memcpy(out + <size_t>g * s.width, &v, s.width)
             elif s.kind == BUCKET:
                 least = floor_div(INT64_MIN, s.step)
-                start = bucket_start(<int64_t>(v + <uint64_t>least), s.step)
+                start = utc_of_local(s, bucket_start(<int64_t>(v + <uint64_t>least), s.step))
                 memcpy(out + <size_t>g * 8, &start, 8)
             elif s.kind == IP:
                 ip_of_code(s, v, &v4, six)
@@ -388,6 +410,8 @@ cdef void part_values(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
                 out[i] >>= s.shift
     elif s.kind == BUCKET:
         load_column(c, s.col, s.code, s.width, out)
+        if s.changes:
+            local_times(s, c.n, out)
         buckets(s, c.n, out)
     elif s.kind == IP:
         ip_codes(s, c, out)

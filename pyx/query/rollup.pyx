@@ -56,6 +56,7 @@ cdef class Rollup:
                                                     plain: the result has its version column, too
     ('prefix', col, width, bits)                    keys only: the top ``bits`` of an unsigned number of ``width`` bits
     ('bucket', col, step)                           keys only: floor(value / step) * step of an i64 column
+    ('bucket', col, step, changes)                  the same by local time: changes are (time, offset) from INT64_MIN on
 
     ``aggs``: ('count',), ('rate',) and (FUNC, operand) with FUNC sum, avg, stddev, min, max, first, last, distinct,
     hyper (distinct by HyperLogLog) or rate, and ('quantile', operand, millionths).

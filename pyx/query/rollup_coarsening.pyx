@@ -5,9 +5,11 @@ The coarser key of a group is a function of its finer key, so the rows are not n
 
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 from c_hash_table cimport hash2, table_insert, table_insert2, table_reserve
-from c_source cimport BUCKET, IP, KEY, MAX_WORDS, V4, V6, WIDE, Source, bucket_start, floor_div, ip_of_code
+from c_source cimport (
+    BUCKET, IP, KEY, MAX_WORDS, V4, V6, WIDE, Source, bucket_start, floor_div, ip_of_code, local_times,
+)
 from confluo_tools.core.query.group_keys cimport GroupTable, KeyPart, intern_merge, part_of, renumber, source_room
 from confluo_tools.core.query.rollup cimport Rollup
 from confluo_tools.core.query.aggregate_states cimport DISTINCT, HISTOGRAM, HYPER, state_merge
@@ -19,7 +21,11 @@ cdef bint _derives(const Source* to, const Source* s):
     if to.kind != s.kind or to.col != s.col:
         return False
     if to.kind == BUCKET:
-        return to.step % s.step == 0
+        if s.changes:
+            return to.step % s.step == 0 and to.changes == s.changes and memcmp(
+                to.change, s.change, <size_t>s.changes * 16) == 0
+        # By local time: each change and each local day begin where a finer step begins.
+        return to.step % s.step == 0 and (to.changes == 0 or (to.quarters and <int64_t>900000000000 % s.step == 0))
     if to.kind == KEY:
         return to.shift >= s.shift
     if to.kind == IP:
@@ -40,6 +46,8 @@ cdef uint64_t _derive(Source* to, const Source* s, const uint32_t* renumbered, u
         return v >> (to.shift - s.shift) if to.bits else 0
     if to.kind == BUCKET:
         start = bucket_start(<int64_t>(v + <uint64_t>floor_div(INT64_MIN, s.step)), s.step)
+        if to.changes and not s.changes:
+            local_times(to, 1, <uint64_t*>&start)
         return <uint64_t>floor_div(start, to.step) - <uint64_t>floor_div(INT64_MIN, to.step)
     if to.kind == IP:
         if v >> 32 == V4:

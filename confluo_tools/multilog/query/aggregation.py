@@ -26,19 +26,25 @@ if TYPE_CHECKING:
 
 FLOW = ("src_ip", "dst_ip", "src_port", "dst_port", "proto")
 NS = 1_000_000_000
+DAY = 86400 * NS
 
 
 class Aggregation:
     """The aggregates ``aggs`` of rows of ``schema``, grouped ``by`` keys; ``result`` is the schema of the result.
 
-    ``reads``: names of the fields that are read; ``keys``: names of the group columns of the result.
+    ``local``: steps of whole days are days of local time.  ``reads``: names of the fields that are read.
+    ``keys``: names of the group columns of the result.
     Raises UsageError when an aggregate does not apply to the type of its field.
     """
 
-    def __init__(self, schema: Schema, aggs: Sequence[Aggregate], by: Sequence[GroupKey]) -> None:
+    def __init__(
+        self, schema: Schema, aggs: Sequence[Aggregate], by: Sequence[GroupKey], *, local: bool = False
+    ) -> None:
         self.source, self.aggs = schema, tuple(aggs)
         self._time = schema.time_field
         self._step = 0  # ns of the time bucket
+        self._local = local
+        self.local_days = False  # whether a result depends on the local time
         self._keys: list[tuple[Any, ...]] = []
         self._first: list[str] = []  # names of the bucket columns
         fields: list[Field] = []
@@ -83,7 +89,7 @@ class Aggregation:
         if key.kind == "bucket":
             if kind not in ("time", "duration") or key.arg <= 0:
                 raise UsageError(f"{field.name} ({field.type.text}) cannot be grouped by steps of {key.arg} ns")
-            self._keys.append(("bucket", self.source.index(field.name), key.arg))
+            self._keys.append(("bucket", self.source.index(field.name), key.arg, *self._zone(kind, key.arg)))
             self._first.append(label)
             if kind == "time" and not self._step:
                 self._step = key.arg
@@ -100,6 +106,15 @@ class Aggregation:
         else:
             self._keys.append(self._operand(field, plain=bool(version)))
         return Field(label, field.type, field.unit, about, field.names, version)
+
+    def _zone(self, kind: str, step: int) -> tuple[Any, ...]:
+        # Shorter steps are the same in all zones, or would have an hour twice when the clock goes back.
+        if not self._local or kind != "time" or step % DAY:
+            return ()
+        from confluo_tools.multilog.query.local_days import offset_changes
+
+        self.local_days = True
+        return (offset_changes(),)
 
     def _result(self, agg: Aggregate) -> Field:
         function = FUNCTIONS.get(agg.func)

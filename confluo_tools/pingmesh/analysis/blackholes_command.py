@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
 from confluo_tools.errors import SchemaError, UsageError
-from confluo_tools.pingmesh.analysis.window_options import Places, Where, WindowOptions
+from confluo_tools.pingmesh.analysis.window_options import Places, Where, WindowOptions, zoned
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -118,7 +118,7 @@ def blackholes(
         pieces=pieces,
         known_servers=pair_report.servers_by_address(topology),
     )
-    span = period.span(out.local)
+    span, where = period.span(out.local), zoned(where, out.local)
     if out.append:
         report.read_proposals(str(out.output))
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.pingmesh.analysis.window_options import Places, Where, WindowOptions
+from confluo_tools.pingmesh.analysis.window_options import Places, Where, WindowOptions, zoned
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -106,7 +106,7 @@ def drops(
         as_sent=as_sent,
         lasting=cli.duration("--lasting", lasting, 0),
     )
-    span = period.span(out.local)
+    span, where = period.span(out.local), zoned(where, out.local)
     kind = out.kind(answers=True)
     names = out.names(schema, kind, [*(["ts"] if length else []), *(SHOWN if top else PLACES)])
     report.known_servers = pair_report.servers_by_address(topology)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.pingmesh.analysis.window_options import RetrySignature, RuleTexts, Where, WindowOptions
+from confluo_tools.pingmesh.analysis.window_options import RetrySignature, RuleTexts, Where, WindowOptions, zoned
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -154,7 +154,7 @@ def sla(
     report = SlaReport(scope, schema, rules, top=top, metric=metric, alerts=(raised, calmed) if alerts else None)
     if scope.service:
         report.services = grouping.services(grouping.fleet_of(topology, "--by service"))
-    span = period.span(out.local)
+    span, where = period.span(out.local), zoned(where, out.local)
     kind = out.kind(answers=True)
     names = out.names(schema, kind, [] if alerts else [*(["ts"] if length else []), *scope.names, *SHOWN])
     expr = scope.where(where)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.pingmesh.analysis.window_options import RetrySignature, RuleTexts, Where
+from confluo_tools.pingmesh.analysis.window_options import RetrySignature, RuleTexts, Where, zoned
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
@@ -96,6 +96,7 @@ def verdict(
     if any(r.metric in ("failed", "silent") for _, r in rules):
         raise UsageError("failures are always judged", where="--rule", hint="use drop, p50, p99 or p999")
     span, earlier = spans(period.span(out.local), before)
+    where = zoned(where, out.local)
     if ins.missing(inputs):
         return cli.usage(app)
     judged = members(service, servers, topology)

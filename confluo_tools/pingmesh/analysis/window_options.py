@@ -23,6 +23,18 @@ RetrySignature = Annotated[
 ]
 
 
+def zoned(where: str, local: bool) -> str:
+    """The expression ``where``, with local times written as moments if ``local`` or the setting says so."""
+    from confluo_tools import config
+
+    if not where.strip() or not config.truth("local", local):
+        return where
+    from confluo_tools.expr.local_times import without_local_times
+    from confluo_tools.schema import builtin
+
+    return without_local_times(where, builtin("probe"))
+
+
 class WindowOptions(cli.OptionGroup):
     """Length of a window, and whether to follow the input."""
 

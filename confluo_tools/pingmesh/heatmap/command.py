@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.pingmesh.analysis.window_options import Where
+from confluo_tools.pingmesh.analysis.window_options import Where, zoned
 
 if TYPE_CHECKING:
     from confluo_tools.formats.output_file import OutputSink
@@ -115,7 +115,7 @@ def heatmap(
     if by == "dc" and dc is not None:
         raise UsageError("draws all data centres in one map", where="--by dc", hint="leave --dc out")
     local = _local(out)
-    source = ProbeInputs(inputs or [], where, period.span(local), ins)
+    source = ProbeInputs(inputs or [], zoned(where, local), period.span(local), ins)
     kind = choose(out, patterns)
     width = _width(window)
     limits = _limits(metric, green, red)
