@@ -1,0 +1,27 @@
+from collections.abc import Sequence
+from typing import final
+
+DONE: str
+IP_OFFSET: int
+KINDS: tuple[str, ...]
+PACKET: str
+STEP: str
+WAITS: int
+
+@final
+class SerialReplay:
+    @property
+    def stuck(self) -> int: ...
+    def __init__(
+        self,
+        devices: Sequence[int],
+        socket: int,
+        listener: int,
+        address: bytes,
+        steps: Sequence[bytes],
+        patience: int = 300000000,
+    ) -> None: ...
+    def run(self, start: int, linger: int = 2000000) -> None: ...
+    def applied(self, e: int) -> bytes: ...
+    def packets(self, e: int) -> bytes: ...
+    def close(self) -> None: ...

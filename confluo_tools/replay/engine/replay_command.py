@@ -1,0 +1,137 @@
+"""confluo-replay: replay recorded TCP connections until they are the same.  Manual: confluo-replay(1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from confluo_tools import cli
+from confluo_tools.cli.options import option
+from confluo_tools.errors import ConfluoError
+from confluo_tools.replay.engine.output import ReplayOutput
+
+if TYPE_CHECKING:
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.replay.engine.tries import Outcome
+    from confluo_tools.replay.recording import RecordedConnection
+
+app = cli.command_app(
+    """
+# replay all connections of a recording; status 0: each is the same as recorded
+sudo confluo-replay c.ml
+
+# one connection, recorded on two hosts; keep what the replay did
+sudo confluo-replay server.ml client.ml --flow 10.0.0.1:4711-10.0.0.2:8080/tcp -w again.ml
+
+# the packets that were not captured
+sudo confluo-replay c.ml -o pcap | tshark -r -
+"""
+)
+
+DIFFERENT = 3  # exit status: a replay differs from its recording
+
+Flow = Annotated[
+    str | None, option("--flow", metavar="FLOW", help="Replay this connection: SRC:PORT-DST:PORT/tcp (all).")
+]
+Tries = Annotated[
+    int, option("--tries", metavar="N", min=1, max=1000, help="Replay up to N times until it is the same (1).")
+]
+
+
+@app.command(panels={"Options": "--flow --tries -w -o"})
+def replay(
+    inputs: cli.Inputs = None,
+    flow: Flow = None,
+    tries: Tries = 1,
+    *,
+    ins: cli.InputOptions,
+    out: ReplayOutput,
+    common: cli.CommonOptions,
+) -> int:
+    """Replay recorded TCP connections on this kernel, and compare them with the recording.
+
+    The exit status is 0 when all replays are the same as recorded, and 3 when one differs.
+    """
+    from confluo_tools.replay.engine.script import script_of
+    from confluo_tools.replay.engine.tries import outcomes
+
+    if ins.missing(inputs):
+        return cli.usage(app)
+    found = chosen(ins.open(inputs), flow)
+    check_rights()
+    same = True
+    with out.opened() as into:
+        for connection in found:
+            name = str(connection.client.flow)
+            try:
+                for line in obstacles(connection):
+                    cli.tell(f"{name}: {line}")
+                last = None
+                for number, last in enumerate(outcomes(script_of(connection), tries), 1):
+                    report(name, number, last)
+            except ConfluoError as e:
+                cli.warn(e.what, where=e.where or name, hint=e.hint)
+                continue
+            assert last is not None
+            same = same and last.verdict.same
+            into.write(last.done)
+    return cli.TROUBLE if cli.state.trouble else cli.OK if same else DIFFERENT
+
+
+def chosen(reader: Reader, flow: str | None) -> list[RecordedConnection]:
+    """The connections to replay.  What cannot be replayed is reported; raises ConfluoError if none is left."""
+    from confluo_tools.replay.engine.flow import parse_flow
+    from confluo_tools.replay.recording import pair_ends, read_ends
+
+    wanted = parse_flow(flow) if flow is not None else None
+    connections, alone = pair_ends(
+        [end for end in read_ends(reader) if wanted is None or end.flow in (wanted, wanted.reversed)]
+    )
+    if not connections and not alone:
+        what = "the recording has no connection" if wanted is None else f"the recording has no connection {wanted}"
+        raise ConfluoError(what, where=reader.name)
+    hint = "confluo-replay explain works with what is there"
+    for end, why in alone:
+        cli.warn(why, where=end.flow, hint=hint)
+    able = []
+    for connection in connections:
+        if connection.problems:
+            cli.warn("; ".join(connection.problems), where=connection.client.flow, hint=hint)
+        else:
+            able.append(connection)
+    return able
+
+
+def check_rights() -> None:
+    """Raise ConfluoError if no network for a replay can be made here."""
+    from confluo_tools.replay.engine.network import missing
+
+    why = missing()
+    if why:
+        raise ConfluoError(
+            f"no network for a replay can be made: {why}",
+            hint="run it as root; confluo-replay explain and diff need no rights",
+        )
+
+
+def obstacles(connection: RecordedConnection) -> list[str]:
+    """How this host differs from that of the recording."""
+    from confluo_tools.replay.engine.settings import differences
+
+    return differences(connection)
+
+
+def report(name: str, number: int, outcome: Outcome) -> None:
+    """Print what came of a try."""
+    verdict = outcome.verdict
+    times = f"time error p50 {verdict.percentile(50):.1f} us, p99 {verdict.percentile(99):.1f} us"
+    if verdict.same:
+        cli.tell(f"{name}: try {number}: same ({verdict.packets} packets, by {verdict.proof}); {times}")
+    elif verdict.differences:
+        cli.note(f"{name}: try {number}: differs: {verdict.differences[0]}")
+    else:
+        cli.note(f"{name}: try {number}: cannot be proved: the recording has no digests and no headers")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(app, "confluo-replay", argv)

@@ -1,0 +1,171 @@
+"""The inputs of both ends of a connection in the order in which their kernels had them: what a replay applies.
+
+An input of an end is a packet that its TCP processes or a call of its program.  It has its place among the packets that
+this end sent (a replay waits for these) and its time, in ns after the start.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from confluo_tools.core.replay.serial_replay import KINDS, STEP, WAITS
+from confluo_tools.errors import ConfluoError
+from confluo_tools.replay.engine.arrivals import arrivals
+from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
+from confluo_tools.replay.recording.kinds import Call, Kind, Note
+
+PACKET, GATE, CONNECT, ACCEPT, SEND, RECV, POLL, OPTION, SHUTDOWN, CLOSE = range(len(KINDS))
+ANY_COUNT = 0xFFFFFFFF  # the number of packets sent before is not known
+LEAD = 1_000_000  # ns before the first input
+CALLS = {
+    Call.CONNECT: CONNECT,
+    Call.ACCEPT: ACCEPT,
+    Call.SEND: SEND,
+    Call.RECV: RECV,
+    Call.SHUTDOWN: SHUTDOWN,
+    Call.CLOSE: CLOSE,
+    Call.SETSOCKOPT: OPTION,
+}
+MSG_DONTWAIT = 0x40
+EAGAIN, EINPROGRESS = 11, 115
+
+
+class Step(NamedTuple):
+    """One input.  ``at``: ns after the start; ``sent``: packets that this end had sent before.
+
+    ``result``: what the call returned; ``size``: bytes to send or receive, or the value of an option;
+    ``packet``: number of the packet of the other end.
+    """
+
+    at: int
+    result: int = 0
+    size: int = 0
+    sent: int = ANY_COUNT
+    packet: int = 0
+    flags: int = 0
+    kind: int = GATE
+    mark: int = 0
+    notes: int = 0
+
+    def __str__(self) -> str:
+        what = KINDS[self.kind]
+        if self.kind == PACKET:
+            return f"packet {self.packet} of the other end"
+        if self.kind in (SEND, RECV):
+            return f"{what} of {self.size} B that returned {self.result}"
+        return what
+
+
+@dataclass
+class Script:
+    """A connection to replay.
+
+    ``steps``: of the client and of the server.  ``origin``: recorded time of time 0, by end, ns since 1970.
+    ``problems``: what the replay cannot do as recorded.
+    """
+
+    connection: RecordedConnection
+    steps: tuple[list[Step], list[Step]]
+    origin: tuple[int, int]
+    problems: list[str] = field(default_factory=list)
+
+    def packed(self) -> tuple[bytes, bytes]:
+        """The steps as the engine reads them."""
+        pack = struct.Struct(STEP).pack
+        return tuple(b"".join([pack(*step) for step in steps]) for steps in self.steps)  # type: ignore[return-value]
+
+    @property
+    def length(self) -> int:
+        """Time of the last step, ns."""
+        return max((steps[-1].at for steps in self.steps if steps), default=0)
+
+
+def script_of(connection: RecordedConnection) -> Script:
+    """The inputs of a connection.  Raises ConfluoError if packets cannot be assigned."""
+    client, server = connection.client, connection.server
+    numbers = arrivals(server, client), arrivals(client, server)
+    origin = _origins(client, server, numbers)
+    problems: list[str] = []
+    steps = tuple(
+        _steps(end, numbers[side], origin[side], ("client", "server")[side], problems)
+        for side, end in enumerate((client, server))
+    )
+    return Script(connection, steps, origin, problems)  # type: ignore[arg-type]
+
+
+def _origins(client: ConnectionEnd, server: ConnectionEnd, numbers: tuple[array[int], array[int]]) -> tuple[int, int]:
+    """Recorded times of time 0.  Clocks with which packets would arrive before they were sent are shifted."""
+    there, back = _shortest(client, server, numbers[1]), _shortest(server, client, numbers[0])
+    shift = 0
+    if there is not None and back is not None and min(there, back) < 0:
+        shift = (there - back) // 2
+    first = min(client.began, server.began - shift) - LEAD
+    return first, first + shift
+
+
+def _shortest(sender: ConnectionEnd, receiver: ConnectionEnd, numbers: array[int]) -> int | None:
+    """The shortest time from sending to processing a packet, ns."""
+    sent = sender.sent.expanded("ts")
+    times = zip(receiver.received.expanded("ts"), numbers, strict=True)
+    return min((at - sent[number] for at, number in times if 0 <= number < len(sent)), default=None)
+
+
+def _steps(end: ConnectionEnd, numbers: array[int], origin: int, name: str, problems: list[str]) -> list[Step]:
+    """The inputs of one end in their order: its events by number, and packet n before the events with rx > n."""
+    out: list[Step] = []
+    packets = _packets(end, numbers, origin, name)
+    taken = 0
+    for rx, step in _calls(end, origin):
+        while taken < rx and (packet := next(packets, None)) is not None:
+            out.append(packet)
+            taken += 1
+        out.append(step)
+    out += packets
+    # The gate at the end: all packets of this end were sent.
+    out.append(Step(max(end.ended - origin, out[-1].at if out else 0), sent=end.packets_sent))
+    return _forward(out)
+
+
+def _forward(steps: list[Step]) -> list[Step]:
+    """The steps with times that never go back: their order is known, their times are inferred within a threshold."""
+    latest = 0
+    for place, step in enumerate(steps):
+        if step.at < latest:
+            steps[place] = step._replace(at=latest)
+        latest = steps[place].at
+    return steps
+
+
+def _packets(end: ConnectionEnd, numbers: array[int], origin: int, name: str) -> Iterator[Step]:
+    received = end.received
+    columns = [received.expanded(c) for c in ("ts", "tx", "notes")]
+    for place, (ts, tx, notes) in enumerate(zip(*columns, strict=True)):
+        if numbers[place] < 0:
+            raise ConfluoError(
+                f"the {name} processed a packet that the other end did not record (its number {place})",
+                hint="record both ends from the beginning of the connection to its end",
+            )
+        yield Step(ts - origin, sent=tx, packet=numbers[place], kind=PACKET, mark=int(bool(notes & Note.CE)))
+
+
+def _calls(end: ConnectionEnd, origin: int) -> Iterator[tuple[int, Step]]:
+    """(packets processed before, input) of the calls and polls of an end, in their order."""
+    names = ("kind", "ts", "tx", "rx", "notes", "call", "bytes", "asked", "flags", "value")
+    for kind, ts, tx, rx, notes, call, count, asked, flags, value in zip(*end.events.in_order(*names), strict=True):
+        at = ts - origin
+        if kind == Kind.POLL:
+            yield rx, Step(at, count, 0, tx, 0, flags, POLL)
+        elif kind == Kind.CALL and call in CALLS:
+            yield rx, _call(CALLS[Call(call)], at, tx, notes, count, asked or max(count, 1), flags, value)
+
+
+def _call(kind: int, at: int, tx: int, notes: int, count: int, asked: int, flags: int, value: int) -> Step:
+    if kind == OPTION:
+        return Step(at, count, value & 0xFFFFFFFF, tx, 0, flags, kind)
+    waits = WAITS if kind == SEND and count > 0 and not flags & MSG_DONTWAIT else 0
+    result = 0 if kind == CONNECT else count  # a connect that waits begins as one that does not
+    return Step(at, result, asked, tx, 0, flags, kind, notes=waits)

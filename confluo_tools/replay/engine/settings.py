@@ -1,0 +1,89 @@
+"""What a replay needs from the settings of a recording, and whether this host can provide it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from confluo_tools.errors import ConfluoError
+from confluo_tools.replay.engine.network import EndSettings
+from confluo_tools.replay.engine.tick import tick_edge, tick_length
+from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
+
+CONGESTION = "tcp_congestion_control"
+SYSCTL = "tcp_"  # settings with this prefix are of net.ipv4
+SEGMENTS = "gso:"  # most segments of a packet, with the name of the device
+HEADERS = {4: 40, 6: 60}  # bytes of IP and TCP
+INSTEAD = {4: ("192.0.2.1", "192.0.2.2"), 6: ("2001:db8::1", "2001:db8::2")}  # RFC 5737, RFC 3849
+
+
+def connection_settings(connection: RecordedConnection) -> tuple[EndSettings, EndSettings]:
+    """The settings of both ends.  Loopback addresses, and equal ones, are replaced: two namespaces need others."""
+    client, server = end_settings(connection.client), end_settings(connection.server)
+    if client.address == server.address or client.address.startswith("127.") or server.address.startswith("127."):
+        ours = INSTEAD[connection.client.flow.version]
+        client, server = replace(client, address=ours[0]), replace(server, address=ours[1])
+    return client, server
+
+
+def end_settings(end: ConnectionEnd) -> EndSettings:
+    """The settings of one end."""
+    words = end.settings
+    sysctls = {
+        f"ipv4/{name}": str(value) for name, value in words.items() if name.startswith(SYSCTL) and name != CONGESTION
+    }
+    segments = [number(end, name) for name in words if name.startswith(SEGMENTS)]
+    return EndSettings(
+        address=end.flow.src,
+        port=end.flow.src_port,
+        mtu=(number(end, "mss") or 1500 - HEADERS[end.flow.version]) + HEADERS[end.flow.version],
+        sysctls=sysctls,
+        congestion=str(words.get(CONGESTION, "")),
+        gso_max_segs=min(segments, default=0) or int(words.get("grade") == "strict"),
+        route=str(words.get("route", "")),
+    )
+
+
+def number(end: ConnectionEnd, name: str) -> int:
+    """A setting that is a number, also if it was written as a word; 0 if it is missing."""
+    value = end.settings.get(name, 0)
+    return int(value) if isinstance(value, int) or value.isdecimal() else 0
+
+
+def phase_of(end: ConnectionEnd, origin: int) -> int:
+    """ns between a tick of the recording host and time ``origin``."""
+    tick = number(end, "tick") or tick_length()
+    if "phase" in end.settings:
+        return (number(end, "phase") + origin - end.began) % tick
+    # The monotonic clock of the begin: right on this host until it reboots.
+    return (number(end, "began") - tick_edge() + origin - end.began) % tick
+
+
+def differences(connection: RecordedConnection) -> list[str]:
+    """How this host differs from those of the recording, in words: the replay may differ for it.
+
+    Raises ConfluoError if it cannot replay at all.
+    """
+    found = []
+    here = os.uname().release
+    for name, end in (("client", connection.client), ("server", connection.server)):
+        kernel = str(end.settings.get("kernel", here))
+        if kernel != here:
+            found.append(f"the {name} was recorded on Linux {kernel}, this is {here}")
+        tick = number(end, "tick")
+        if tick and tick != tick_length():
+            found.append(
+                f"the {name} was recorded with HZ={10**9 // tick}, this kernel has HZ={10**9 // tick_length()}"
+            )
+        _check_congestion(str(end.settings.get(CONGESTION, "")), name)
+    return found
+
+
+def _check_congestion(wanted: str, name: str) -> None:
+    with open("/proc/sys/net/ipv4/tcp_available_congestion_control", encoding="ascii") as f:
+        here = f.read().split()
+    if wanted and wanted not in here:
+        raise ConfluoError(
+            f"the {name} used congestion control '{wanted}', this kernel has {', '.join(here)}",
+            hint=f"load it: modprobe tcp_{wanted}",
+        )

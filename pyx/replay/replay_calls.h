@@ -1,0 +1,75 @@
+/* System calls of a replay: packets of TUN devices, and calls of sockets that never block. */
+#ifndef CONFLUO_REPLAY_CALLS_H
+#define CONFLUO_REPLAY_CALLS_H
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ZEROS = 1 << 20, PACKET_ROOM = 1 << 17 };
+
+static uint8_t replay_zeros[ZEROS];     /* never written */
+static uint8_t replay_sink[ZEROS];      /* received payload, never read */
+
+static inline int64_t replay_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Write a packet of head bytes and length - head zero bytes to a TUN device.  0, or an error number. */
+static inline int replay_deliver(int fd, const uint8_t *bytes, uint32_t head, uint32_t length) {
+    struct iovec v[2] = {{(void *)bytes, head}, {replay_zeros, length - head}};
+    ssize_t n;
+    do
+        n = writev(fd, v, length > head ? 2 : 1);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? errno : 0;
+}
+
+/* Wait until a device can be read, at most ns.  1: a signal came, else 0. */
+static inline int replay_wait(const int *fd, int64_t ns) {
+    struct pollfd p[2] = {{fd[0], POLLIN, 0}, {fd[1], POLLIN, 0}};
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    return ppoll(p, 2, &t, NULL) < 0 && errno == EINTR;
+}
+
+static inline int64_t replay_send(int fd, uint64_t n, int flags) {
+    ssize_t done = send(fd, replay_zeros, n < ZEROS ? n : ZEROS, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+    return done < 0 ? -(int64_t)errno : done;
+}
+
+static inline int64_t replay_receive(int fd, uint64_t n, int flags) {
+    ssize_t done = recv(fd, replay_sink, n < ZEROS ? n : ZEROS, flags | MSG_DONTWAIT);
+    return done < 0 ? -(int64_t)errno : done;
+}
+
+static inline int64_t replay_poll(int fd, short events) {
+    struct pollfd p = {fd, events, 0};
+    return poll(&p, 1, 0) < 0 ? -(int64_t)errno : p.revents;
+}
+
+static inline int64_t replay_option(int fd, int level, int name, int value) {
+    return setsockopt(fd, level, name, &value, sizeof value) < 0 ? -(int64_t)errno : 0;
+}
+
+static inline int64_t replay_connect(int fd, const void *address, unsigned n) {
+    return connect(fd, address, n) < 0 && errno != EINPROGRESS ? -(int64_t)errno : 0;
+}
+
+/* Close with a reset, so that no closing connection keeps its namespace. */
+static inline void replay_abort(int fd) {
+    struct linger now = {1, 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(fd);
+}
+
+static inline int64_t replay_accept(int fd) {
+    int got = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    return got < 0 ? -(int64_t)errno : got;
+}
+#endif

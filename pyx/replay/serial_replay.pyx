@@ -1,0 +1,302 @@
+"""The serial replay of one connection: one thread applies the inputs of both ends in their recorded order.
+
+Writing a packet to a TUN device runs TCP in the caller, and so does a socket call that does not block: the order of
+the inputs of a TCP end is the order of our calls.  Only timers and clocks remain outside.
+"""
+
+from libc.errno cimport EAGAIN
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from cpython.exc cimport PyErr_CheckSignals
+from posix.unistd cimport close, read
+from c_array cimport grow
+from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, mark_congestion, tcp_head
+cimport cython
+
+cdef extern from "replay_calls.h" nogil:
+    enum: PACKET_ROOM
+    int64_t replay_now()
+    int replay_deliver(int fd, const uint8_t* bytes, uint32_t head, uint32_t length)
+    int replay_wait(const int* fd, int64_t ns)
+    int64_t replay_send(int fd, uint64_t n, int flags)
+    int64_t replay_receive(int fd, uint64_t n, int flags)
+    int64_t replay_poll(int fd, int16_t events)
+    int64_t replay_option(int fd, int level, int name, int value)
+    int64_t replay_connect(int fd, const void* address, unsigned n)
+    int64_t replay_accept(int fd)
+    void replay_abort(int fd)
+    int shutdown(int fd, int how)
+
+KINDS = ("packet", "gate", "connect", "accept", "send", "recv", "poll", "option", "shutdown", "close")
+cdef enum:
+    K_PACKET
+    K_GATE
+    K_CONNECT
+    K_ACCEPT
+    K_SEND
+    K_RECV
+    K_POLL
+    K_OPTION
+    K_SHUTDOWN
+    K_CLOSE
+
+cdef enum:
+    SPIN = 60_000           # ns: the last part of a wait is spun, not slept
+    MAX_SLEEP = 100_000_000     # ns of one sleep, so that signals are seen
+    SIGNALS = 8192          # rounds between two looks for signals
+    BLOCKING = 1            # of a step: the call waited until all was sent
+    ANY_COUNT = 0xFFFFFFFF  # of a step: the number of packets sent before it is not known
+
+ctypedef packed struct Step:
+    int64_t at              # ns after the start
+    int64_t result          # what the call returned
+    uint64_t size          # bytes of a call; value of an option
+    uint32_t sent           # packets that this end had sent before; ANY_COUNT
+    uint32_t packet         # number of the peer's packet, from 0
+    uint32_t flags          # of the call; events of a poll; level << 16 | name of an option; how of shutdown
+    uint8_t kind
+    uint8_t mark            # 1: the packet carries CE
+    uint8_t notes
+    uint8_t unused
+
+ctypedef packed struct Done:
+    int64_t at
+    int64_t result
+    uint32_t sent           # packets that this end had sent before
+    uint32_t received       # packets that this end had received before
+
+STEP = "<qqQIIIBBBx"
+DONE = "<qqII"
+PACKET = "<qII%ds" % HEAD_ROOM
+IP_OFFSET = OFFLOADS            # of the IP header in a packet, after virtio_net_hdr
+WAITS = BLOCKING                # of the notes of a step
+
+cdef struct End:
+    int device, socket, listener
+    const Step* steps
+    uint32_t n_steps, at    # at: the step that is next
+    Done* done
+    Packet* packets
+    uint64_t n_packets, room
+    uint32_t received
+    uint64_t unsent         # bytes of a blocking send that are not in the socket yet
+    uint32_t unsent_step
+    uint32_t foreign        # packets that were not TCP
+
+
+@cython.final
+cdef class SerialReplay:
+    """One try: two ends, each with a TUN ``device``, a client ``socket`` or a ``listener``, and its steps.
+
+    The client's socket is closed by this object, the listener is not.
+    ``steps``: two buffers of packed `STEP`.  ``patience``: ns that a step waits for packets that were sent before it
+    when it was recorded.  For one thread.
+    """
+
+    cdef End end[2]
+    cdef int64_t start, patience
+    cdef bytes address
+    cdef const char* address_bytes
+    cdef unsigned address_length
+    cdef int pair[2]
+    cdef object steps
+    cdef uint8_t* packet
+    cdef readonly int stuck         # end that did not send in time; -1: neither
+
+    def __cinit__(self, devices, int socket, int listener, bytes address, steps, int64_t patience=300_000_000):
+        cdef int e
+        self.packet = <uint8_t*>malloc(PACKET_ROOM)
+        if self.packet == NULL:
+            raise MemoryError
+        self.address, self.patience, self.stuck = address, patience, -1
+        self.address_bytes, self.address_length = self.address, <unsigned>len(address)
+        self.pair[0], self.pair[1] = devices[0], devices[1]
+        self.steps = tuple(bytes(s) for s in steps)
+        for e in range(2):
+            self.end[e].device = devices[e]
+            self.end[e].socket = socket if e == 0 else -1
+            self.end[e].listener = -1 if e == 0 else listener
+            self.end[e].steps = <const Step*><const uint8_t*>(<bytes>self.steps[e])
+            self.end[e].n_steps = len(self.steps[e]) // sizeof(Step)
+            self.end[e].done = <Done*>malloc(max(self.end[e].n_steps, 1) * sizeof(Done))
+            if self.end[e].done == NULL:
+                raise MemoryError
+
+    def __dealloc__(self):
+        cdef int e
+        self.close()
+        free(self.packet)
+        for e in range(2):
+            free(self.end[e].done)
+            free(self.end[e].packets)
+
+    def run(self, int64_t start, int64_t linger=2_000_000):
+        """Apply all steps.  ``start``: CLOCK_MONOTONIC of time 0, ns.  ``linger``: ns to collect packets afterwards.
+
+        The first end for which a packet did not come in time is in ``stuck``; the replay stops there.
+        Raises what a signal handler raises.
+        """
+        cdef int e
+        cdef int64_t now, due, sleep
+        cdef uint32_t rounds = 0
+        cdef bint interrupted
+        self.start = start
+        with nogil:
+            while True:
+                self._drain()
+                now = replay_now() - start
+                e = self._next(now)
+                if e >= 0:
+                    self._finish_send(e)
+                    self._apply(e, now)
+                    continue
+                due = self._due(now)
+                if due < 0:
+                    break
+                rounds += 1
+                interrupted = rounds % SIGNALS == 0
+                sleep = min(due - now - SPIN, <int64_t>MAX_SLEEP)
+                if sleep > 0:
+                    interrupted |= replay_wait(self.pair, sleep)
+                if interrupted:
+                    with gil:
+                        PyErr_CheckSignals()
+            due = replay_now() + linger
+            while replay_now() < due:
+                replay_wait(self.pair, linger // 4)
+                self._drain()
+
+    cdef int _next(self, int64_t now) noexcept nogil:
+        """The end with the earliest step that is due and may be applied; -1: none."""
+        cdef int e, found = -1
+        cdef int64_t first = now + 1
+        for e in range(2):
+            if (self.end[e].at < self.end[e].n_steps and self.end[e].steps[self.end[e].at].at < first
+                    and self._ready(e)):
+                found, first = e, self.end[e].steps[self.end[e].at].at
+        return found
+
+    cdef bint _ready(self, int e) noexcept nogil:
+        cdef const Step* s = self.end[e].steps + self.end[e].at
+        if s.sent != <uint32_t>ANY_COUNT and self.end[e].n_packets < s.sent:
+            return False
+        if s.kind == K_PACKET:
+            return self.end[1 - e].n_packets > s.packet
+        return self.end[e].unsent == 0 or s.kind == K_GATE or self._finish_send(e)
+
+    cdef int64_t _due(self, int64_t now) noexcept nogil:
+        """When the loop must look again; -1: never, all is done or stuck."""
+        cdef int e
+        cdef int64_t at, first = -1
+        for e in range(2):
+            if self.end[e].at >= self.end[e].n_steps:
+                continue
+            at = self.end[e].steps[self.end[e].at].at
+            if at <= now:                       # it waits for packets
+                at += self.patience
+                if at <= now:
+                    self.stuck = e
+                    return -1
+            if first < 0 or at < first:
+                first = at
+        return first
+
+    cdef void _drain(self) noexcept nogil:
+        """Take the packets that the ends have sent."""
+        cdef int e
+        cdef ssize_t n
+        cdef uint32_t head
+        cdef Packet* p
+        cdef End* end
+        for e in range(2):
+            end = &self.end[e]
+            while True:
+                n = read(end.device, self.packet, PACKET_ROOM)
+                if n <= OFFLOADS:
+                    break
+                head = tcp_head(self.packet + OFFLOADS, <uint32_t>n - OFFLOADS)
+                if head == 0 or grow(<void**>&end.packets, &end.room, end.n_packets + 1, 4096, sizeof(Packet)):
+                    end.foreign += 1
+                    continue
+                p = &end.packets[end.n_packets]
+                p.at, p.length, p.head = replay_now() - self.start, <uint32_t>n, head + OFFLOADS
+                memcpy(p.bytes, self.packet, p.head)
+                end.n_packets += 1
+
+    cdef bint _finish_send(self, int e) noexcept nogil:
+        """Go on with a blocking send that found no room; whether all is in the socket."""
+        cdef End* end = &self.end[e]
+        cdef int64_t n
+        if end.unsent and replay_poll(end.socket, 4):
+            n = replay_send(end.socket, end.unsent, end.steps[end.unsent_step].flags)
+            if n > 0:
+                end.unsent -= n
+                end.done[end.unsent_step].result += n
+        return end.unsent == 0
+
+    cdef void _apply(self, int e, int64_t now) noexcept nogil:
+        cdef End* end = &self.end[e]
+        cdef const Step* s = end.steps + end.at
+        cdef Done* done = end.done + end.at
+        done.at, done.sent, done.received = now, <uint32_t>end.n_packets, end.received
+        done.result = self._input(e, s)
+        end.at += 1
+        if s.kind == K_PACKET:
+            end.received += 1
+            self._finish_send(e)
+        elif s.kind == K_SEND and s.notes & BLOCKING:
+            if done.result == -EAGAIN:
+                done.result = 0
+            if 0 <= done.result < s.result:
+                end.unsent, end.unsent_step = s.result - done.result, end.at - 1
+                self._finish_send(e)
+
+    cdef int64_t _input(self, int e, const Step* s) noexcept nogil:
+        cdef End* end = &self.end[e]
+        cdef Packet p
+        cdef int64_t got
+        if s.kind == K_PACKET:
+            p = self.end[1 - e].packets[s.packet]
+            if s.mark:
+                mark_congestion(p.bytes + OFFLOADS)
+            return -replay_deliver(end.device, p.bytes, p.head, p.length)
+        if s.kind == K_ACCEPT or (end.socket < 0 and end.listener >= 0 and s.kind != K_GATE):
+            got = replay_accept(end.listener)   # an accept is not always recorded
+            if got >= 0:
+                end.socket = <int>got
+            if got < 0 or s.kind == K_ACCEPT:
+                return min(got, <int64_t>0)
+        if s.kind == K_SEND:
+            return replay_send(end.socket, s.size, s.flags)
+        if s.kind == K_RECV:
+            return replay_receive(end.socket, s.size, s.flags)
+        if s.kind == K_POLL:
+            return replay_poll(end.socket, <int16_t>s.flags)
+        if s.kind == K_OPTION:
+            return replay_option(end.socket, s.flags >> 16, s.flags & 0xFFFF, <int>s.size)
+        if s.kind == K_SHUTDOWN:
+            return shutdown(end.socket, s.flags)
+        if s.kind == K_CONNECT:
+            return replay_connect(end.socket, self.address_bytes, self.address_length)
+        if s.kind == K_CLOSE:
+            got = close(end.socket)
+            end.socket = end.listener = -1
+            return got
+        return 0
+
+    def applied(self, int e):
+        """The steps of an end that were applied: packed `DONE`."""
+        return (<uint8_t*>self.end[e].done)[:self.end[e].at * sizeof(Done)]
+
+    def packets(self, int e):
+        """The packets that an end sent: packed `PACKET`."""
+        return (<uint8_t*>self.end[e].packets)[:self.end[e].n_packets * sizeof(Packet)]
+
+    def close(self):
+        """Abort the connection if it is open still."""
+        cdef int e
+        for e in range(2):
+            if self.end[e].socket >= 0:
+                replay_abort(self.end[e].socket)
+                self.end[e].socket = -1

@@ -1,0 +1,136 @@
+"""Replays of real connections: the same when they should be, different where a recording was changed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from confluo_tools.inputs.open import open_records
+from confluo_tools.replay.engine import script as inputs
+from confluo_tools.replay.engine.flow import parse_flow
+from confluo_tools.replay.engine.network import missing
+from confluo_tools.replay.engine.replay_command import main
+from confluo_tools.replay.engine.script import script_of
+from confluo_tools.replay.engine.tries import outcomes
+from confluo_tools.replay.recording import RecordedConnection, pair_ends, read_ends
+from free_run import CLIENT, SERVER, FreeRun, Traffic, record, write_recording
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.net,
+    pytest.mark.skipif(missing() != "", reason=f"no network for a replay: {missing()}"),
+]
+BURST = frozenset((SERVER, n) for n in (12, 13, 20))
+TRIES = 5  # on a machine with other work
+
+
+def connection_of(path: Path) -> RecordedConnection:
+    connections, alone = pair_ends(read_ends(open_records([str(path)])))
+    assert not alone
+    assert connections[0].problems == []
+    return connections[0]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("replay") / "c.ml", Traffic(60_000, BURST))
+
+
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        Traffic(30_000),
+        Traffic(60_000, BURST, "cubic"),
+        Traffic(30_000, frozenset({(SERVER, 0), (CLIENT, 2)})),  # the SYN-ACK, and the request
+        Traffic(30_000, frozenset({(SERVER, 21)}), version=6),
+        Traffic(60_000, BURST, "cubic", strict=False),
+    ],
+    ids=["plain", "cubic", "handshake", "ipv6", "default"],
+)
+@pytest.mark.parametrize("headers", [True, False], ids=["headers", "digests"])
+def test_a_replay_is_the_same(traffic: Traffic, headers: bool, tmp_path: Path) -> None:
+    if traffic.version == 6 and not headers:
+        pytest.skip("IPv6 needs headers")
+    connection = connection_of(record(tmp_path / "c.ml", traffic, headers))
+    last = list(outcomes(script_of(connection), TRIES))[-1]
+    assert last.verdict.same, last.verdict.differences
+    assert last.verdict.proof == ("headers" if headers else "digests")
+
+
+def test_a_replay_is_a_recording_that_can_be_replayed(recording: Path, tmp_path: Path) -> None:
+    again, third = tmp_path / "again.ml", tmp_path / "third.ml"
+    assert main([str(recording), "--tries", str(TRIES), "-q", "-w", str(again)]) == 0
+    assert main([str(again), "--tries", str(TRIES), "-q", "-w", str(third)]) == 0
+    one, two = connection_of(recording), connection_of(third)
+    for before, after in ((one.client, two.client), (one.server, two.server)):
+        assert before.digests == after.digests
+        assert before.packets_received == after.packets_received
+
+
+def test_changed_inputs_are_found_at_or_after_their_place(tmp_path: Path, recording: Path) -> None:
+    original = FreeRun(Traffic(60_000, BURST)).run()
+    steps = original.steps[CLIENT]
+    packets = [n for n, s in enumerate(steps) if s.kind == inputs.PACKET]
+    lost = packets[10]
+    number = steps[lost].packet
+
+    def first_difference(name: str) -> tuple[int, int]:
+        script = script_of(connection_of(write_recording(tmp_path / name, original)))
+        verdict = list(outcomes(script, 2))[-1].verdict
+        assert not verdict.same
+        return verdict.differences[0].side, verdict.differences[0].packet
+
+    sent_before = steps[lost].sent
+    del steps[lost], original.applied[CLIENT][lost]
+    side, packet = first_difference("dropped.ml")
+    assert packet >= (sent_before if side == CLIENT else number)
+
+
+def test_the_capture_of_a_replay_is_whole(recording: Path, tmp_path: Path) -> None:
+    capture = tmp_path / "c.pcap"
+    assert main([str(recording), "--tries", str(TRIES), "-q", "-w", str(capture)]) == 0
+    fields = ["ip.src", "tcp.srcport", "tcp.seq", "tcp.len", "tcp.checksum.status", "ip.checksum.status"]
+    options = ["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-T", "fields"]
+    try:
+        done = subprocess.run(
+            ["tshark", "-r", str(capture), *options, *(word for f in fields for word in ("-e", f))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("tshark is not installed; bin/check installs it as root")
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    connection = connection_of(recording)
+    assert len(rows) == connection.client.packets_sent + connection.server.packets_sent
+    assert {tuple(row[4:]) for row in rows} == {("1", "1")}
+    assert {tuple(row[:2]) for row in rows} == {("10.9.0.1", "4711"), ("10.9.0.2", "8080")}
+    first = {(int(row[2]), int(row[3])) for row in rows if row[0] == "10.9.0.2" and int(row[3])}
+    assert sum(length for _, length in first) == 60_000
+
+
+def test_status_3_and_the_first_difference(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = FreeRun(Traffic(30_000)).run()
+    place = next(n for n, s in enumerate(run.steps[CLIENT]) if s.kind == inputs.SEND)
+    run.steps[CLIENT][place] = run.steps[CLIENT][place]._replace(size=50)
+    path = write_recording(tmp_path / "other.ml", run)
+    assert main([str(path)]) == 3
+    printed = capsys.readouterr().err
+    assert "try 1: differs: packet 2 of the client" in printed
+    assert "len 100" in printed
+    assert "len 50" in printed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10.0.0.1:1-10.0.0.2", "10.0.0.1:1-[::1]:2", "10.0.0.1:1-10.0.0.2:65536/tcp", "x"]
+)
+def test_a_flow_that_is_none(text: str, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(recording), "--flow", text]) == 2
+    assert "is not a flow" in capsys.readouterr().err
+
+
+def test_flows_as_text() -> None:
+    for text in ("10.0.0.1:4711-10.0.0.2:8080/tcp", "[fd00::1]:4711-[fd00::2]:80/tcp"):
+        assert str(parse_flow(text)) == text
