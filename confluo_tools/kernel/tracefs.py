@@ -127,6 +127,16 @@ class TraceInstance:
         finally:
             os.close(fd)
 
+    def follow(self, pid: int) -> None:
+        """Trace only this process, those followed before, and those that they start."""
+        with suppress(OSError):  # it may have ended
+            self._write(f"{self.path}/options/event-fork", "1")
+            fd = os.open(f"{self.path}/set_event_pid", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(fd, f"{pid}".encode())
+            finally:
+                os.close(fd)
+
     def begin(self) -> None:
         """Trace from now on."""
         os.write(self._on, b"1")

@@ -54,8 +54,9 @@ def sniffed(path: Path) -> list[Sniffed]:
         source, *rest = line.split("\t")
         left, right = rest[7:9]
         pairs = zip(left.split(","), right.split(","), strict=True) if left else ()
+        ip_id, ecn, seq, ack, length, flags, window = (int(n, 0) for n in rest[:7])
         sack = tuple(int(edge) for pair in pairs for edge in pair)
-        out.append(Sniffed(source, *(int(n, 0) for n in rest[:7]), sack))  # type: ignore[arg-type]
+        out.append(Sniffed(source, ip_id, ecn, seq, ack, length, flags, window, sack))
     return out
 
 
@@ -83,6 +84,7 @@ def dumped(path: RoutedPath, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     for name, space in (("client", path.client), ("server", path.server)):
         words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "-w", folder / f"{name}.pcap", "tcp")
         process = space.popen(*words, stderr=subprocess.PIPE)
+        assert process.stderr is not None
         assert b"listening" in process.stderr.readline()
         yield process
 
@@ -279,6 +281,34 @@ def test_many_connections_at_once_are_all_recorded(tmp_path: Path) -> None:
         assert sorted(arrivals(connection.client, connection.server)) == list(range(connection.client.packets_sent))
 
 
+SELECTS = """
+import select, socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+c.setblocking(False)
+left = 400_000
+while left:
+    select.select([], [c], [])
+    left -= c.send(bytes(min(left, 40_000)))
+c.close()
+"""
+
+
+def test_a_poll_before_each_send_is_recorded(tmp_path: Path) -> None:
+    """A poll of a full socket changes how much later calls take: it is an input."""
+    with Lab() as lab:
+        logs = record(routed(lab), tmp_path, SELECTS)
+    client = connection_of(logs).client
+    assert client.problems == []
+    inputs = zip(*client.events.in_order("kind", "call", "notes"), strict=True)
+    order = [
+        "poll" if kind == Kind.POLL else "send"
+        for kind, call, notes in inputs
+        if kind == Kind.POLL or (call == Call.SEND and not notes & Note.CONTINUED)
+    ]
+    assert order.count("send") >= 10
+    assert [place for place, (a, b) in enumerate(pairwise(order)) if b == "send" and a != "poll"] == [], order
+
+
 # ---------------------------------------------------------------- attach
 
 
@@ -325,7 +355,7 @@ def test_attach_records_a_service_until_a_signal(tmp_path: Path, end: signal.Sig
             early_peer, _ = listener.accept()
         process = attached(log, "--port", str(PORT), "--netns", space.name)
         try:
-            assert len(instances(process.pid)) == 1
+            assert len(instances(process.pid)) == 2  # TCP, and polls
             with space.inside():
                 late = socket.create_connection(("127.0.0.1", PORT))
                 other = socket.create_server(("127.0.0.1", PORT + 1))

@@ -93,6 +93,10 @@ class CallPieces:
         piece.bytes, piece.flags = result, flags & 0xFFFFFFFF
         return None
 
+    def socket_of(self, pid: int) -> int:
+        """The socket that a process used last; 0: none."""
+        return self._socket_of.get(pid, 0)
+
     def guess(self, piece: CallPiece) -> bool:
         """Settle a piece of a call that has not ended for long.  Returns whether its socket can be guessed."""
         if piece.bytes is None:

@@ -19,8 +19,11 @@ from confluo_tools.replay.recording.run_writer import THRESHOLD
 
 LAG = 100_000_000  # ns that an event waits for packets of the rings
 HOLD = 2_000_000_000  # ns that events wait for a call before them
+MAX_STRANGERS = 4096
 MAX_ENDS = 1 << 16  # that are recorded at a time; others are counted
 IDLE = 10_000_000_000  # ns after which an end without a socket is given up
+SLEPT = 50_000  # ns: a poll that took longer has slept, and looked at its sockets again
+READ_OR_WRITE = 5  # POLLIN | POLLOUT
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
 ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE, LAST_ACK = 1, 2, 4, 7, 9
 AF_INET6 = 10
@@ -34,6 +37,7 @@ class Machine:
     """Takes events and packets, emits rows.
 
     ``local``: whether an address is one of this host.  ``base``: wall clock less monotonic clock, ns.
+    ``phase``: ns from a tick to a monotonic time.  ``follow`` gets each process that uses a recorded connection.
     ``timers``: {address of a function: `Timer`}.  ``sizes``: bytes of a TCP socket in the kernel, of IPv4 and of IPv6.
     """
 
@@ -43,6 +47,8 @@ class Machine:
         local: Callable[[bytes], bool],
         *,
         base: int,
+        phase: Callable[[int], int],
+        follow: Callable[[int], None],
         timers: dict[int, Timer],
         sizes: tuple[int, int],
         ports: frozenset[int] = frozenset(),
@@ -50,6 +56,7 @@ class Machine:
         threshold: int = THRESHOLD,
     ) -> None:
         self._emit, self._local, self._base = emit, local, base
+        self._phase, self._follow = phase, follow
         self._timers, self._sizes, self._ports = timers, sizes, ports
         self._headers, self._threshold = headers, threshold
         self._calls = CallPieces()
@@ -57,10 +64,12 @@ class Machine:
         self._items: list[Item] = []
         self._ends: dict[Key, EndRecorder] = {}
         self._by_sk: dict[int, EndRecorder] = {}
+        self._strangers: dict[Key, None] = {}  # connections of packets without an end
         self._sks: list[int] = []  # sorted
         self._end_of: dict[int, int] = {}  # first byte after a socket
         self._connects: dict[int, tuple[int, bytes, int]] = {}  # socket: when it began to connect, and to where
         self._shutdowns: dict[int, int] = {}
+        self._polling: dict[int, int] = {}  # process: since when
         self._closing: list[EndRecorder] = []
         self._reset: int = 0  # the socket that got a reset
         self.made = 0
@@ -141,12 +150,24 @@ class Machine:
             end = self._owner(item[3])
             if end is not None:
                 end.event(ts + self._base, Kind.TIMER, timer=self._timers.get(item[4], 0))
+        elif what == ev.POLL:
+            self._polled(ts, item[2], 0)
+            self._polling[item[2]] = ts
+        elif what == ev.POLL_END:
+            if ts - self._polling.pop(item[2], ts) > SLEPT:
+                self._polled(ts, item[2], item[3])
         elif what == ev.SHUT:
             self._shutdowns[item[2]] = item[3]
         elif what == ev.SHUT_END:
             self._shutdowns.pop(item[2], None)
         else:
             self._note(item)
+
+    def _polled(self, ts: int, pid: int, result: int) -> None:
+        """A process polls: the socket that it used last; a poll of a full socket changes what TCP does later."""
+        end = self._by_sk.get(self._calls.socket_of(pid))
+        if end is not None:
+            end.event(ts + self._base, Kind.POLL, bytes=result, flags=READ_OR_WRITE)
 
     def _note(self, item: Item) -> None:
         end = self._by_sk.get(item[3])
@@ -167,12 +188,20 @@ class Machine:
                 out = self._new(p, sender=True)
             if (into is None or (into.peer_isn not in (-1, p.seq))) and self._local(p.dst):
                 into = self._new(p, sender=False)
+        if into is None:
+            self._strange(p)
         if out is not None and self._same_way(out, p):
             out.sent(p)
             self._ends_by_reset(out, p)
         if into is not None and self._same_way(into, p):
             into.arrived(p)
             self._ends_by_reset(into, p)
+
+    def _strange(self, p: Packet) -> None:
+        """Remember a connection that began before: if TCP here processes its packets, it is one of this namespace."""
+        if len(self._strangers) >= MAX_STRANGERS:
+            del self._strangers[next(iter(self._strangers))]
+        self._strangers[p.dst, p.dst_port, p.src, p.src_port] = None
 
     def _same_way(self, end: EndRecorder, p: Packet) -> bool:
         """Whether this is the interface of the connection: a bridge shows its packets again."""
@@ -191,17 +220,21 @@ class Machine:
             self._begin_client(end, key, p.ts)
         else:
             end.begin(p.ts)
-            end.setting(p.ts, "began", p.ts - self._base)
+            self._began(end, p.ts - self._base)
         return end
 
     def _begin_client(self, end: EndRecorder, key: Key, ts: int) -> None:
         found = [(when, sk) for sk, (when, *to) in self._connects.items() if to == [key[2], key[3]]]
         when, sk = min(found) if found else (ts - self._base, 0)
         end.begin(when + self._base)
-        end.setting(when + self._base, "began", when)
+        self._began(end, when)
         if sk:
             del self._connects[sk]
             end.event(when + self._base, Kind.CALL, call=Call.CONNECT)
+
+    def _began(self, end: EndRecorder, ts: int) -> None:
+        end.setting(ts + self._base, "began", ts)
+        end.setting(ts + self._base, "phase", self._phase(ts))
 
     def _make(self, key: Key, role: int, *, earlier: bool) -> EndRecorder:
         old = self._ends.pop(key, None)
@@ -253,7 +286,8 @@ class Machine:
         family = item[5][0]
         key = (_socket_address(item[5]), item[7], _socket_address(item[6]), item[8])
         end = self._ends.get(key)
-        if end is None and self._wanted_port(key) and self._local(key[0]):
+        if end is None and key in self._strangers and self._wanted_port(key) and self._local(key[0]):
+            del self._strangers[key]
             end = self._make(key, 0, earlier=True)
             end.begin(item[0] + self._base)
         if end is not None:
@@ -295,6 +329,7 @@ class Machine:
     def _piece(self, piece: CallPiece) -> None:
         end = self._by_sk.get(piece.sk)
         if end is not None and piece.bytes is not None:
+            self._follow(piece.pid)
             values = {"bytes": piece.bytes, "asked": piece.asked, "flags": piece.flags, "notes": piece.notes}
             end.event(piece.ts + self._base, Kind.CALL, call=piece.call, **values)
 

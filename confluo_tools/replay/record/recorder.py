@@ -15,7 +15,7 @@ from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.kernel import bpf
 from confluo_tools.kernel.interfaces import find
 from confluo_tools.kernel.packet_tap import Tap
-from confluo_tools.replay.record.host_settings import host_settings
+from confluo_tools.replay.record.host_settings import COARSE, host_settings
 from confluo_tools.replay.record.machine import Machine
 from confluo_tools.replay.record.trace_events import HRTIMERS, TIMERS, RecorderTrace
 from confluo_tools.replay.recording.kinds import Kind, Timer
@@ -45,7 +45,7 @@ class ConnectionRecorder:
         try:
             self.tap = Tap(find(interface), RING, RETIRE, SNAP, BLOCK)
         except BaseException:
-            self.trace.instance.close()
+            self.trace.close()
             raise
         self._program = _filter(ports)
         self.base = wall_offset()
@@ -55,6 +55,8 @@ class ConnectionRecorder:
             is_local,
             base=self.base,
             timers=_timer_functions(),
+            phase=tick_phase,
+            follow=self.trace.follow,
             sizes=_socket_sizes(),
             ports=ports,
             headers=headers,
@@ -65,7 +67,7 @@ class ConnectionRecorder:
     def begin(self) -> None:
         self.tap.bind(promiscuous=False)
         bpf.attach(self.tap.socket.fileno(), self._program)
-        self.trace.instance.begin()
+        self.trace.begin()
         now = time.clock_gettime_ns(time.CLOCK_REALTIME)
         for name, value in host_settings().items():
             number = {"value": int(value)} if re.fullmatch(r"-?\d{1,18}", value) else {"text": value}
@@ -80,7 +82,7 @@ class ConnectionRecorder:
             self.base += moved
             self.steps += 1
             self.machine.clock_step(moved)
-        self.machine.feed(self.trace.reader.read(), packets, now)
+        self.machine.feed(self.trace.read(), packets, now)
         lost = self.lost()
         if lost > self._lost:
             self.machine.lost(lost - self._lost, now)
@@ -99,11 +101,16 @@ class ConnectionRecorder:
     def lost(self) -> int:
         """Trace events and packets that the kernel dropped because a buffer was full."""
         self.tap.count()
-        return self.trace.instance.lost() + self.tap.dropped
+        return self.trace.lost() + self.tap.dropped
 
     def close(self) -> None:
         self.tap.socket.close()
-        self.trace.instance.close()
+        self.trace.close()
+
+
+def tick_phase(ts: int) -> int:
+    """ns between a tick of this kernel and ``ts``, of the monotonic clock."""
+    return (ts - time.clock_gettime_ns(COARSE)) % round(time.clock_getres(COARSE) * 1e9)
 
 
 def wall_offset() -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.kernel.tracefs import WantedEvent, event_shape, open_instance
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 PACKET = -1  # in place of an event: a packet of the rings
 SEND_CHUNK, RECV_CHUNK, SEND_END, RECV_END, PROBE, STATE = range(6)
 RETRANSMIT, CONGESTION, TIMER, HRTIMER, RESET_SEEN, SHUT, SHUT_END = range(6, 13)
-BUFFER = 4096  # KiB of each CPU
+POLL, POLL_END = 13, 14
+MAX_FOLLOWED = 4096  # processes
+BUFFER, POLL_BUFFER = 64 << 10, 8 << 10  # KiB of all CPUs
+MIN_BUFFER, MAX_BUFFER = 1 << 10, 16 << 10  # KiB of each CPU
 TIMERS = ("tcp_write_timer", "tcp_delack_timer", "tcp_keepalive_timer")
 HRTIMERS = ("tcp_compressed_ack_kick", "tcp_pace_kick")
 _PLACE = ("skaddr", "sport", "dport", "family", "saddr", "daddr", "saddr_v6", "daddr_v6")
@@ -33,16 +37,20 @@ _EVENTS: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
     ("syscalls", "sys_enter_shutdown", "", ("how",), False),
     ("syscalls", "sys_exit_shutdown", "", ("ret",), False),
 )
+_POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 
 
 class RecorderTrace:
-    """The instance of tracefs of a recorder, and its reader.  Raises ConfluoError."""
+    """The instances of tracefs of a recorder, and their readers.  Raises ConfluoError.
+
+    Polls are traced of the processes that `follow` names, and of those that they start: first of this one.
+    """
 
     def __init__(self) -> None:
         from confluo_tools.core.kernel.trace_reader import TraceReader
 
         wanted = [WantedEvent(s, n, _filter(n) or f, needed) for s, n, f, _, needed in _EVENTS]
-        self.instance: TraceInstance = open_instance("record", wanted, "the kernel's TCP", BUFFER)
+        self.instance: TraceInstance = open_instance("record", wanted, "the kernel's TCP", _share(BUFFER))
         try:
             shapes = [
                 event_shape(self.instance.formats[name], fields)
@@ -54,7 +62,56 @@ class RecorderTrace:
             self.instance.close()
             raise
         i = self.instance
-        self.reader: TraceReader = TraceReader(i.traces, i.header, i.page, shapes)
+        self._reader = TraceReader(i.traces, i.header, i.page, shapes)
+        self._followed: set[int] = set()
+        try:
+            self._polls = self._open_polls()
+        except BaseException:
+            self.instance.close()
+            raise
+
+    def _open_polls(self) -> tuple[TraceInstance, list[int], TraceReader]:
+        """The instance for polls, what each of its events is, and its reader."""
+        from confluo_tools.core.kernel.trace_reader import TraceReader
+
+        names = [f"sys_{side}_{name}" for name in _POLLS for side in ("enter", "exit")]
+        wanted = [WantedEvent("syscalls", name, needed=False) for name in names]
+        instance = open_instance("record", wanted, "polls", _share(POLL_BUFFER))
+        try:
+            kinds = [POLL if "enter" in name else POLL_END for name in instance.formats]
+            fields: dict[int, tuple[str, ...]] = {POLL: (), POLL_END: ("ret",)}
+            texts = zip(kinds, instance.formats.values(), strict=True)
+            shapes = [event_shape(text, fields[kind]) for kind, text in texts]
+            reader = TraceReader(instance.traces, instance.header, instance.page, shapes)
+        except BaseException:
+            instance.close()
+            raise
+        return instance, kinds, reader
+
+    def follow(self, pid: int) -> None:
+        """Trace the polls of this process as well."""
+        if pid not in self._followed and len(self._followed) < MAX_FOLLOWED:
+            self._followed.add(pid)
+            self._polls[0].follow(pid)
+
+    def begin(self) -> None:
+        self.follow(os.getpid())
+        self._polls[0].begin()
+        self.instance.begin()
+
+    def read(self) -> list[tuple[Any, ...]]:
+        """The events that the buffers hold; their second element is one of the numbers above."""
+        _, kinds, reader = self._polls
+        polls = [(ts, kinds[what], *rest) for ts, what, *rest in reader.read()]
+        return self._reader.read() + polls
+
+    def lost(self) -> int:
+        """Events lost because a buffer was full."""
+        return self.instance.lost() + self._polls[0].lost()
+
+    def close(self) -> None:
+        self.instance.close()
+        self._polls[0].close()
 
 
 def _filter(name: str) -> str:
@@ -64,3 +121,8 @@ def _filter(name: str) -> str:
     if name == "hrtimer_expire_entry":
         return " || ".join(f"function.function == {timer}" for timer in HRTIMERS)
     return ""
+
+
+def _share(total: int) -> int:
+    """KiB of each CPU of a buffer of ``total``."""
+    return min(max(total // (os.cpu_count() or 1), MIN_BUFFER), MAX_BUFFER)

@@ -1,0 +1,133 @@
+"""What recording costs: CPU and bytes of a log, beside tcpdump -s 94, for bulk data and for requests.
+
+    .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000]
+
+Both ends are on one veth pair in namespaces of their own, with packets of at most one segment (the grade strict).
+CPU is user and system time of client and server, and of the recorder or tcpdump, from the scheduler; the best of
+three runs.  Needs root and tcpdump.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from netns import Lab, Space  # noqa: E402
+
+PORT = 5201
+SERVE = """
+import socket, sys
+s = socket.create_server(("", int(sys.argv[1])))
+print("listening", flush=True)
+c, _ = s.accept()
+if sys.argv[2] == "bulk":
+    while c.recv(1 << 20): pass
+else:
+    while data := c.recv(4096): c.sendall(data * 10)
+"""
+CALL = """
+import socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+n = int(sys.argv[4])
+if sys.argv[3] == "bulk":
+    data = bytes(1 << 16)
+    for _ in range(n * 16): c.sendall(data)
+else:
+    for _ in range(n):
+        c.sendall(b"x" * 100)
+        got = 0
+        while got < 1000: got += len(c.recv(4096))
+"""
+
+
+def cpu_of(process: subprocess.Popen[bytes]) -> float:
+    """User and system time of a child that is waited for here."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    return usage.ru_utime + usage.ru_stime
+
+
+def transfer(client: Space, server: Space, what: str, n: int) -> tuple[float, float]:
+    """CPU of both programs, and the time it took."""
+    there = server.popen(sys.executable, "-c", SERVE, PORT, what, stdout=subprocess.PIPE)
+    there.stdout.readline()  # type: ignore[union-attr]
+    begin = time.monotonic()
+    here = client.popen(sys.executable, "-c", CALL, server.address, PORT, what, n)
+    cpu = cpu_of(here) + cpu_of(there)
+    there.stdout.close()  # type: ignore[union-attr]
+    return cpu, time.monotonic() - begin
+
+
+def packets(space: Space) -> int:
+    """Packets that v0 has sent and received."""
+    words = space.run("cat", "/proc/net/dev").stdout.decode().split("v0:")[1].split()
+    return int(words[1]) + int(words[9])
+
+
+def size_of(log: Path) -> int:
+    """Bytes on disk of a log as Parquet, as it is archived."""
+    out = log.with_suffix(".parquet")
+    subprocess.run([ROOT / "bin/confluo-convert", "-q", log, "-w", out, "--force"], check=True)
+    return out.stat().st_size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mb", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=20_000)
+    args = parser.parse_args()
+    print("traffic\trecorder\tcpu_s\tof_which_recorder_s\twall_s\tpackets\tlog_B\tB_per_packet")
+    with Lab() as lab, tempfile.TemporaryDirectory() as folder:
+        client, server = lab.pair()
+        for space in (client, server):
+            space.ip("link", "set", "v0", "gso_max_segs", "1")
+        for what, n in (("bulk", args.mb), ("requests", args.requests)):
+            for recorder in ("none", "signals", "headers", "tcpdump"):
+                best = min((run(client, server, what, n, recorder, Path(folder)) for _ in range(3)), key=lambda r: r[0])
+                cpu, own, wall, count, size = best
+                print(f"{what}\t{recorder}\t{cpu:.3f}\t{own:.3f}\t{wall:.2f}\t{count}\t{size}\t{size / count:.2f}")
+
+
+def run(
+    client: Space, server: Space, what: str, n: int, recorder: str, folder: Path
+) -> tuple[float, float, float, int, int]:
+    """CPU in all, CPU of the recorder, time, packets at one end, bytes of its log."""
+    path = folder / f"{what}-{recorder}-{time.monotonic_ns()}"
+    process = None
+    if recorder == "tcpdump":
+        process = client.popen("tcpdump", "-i", "v0", "-s", "94", "-w", path, stderr=subprocess.PIPE)
+        process.stderr.readline()  # type: ignore[union-attr]
+    elif recorder != "none":
+        words = [ROOT / "bin/confluo-replay-record", "attach", "--port", PORT, "--level", recorder, "-w", f"{path}.ml"]
+        process = client.popen(*words, stderr=subprocess.PIPE)
+        process.stderr.readline()  # type: ignore[union-attr]
+    before = packets(client)
+    cpu, wall = transfer(client, server, what, n)
+    count = packets(client) - before
+    own, size = 0.0, 0
+    if process is not None:
+        process.send_signal(2)
+        own = cpu_of(process)
+        said = process.stderr.read().decode().strip()  # type: ignore[union-attr]
+        process.stderr.close()  # type: ignore[union-attr]
+        if recorder == "tcpdump":
+            size = len(gzip.compress(path.read_bytes(), 6))
+        else:
+            print("#", said.splitlines()[-1], file=sys.stderr)
+            size = size_of(Path(f"{path}.ml"))
+    return cpu + own, own, wall, count, size
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    main()
