@@ -14,13 +14,16 @@ class ReplayVerb(NamedTuple):
     help: str
 
 
-VERBS = (ReplayVerb("queues", "queues.command", "replay switch queues: lengths, drops, and who shared them"),)
+VERBS = (
+    ReplayVerb("explain", "explain.command", "name every gap, retransmission and delayed acknowledgement of TCP"),
+    ReplayVerb("queues", "queues.command", "replay switch queues: lengths, drops, and who shared them"),
+)
 
 
 def _usage(words: list[str]) -> int:
     """Print the list of verbs: the help, or the error for a missing or unknown verb."""
     wanted = words[:1] in (["-h"], ["--help"], ["help"])
-    lines = ["Usage: confluo-replay VERB [ARGS...]", "", "Replay what hosts recorded.", ""]
+    lines = ["Usage: confluo-replay VERB [ARGS...]", "", "What did TCP connections and switch queues really do?", ""]
     lines += [f"  {verb.name:<10} {verb.help}" for verb in VERBS]
     lines += [
         "",
@@ -28,6 +31,7 @@ def _usage(words: list[str]) -> int:
         "  --version  Print the version of the program and of its format.",
         "",
         "Examples:",
+        "  confluo-replay explain client.pcap server.pcap",
         "  confluo-replay queues all/*.ml --topology fat.yaml -w queues.ml",
         "",
         "'confluo help replay-VERB' opens the manual of a verb.",

@@ -8,7 +8,7 @@ from c_ipv6_hash cimport fold6
 from c_pcap cimport Frame
 from c_link_types cimport LINKTYPE_EN10MB
 from c_packet_columns cimport *
-from c_packet_rows cimport bit
+from c_packet_rows cimport HOPS, bit
 from c_link cimport (Link, open_link, walk_tags, _bound, ETH_IP, ETH_IP6, ETH_ARP, ETH_RARP,
                      NOTE_TRUNCATED, NOTE_MALFORMED, NOTE_FRAGMENT, NOTE_INNER)
 from c_inet cimport (Ip, Shell, read_ip4, read_ip6, find_shell, is_tunnel_port, flow_hash, pair_hash, _missing,
@@ -38,7 +38,7 @@ cdef inline uint64_t if_set(uint64_t value, int column) noexcept nogil:
 
 
 cdef inline uint64_t tcp_options(Rows* r, uint32_t i, const uint8_t* p, uint32_t size, uint8_t* notes) noexcept nogil:
-    cdef uint32_t at = 0, kind, length, seen = 0
+    cdef uint32_t at = 0, kind, length, edge, seen = 0
     cdef uint64_t used = 0
     while at < size:
         kind = p[at]
@@ -71,6 +71,9 @@ cdef inline uint64_t tcp_options(Rows* r, uint32_t i, const uint8_t* p, uint32_t
             seen |= OPT_SACK_OK
         elif kind == 5:
             seen |= OPT_SACK
+            for edge in range(min((length - 2) >> 3 << 1, <uint32_t>HOPS)):
+                r.tcp_sack[i][edge] = be32(p + at + 2 + 4 * edge)
+            used |= bit(C_TCP_SACK)
         elif kind == 34 or kind == 254 and length >= 4 and be16(p + at + 2) == 0xF989:
             seen |= OPT_FASTOPEN
         elif kind == 30:

@@ -19,6 +19,7 @@ from confluo_tools.replay.command import VERBS as REPLAY_VERBS
 PAGES = {
     **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote", "replay-record", "replay")},
     **{f"pingmesh-{verb.name}": f"confluo_tools.pingmesh.{verb.module}" for verb in VERBS},
+    "replay-explain": "confluo_tools.replay.explain.command",
     "replay-record-run": "confluo_tools.replay.record.run_command",
     "replay-record-attach": "confluo_tools.replay.record.attach_command",
     **{f"replay-{verb.name}": f"confluo_tools.replay.{verb.module}" for verb in REPLAY_VERBS},

@@ -23,7 +23,13 @@ from sessions import FENCE, ROOT, Shell, agrees, blocks, commands
 
 NAMES = [name for name, _, _ in COMMANDS]
 # words that make another command of one: confluo-vote simulate
-VERBS = ["vote-simulate", "vote-bound", "replay-queues", *(f"pingmesh-{verb.name}" for verb in PINGMESH)]
+VERBS = [
+    "vote-simulate",
+    "vote-bound",
+    "replay-explain",
+    "replay-queues",
+    *(f"pingmesh-{verb.name}" for verb in PINGMESH),
+]
 VERBS += [f"replay-record-{verb}" for verb in RECORD]
 PAGES = sorted((ROOT / "man").glob("man*/*.[1-8]"))
 README = ROOT / "README.md"

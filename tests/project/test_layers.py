@@ -106,6 +106,8 @@ PURE = {
     "pingmesh/plan/graphs.py",
     "replay/queues/score.py",
     "replay/sampling.py",
+    "replay/explain/causes.py",
+    "replay/explain/labels.py",
     "trace/token_bucket.py",
     "vote/integer_programs.py",
     "vote/theorems.py",

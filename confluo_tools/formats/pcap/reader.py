@@ -11,6 +11,7 @@ from confluo_tools.formats.reader import Reader, Warn
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.formats.bytestream import ByteStream
+    from confluo_tools.schema import Schema
 
 ROWS = 1024  # rows per block
 
@@ -26,10 +27,16 @@ class CaptureReader(Reader):
     def __init__(self, path: str, stream: ByteStream, *, warn: Warn | None = None, note: Warn | None = None) -> None:
         super().__init__(stream.name, warn)
         self._note = note
-        self.captures = open_captures([path], rows=ROWS, begun=(stream.fd, stream.taken()))
+        self._path, self._begun = path, (stream.fd, stream.taken())
+        self.captures = open_captures([path], rows=ROWS, begun=self._begun)
         self._stream = stream
         self.schema = self.captures.schema
         self._idle: Callable[[], None] | None = None
+
+    def fill(self, schema: Schema) -> None:
+        """Fill the fields of ``schema`` instead of the usual ones.  Call it before the first block is read."""
+        self.captures = open_captures([self._path], schema, rows=ROWS, begun=self._begun)
+        self.schema = schema
 
     def blocks(self) -> Iterator[Block]:
         live = self.captures.live

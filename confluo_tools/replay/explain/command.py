@@ -1,0 +1,232 @@
+"""confluo-replay explain: why a TCP connection waited or sent again.  Manual: confluo-replay-explain(1)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from confluo_tools import cli
+from confluo_tools.cli.options import option
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.block.result_table import Rows
+    from confluo_tools.core.replay.explainer import Explainer
+    from confluo_tools.replay.explain.causes import Judged, Labelled
+    from confluo_tools.replay.explain.flows import FlowEnds
+    from confluo_tools.schema import Schema
+
+app = cli.command_app(
+    """
+# every gap, retransmission and delayed acknowledgement, with its name
+confluo-replay explain client.pcap
+
+# captures of both ends: what was lost, and what only came late
+confluo-replay explain client.pcap server.pcap -o table
+
+# what the time of the slowest messages went to
+confluo-replay explain client.pcap --by cause --slowest 1%
+
+# one connection as a picture to look into
+confluo-replay explain client.pcap --flow 10.0.0.1:4711-10.0.0.2:80 -w flow.html
+
+# the connections that lost packets
+confluo-retx -o stream | confluo-replay explain capture.ml --flows -
+"""
+)
+
+BY = ("cause", "size")
+LABEL_FIELDS = ("ts", "src_port", "dst_port", "name", "why", "certainty", "duration", "packet")
+MESSAGE_FIELDS = ("ts", "src_port", "dst_port", "bytes", "took", "ideal", "slowdown", "main")
+CAUSE_FIELDS = ("cause", "messages", "events", "time", "share", "longest")
+EVIDENCE_HINTS = {
+    "other_end": "the other end (give captures of both ends)",
+    "handshake": "the handshake (window scaling is not known)",
+    "sack": "SACK blocks (read the capture file itself)",
+    "timers": "timers, calls and cwnd",
+}
+
+
+@app.command(panels={"Options": "--by --slowest --messages --flow --flows --gap"})
+def explain(
+    inputs: cli.Inputs = None,
+    by: Annotated[
+        str | None, option("--by", metavar="WHAT", help="Sum the time by cause, or by size and cause of messages.")
+    ] = None,
+    slowest: Annotated[
+        str | None, option("--slowest", metavar="SHARE", help="Only the slowest messages, e.g. 1%.")
+    ] = None,
+    messages: Annotated[bool, option("--messages", help="Print one record per message.")] = False,
+    flow: Annotated[
+        list[str] | None,
+        option("--flow", metavar="FLOW", help="Only this connection, SRC:PORT-DST:PORT; may be repeated."),
+    ] = None,
+    flows: Annotated[
+        str | None, option("--flows", metavar="FILE", help="Only the connections in these records (-: stdin).")
+    ] = None,
+    gap: Annotated[str, option("--gap", metavar="TIME", help="Shortest wait that is explained (1ms).")] = "1ms",
+    *,
+    ins: cli.InputOptions,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
+) -> int:
+    """Name every gap in sending, every retransmission and every delayed acknowledgement of TCP connections.
+
+    INPUT is one capture, taken anywhere on the path, or two: one of each end.
+    """
+    from confluo_tools.replay.explain.flows import parse_flow
+    from confluo_tools.replay.explain.taps import Taps
+    from confluo_tools.schema import builtin
+
+    if by is not None:
+        cli.one_of("--by", by, BY)
+        if messages:
+            raise UsageError("--by and --messages exclude each other")
+    schema = builtin("cause" if by else "message" if messages else "explanation")
+    if out.listed(schema):
+        return cli.OK
+    share = cli.fraction("--slowest", slowest, inside=False) if slowest is not None else None
+    shortest = cli.duration("--gap", gap, 0)
+    if ins.missing(inputs):
+        return cli.usage(app)
+    chosen = {parse_flow(text) for text in flow} if flow else None
+    if flows is not None:
+        chosen = (chosen or set()) | read_flows(flows, inputs or ["-"])
+    kind = out.kind(answers=True)
+    usual = (
+        (*(("size",) if by == "size" else ()), *CAUSE_FIELDS) if by else MESSAGE_FIELDS if messages else LABEL_FIELDS
+    )
+    names = out.names(schema, kind, usual)
+    taps = Taps(inputs or ["-"], ins, shortest, chosen)
+    explainer = taps.explain()
+    found = Explained(explainer, share)
+    with out.open(schema, kind, names, metadata=taps.metadata) as into:
+        rows = 0
+        for block in found.causes(schema, by == "size") if by else (found.messages if messages else found.rows):
+            into.write(block, None)
+            rows += block.rows
+    if not common.quiet:
+        note_missing(explainer, found)
+    if common.stats or common.verbose:
+        cli.note(
+            f"{explainer.packets:,} TCP packets of {explainer.count:,} connections: "
+            f"{len(found.all_rows):,} labels, {len(found.all_messages):,} messages"
+        )
+    return cli.OK if rows else cli.NOTHING
+
+
+def read_flows(path: str, inputs: Sequence[str]) -> set[FlowEnds]:
+    """The connections in the records of ``path``.  Raises UsageError if the packets come from stdin as well."""
+    from confluo_tools.replay.explain.flows import check_flows, flows_of
+
+    if path == "-" and "-" in inputs:
+        raise UsageError("standard input can be read only once", where="--flows -", hint="name the capture")
+    with cli.open_records([path]) as reader:
+        check_flows(reader.schema, reader.name)
+        found: set[FlowEnds] = set()
+        for block in reader:
+            found |= flows_of(block, reader.schema)
+    return found
+
+
+class Explained:
+    """Labels and messages of a run, those of the slowest messages if ``share`` is given."""
+
+    def __init__(self, explainer: Explainer, share: float | None) -> None:
+        from confluo_tools.replay.explain.labels import LABELS, PATTERNS
+        from confluo_tools.schema import builtin
+
+        self._labels, self._messages = builtin("explanation"), builtin("message")
+        self.all_rows: Rows = explainer.rows(self._labels.layout, PATTERNS)
+        self.all_messages: Rows = explainer.messages(self._messages.layout, LABELS)
+        self.missing = 0
+        for block in self.all_rows.blocks():
+            for bits in set(bytes(block.buffer(self._labels.index("missing")))):
+                self.missing |= bits
+        if share is not None:
+            from confluo_tools.replay.explain.causes import slowest
+
+            kept = slowest(self.judged(), share)
+            self.all_rows.keep(lambda block: _pick(block, self._labels, kept))
+            self.all_messages.keep(lambda block: _pick(block, self._messages, kept))
+        self.all_rows.sort([(self._labels.index("ts"), False)])
+        self.all_messages.sort([(self._messages.index("ts"), False)])
+
+    @property
+    def rows(self) -> Iterator[Block]:
+        return self.all_rows.blocks()
+
+    @property
+    def messages(self) -> Iterator[Block]:
+        return self.all_messages.blocks()
+
+    def judged(self) -> Iterator[Judged]:
+        from confluo_tools.replay.explain.causes import Judged
+
+        for block in self.all_messages.blocks():
+            yield from map(Judged, *_values(block, self._messages, Judged._fields))
+
+    def labelled(self) -> Iterator[Labelled]:
+        from confluo_tools.replay.explain.causes import Labelled
+
+        fields = Labelled._fields[:-1]
+        for block in self.all_rows.blocks():
+            columns = zip(*_values(block, self._labels, fields), strict=True)
+            for i, (flow, message, event, cause, duration) in enumerate(columns):
+                yield Labelled(flow, message, event, cause, duration, (block, i))
+
+    def causes(self, schema: Schema, by_size: bool) -> Iterator[Block]:
+        from confluo_tools.formats.block_builder import blocks_of_rows
+        from confluo_tools.replay.explain.causes import tally_causes
+
+        copied = [c.name for c in schema.columns if c.name.startswith(("src_", "dst_", "ip_", "packet"))]
+        rows = []
+        for size, cause, tally, share in tally_causes(self.labelled(), self.judged(), by_size):
+            row: dict[str, Any] = {"size": size.encode(), "cause": cause, "messages": tally.messages, "share": share}
+            row |= {"events": tally.events, "time": tally.time, "longest": max(tally.longest, 0)}
+            if tally.place:
+                block, i = tally.place
+                row |= {name: block.get(block.layout.index(name), i) for name in copied}
+            rows.append(row)
+        yield from blocks_of_rows(schema, rows)
+
+
+CODES = "BHIQbhiqfd"  # of array, by the physical types 1 to 10
+
+
+def _values(block: Block, schema: Schema, names: Sequence[str]) -> list[array[Any]]:
+    """Columns as numbers."""
+    found = []
+    for name in names:
+        i = schema.index(name)
+        values: array[Any] = array(CODES[schema.columns[i].code - 1])
+        values.frombytes(block.buffer(i))
+        found.append(values)
+    return found
+
+
+def _pick(block: Block, schema: Schema, kept: set[tuple[int, int]]) -> Picks:
+    from confluo_tools.core.block.block import Picks
+
+    pairs = zip(*_values(block, schema, ("flow", "message")), strict=True)
+    return Picks.of(block.rows, [i for i, pair in enumerate(pairs) if pair in kept])
+
+
+def note_missing(explainer: Explainer, found: Explained) -> None:
+    """Say which evidence was not in the input."""
+    from confluo_tools.replay.explain.labels import EVIDENCE
+
+    if not explainer.packets:
+        cli.tell("the input contains no TCP packets of these connections")
+        return
+    named = [
+        EVIDENCE_HINTS[name] for bit, name in enumerate(EVIDENCE) if found.missing >> bit & 1 and name in EVIDENCE_HINTS
+    ]
+    if named:
+        cli.tell(f"evidence that could say more is missing: {', '.join(named)}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-replay explain", argv)

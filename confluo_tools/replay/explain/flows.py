@@ -1,0 +1,78 @@
+"""Connections to explain: written as text, or read from records of any kind that have five-tuples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluo_tools.errors import SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.core.replay.explainer import Explainer
+    from confluo_tools.schema import Schema
+
+FIELDS = ("ip_version", "src_ip", "dst_ip", "src_port", "dst_port")
+
+
+class FlowEnds(NamedTuple):
+    """Both ends of a connection: addresses of 4 or 16 bytes, and ports."""
+
+    source: bytes
+    source_port: int
+    target: bytes
+    target_port: int
+
+
+def parse_flow(text: str) -> FlowEnds:
+    """A connection from SRC:PORT-DST:PORT, with or without /tcp; IPv6 addresses in brackets.  Raises UsageError."""
+    from ipaddress import ip_address
+
+    words = text.removesuffix("/tcp").split("-")
+    try:
+        ends = []
+        for word in words:
+            host, _, port = word.rpartition(":")
+            ends.append((ip_address(host.strip("[]")).packed, int(port)))
+        (source, source_port), (target, target_port) = ends
+        if len(source) != len(target) or not all(0 < port < 65536 for port in (source_port, target_port)):
+            raise ValueError
+    except ValueError:
+        hint = "write 10.0.0.1:4711-10.0.0.2:80 or [fd00::1]:4711-[fd00::2]:80"
+        raise UsageError(f"'{text[:80]}' is not a connection", where="--flow", hint=hint) from None
+    return FlowEnds(source, source_port, target, target_port)
+
+
+def check_flows(schema: Schema, name: str) -> None:
+    """Raise SchemaError unless records of this schema name connections."""
+    missing = [field for field in FIELDS if field not in schema]
+    if missing:
+        raise SchemaError(
+            f"has no field '{missing[0]}'", where=name, hint="confluo-retx records have all that is needed"
+        )
+
+
+def flows_of(block: Block, schema: Schema) -> set[FlowEnds]:
+    """The connections in a block of records; those of other protocols than TCP are left out."""
+    names = [column.name for column in schema.columns]
+    at = {name: names.index(name) for name in (*FIELDS, "proto", "src_ip6", "dst_ip6") if name in names}
+    found = set()
+    for row in range(block.rows):
+        if "proto" in at and block.get(at["proto"], row) != 6:
+            continue
+        ends = []
+        for side in ("src", "dst"):
+            if block.get(at["ip_version"], row) == 6:
+                address: bytes = block.get(at[f"{side}_ip6"], row) if f"{side}_ip6" in at else b""
+            else:
+                address = int(block.get(at[f"{side}_ip"], row)).to_bytes(4, "big")
+            ends.append((address, int(block.get(at[f"{side}_port"], row))))
+        if len(ends[0][0]) in (4, 16):
+            found.add(FlowEnds(*ends[0], *ends[1]))
+    return found
+
+
+def choose_flows(explainer: Explainer, flows: set[FlowEnds] | None) -> None:
+    """Have only ``flows`` explained; None: all."""
+    explainer.chosen = flows is not None
+    for flow in flows or ():
+        explainer.choose(flow.source, flow.source_port, flow.target, flow.target_port)

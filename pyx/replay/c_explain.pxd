@@ -1,0 +1,448 @@
+# One TCP connection as `confluo-replay explain` follows it: structures, segments in flight, rows of the result.
+# The rules are in c_explain_rules.pxd; tests/support/twin_explain.py has all of it in plain Python.
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+
+cdef enum:
+    FIN = 1
+    SYN = 2
+    RST = 4
+    ACK = 16
+    EDGES = 8                   # of SACK blocks
+    MAX_AGAIN = 64              # retransmissions watched for a side
+    DUP_THRESHOLD = 3
+    INITIAL_WINDOW = 10         # segments
+    DEFAULT_MSS = 1460
+
+cdef enum State:
+    OPEN
+    RECOVERY
+    LOSS
+
+# Numbers of labels.py; a test compares them.
+cdef enum Event:
+    E_NONE
+    E_GAP
+    E_RETRANSMISSION
+    E_ACK
+    E_PROBE
+    E_ORDER
+
+cdef enum Label:
+    L_NONE
+    L_RTO
+    L_TLP
+    L_FAST_RTX
+    L_LATE_FR
+    L_AFTER_RTO
+    L_SPURIOUS
+    L_DELAYED_ACK
+    L_DELACK_WINDOW_SHRINK
+    L_ZERO_WINDOW
+    L_WINDOW_PROBE
+    L_ACK_LOSS
+    L_TAIL_LOSS
+    L_NAGLE_WAIT
+    L_CORK
+    L_IDLE_RESTART
+    L_APP_LIMITED
+    L_SNDBUF_LIMITED
+    L_RWND_LIMITED
+    L_CWND_LIMITED
+    L_KEEP_ALIVE
+    L_FEW_DUPACKS
+    L_LOST_RETRANSMISSION
+    L_REORDERING
+    L_LOSS
+    LABELS
+
+cdef enum Certainty:
+    C_NONE
+    C_POSSIBLE
+    C_LIKELY
+    C_KNOWN
+
+cdef enum Trigger:
+    T_NONE
+    T_PACKET
+    T_TIMER
+    T_APPLICATION
+    T_REPLY
+
+cdef enum Missing:
+    M_OTHER_END = 1
+    M_HANDSHAKE = 2
+    M_SACK = 4
+    M_TIMERS = 8
+    M_CALLS = 16
+    M_PROBES = 32
+
+cdef extern from *:
+    """
+    #define CFL_MS 1000000LL
+    #define CFL_NEVER (-(1LL << 62))
+    """
+    const int64_t MS "CFL_MS"
+    const int64_t NEVER "CFL_NEVER"
+
+cdef struct Packet:
+    uint64_t number             # in its capture, from 1
+    int64_t ts
+    uint32_t seq
+    uint32_t ack
+    uint32_t size
+    uint32_t flags
+    uint32_t window             # as sent
+    int scale                   # of the option; -1: none
+    uint32_t mss                # of the option; 0: none
+    bint sack_ok
+    uint16_t ip_id
+    uint32_t tsval
+    uint32_t tsecr
+    int edges
+    uint32_t sack[EDGES]
+
+cdef struct Segment:            # sent and not yet acknowledged; in order of seq, without gaps
+    uint32_t seq
+    uint32_t end
+    int64_t first
+    int64_t last
+    int64_t arrived             # at the other end; NEVER: not known
+    uint64_t number
+    uint64_t last_number
+    uint64_t delivered          # bytes delivered when it was sent
+    uint32_t sent               # times; 0: the capture lacks it
+    bint sacked
+    bint answered               # the other end has acknowledged it
+
+cdef struct Again:              # a retransmission that may still prove to be spurious
+    uint64_t row
+    uint64_t acks
+    int64_t ts
+    uint32_t seq
+    uint32_t end
+    uint32_t tsval
+
+cdef struct Message:
+    int64_t start
+    int64_t end
+    uint64_t first
+    uint64_t last
+    uint64_t bytes
+    uint32_t packets
+    uint32_t again
+    int64_t times[LABELS]       # ns by cause; 0: sending
+
+cdef struct Side:               # one end, as sender and as receiver
+    bint known
+    bint sack_ok
+    bint burst
+    bint probed
+    bint idle
+    bint speaks                 # a message is open
+    uint32_t base
+    uint32_t nxt
+    uint32_t una
+    int64_t sent_ts
+    uint64_t sent_number
+    uint32_t last_size
+    uint16_t highest_id
+    uint32_t mss
+    uint32_t offered
+    int scale
+    Segment* list
+    uint32_t head
+    uint32_t count
+    uint32_t room
+    uint32_t edge
+    int64_t window              # -1: not known
+    uint32_t before_flight
+    uint32_t before_edge
+    int64_t before_window
+    int64_t in_ts
+    uint64_t in_number
+    bint in_plain
+    int64_t in_late
+    int in_label
+    uint64_t acks
+    uint64_t since
+    uint64_t dsacks
+    uint32_t duplicates
+    int64_t third_ts
+    uint64_t sacked
+    int state
+    uint32_t recover
+    uint32_t backoff
+    uint32_t probe_end
+    uint32_t probes
+    int64_t probe_ts
+    int64_t srtt
+    int64_t rttvar
+    int64_t min_rtt
+    uint64_t delivered
+    uint64_t rate
+    bint reordering
+    uint32_t most
+    Again* again
+    int watched
+    # as a receiver
+    bint expects
+    bint doubt
+    bint here
+    uint32_t expected
+    uint32_t acked
+    uint32_t pending
+    int64_t pending_ts
+    uint64_t pending_number
+    uint32_t doubted
+    int64_t data_ts
+    int64_t own_window
+    uint32_t late_ack
+    int64_t late
+    int late_label
+    int64_t distance
+    uint64_t zero_windows
+    uint32_t message_number     # of the open message
+    Message message
+
+cdef struct Flow:
+    Side side[2]
+    uint64_t key[5]             # lower end, higher end, ports and version
+    uint32_t number
+    uint32_t messages           # so far, of both directions
+    bint open
+    bint both
+    uint8_t near[2]             # of each tap, the side at which it is, plus one; 0: not known
+    int handshake               # bit of each side with a SYN that was seen
+    int64_t syn
+    int64_t syn_ack
+
+cdef struct Row:
+    uint64_t key[5]
+    int64_t ts
+    int64_t duration
+    int64_t rtt
+    int64_t age
+    uint64_t packet
+    uint64_t previous
+    uint64_t ack
+    uint32_t n
+    uint32_t seq
+    uint32_t size
+    uint32_t flight
+    uint32_t window
+    uint32_t message
+    uint32_t flow
+    uint8_t side
+    uint8_t event
+    uint8_t label
+    uint8_t why
+    uint8_t cause               # label, or what is behind it
+    uint8_t certainty
+    uint8_t trigger
+    uint8_t missing
+
+cdef struct MessageRow:
+    uint64_t key[5]
+    Message m
+    int64_t took                # until the last byte was acknowledged
+    int64_t ideal               # one round trip, and at least its bytes at the best rate
+    int64_t above               # ns above the ideal
+    double slowdown
+    uint8_t main                # the label with most of the time above the ideal
+    uint32_t flow
+    uint32_t message
+    uint8_t side
+
+cdef struct FlowRow:            # what is known at the end of a connection, by the number of the flow
+    int64_t min_rtt[2]
+    uint64_t rate[2]
+    uint64_t dsacks[2]
+    uint64_t zero_windows[2]    # advertised by the side after another window
+    uint64_t first              # messages of the connections before it
+    uint32_t messages
+
+cdef struct Result:
+    int64_t gap
+    uint8_t missing             # evidence that the input lacks as a whole
+    Row* rows
+    uint64_t count
+    uint64_t room
+    MessageRow* messages
+    uint64_t message_count
+    uint64_t message_room
+    FlowRow* flows
+    uint64_t flow_count
+    uint64_t flow_room
+    uint64_t segments           # in memory, of all flows
+    uint64_t max_segments
+    bint failed                 # no memory
+
+
+cdef inline bint before(uint32_t a, uint32_t b) noexcept nogil:
+    """a < b of sequence numbers, which wrap."""
+    return <int32_t>(a - b) < 0
+
+
+cdef inline int64_t elapsed(int64_t start, int64_t now) noexcept nogil:
+    """now - start, without overflow."""
+    return <int64_t>(<uint64_t>now - <uint64_t>start)
+
+
+cdef inline Segment* at(const Side* s, uint32_t i) noexcept nogil:
+    return s.list + s.head + i
+
+
+cdef inline void start_side(Side* s) noexcept nogil:
+    memset(s, 0, sizeof(Side))
+    s.sent_ts = s.in_ts = s.third_ts = s.probe_ts = s.pending_ts = s.data_ts = NEVER
+    s.window = s.before_window = s.own_window = s.scale = -1
+
+
+cdef inline void free_side(Side* s, Result* x) noexcept nogil:
+    x.segments -= s.room
+    free(s.list)
+    free(s.again)
+    s.list, s.again, s.room, s.count, s.head = NULL, NULL, 0, 0, 0
+
+
+cdef inline bint insert(Side* s, Result* x, uint32_t i, const Segment* segment) noexcept nogil:
+    """Put a segment at place i."""
+    cdef uint32_t room
+    cdef Segment* list
+    if s.head + s.count == s.room:
+        if s.head > s.count:
+            memmove(s.list, s.list + s.head, s.count * sizeof(Segment))
+        else:
+            room = s.room * 2 if s.room else 16
+            if x.segments + room - s.room > x.max_segments:
+                return False
+            list = <Segment*>malloc(room * sizeof(Segment))
+            if list == NULL:
+                x.failed = True
+                return False
+            if s.count:
+                memcpy(list, s.list + s.head, s.count * sizeof(Segment))
+            free(s.list)
+            x.segments += room - s.room
+            s.list, s.room = list, room
+        s.head = 0
+    if i < s.count:
+        memmove(at(s, i + 1), at(s, i), (s.count - i) * sizeof(Segment))
+    at(s, i)[0] = segment[0]
+    s.count += 1
+    return True
+
+
+cdef inline void append(Side* s, Result* x, uint32_t seq, uint32_t end, const Packet* p, uint32_t sent) noexcept nogil:
+    cdef Segment new
+    memset(&new, 0, sizeof(new))
+    new.seq, new.end, new.sent, new.delivered = seq, end, sent, s.delivered
+    new.first = new.last = p.ts
+    new.arrived = NEVER
+    if sent:
+        new.number = new.last_number = p.number
+    insert(s, x, s.count, &new)
+
+
+cdef inline uint32_t find(const Side* s, uint32_t seq) noexcept nogil:
+    """The place of the first segment that ends after ``seq``; count: none does."""
+    cdef uint32_t low = 0, high = s.count, middle
+    while low < high:
+        middle = (low + high) >> 1
+        if before(seq, at(s, middle).end):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+cdef inline Row* new_row(Result* x, const Flow* f, int side) noexcept nogil:
+    """A row, zero but for the flow; NULL: no memory."""
+    cdef uint64_t room
+    cdef Row* row
+    cdef Row* rows
+    if x.count == x.room:
+        room = x.room * 2 if x.room else 256
+        rows = <Row*>realloc(x.rows, room * sizeof(Row))
+        if rows == NULL:
+            x.failed = True
+            return NULL
+        x.rows, x.room = rows, room
+    row = x.rows + x.count
+    x.count += 1
+    memset(row, 0, sizeof(Row))
+    memcpy(row.key, f.key, sizeof(row.key))
+    row.flow, row.side = f.number, <uint8_t>side
+    row.message = f.side[side].message_number if f.side[side].speaks else 0
+    row.missing = x.missing | (0 if f.both else M_OTHER_END)
+    if f.handshake != 3:
+        row.missing |= M_HANDSHAKE
+    return row
+
+
+cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
+    cdef Side* me = &f.side[side]
+    cdef uint64_t room
+    cdef MessageRow* rows
+    cdef MessageRow* row
+    if not me.speaks:
+        return
+    me.speaks = False
+    if x.message_count == x.message_room:
+        room = x.message_room * 2 if x.message_room else 64
+        rows = <MessageRow*>realloc(x.messages, room * sizeof(MessageRow))
+        if rows == NULL:
+            x.failed = True
+            return
+        x.messages, x.message_room = rows, room
+    row = x.messages + x.message_count
+    x.message_count += 1
+    memcpy(row.key, f.key, sizeof(row.key))
+    row.m, row.flow, row.message, row.side = me.message, f.number, me.message_number, <uint8_t>side
+
+
+cdef inline void start_message(Flow* f, Side* me, const Packet* p) noexcept nogil:
+    f.messages += 1
+    me.message_number = f.messages
+    memset(&me.message, 0, sizeof(Message))
+    me.message.start, me.message.first = p.ts, p.number
+    me.speaks = True
+
+
+cdef inline void start_flow(Flow* f, Result* x) noexcept nogil:
+    """A new connection; its number is the place of its FlowRow."""
+    cdef uint64_t room
+    cdef FlowRow* rows
+    start_side(&f.side[0])
+    start_side(&f.side[1])
+    f.syn = f.syn_ack = NEVER
+    f.both, f.handshake, f.messages = False, 0, 0
+    if x.flow_count == x.flow_room:
+        room = x.flow_room * 2 if x.flow_room else 64
+        rows = <FlowRow*>realloc(x.flows, room * sizeof(FlowRow))
+        if rows == NULL:
+            x.failed = True
+            return
+        x.flows, x.flow_room = rows, room
+    memset(x.flows + x.flow_count, 0, sizeof(FlowRow))
+    f.number = <uint32_t>x.flow_count
+    f.open = True
+    x.flow_count += 1
+
+
+cdef inline void end_flow(Flow* f, Result* x) noexcept nogil:
+    cdef int s
+    if not f.open:
+        return
+    f.open = False
+    for s in range(2):
+        finish_message(f, s, x)
+        x.flows[f.number].min_rtt[s] = f.side[s].min_rtt
+        x.flows[f.number].rate[s] = f.side[s].rate
+        x.flows[f.number].dsacks[s] = f.side[s].dsacks
+        x.flows[f.number].zero_windows[s] = f.side[s].zero_windows
+        free_side(&f.side[s], x)
+    x.flows[f.number].messages = f.messages

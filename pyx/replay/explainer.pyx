@@ -1,0 +1,446 @@
+"""TCP connections explained: what each gap, retransmission and late acknowledgement was.  confluo-replay-explain(1)."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+from c_explain cimport (
+    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row,
+    end_flow, start_flow)
+from c_explain_rules cimport judge_all, segment
+from c_hash_table cimport (
+    lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_prefetch_slot, lru_value)
+from c_ipv6_hash cimport fold6
+from confluo_tools.core.block.block cimport Block, Layout
+from confluo_tools.core.block.result_table cimport Rows
+cimport cython
+import os
+
+# Columns of the input; those of NEEDED must be there.
+cdef enum:
+    N_TS
+    N_PROTO
+    N_SRC
+    N_DST
+    N_SPORT
+    N_DPORT
+    N_SEQ
+    N_ACK
+    N_FLAGS
+    N_WINDOW
+    N_SIZE
+    NEEDS
+    N_VERSION = 11
+    N_SRC6
+    N_DST6
+    N_FRAG
+    N_NOTES
+    N_OPTS
+    N_SCALE
+    N_MSS
+    N_ID
+    N_TSVAL
+    N_TSECR
+    N_SACK
+    USES
+
+NEEDED = ("ts", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "tcp_seq", "tcp_ack", "tcp_flags", "tcp_window",
+          "payload_len")
+USED = (*NEEDED, "ip_version", "src_ip6", "dst_ip6", "frag_offset", "notes", "tcp_opts", "tcp_wscale", "tcp_mss",
+        "ip_id", "tcp_tsval", "tcp_tsecr", "tcp_sack")
+WIDTHS = (8, 1, 4, 4, 2, 2, 4, 4, 2, 2, 4, 1, 16, 16, 2, 1, 1, 1, 2, 2, 4, 4, 32)
+FOREVER = (1 << 63) - 1
+
+cdef enum:
+    TCP = 6
+    OPT_WSCALE = 2
+    OPT_SACK_OK = 4
+    DAMAGED = 3                 # notes: truncated, malformed
+    BATCH = 16
+    MAX_SEGMENTS = 1 << 24
+    TAPS = 2
+
+
+@cython.final
+cdef class Explainer:
+    """Feed blocks of packets in order of time, then read `rows` and `messages`.
+
+    ``layout``: of the blocks.  ``gap``: shorter waits have no row, ns.  ``taps``: 2 if packets come from both ends;
+    `place` must then say at which end each tap is.  At most ``max_flows`` connections are followed at a time.
+    ``chosen``: explain only the connections given to `choose`.
+    Raises KeyError when a column of NEEDED is missing, ValueError when a column has another type.
+    """
+
+    def __cinit__(self, Layout layout not None, int64_t gap=1_000_000, int taps=1, uint32_t max_flows=1 << 16,
+                  uint64_t segments=MAX_SEGMENTS):
+        cdef int i, k
+        cdef uint64_t seed[2]
+        if not 1 <= max_flows <= 1 << 24 or not 1 <= taps <= TAPS or gap < 0:
+            raise ValueError(f"{max_flows} flows, {taps} taps, gap {gap}")
+        self.layout, self.taps = layout, taps
+        for i in range(USES):
+            k = layout.get(USED[i])
+            if k < 0 and i < NEEDS:
+                raise KeyError(USED[i])
+            if k >= 0 and layout.column[k].width != WIDTHS[i]:
+                raise ValueError(f"{USED[i]} has another type")
+            self.column[i] = k
+        self.result.gap, self.result.max_segments = gap, segments
+        self.result.missing = M_TIMERS | M_CALLS | M_PROBES
+        if self.column[N_SACK] < 0:
+            self.result.missing |= M_SACK
+        if self.column[N_OPTS] < 0 or self.column[N_SCALE] < 0:
+            self.result.missing |= M_HANDSHAKE
+        secret = os.urandom(16)
+        seed[0] = int.from_bytes(secret[:8], "little")
+        seed[1] = int.from_bytes(secret[8:], "little")
+        if not lru_init(&self.flows, 5, sizeof(Flow), max_flows, seed):
+            raise MemoryError
+        if not lru_init(&self.only, 5, 1, 1 << 24, seed):
+            raise MemoryError
+        if not lru_init(&self.places, 5, TAPS, max(max_flows, <uint32_t>1 << 20), seed):
+            raise MemoryError
+        self.flows.drop, self.flows.context = _drop, &self.result
+
+    def __dealloc__(self):
+        lru_free(&self.flows)
+        lru_free(&self.only)
+        lru_free(&self.places)
+        free(self.result.rows)
+        free(self.result.messages)
+        free(self.result.flows)
+
+    @property
+    def count(self):
+        """Connections seen."""
+        return self.result.flow_count
+
+    @property
+    def evicted(self):
+        """Connections that were ended early because there were too many."""
+        return self.flows.evicted
+
+    def choose(self, bytes source not None, int sport, bytes target not None, int dport):
+        """Explain only this connection, and others given in this way.  Addresses of 4 or 16 bytes, either order."""
+        cdef uint64_t key[5]
+        cdef bint new = False
+        version = 6 if len(source) == 16 else 4
+        if len(source) != len(target) or len(source) not in (4, 16):
+            raise ValueError("the addresses have different lengths")
+        ends = []
+        for address, port in ((source, sport), (target, dport)):
+            if version == 6:
+                words = (int.from_bytes(address[:8], "little"), int.from_bytes(address[8:], "little"))
+            else:
+                words = (int.from_bytes(address, "big"), 0)
+            ends.append((*words, port))
+        ends.sort()
+        for i in range(2):
+            key[2 * i], key[2 * i + 1] = ends[i][0], ends[i][1]
+        key[4] = <uint64_t>(ends[0][2] << 16 | ends[1][2]) | <uint64_t>version << 32
+        if lru_insert(&self.only, key, lru_hash(&self.only, key), &new) == NULL:
+            raise MemoryError
+        self.chosen = True
+
+    def feed(self, Block block not None, uint32_t start=0, int64_t until=FOREVER, int tap=0):
+        """Read rows from ``start`` on up to the time ``until``; returns the number of the first row not read.
+
+        The packets of a tap are numbered from 1, all rows of its blocks counted.
+        """
+        cdef Keyed batch[BATCH]
+        cdef uint32_t row = start, n, i
+        if block.layout is not self.layout or not 0 <= tap < self.taps:
+            raise ValueError("the block has another layout")
+        with nogil:
+            while row < block.rows and not self.result.failed:
+                n = self._gather(block, &row, until, batch)
+                for i in range(n):
+                    lru_prefetch_entry(&self.flows, batch[i].hash)
+                for i in range(n):
+                    self._one(block, &batch[i], tap)
+                if row < block.rows and self.stopped:
+                    break
+        if row >= block.rows:
+            self.numbers[tap] += block.rows
+        if self.result.failed:
+            raise MemoryError(f"{self.result.count} labels")
+        return row
+
+    cdef uint32_t _gather(self, Block block, uint32_t* row, int64_t until, Keyed* batch) noexcept nogil:
+        # Keys of the next rows with a TCP header; stops at the first that is later than `until`.
+        cdef uint32_t r = row[0], n = 0
+        cdef const int64_t* ts = <const int64_t*>block.col[self.column[N_TS]]
+        cdef const uint8_t* proto = block.col[self.column[N_PROTO]]
+        cdef const uint16_t* frag = <const uint16_t*>self._col(block, N_FRAG)
+        cdef const uint8_t* notes = self._col(block, N_NOTES)
+        cdef const uint16_t* flags = <const uint16_t*>block.col[self.column[N_FLAGS]]
+        self.stopped = False
+        while r < block.rows and n < BATCH:
+            if ts[r] > until:
+                self.stopped = True
+                break
+            if proto[r] == TCP and (frag == NULL or not frag[r]) and not (
+                    notes != NULL and notes[r] & DAMAGED and not flags[r]):
+                batch[n].row = r
+                self._key(block, &batch[n])
+                lru_prefetch_slot(&self.flows, batch[n].hash)
+                n += 1
+            r += 1
+        row[0] = r
+        return n
+
+    cdef const uint8_t* _col(self, Block block, int use) noexcept nogil:
+        return block.col[self.column[use]] if self.column[use] >= 0 else NULL
+
+    cdef void _key(self, Block block, Keyed* b) noexcept nogil:
+        # Both directions have one key: the lower end (address, port) comes first.
+        cdef uint32_t r = b.row, version = 4
+        cdef uint64_t source[2]
+        cdef uint64_t target[2]
+        cdef uint64_t sport = (<const uint16_t*>block.col[self.column[N_SPORT]])[r]
+        cdef uint64_t dport = (<const uint16_t*>block.col[self.column[N_DPORT]])[r]
+        cdef const uint8_t* column = self._col(block, N_VERSION)
+        if column != NULL:
+            version = column[r]
+        source[1] = target[1] = 0
+        if version == 6 and self.column[N_SRC6] >= 0 and self.column[N_DST6] >= 0:
+            memcpy(source, block.col[self.column[N_SRC6]] + <size_t>r * 16, 16)
+            memcpy(target, block.col[self.column[N_DST6]] + <size_t>r * 16, 16)
+        else:
+            source[0] = (<const uint32_t*>block.col[self.column[N_SRC]])[r]
+            target[0] = (<const uint32_t*>block.col[self.column[N_DST]])[r]
+        b.side = (source[0] > target[0] or (source[0] == target[0] and (
+                  source[1] > target[1] or (source[1] == target[1] and sport > dport))))
+        if b.side:
+            b.key[0], b.key[1], b.key[2], b.key[3] = target[0], target[1], source[0], source[1]
+            b.key[4] = dport << 16 | sport | <uint64_t>version << 32
+        else:
+            b.key[0], b.key[1], b.key[2], b.key[3] = source[0], source[1], target[0], target[1]
+            b.key[4] = sport << 16 | dport | <uint64_t>version << 32
+        b.hash = lru_hash(&self.flows, b.key)
+
+    cdef void _one(self, Block block, Keyed* b, int tap) noexcept nogil:
+        cdef uint32_t r = b.row
+        cdef bint new = False, sent = True, received = True
+        cdef Packet p
+        cdef uint8_t* near
+        cdef const uint8_t* opts = self._col(block, N_OPTS)
+        cdef const uint8_t* column
+        cdef const uint32_t* edges
+        cdef Flow* f
+        if self.chosen and lru_find(&self.only, b.key, b.hash) == NULL:
+            return
+        f = <Flow*>lru_insert(&self.flows, b.key, b.hash, &new)
+        self.packets += 1
+        if f == NULL:
+            self.result.failed = True
+            return
+        if new:
+            memcpy(f.key, b.key, sizeof(f.key))
+            start_flow(f, &self.result)
+            if self.taps > 1:
+                near = <uint8_t*>lru_insert(&self.places, b.key, b.hash, &new)
+                if near != NULL:
+                    f.near[0], f.near[1] = near[0], near[1]
+        if self.taps > 1:
+            if f.near[0] and f.near[1] and f.near[0] != f.near[1]:
+                sent = f.near[tap] == b.side + 1
+                received = not sent
+            elif tap:
+                return
+        p.number = self.numbers[tap] + r + 1
+        p.ts = (<const int64_t*>block.col[self.column[N_TS]])[r]
+        p.seq = (<const uint32_t*>block.col[self.column[N_SEQ]])[r]
+        p.ack = (<const uint32_t*>block.col[self.column[N_ACK]])[r]
+        p.flags = (<const uint16_t*>block.col[self.column[N_FLAGS]])[r]
+        p.window = (<const uint16_t*>block.col[self.column[N_WINDOW]])[r]
+        p.size = (<const uint32_t*>block.col[self.column[N_SIZE]])[r]
+        p.scale, p.mss, p.sack_ok = -1, 0, False
+        column = self._col(block, N_SCALE)
+        if column != NULL and opts != NULL and opts[r] & OPT_WSCALE:
+            p.scale = column[r]
+        if opts != NULL and opts[r] & OPT_SACK_OK:
+            p.sack_ok = True
+        column = self._col(block, N_MSS)
+        if column != NULL:
+            p.mss = (<const uint16_t*>column)[r]
+        column = self._col(block, N_ID)
+        p.ip_id = (<const uint16_t*>column)[r] if column != NULL else 0
+        column = self._col(block, N_TSVAL)
+        p.tsval = (<const uint32_t*>column)[r] if column != NULL else 0
+        column = self._col(block, N_TSECR)
+        p.tsecr = (<const uint32_t*>column)[r] if column != NULL else 0
+        p.edges = 0
+        edges = <const uint32_t*>self._col(block, N_SACK)
+        if edges != NULL:
+            edges += <size_t>r * EDGES
+            while p.edges < EDGES and (edges[p.edges] or edges[p.edges + 1]):
+                p.sack[p.edges], p.sack[p.edges + 1] = edges[p.edges], edges[p.edges + 1]
+                p.edges += 2
+        segment(f, &p, b.side, sent, received, &self.result)
+
+    def finish(self):
+        """End all connections.  No block may come after this."""
+        cdef uint32_t i
+        with nogil:
+            for i in range(self.flows.index.count):
+                end_flow(<Flow*>lru_value(&self.flows, i), &self.result)
+            if not self.result.failed and not judge_all(&self.result):
+                self.result.failed = True
+        if self.result.failed:
+            raise MemoryError(f"{self.result.count} labels")
+
+    def distances(self):
+        """{key: (side at which the tap is, from the handshake, or -1, shortest round trip of each side's data)}."""
+        cdef uint32_t i
+        cdef Flow* f
+        found = {}
+        for i in range(self.flows.index.count):
+            f = <Flow*>lru_value(&self.flows, i)
+            side = 0 if f.side[0].here else 1 if f.side[1].here else -1
+            found[(<const uint8_t*>f.key)[:40]] = (side, f.side[0].min_rtt, f.side[1].min_rtt)
+        return found
+
+    def place(self, int tap, dict ends not None):
+        """At which end a tap is: {key of `distances`: side}."""
+        cdef uint64_t key[5]
+        cdef bint new = False
+        cdef uint8_t* near
+        cdef bytes text
+        for name, side in ends.items():
+            text = name
+            if len(text) != sizeof(key):
+                raise ValueError(name)
+            memcpy(key, <const uint8_t*>text, sizeof(key))
+            near = <uint8_t*>lru_insert(&self.places, key, lru_hash(&self.places, key), &new)
+            if near == NULL:
+                raise MemoryError
+            near[tap] = <uint8_t>(<int>side + 1)
+
+    def flow_facts(self):
+        """By number of the flow: ((min round trip, best rate, DSACKs received, zero windows sent) of each side)."""
+        cdef uint64_t i
+        cdef FlowRow* f
+        found = []
+        for i in range(self.result.flow_count):
+            f = self.result.flows + i
+            found.append(tuple([(f.min_rtt[s], f.rate[s], f.dsacks[s], f.zero_windows[s]) for s in range(2)]))
+        return found
+
+    def rows(self, Layout layout not None, patterns=()):
+        """The labels so far as Rows of the schema explanation, in the order in which they were found.
+
+        ``patterns``: how each label is written, with %u for its number, for the column name.
+        """
+        cdef Row r
+        cdef size_t start = <size_t>&r
+        fields = {
+            "ts": <size_t>&r.ts - start, "event": <size_t>&r.event - start, "label": <size_t>&r.label - start,
+            "why": <size_t>&r.why - start, "certainty": <size_t>&r.certainty - start,
+            "missing": <size_t>&r.missing - start, "duration": <size_t>&r.duration - start,
+            "trigger": <size_t>&r.trigger - start, "n": <size_t>&r.n - start, "seq": <size_t>&r.seq - start,
+            "len": <size_t>&r.size - start, "packet": <size_t>&r.packet - start,
+            "previous_packet": <size_t>&r.previous - start, "trigger_packet": <size_t>&r.ack - start,
+            "cause": <size_t>&r.cause - start,
+            "flight": <size_t>&r.flight - start, "window": <size_t>&r.window - start, "rtt": <size_t>&r.rtt - start,
+            "age": <size_t>&r.age - start, "message": <size_t>&r.message - start, "flow": <size_t>&r.flow - start,
+        }
+        out = _table(layout, fields, <const uint8_t*>self.result.rows, self.result.count, sizeof(Row),
+                     <size_t>&r.key - start, <size_t>&r.side - start)
+        if patterns:
+            _spell(out, layout.index("name"), self.result.rows, self.result.count, patterns)
+        return out
+
+    def messages(self, Layout layout not None, names not None):
+        """The messages as Rows; ``names``: of the labels, the columns of their times ('sending': of label 0)."""
+        if len(names) != LABELS:
+            raise ValueError(f"{len(names)} labels")
+        cdef MessageRow r
+        cdef size_t start = <size_t>&r
+        cdef int i
+        fields = {
+            "ts": <size_t>&r.m.start - start, "end": <size_t>&r.m.end - start,
+            "first_packet": <size_t>&r.m.first - start, "last_packet": <size_t>&r.m.last - start,
+            "bytes": <size_t>&r.m.bytes - start, "packets": <size_t>&r.m.packets - start,
+            "retransmissions": <size_t>&r.m.again - start, "message": <size_t>&r.message - start,
+            "flow": <size_t>&r.flow - start, "took": <size_t>&r.took - start, "ideal": <size_t>&r.ideal - start,
+            "above": <size_t>&r.above - start, "slowdown": <size_t>&r.slowdown - start,
+            "main": <size_t>&r.main - start,
+        }
+        for i in range(LABELS):
+            fields[names[i] or "sending"] = <size_t>&r.m.times[i] - start
+        return _table(layout, fields, <const uint8_t*>self.result.messages, self.result.message_count,
+                      sizeof(MessageRow), <size_t>&r.key - start, <size_t>&r.side - start)
+
+
+cdef Rows _table(Layout layout, dict fields, const uint8_t* rows, uint64_t count, size_t stride, size_t key,
+                 size_t side):
+    # Columns from an array of structures; addresses and ports of the side that the row is about.
+    cdef Rows out
+    cdef uint64_t i
+    cdef size_t offset, width
+    cdef uint8_t* to
+    cdef int k
+    if count > 0xFFFFFFFF:
+        raise MemoryError(f"{count} rows")
+    out = Rows(layout, <uint32_t>count)
+    for k, name in enumerate(layout.names):
+        width, to = layout.column[k].width, out.column[k]
+        if name in fields:
+            offset = fields[name]
+            with nogil:
+                for i in range(count):
+                    memcpy(to + i * width, rows + i * stride + offset, width)
+        elif name in ("src_ip", "dst_ip", "src_ip6", "dst_ip6", "src_port", "dst_port", "ip_version", "proto"):
+            _ends(to, PLACES.index(name), rows, count, stride, key, side)
+    return out
+
+
+cdef int _spell(Rows out, int column, const Row* rows, uint64_t count, patterns) except -1:
+    # Labels with their numbers.
+    cdef char text[64]
+    cdef uint64_t i
+    cdef uint32_t width = out.layout.column[column].width
+    cdef list kept = [pattern.encode() for pattern in patterns]
+    cdef const char* form[LABELS]
+    cdef int k
+    for k in range(LABELS):
+        form[k] = <bytes>kept[k]
+    with nogil:
+        for i in range(count):
+            k = snprintf(text, sizeof(text), form[rows[i].label], rows[i].n)
+            memcpy(out.column[column] + i * width, text, min(<uint32_t>k, width))
+    return 0
+
+
+PLACES = ("src_ip", "dst_ip", "src_ip6", "dst_ip6", "src_port", "dst_port", "ip_version", "proto")
+
+
+cdef int _ends(uint8_t* to, int place, const uint8_t* rows, uint64_t count, size_t stride, size_t key,
+               size_t side) except -1:
+    cdef uint64_t i
+    cdef const uint64_t* k
+    cdef const uint64_t* address
+    cdef bint high, six
+    cdef uint16_t port
+    with nogil:
+        for i in range(count):
+            k = <const uint64_t*>(rows + i * stride + key)
+            high = (rows[i * stride + side] != 0) != (place & 1)        # the higher end is meant
+            address = k + (2 if high else 0)
+            six = k[4] >> 32 == 6
+            if place < 2:
+                (<uint32_t*>to)[i] = fold6(<const uint8_t*>address) if six else <uint32_t>address[0]
+            elif place < 4:
+                if six:
+                    memcpy(to + 16 * i, address, 16)
+            elif place < 6:
+                port = <uint16_t>(k[4] if high else k[4] >> 16)
+                (<uint16_t*>to)[i] = port
+            else:
+                to[i] = <uint8_t>(k[4] >> 32) if place == 6 else TCP
+    return 0
+
+
+cdef void _drop(void* context, void* value) noexcept nogil:
+    end_flow(<Flow*>value, <Result*>context)

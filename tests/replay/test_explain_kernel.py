@@ -1,0 +1,188 @@
+"""Labels of confluo-replay explain on real traffic, to the count of the kernel that made it, and with tshark."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wire_lab import carried, explained, needs_tun, sent_again, stalls
+
+DELAY = 0.005
+CLIENT, SERVER = "10.78.0.1", "10.78.0.2"
+MSS = 1448
+
+
+def without(lost: Callable[[Any], bool]) -> Any:
+    return lambda p: None if lost(p) else DELAY
+
+
+def times(number: int, count: int) -> Any:
+    """The packet with this number is lost, and what repeats it, ``count`` times in all."""
+    state: dict[str, int] = {"left": count}
+
+    def lost(p: Any) -> bool:
+        if p.side == 0 and p.number == number:
+            state.setdefault("seq", p.seq)
+        if p.side or not p.size or p.seq != state.get("seq") or not state["left"]:
+            return False
+        state["left"] -= 1
+        return True
+
+    return without(lost)
+
+
+def at_random(seed: int, share: float) -> Any:
+    chance = random.Random(seed)
+    return without(lambda p: p.count > 3 and chance.random() < share)
+
+
+def bulk(size: int) -> Any:
+    return lambda wire: stalls.transfer(*wire.connect(), size)
+
+
+def nagle(wire: Any) -> None:
+    client, server = wire.connect()
+    stalls.ask(client, server)
+    for _ in range(2):
+        client.sendall(bytes(50))
+        client.sendall(bytes(50))
+        stalls.read_all(server, 100)
+        server.sendall(bytes(10))
+        stalls.read_all(client, 10)
+
+
+def restart(wire: Any) -> None:
+    client, server = wire.connect()
+    stalls.transfer(client, server, 200_000)
+    time.sleep(0.5)
+    stalls.transfer(client, server, 200_000)
+
+
+SCENARIOS: dict[str, tuple[Any, Any]] = {
+    "one in the middle": (times(5, 1), bulk(30_000)),
+    "retransmission lost": (times(5, 2), bulk(30_000)),
+    "burst": (without(lambda p: p.side == 0 and 3 <= p.number <= 9), bulk(60_000)),
+    "tail": (times(20, 1), bulk(21 * MSS)),
+    "tail and probe": (times(20, 2), bulk(21 * MSS)),
+    "timeouts": (times(20, 3), bulk(21 * MSS)),
+    "single packet": (times(0, 2), bulk(1000)),
+    "SYN": (without(lambda p: p.side == 0 and p.count == 0), bulk(3000)),
+    "SYN-ACK": (without(lambda p: (p.side == 1 and p.count == 0) or (p.side == 0 and p.count == 1)), bulk(3000)),
+    "acknowledgements": (without(lambda p: p.side == 1 and p.number < 0 and 1 <= p.count < 12), bulk(10 * MSS)),
+    "late packets": (lambda p: DELAY + (0.02 if p.side == 0 and p.number in (12, 30, 45) else 0), bulk(120_000)),
+    "nagle": (without(lambda p: False), nagle),
+    "restart": (without(lambda p: False), restart),
+    "3 % of all": (at_random(1, 0.03), bulk(300_000)),
+    "8 % of all": (at_random(2, 0.08), bulk(150_000)),
+    **{name: (None, name) for name in stalls.SCENARIOS},
+}
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path, Path]]:
+    """(wire, capture of the client, of the server) of each scenario; they run at the same time."""
+    needs_tun()
+    folder = tmp_path_factory.mktemp("explain")
+    found: dict[str, tuple[Any, Path, Path]] = {}
+
+    def make(name: str) -> None:
+        rule, traffic = SCENARIOS[name]
+        wire = stalls.run(traffic) if rule is None else carried(rule, traffic)
+        file = name.replace(" ", "-")
+        client, server = (wire.capture(side, folder / f"{file}-{side}.pcap") for side in (0, 1))
+        found[name] = wire, client, server
+
+    for start in range(0, len(SCENARIOS), 5):
+        threads = [threading.Thread(target=make, args=(name,)) for name in list(SCENARIOS)[start : start + 5]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(found) == set(SCENARIOS)
+    return found
+
+
+@pytest.mark.root
+@pytest.mark.net
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_kernel_counts_the_same(name: str, captured: dict[str, tuple[Any, Path, Path]]) -> None:
+    wire, client, server = captured[name]
+    for side, (path, address) in enumerate(((client, CLIENT), (server, SERVER))):
+        kernel = wire.counted(side)
+        rows, _, explainer = explained(path)
+        labels = sent_again(rows, address)
+        counted = {
+            "TCPTimeouts": labels["rto"],
+            "TCPLossProbes": labels["tlp"],
+            "TCPFastRetrans": labels["fast_rtx"] + labels["late_fr"],
+            "TCPSlowStartRetrans": labels["after_rto"],
+            "TCPWinProbe": labels["window_probe"],
+            "RetransSegs": sum(labels.values()) - labels["window_probe"] - labels["keep_alive"],
+        }
+        assert counted == {key: kernel[key] for key in counted}, (side, labels)
+        facts = [flow[side] for flow in explainer.flow_facts()]  # the client has the lower address
+        assert sum(fact[2] for fact in facts) == kernel["TCPDSACKRecv"]
+        assert sum(fact[3] for fact in facts) == kernel["TCPToZeroWindowAdv"]
+
+
+@pytest.mark.root
+@pytest.mark.net
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_acknowledgements_of_the_timer(name: str, captured: dict[str, tuple[Any, Path, Path]]) -> None:
+    """Seen where they are sent, as many as the kernel counts; a capture of both ends says the same."""
+    wire, client, server = captured[name]
+    for paths in ((server,), (client, server)):
+        rows = explained(*paths)[0]
+        late = [r for r in rows if r["event"] == "ack" and r["trigger"] == "timer" and r["src_ip"] & 3 == 2]
+        assert len(late) == wire.counted(1)["DelayedACKs"], paths
+
+
+@pytest.mark.root
+@pytest.mark.net
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed; bin/check installs it as root")
+def test_tshark_finds_the_same_retransmissions(captured: dict[str, tuple[Any, Path, Path]]) -> None:
+    """The numbers of the packets; tshark calls some that follow duplicate ACKs at once out of order."""
+    for name, (_, client, _) in captured.items():
+        again = "tcp.analysis.retransmission or tcp.analysis.out_of_order"
+        argv = ["tshark", "-r", client, "-Y", again, "-T", "fields", "-e", "frame.number"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        ours = {r["packet"] for r in explained(client)[0] if r["event"] in ("retransmission", "order")}
+        assert ours == set(map(int, done.stdout.split())), name
+
+
+@pytest.mark.root
+@pytest.mark.net
+def test_both_ends_know_what_was_lost(captured: dict[str, tuple[Any, Path, Path]]) -> None:
+    """Data that is sent again had arrived, or was lost each time: as the wire says, which carried it."""
+    said = 0
+    for name, (wire, client, server) in captured.items():
+        if len({p.port for p, _ in wire.log}) > 1:
+            continue  # numbers are relative to one connection
+        base = next(p.seq for p, _ in wire.log if p.side == 0)
+        rows = [r for r in explained(client, server)[0] if r["event"] == "retransmission" and r["len"]]
+        for row in (r for r in rows if r["src_ip"] & 3 == 1):
+            sent = [lost for p, lost in wire.log if not p.side and p.size and (p.seq - base) % 2**32 == row["seq"]]
+            before = sum(r["seq"] == row["seq"] and r["packet"] < row["packet"] for r in rows) + 1
+            arrived = row["why"] in ("ack_loss", "delayed_ack", "spurious")
+            assert arrived == (not all(sent[:before])), (name, row)
+            said += row["certainty"] == "known"
+    assert said > 20
+
+
+@pytest.mark.root
+@pytest.mark.net
+def test_the_paper_in_one_row(captured: dict[str, tuple[Any, Path, Path]]) -> None:
+    """Section 2.1: a timeout for data that had arrived, because its acknowledgement was delayed."""
+    _, client, server = captured["short"]
+    rows = [r for r in explained(client, server)[0] if r["label"] == "rto" and r["flow"] == 0]
+    assert [(r["why"], r["certainty"]) for r in rows][-1] == ("delayed_ack", "known")
+    from_client = [r for r in explained(client)[0] if r["label"] == "rto" and r["flow"] == 0]
+    assert from_client[-1]["why"] in ("delayed_ack", "spurious")  # one end cannot tell them apart

@@ -1,0 +1,120 @@
+"""The compiled rules of confluo-replay explain against the same in plain Python, packet by packet."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from confluo_tools.core.replay.explainer import Explainer
+from confluo_tools.formats.pcap.files import Captures
+from confluo_tools.replay.explain import labels
+from confluo_tools.replay.explain.taps import with_sack
+from confluo_tools.schema import builtin
+from twin_explain import TwinExplainer
+from wire_lab import packets, table
+
+CLIENT, SERVER = 0x0A4E0001, 0x0A4E0002
+START = 1_700_000_000_000_000_000
+
+
+def frame(side: int, flags: int, seq: int, ack: int, size: int, window: int, options: bytes, ip_id: int) -> bytes:
+    options += b"\x01" * (-len(options) % 4)
+    head = struct.pack(">HHIIBBHHH", 4711 if not side else 80, 80 if not side else 4711, seq & 0xFFFFFFFF,
+                       ack & 0xFFFFFFFF, (20 + len(options)) << 2, flags, window, 0, 0)  # fmt: skip
+    ends = (CLIENT, SERVER) if not side else (SERVER, CLIENT)
+    total = 20 + len(head) + len(options) + size
+    return struct.pack(">BBHHHBBHII", 0x45, 0, total, ip_id & 0xFFFF, 0x4000, 64, 6, 0, *ends) + head + options
+
+
+def write(path: Path, frames: list[tuple[int, bytes]]) -> Path:
+    with path.open("wb") as out:
+        out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 101))
+        for ts, data in frames:
+            size = struct.unpack_from(">H", data, 2)[0]
+            out.write(struct.pack("<IIII", ts // 10**9, ts % 10**9, len(data), size) + data)
+    return path
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[tuple[int, bytes]]:
+    """Segments near each other in time and in sequence numbers, which may wrap: any of them may come again."""
+    base = [draw(st.sampled_from((0, 7, 0xFFFFF000, 0x7FFFF000))) for _ in range(2)]
+    now, found, ids = START, [], [1, 1]
+    syn = struct.pack(">BBHBBBBB", 2, 4, 1460, 4, 2, 3, 3, draw(st.integers(0, 7)))
+    if draw(st.booleans()):
+        found += [
+            (now, frame(0, 2, base[0], 0, 0, 64000, syn, 0)),
+            (now + 10_000, frame(1, 18, base[1], base[0] + 1, 0, 64000, syn, 0)),
+            (now + 10_000_000, frame(0, 16, base[0] + 1, base[1] + 1, 0, 64000, b"", 0)),
+        ]
+        now += 10_000_000
+    for _ in range(draw(st.integers(1, 60))):
+        side = draw(st.integers(0, 1))
+        now += draw(st.sampled_from((0, 1000, 900_000, 1_500_000, 12_000_000, 41_000_000, 230_000_000, 1_200_000_000)))
+        block = lambda: base[1 - side] + 1 + 1000 * draw(st.integers(0, 12))  # noqa: E731, B023
+        options = b""
+        if draw(st.integers(0, 3)) == 0:
+            edges = [block() & 0xFFFFFFFF for _ in range(2 * draw(st.integers(1, 3)))]
+            options = struct.pack(f">BB{len(edges)}I", 5, 2 + 4 * len(edges), *edges)
+        flags = 16 | draw(st.sampled_from((0, 0, 0, 0, 0, 0, 1, 4)))
+        size = draw(st.sampled_from((0, 0, 1, 500, 1000, 1000, 1000)))
+        seq = base[side] + draw(st.sampled_from((0, 1, 1, 1))) + 1000 * draw(st.integers(0, 12))
+        ids[side] += 1
+        ip_id = draw(st.sampled_from((0, ids[side], ids[side] - 3)))
+        window = draw(st.sampled_from((0, 100, 1000, 64000, 64000)))
+        found.append((now, frame(side, flags, seq, block(), size, window, options, ip_id)))
+    return found
+
+
+def both(path: Path, gap: int) -> tuple[Any, Any]:
+    """(what the compiled rules say, what the plain ones say)."""
+    explainer, twin = Explainer(with_sack().layout, gap), TwinExplainer(gap)
+    for block in Captures([str(path)], with_sack()):
+        explainer.feed(block)
+    explainer.finish()
+    for key, packet in packets(path):
+        twin.packet(key, packet)
+    twin.finish()
+    return (table(explainer, "explanation"), table(explainer, "message")), (twin.rows, twin.messages)
+
+
+def check(path: Path, gap: int = 1_000_000) -> None:
+    (rows, messages), (twin_rows, twin_messages) = both(path, gap)
+    words = {"event": labels.EVENTS, "trigger": labels.TRIGGERS, "certainty": labels.CERTAINTY}
+    words |= dict.fromkeys(("label", "why", "cause"), labels.LABELS)
+    expected = [
+        {name: words[name][value] if name in words else int(value) for name, value in row.items() if name != "side"}
+        for row in twin_rows
+    ]
+    assert [{name: row[name] for name in expected[0]} for row in rows] == expected if expected else rows == []
+    assert len(messages) == len(twin_messages)
+    for ours, m in zip(messages, twin_messages, strict=True):
+        times = {labels.LABELS[i] or "sending": ns for i, ns in enumerate(m["times"]) if ns}
+        wanted = {"ts": m["start"], "message": m["number"], "bytes": m["bytes"], "packets": m["packets"], **times}
+        wanted |= {"retransmissions": m["again"], "took": m["end"] - m["start"] if m["end"] else 0}
+        wanted |= {"first_packet": m["first"], "last_packet": m["last"]}
+        assert {name: ours.get(name, 0) for name in wanted} == wanted
+
+
+@settings(max_examples=200, deadline=None)
+@given(conversations(), st.sampled_from((0, 1_000_000, 50_000_000)))
+def test_any_conversation(tmp_path_factory: pytest.TempPathFactory, frames: list[Any], gap: int) -> None:
+    check(write(tmp_path_factory.getbasetemp() / "conversation.pcap", frames), gap)
+
+
+def test_labels_have_the_same_numbers() -> None:
+    """In the schemas, in labels.py, and (by the rows above) in the compiled rules."""
+    for kind, fields in {"explanation": ("label", "why", "cause"), "message": ("main",), "cause": ("cause",)}.items():
+        for name in fields:
+            assert {number: word for number, word in enumerate(labels.LABELS) if number} == dict(
+                builtin(kind)[name].names
+            )
+    schema = builtin("explanation")
+    for name, words in {"event": labels.EVENTS, "certainty": labels.CERTAINTY, "trigger": labels.TRIGGERS}.items():
+        assert dict(schema[name].names) == {i: word for i, word in enumerate(words) if i}
+    assert dict(schema["missing"].names) == {1 << i: word for i, word in enumerate(labels.EVIDENCE)}
