@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import struct
 import subprocess
 import tempfile
@@ -31,7 +30,7 @@ from confluo_tools.remote.server import QueryServer
 from confluo_tools.remote.snapshot_coordinator import SnapshotCoordinator
 from frames_lab import HELLO, SECOND, freeze, frozen, opened, query
 from log_rows import SIGNED, signed_block
-from remote_lab import env
+from remote_lab import env, ssh_server
 from running import BIN, run
 
 
@@ -314,59 +313,30 @@ def test_a_log_that_changed_its_schema_between(log: multilog.Log, tmp_path: Path
 
 
 def test_over_ssh(tmp_path: Path) -> None:
-    """A real sshd on the loopback of a namespace of its own, a key that may only ask for one folder."""
-    import shutil
-
-    from netns import Lab, missing
-
-    sshd = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
-    if sshd is None or shutil.which("ssh") is None:
-        pytest.skip("sshd is not installed (openssh-server)")
-    if missing():
-        pytest.skip(missing())
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    os.makedirs("/run/sshd", exist_ok=True)
+    """A key that may only ask for one folder."""
     data = tmp_path / "data"
     data.mkdir()
     for folder in (data, tmp_path):
         with multilog.create(folder / "a.ml", SIGNED) as made, made.writer() as writer:
             writer.append(signed_block(1, 0, 1000))
-    key = (tmp_path / "user.pub").read_text()
-    forced = f"{BIN / 'confluo-serve'} --stdio --root {data}"
-    (tmp_path / "keys").write_text(f'restrict,command="{forced}" {key}')
-    (tmp_path / "sshd_config").write_text(
-        f"Port 2222\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/keys\n"
-        f"PidFile none\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
-    )
-    options = f"-F none -p 2222 -i {tmp_path}/user -o UserKnownHostsFile={tmp_path}/known -o BatchMode=yes"
-    with Lab() as lab:
-        space = lab.space()
-        daemon = space.popen(sshd, "-D", "-e", "-f", tmp_path / "sshd_config", stderr=subprocess.PIPE)
-        try:
-            assert daemon.stderr is not None
-            while b"listening" not in daemon.stderr.readline():
-                assert daemon.poll() is None
-            more = {**env(tmp_path), "CONFLUO_RSH": f"ssh {options} -o StrictHostKeyChecking=accept-new"}
+    with ssh_server(tmp_path, f"{BIN / 'confluo-serve'} --stdio --root {data}") as (space, rsh):
+        more = {**env(tmp_path), "CONFLUO_RSH": rsh}
 
-            def asked(*words: Any) -> subprocess.CompletedProcess[bytes]:
-                return space.run(BIN / words[0], *words[1:], check=False, env=more)
+        def asked(*words: Any) -> subprocess.CompletedProcess[bytes]:
+            return space.run(BIN / words[0], *words[1:], check=False, env=more)
 
-            count = asked("confluo-query", f"127.0.0.1:{data}/a.ml", "seq < 10", "--count")
-            assert (count.returncode, count.stdout, count.stderr) == (0, b"10\n", b"")
-            outside = asked("confluo-query", f"127.0.0.1:{tmp_path}/a.ml", "--count")
-            assert outside.returncode == 2
-            assert b"is outside the served folders" in outside.stderr
-            cut = asked("confluo-snapshot", f"127.0.0.1:{data}/a.ml", "-w", tmp_path / "s.yaml")
-            assert (cut.returncode, cut.stderr) == (0, b"")
-            groups = asked("confluo-query", "--at", tmp_path / "s.yaml", "--by", "host", "-J")
-            assert json.loads(groups.stdout) == {"host": "127.0.0.1", "count": 1000}
-            refused = asked("confluo-query", "127.0.0.2:/a.ml", "--count")
-            assert refused.returncode == 2
-            assert b"127.0.0.2: cannot be reached: ssh: connect to host 127.0.0.2 port 2222" in refused.stderr
-        finally:
-            daemon.terminate()
-            daemon.communicate()
+        count = asked("confluo-query", f"127.0.0.1:{data}/a.ml", "seq < 10", "--count")
+        assert (count.returncode, count.stdout, count.stderr) == (0, b"10\n", b"")
+        outside = asked("confluo-query", f"127.0.0.1:{tmp_path}/a.ml", "--count")
+        assert outside.returncode == 2
+        assert b"is outside the served folders" in outside.stderr
+        cut = asked("confluo-snapshot", f"127.0.0.1:{data}/a.ml", "-w", tmp_path / "s.yaml")
+        assert (cut.returncode, cut.stderr) == (0, b"")
+        groups = asked("confluo-query", "--at", tmp_path / "s.yaml", "--by", "host", "-J")
+        assert json.loads(groups.stdout) == {"host": "127.0.0.1", "count": 1000}
+        refused = asked("confluo-query", "127.0.0.2:/a.ml", "--count")
+        assert refused.returncode == 2
+        assert b"127.0.0.2: cannot be reached: ssh: connect to host 127.0.0.2 port 2222" in refused.stderr
 
 
 def test_the_shells_words() -> None:

@@ -25,6 +25,7 @@ from confluo_tools.remote.reader import RemoteReader
 from confluo_tools.remote.request import QueryRequest
 from frames_lab import query as query_frame
 from log_rows import SIGNED, signed_block
+from remote_lab import ssh_server
 from running import ROOT, environment
 
 ROWS = 30_000
@@ -109,6 +110,19 @@ def test_alive_frames_come_between_frames(log: Path, tmp_path: Path) -> None:
     for _ in range(3):
         with asked(log, shell(tmp_path, alive=0.0), "sw1", QueryRequest()) as reader:
             assert rows(reader) == ROWS
+
+
+def test_a_server_that_stops_behind_ssh(log: Path, tmp_path: Path) -> None:
+    """sshd and ssh are well, the command that they run is not."""
+    words = shell(tmp_path).words("stop1")
+    with ssh_server(tmp_path, " ".join([*words[:1], "stop1"])) as (space, rsh), space.inside():
+        by = RemoteShell(rsh, "x", 30.0, 1.0)
+        peer = Connection(Address("127.0.0.1", str(log), "far"), by)
+        with RemoteReader(peer, QueryRequest()) as reader:
+            reader.ask()
+            reader.ready(30)
+            with pytest.raises(RemoteError, match="far: sent nothing for 1 s; "):
+                rows(reader)
 
 
 @pytest.mark.parametrize("words", [b"alive", b"analyze"])

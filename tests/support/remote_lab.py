@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from netns import Lab, Space, missing
 from running import BIN, environment
 
 # sw*: this machine.  down*: unreachable.  slowN*: N ms on the way, in each direction.  mute*: connects, says nothing.
@@ -67,3 +74,37 @@ def tool(folder: Path, **more: Any) -> Any:
     from confluo_tools.remote.connect import RemoteShell
 
     return RemoteShell(shell(folder), f"{BIN / 'confluo-serve'} --stdio", **more)
+
+
+@contextmanager
+def ssh_server(folder: Path, forced: str) -> Iterator[tuple[Space, str]]:
+    """A real sshd on the loopback of a namespace of its own, with a key that may only run ``forced``.
+
+    Gives the namespace and the words for CONFLUO_RSH.  Skips the test where there is no sshd.
+    """
+    sshd = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+    if sshd is None or shutil.which("ssh") is None:
+        pytest.skip("sshd is not installed (openssh-server)")
+    if missing():
+        pytest.skip(missing())
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    os.makedirs("/run/sshd", exist_ok=True)
+    key = (folder / "user.pub").read_text()
+    (folder / "keys").write_text(f'restrict,command="{forced}" {key}')
+    (folder / "sshd_config").write_text(
+        f"Port 2222\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/keys\n"
+        f"PidFile none\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+    )
+    options = f"-F none -p 2222 -i {folder}/user -o UserKnownHostsFile={folder}/known -o BatchMode=yes"
+    with Lab() as lab:
+        space = lab.space()
+        daemon = space.popen(sshd, "-D", "-e", "-f", folder / "sshd_config", stderr=subprocess.PIPE)
+        try:
+            assert daemon.stderr is not None
+            while b"listening" not in daemon.stderr.readline():
+                assert daemon.poll() is None
+            yield space, f"ssh {options} -o StrictHostKeyChecking=accept-new"
+        finally:
+            daemon.terminate()
+            daemon.communicate()
