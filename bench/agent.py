@@ -25,7 +25,7 @@ from pathlib import Path
 
 from timing import ROOT
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 BARE = r"""
 #include <arpa/inet.h>

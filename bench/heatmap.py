@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from confluo_tools.pingmesh.heatmap import cells as heatmap_cells
 from confluo_tools.pingmesh.heatmap import html as heatmap_html

@@ -28,7 +28,7 @@ from pathlib import Path
 from blast import CAMPUS
 from timing import ROOT, header, row
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 from netns import Lab, Space, missing
 
 CAPTURE = str(ROOT / "bin" / "confluo-capture")

@@ -31,7 +31,7 @@ from typing import Any
 
 from timing import ROOT, header, row
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from confluo_tools.core.block.block import Staging
 from netns import Lab, Space, missing

@@ -29,7 +29,7 @@ from statistics import median
 
 from timing import ROOT, header, row
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from confluo_tools.expr import compile as compile_expr
 from confluo_tools.remote import frame_codec

@@ -32,7 +32,7 @@ from statistics import median
 import numpy as np
 from timing import ROOT, header, row
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from confluo_tools import multilog
 from confluo_tools.core.block.block import Block

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from timing import ROOT, header, row
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from confluo_tools.core.block.block import Block
 from confluo_tools.core.trace.flow_table import FlowTable
