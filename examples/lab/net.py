@@ -45,6 +45,12 @@ def punctual() -> Iterator[None]:
             os.sched_setscheduler(0, *usual)
 
 
+def identity(space: str) -> str:
+    """Inode and time of a namespace: the kernel gives the inode of one that was removed to the next one."""
+    found = (NETNS / space).stat()
+    return f"{found.st_ino} {found.st_ctime_ns}"
+
+
 def run(*words: str) -> str:
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -54,11 +60,11 @@ def run(*words: str) -> str:
 
 @dataclass
 class State:
-    """What was made: ``spaces`` maps namespaces to inodes, ``switches`` is (pid, start time) of their process."""
+    """What was made: ``spaces`` maps namespaces to `identity`, ``switches`` is (pid, start time) of their process."""
 
     lab: str
     topology: str
-    spaces: dict[str, int] = field(default_factory=dict)
+    spaces: dict[str, str] = field(default_factory=dict)
     switches: tuple[int, str] | None = None
 
     @property
@@ -153,7 +159,7 @@ def add_space(state: State, name: str, settings: Mapping[str, str]) -> None:
     """A namespace that says nothing by itself; ``settings`` are below /proc/sys/net, the unknown ones left out."""
     space = state.space(name)
     run("ip", "netns", "add", space)
-    state.spaces[space] = (NETNS / space).stat().st_ino
+    state.spaces[space] = identity(space)
     state.save()
     run("ip", "-n", space, "link", "set", "lo", "up")
     with inside(space):
@@ -283,9 +289,9 @@ def down(state: State) -> dict[str, object]:
             time.sleep(0.01)
     with suppress(OSError, ValueError):
         counts = json.loads((state.folder / "counts.json").read_text())
-    for space, inode in state.spaces.items():
+    for space, made in state.spaces.items():
         with suppress(OSError):
-            if (NETNS / space).stat().st_ino == inode:
+            if identity(space) == made:
                 for pid in run("ip", "netns", "pids", space).split():
                     with suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
