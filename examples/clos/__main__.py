@@ -61,7 +61,10 @@ def main() -> int:
     for one in (drop, heal):
         one.add_argument("source", metavar="FROM")
         one.add_argument("to", metavar="TO")
-    drop.add_argument("share", help="packets to drop: 1/200 is every 200th packet, 0.5%% is random")
+    drop.add_argument(
+        "share",
+        help="packets to drop: 1/200 is every 200th packet, 0.5%% is random, '1/8 flows', '1/8 pairs' a black hole",
+    )
     traffic = add("load", "TCP between random hosts of different racks, until all of it has arrived")
     traffic.add_argument("--flows", type=int, default=400, metavar="N", help="number of flows (400)")
     traffic.add_argument("--size", type=_bytes, default=50_000, metavar="BYTES", help="bytes per flow (50k)")

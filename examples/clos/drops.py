@@ -17,6 +17,7 @@ from clos import Clos
 from spaces import TABLE, WORKERS, nft, watch
 from topology import Mistake
 
+SEED = 1  # of the hash of a black hole
 Key = tuple[str, int, str, int]  # source address and port, destination address and port
 
 
@@ -35,14 +36,24 @@ class Seen:
     acks: dict[Key, int] = field(default_factory=dict)
 
 
+HASHED = {"pairs": "ip saddr . ip daddr", "flows": "ip saddr . ip daddr . tcp sport . tcp dport"}
+
+
 def rule(share: str) -> str:
-    """Parse a drop rate: '1/200' is exactly each 200th packet; '0.5%' is a probability."""
-    if found := re.fullmatch(r"1/(\d{1,9})", share):
+    """Parse a drop rate: '1/200' is exactly each 200th packet; '0.5%' is a probability.
+
+    '1/4 pairs' and '1/4 flows' are black holes: all packets of a quarter of the address pairs, or of the five-tuples.
+    """
+    if found := re.fullmatch(r"1/(\d{1,9}) (pairs|flows)", share):
+        if int(found[1]):
+            return f"jhash {HASHED[found[2]]} mod {found[1]} seed 0x{SEED:x} == 0"
+    elif found := re.fullmatch(r"1/(\d{1,9})", share):
         if int(found[1]):
             return f"numgen inc mod {found[1]} == {int(found[1]) - 1}"
     elif (found := re.fullmatch(r"(\d+(?:\.\d+)?)%", share)) and 0 < float(found[1]) <= 100:
-        return f"numgen random mod 1000000 < {round(float(found[1]) * 10_000)}"
-    raise Mistake(f"'{share}' is not a share of packets; write 1/200 or 0.5%")
+        some = round(float(found[1]) * 10_000)
+        return f"numgen random mod 1000000 < {some}" if some < 1_000_000 else ""  # nft refuses what is always true
+    raise Mistake(f"'{share}' is not a share of packets; write 1/200, 0.5% or 1/4 flows")
 
 
 def drop(state: net.State, plan: Clos, source: str, to: str, share: str) -> None:

@@ -64,10 +64,14 @@ def choose(plan: Clos, count: int, size: int, seed: int, ip: int = 4, first_port
 
 
 class Run:
-    """All flows of a load; `go` returns when they have ended."""
+    """All flows of a load; `go` returns when they have ended.
 
-    def __init__(self, state: net.State, flows: Iterable[Flow], parallel: int) -> None:
-        self.state, self.waiting, self.parallel = state, deque(flows), parallel
+    ``give_up``: close flows that have not ended after that many seconds, and leave them undone; 0: never.
+    """
+
+    def __init__(self, state: net.State, flows: Iterable[Flow], parallel: int, give_up: float = 0) -> None:
+        self.state, self.waiting, self.parallel, self.give_up = state, deque(flows), parallel, give_up
+        self.began: dict[socket.socket, float] = {}
         self.events = selectors.DefaultSelector()
         self.listeners: dict[tuple[str, str, int], socket.socket] = {}
         self.left: dict[socket.socket, int] = {}  # bytes that a sender has still to send
@@ -91,6 +95,8 @@ class Run:
                     self._take(one)
                 else:
                     self._accept(one)
+            if self._drop_late():
+                last = time.monotonic()
             if time.monotonic() - last > PATIENCE:
                 raise Mistake(f"{len(self.flows)} flows do not end, for example {next(iter(self.flows.values()))}")
 
@@ -98,6 +104,14 @@ class Run:
         for one in (*self.flows, *self.takers, *self.listeners.values()):
             one.close()
         self.events.close()
+
+    def _drop_late(self) -> bool:
+        """Give up flows that have taken too long; return True when there was one."""
+        before = time.monotonic() - self.give_up
+        late = [one for one, began in self.began.items() if began < before] if self.give_up else []
+        for one in late:
+            self._finish(one)
+        return bool(late)
 
     def _listen(self, flow: Flow) -> None:
         key = flow.to, flow.dst_ip, flow.dst_port
@@ -121,7 +135,7 @@ class Run:
         one.bind((flow.src_ip, flow.src_port))
         one.setblocking(False)
         one.connect_ex((flow.dst_ip, flow.dst_port))
-        self.flows[one], self.left[one] = flow, flow.bytes
+        self.flows[one], self.left[one], self.began[one] = flow, flow.bytes, time.monotonic()
         self.events.register(one, selectors.EVENT_WRITE)
 
     def _send(self, one: socket.socket, mask: int) -> bool:
@@ -140,13 +154,18 @@ class Run:
             return False
         except OSError:
             pass  # the flow stays unfinished
+        self._finish(one)
+        return True
+
+    def _finish(self, one: socket.socket) -> None:
+        """Store the counters of a sender, and close it."""
+        flow = self.flows[one]
         info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         flow.rtt, flow.retrans, flow.sent, flow.dsack = (
             struct.unpack_from("I", info, at)[0] for at in (RTT, TOTAL_RETRANS, SEGS_OUT, DSACK_DUPS)
         )
         self._end(one)
-        del self.flows[one], self.left[one]
-        return True
+        del self.flows[one], self.left[one], self.began[one]
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -177,9 +196,9 @@ def _family(flow: Flow) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in flow.dst_ip else socket.AF_INET
 
 
-def run(state: net.State, flows: list[Flow], parallel: int = PARALLEL) -> list[Flow]:
-    """Run all flows to their end and store their counters in them."""
-    work = Run(state, flows, parallel)
+def run(state: net.State, flows: list[Flow], parallel: int = PARALLEL, give_up: float = 0) -> list[Flow]:
+    """Run all flows to their end and store their counters in them; see `Run` for ``give_up``."""
+    work = Run(state, flows, parallel, give_up)
     try:
         work.go()
     finally:

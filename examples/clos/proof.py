@@ -25,7 +25,7 @@ TUPLE = "src_ip,src_port,dst_ip,dst_port"
 RETX = "confluo-retx -q --follow --all -w $HOST.retx.ml"
 TRACE = (
     "confluo-trace -q --from $HOST.{source} --healthy --topology {file} --rate {rate} --epoch 1h --timeout 1s "
-    "--tries 8 -w $HOST.paths.ml"
+    "--tries {tries} -w $HOST.paths.ml"
 )
 MODELS = ("vote", "mle")
 
@@ -65,18 +65,20 @@ class Proof:
         self.environment = environment or {}
         self.owner = plan.owner()
 
-    def load_with(self, flows: list[load.Flow], *commands: str, parallel: int = load.PARALLEL) -> None:
-        """Run the load while these commands run on every host."""
+    def load_with(
+        self, flows: list[load.Flow], *commands: str, parallel: int = load.PARALLEL, give_up: float = 0
+    ) -> None:
+        """Run the load while these commands run on every host; with ``give_up`` seconds, flows may stay undone."""
         agents = Agents()
         try:
             for command in commands:
                 self._start(agents, command)
             agents.wait()
-            load.run(self.state, flows, parallel)
+            load.run(self.state, flows, parallel, give_up)
             agents.settle()
         finally:
             status = agents.end()
-        if status or not all(flow.done for flow in flows):
+        if status or not (give_up or all(flow.done for flow in flows)):
             raise Mistake(f"status {status} of {commands}; {sum(not flow.done for flow in flows)} flows not done")
 
     def on_hosts(self, command: str) -> None:
@@ -93,8 +95,8 @@ class Proof:
     def _start(self, agents: Agents, command: str) -> None:
         spaces.on_hosts(agents, self.state, self.plan, command, self.folder, **self.environment)
 
-    def trace(self, source: str = "retx.ml", rate: int = 1000) -> None:
-        self.on_hosts(TRACE.format(source=source, file=self.state.topology, rate=rate))
+    def trace(self, source: str = "retx.ml", rate: int = 1000, tries: int = 8) -> None:
+        self.on_hosts(TRACE.format(source=source, file=self.state.topology, rate=rate, tries=tries))
 
     def ask(self, *words: str) -> list[list[str]]:
         """Rows of a command's TSV output, without the header."""
