@@ -26,6 +26,7 @@ LATE = SECOND // 4  # how late records of a current epoch may be
 QUIET = 5 * SECOND  # least time without records after which an epoch of another time ends
 GRACE = 2 * SECOND  # how long after that probes to silent switches may be repeated
 ROWS = 4096  # per block that is written
+PROBES = 6  # other source ports that are traced to a destination in an epoch, when a path to it ends early
 POPS = 4096  # flows looked at in one turn
 MAX_LOOKUPS = 256  # flows that are looked up ahead of their turn
 NEVER = (1 << 63) - 1
@@ -63,6 +64,7 @@ class Epoch:
         self.under_way = self.capped = 0  # flows that are looked up or traced; that were looked up in vain
         self.shown = False  # its records are written, but for flows that are under way
         self.silent: list[tuple[int, bytes, int]] = []  # number, destination, hops of paths that ended in silence
+        self.probed: set[bytes] = set()  # destinations with paths that ended early
 
 
 class TraceEngine:
@@ -103,7 +105,8 @@ class TraceEngine:
         self._before: FlowTable | None = None
         self._epochs: list[Epoch] = []  # the closing ones, oldest first, then the one of now
         self._ready: deque[tuple[Epoch, Flow, bytes, int]] = deque()  # looked up, to be started
-        self._flying: dict[int, tuple[Epoch, int, bytes, int, bool]] = {}
+        self._probes: deque[tuple[Epoch, int, int, Flow, bytes, int]] = deque()  # flow, source port; when nothing waits
+        self._flying: dict[int, tuple[Epoch, Flow, bytes, int, bool]] = {}
         self._next_id = 0
         self._input: queue.Queue[Block | BaseException | None] = queue.Queue(2)
         self._held: tuple[Block, int] | None = None  # rows of a later epoch, until the one before is done
@@ -212,7 +215,7 @@ class TraceEngine:
         return max(0, -(-(until - now) // 1_000_000))
 
     def _waiting(self) -> bool:
-        return bool(self._ready) or any(e.book.waiting and not e.over for e in self._epochs)
+        return bool(self._ready or self._probes) or any(e.book.waiting and not e.over for e in self._epochs)
 
     # -- records
 
@@ -326,7 +329,7 @@ class TraceEngine:
             if self._ready:
                 if not self._start(*self._ready.popleft(), now):
                     break
-            elif not self._next():
+            elif not self._next() and not self._next_probe():
                 break
             now = time.monotonic_ns()
         prober.run(0)
@@ -354,6 +357,29 @@ class TraceEngine:
             return True
         return False
 
+    def _next_probe(self) -> bool:
+        """Prepare another source port to a destination with a path that ended early; whether there was one."""
+        while self._probes:
+            epoch, like, sport, flow, dst, dport = self._probes.popleft()
+            number = None if epoch.over else epoch.book.add_probe(like, sport)
+            epoch.under_way -= 1
+            if number is not None:
+                epoch.under_way += 1
+                _, version, src, to, _, to_port, rtt = flow
+                self._ready.append((epoch, (number, version, src, to, sport, to_port, rtt), dst, dport))
+                return True
+        return False
+
+    def _compare(self, epoch: Epoch, flow: Flow, dst: bytes, dport: int) -> None:
+        """A flow failed and its path ends early: other source ports show which links carry packets."""
+        if dst in epoch.probed or epoch.over:
+            return
+        epoch.probed.add(dst)
+        for i in range(1, PROBES + 1):
+            sport = 1024 + (flow[4] - 1024 + 9973 * i) % 64512
+            self._probes.append((epoch, flow[0], sport, flow, dst, dport))
+            epoch.under_way += 1
+
     def _looked_up(self, what: tuple[Epoch, Flow], end: Any) -> None:
         epoch, flow = what
         if end is None:
@@ -378,21 +404,24 @@ class TraceEngine:
             self._ready.append((epoch, flow, dst, dport))  # it is still being traced for the previous epoch
             return False
         self._bucket.take(now, 1)
-        self._flying[self._next_id] = epoch, number, dst, dport, tor != 0
+        self._flying[self._next_id] = epoch, flow, dst, dport, tor != 0
         self._next_id += 1
         return True
 
     def _finished(
         self, which: int, hops: int, nodes: list[int], addresses: bytes, end: str, error: int, took: int
     ) -> None:
-        epoch, number, dst, dport, tor_known = self._flying.pop(which)
+        epoch, flow, dst, dport, tor_known = self._flying.pop(which)
+        number = flow[0]
         epoch.under_way -= 1
         if end == "error" and not hops:
-            epoch.book.refuse(number, PARTIAL)
+            epoch.book.refuse(number)
             self.notes[os.strerror(error).lower()] += 1
             return
         notes = LOOP | PARTIAL if end == "loop" else PARTIAL if end in ("unreachable", "error", "hops") else 0
         if end == "silence":
+            if epoch.book.failed(number):
+                self._compare(epoch, flow, dst, dport)
             if tor_known or not hops:
                 notes = PARTIAL
             else:
@@ -435,6 +464,8 @@ class TraceEngine:
             else:
                 kept.append(one)
         self._ready = kept
+        epoch.under_way -= sum(one[0] is epoch for one in self._probes)
+        self._probes = deque(one for one in self._probes if one[0] is not epoch)
 
     def _write_epoch(self, epoch: Epoch) -> None:
         """Write the records of all flows that are not being traced and were not written before."""

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.string cimport memcpy, memset
 from c_sock_diag cimport Sample
-from c_socket_table cimport EARLIER, Flow
+from c_socket_table cimport EARLIER, STALLED, UNCONNECTED, Flow
 from c_ipv6_hash cimport fold6
 
 cdef enum:                      # columns
@@ -38,6 +38,7 @@ cdef enum:                      # what a row is about
     POLL = 2
     END = 3
     GONE = 4
+    MANY_TIMEOUTS = 3           # in a row
 
 cdef struct Delta:              # since the previous row of the socket
     uint64_t bytes
@@ -73,6 +74,13 @@ cdef inline uint32_t sample_lost(const Sample* s) noexcept nogil:
     return s.retrans - s.dsack if s.retrans > s.dsack else 0
 
 
+cdef inline uint8_t sample_fate(const Sample* s) noexcept nogil:
+    """UNCONNECTED, STALLED or 0."""
+    if s.retrans and not s.heard:
+        return UNCONNECTED
+    return STALLED if s.timed_out >= MANY_TIMEOUTS else 0
+
+
 cdef inline void flow_restart(Flow* f) noexcept nogil:
     """The same socket, connected again: its counters restarted at zero."""
     f.sent = f.retrans = f.dsack = f.lost = f.told_events = 0
@@ -84,6 +92,7 @@ cdef inline void flow_forward(Flow* f, const Sample* s) noexcept nogil:
     cdef uint32_t lost = sample_lost(s)
     f.sent, f.retrans, f.dsack, f.bytes, f.timeouts = s.sent, s.retrans, s.dsack, s.bytes, s.timeouts
     f.lost, f.uid = max(f.lost, lost), s.uid if s.uid else f.uid
+    f.flags = <uint8_t>(f.flags & ~(UNCONNECTED | STALLED) | sample_fate(s))
 
 
 cdef inline void retx_delta(Delta* d, const Flow* f, const Sample* s) noexcept nogil:
@@ -103,6 +112,7 @@ cdef inline void retx_row(uint8_t** out, uint32_t r, int kind, int64_t now, cons
     (<int64_t*>out[N_TS])[r] = f.last if kind == RETRANSMIT and f.last else now
     out[N_EVENT][r], out[N_PROTO][r], out[N_VERSION][r] = <uint8_t>kind, 6, 6 if six else 4
     out[N_NOTES][r] = (2 if f.flags & EARLIER else 0) | (1 if s != NULL and s.mapped else 0)
+    out[N_NOTES][r] |= sample_fate(s) if s != NULL else f.flags & (UNCONNECTED | STALLED)
     out[N_STATE][r] = s.state if s != NULL else 7
     if six:
         memcpy(out[N_SRC6] + <size_t>r * 16, f.key, 16)

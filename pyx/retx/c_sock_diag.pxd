@@ -40,6 +40,8 @@ cdef struct Sample:             # one look at one socket
     uint8_t mapped
     uint8_t kind
     uint8_t alone               # it has let go of its other end
+    uint8_t timed_out           # retransmission time-outs in a row
+    uint8_t heard               # a segment of the other end has come
 
 
 cdef inline uint32_t diag_u32(const uint8_t* p) noexcept nogil:
@@ -82,6 +84,8 @@ cdef inline bint diag_info(Sample* s, const uint8_t* info, size_t size) noexcept
     cdef uint32_t data
     if size < 104:
         return False
+    s.timed_out = info[2]
+    s.heard = size < 144 or diag_u32(info + 140) != 0
     s.rtt, s.rtt_var = diag_u32(info + 68), diag_u32(info + 72)
     s.cwnd, s.retrans = diag_u32(info + 80), diag_u32(info + 100)
     if size >= 160:
@@ -96,6 +100,7 @@ cdef inline bint diag_info(Sample* s, const uint8_t* info, size_t size) noexcept
         s.bytes, s.dsack = diag_u64(info + 200), diag_u32(info + 216)
     if size >= 242:
         memcpy(&s.timeouts, info + 240, 2)
+        s.timed_out = <uint8_t>min(<uint16_t>s.timed_out, s.timeouts)  # after its end the former may be anything
     return True
 
 

@@ -22,6 +22,8 @@ cdef enum:
     EARLIER = 4                 # it was there before we began, and we could not look
     LATE = 8                    # it was given time for its DSACKs
     ENDING = 16                 # its end was received and is reported in this round
+    UNCONNECTED = 32            # these two also in the notes of a record: see schema/retx.yaml
+    STALLED = 64
 
 cdef struct Flow:
     uint64_t key[5]

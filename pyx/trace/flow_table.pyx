@@ -35,12 +35,17 @@ cdef enum:                      # columns of the records
     N_DSACK
     N_RTT
     N_KIND
+    N_NOTES
     NEEDS
 
 USED = ("ts", "ip_version", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "src_ip6", "dst_ip6", "sent", "lost",
-        "retrans", "dsack", "rtt", "kind")
+        "retrans", "dsack", "rtt", "kind", "notes")
 NEEDED = USED[:7]
-NOTES = {"partial": 1, "loop": 2, "unmapped": 4, "capped": 8}
+NOTES = {"partial": 1, "loop": 2, "unmapped": 4, "capped": 8, "unconnected": 32, "stalled": 64, "probe": 128}
+
+cdef enum:
+    FAILED = 32 | 64            # in records of kind retx and path
+    PROBE = 128
 
 
 @cython.final
@@ -116,6 +121,8 @@ cdef class FlowTable:
             self.column[i] = k
         if layout.get("link_a") < 0:
             self.column[N_KIND] = -1  # only records of kind path have failed links
+        if layout.get("hops") < 0 and layout.get("timeouts") < 0:
+            self.column[N_NOTES] = -1  # other kinds have other notes
         self.counts = self.column[N_LOST] >= 0
         secret = os.urandom(16)
         seed[0] = int.from_bytes(secret[:8], "little")
@@ -172,7 +179,7 @@ cdef class FlowTable:
             self.skipped += 1
             return 0
         lost = _get(self, col, N_LOST, row) if self.counts else 1
-        if lost == 0 and not self.healthy:
+        if col[N_NOTES] != NULL and _get(self, col, N_NOTES, row) & PROBE:
             return 0
         key[0] = (version | <uint64_t>TCP << 8 | (_get(self, col, N_SPORT, row) & 0xFFFF) << 16
                   | (_get(self, col, N_DPORT, row) & 0xFFFF) << 32)
@@ -187,6 +194,12 @@ cdef class FlowTable:
             memcpy(key + 1, col[N_SRC6] + <size_t>row * 16, 16)
             memcpy(key + 3, col[N_DST6] + <size_t>row * 16, 16)
         hash = lru_hash(&self.flows, key)
+        ts = <int64_t>_get(self, col, N_TS, row)
+        if lost == 0 and not self.healthy:
+            f = <Flow*>lru_find(&self.flows, key, hash)
+            if f != NULL:
+                self._fated(f, col, row, ts)
+            return 0
         if self.flows.index.count == self.flows.max_count:
             f = <Flow*>lru_find(&self.flows, key, hash)
             if f == NULL:
@@ -198,7 +211,7 @@ cdef class FlowTable:
             f = <Flow*>lru_insert(&self.flows, key, hash, &fresh)
             if f == NULL:
                 return -1
-        ts = <int64_t>_get(self, col, N_TS, row)
+        self._fated(f, col, row, ts)
         if fresh or ts > f.ts:
             f.ts = ts
         sent = _get(self, col, N_SENT, row)
@@ -222,6 +235,32 @@ cdef class FlowTable:
             # entries do not move among themselves: a number is for good
             return self._enqueue(<uint32_t>((<uint8_t*>f - self.flows.entries) // self.flows.stride))
         return 0
+
+    cdef void _fated(self, Flow* f, const uint8_t** col, uint32_t row, int64_t ts) noexcept nogil:
+        """Its latest record that sent something says how it fares."""
+        if ts >= f.ts and (_get(self, col, N_SENT, row) or _get(self, col, N_RETRANS, row)):
+            f.fate = <uint8_t>(_get(self, col, N_NOTES, row) & FAILED)
+
+    def failed(self, uint32_t number):
+        """Whether a flow failed: its handshake did not finish, or its retransmissions time out one after the other."""
+        return (self._flow(number).fate & FAILED) != 0
+
+    def add_probe(self, uint32_t number, uint32_t sport):
+        """Add an entry like that of a flow with another source port, to be traced; None: there is one, or no room."""
+        cdef uint64_t key[5]
+        cdef Flow* like = self._flow(number)
+        cdef Flow* f
+        cdef bint fresh
+        cdef int64_t ts = like.ts, rtt = like.rtt
+        memcpy(key, lru_key(&self.flows, number), 40)
+        key[0] = key[0] & ~(<uint64_t>0xFFFF << 16) | <uint64_t>(sport & 0xFFFF) << 16
+        if self.flows.index.count == self.flows.max_count:
+            return None
+        f = <Flow*>lru_insert(&self.flows, key, lru_hash(&self.flows, key), &fresh)
+        if f == NULL or not fresh:
+            return None
+        f.ts, f.rtt, f.state, f.fate = ts, rtt, TRACING, PROBE
+        return <uint32_t>((<uint8_t*>f - self.flows.entries) // self.flows.stride)
 
     def take(self, Block block not None, uint32_t start=0, *, int64_t begin=-0x7FFFFFFFFFFFFFFF,
              int64_t until=0x7FFFFFFFFFFFFFFF, int64_t since=-0x7FFFFFFFFFFFFFFF):
@@ -407,7 +446,7 @@ cdef void _write(FlowTable b, uint32_t number, uint8_t** out, const int* at, uin
     cdef const uint8_t* dst = <const uint8_t*>(key + 3)
     cdef uint64_t head = key[0]
     cdef bint six = head & 255 == 6
-    cdef uint8_t one = 1, version = <uint8_t>head, proto = TCP, notes = f.notes
+    cdef uint8_t one = 1, version = <uint8_t>head, proto = TCP, notes = f.notes | f.fate
     cdef uint16_t sport = <uint16_t>(head >> 16), dport = <uint16_t>(head >> 32)
     cdef Path* p = &b.paths[f.path - 1] if f.path else NULL
     if p != NULL:

@@ -450,6 +450,8 @@ def test_handshakes_that_are_repeated_or_come_to_nothing(net: tuple[Space, Space
     assert sums[port]["retrans"] == sums[port]["events"] == truth.retrans >= 1
     assert sums[lonely]["retrans"] == sums[lonely]["events"] == sums[lonely]["sent"] == syns.retrans >= 1
     assert {r["state"] for r in at_a if r["src_port"] == lonely and r["event"] == 1} == {2}
+    assert {r["notes"] for r in at_a if r["src_port"] == lonely} == {32}  # unconnected
+    assert {r["notes"] for r in at_a if r["src_port"] == port} == {0}
     assert sums.get(local, {"retrans": 0})["retrans"] == of_local.retrans
     (child,) = [s for p, s in lab.totals(at_b, "dst_port").items() if p == port]
     assert child["events"] == child["retrans"] >= 1

@@ -173,6 +173,7 @@ def records(
     ts: int = 0,
     step: int = 0,
     rtt: int = 0,
+    notes: str = "",
 ) -> bytes:
     """NDJSON of path records without a path, one a flow (source, destination, their ports)."""
     import json
@@ -185,6 +186,7 @@ def records(
                 "kind": "flow",
                 "ip_version": 6 if ":" in a else 4,
                 "proto": "tcp",
+                "notes": notes,
                 "src_ip": a,
                 "dst_ip": b,
                 "src_port": s,

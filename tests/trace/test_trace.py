@@ -191,6 +191,24 @@ def test_what_ends_early_is_partial_when_others_came_farther(line: Net) -> None:
     assert [(r["hops"], r["notes"]) for r in found] == [(4, None), (2, "partial"), (4, None)]
 
 
+def test_a_flow_that_failed_is_compared_with_other_source_ports(line: Net) -> None:
+    """r3 drops the probes of the flow only: those of six other ports show how far the path goes."""
+    line.spaces["r3"].run(
+        "nft",
+        "add table netdev t; add chain netdev t in { type filter hook ingress device r2"
+        " priority 0; }; add rule netdev t in tcp sport 20000 drop",
+    )
+    failed = records(flows_of(line, 1), lost=6, notes="unconnected")
+    found, _ = trace(line.spaces["a"], failed, *FAST)
+    assert [(r["hops"], r["lost"], r["notes"]) for r in found] == [
+        (2, 6, "partial|unconnected"),
+        *[(4, 0, "probe")] * 6,
+    ]
+    assert len({r["src_port"] for r in found}) == 7
+    again, _ = trace(line.spaces["a"], records(flows_of(line, 1), lost=6, notes="stalled") * 2, *FAST)
+    assert [r["notes"] for r in again] == ["partial|stalled", *["probe"] * 6]
+
+
 def test_a_topology_says_what_is_partial(line: Net, tmp_path: Path) -> None:
     """With a ToR that is known one flow is enough; and the ToR ends the path without further waiting."""
     address = line.address

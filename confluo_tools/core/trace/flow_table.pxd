@@ -22,6 +22,7 @@ cdef struct Flow:
     uint8_t state
     uint8_t notes
     uint8_t written
+    uint8_t fate                # notes: how it failed, or that it is a probe of ours
 
 cdef struct Path:
     uint8_t dst[16]             # where it was traced to
@@ -34,7 +35,7 @@ cdef struct Path:
 cdef class FlowTable:
     cdef LruTable flows
     cdef Layout layout          # of the records
-    cdef int column[15]
+    cdef int column[16]
     cdef bint healthy
     cdef bint counts            # records have the number of lost packets; else each counts as one
     cdef FlowTable before
@@ -52,6 +53,7 @@ cdef class FlowTable:
     cdef readonly uint64_t overflow_lost
     cdef readonly uint64_t before_since  # rows that `take` left out
     cdef int _row(self, const uint8_t** col, uint32_t row) noexcept nogil
+    cdef void _fated(self, Flow* f, const uint8_t** col, uint32_t row, int64_t ts) noexcept nogil
     cdef int _enqueue(self, uint32_t number) noexcept nogil
     cdef Path* _new_path(self) noexcept nogil
     cdef Flow* _flow(self, uint32_t number) except NULL
