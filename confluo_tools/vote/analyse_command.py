@@ -402,6 +402,7 @@ class VoteRun:
             self.blind |= judgement.blind and tally.flows > 0
             if self.what == "links":
                 self.found += len(judgement.blamed)
+                self._remark(judgement, names)
                 blocks = result_rows.links(judgement, names, self.failed, begin, self.length, self.top)
             elif self.what == "flows":
                 self.found += tally.kept_rows
@@ -411,6 +412,16 @@ class VoteRun:
                 blocks = result_rows.score(judgement, self.failed, begin, self.length, took)
             for block in blocks:
                 out.write(block)
+
+    def _remark(self, judgement: models.Judgement, names: NodeNames) -> None:
+        """Warn of links where flows died that are not simply bad."""
+        from confluo_tools.vote.dead_flows import BAD, remark
+
+        tally = judgement.localiser.tally
+        for number, kind in judgement.kinds.items():
+            if kind != BAD:
+                a, b = tally.key(number)
+                cli.tell(remark(f"{names.of(a)} -> {names.of(b)}", kind, judgement.evidence[number]))
 
     def _find_unknown_switches(self, tally: FlowTally) -> None:
         # Switches of paths that the topology lacks.  Hosts may be missing: they have one link.

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.vote import voting
+from confluo_tools.vote.dead_flows import BAD, DeadFlows
 
 if TYPE_CHECKING:
     from confluo_tools.core.vote.fault_localiser import FaultLocaliser
@@ -53,6 +54,10 @@ class Model:
         """The option that makes this model need a topology, as ``--adjust ecmp``; None when it needs none."""
         return None
 
+    def looks_back(self, settings: ModelSettings) -> bool:
+        """Whether flows that lost only acknowledgements, on the way back, are taken out."""
+        return False
+
     def judge(self, out: Judgement, tally: FlowTally, routes: Routes | None) -> None:
         """Set ``out.blamed``; also ``out.left``, unless the votes of unexplained flows are right."""
         raise NotImplementedError
@@ -93,6 +98,8 @@ class Judgement:
         self.p_bad = self.p_good = float("nan")
         self.blind = False
         self.rate: dict[int, float] = {}
+        self.kinds: dict[int, str] = {}  # of the blamed: see `dead_flows`
+        self.evidence: dict[int, DeadFlows] = {}
         self.peers = False  # switches were compared with their peers: the votes left of one say nothing
 
     def finish(self) -> None:
@@ -106,6 +113,10 @@ class Judgement:
         explained = self.localiser.explained(number)
         healthy = self.localiser.crossing(number).healthy
         return explained.lost / (explained.sent + healthy) if explained.lost and healthy > 0 else float("nan")
+
+    def accused(self) -> list[int]:
+        """The components that are blamed as bad, not only suspected."""
+        return [number for number, _ in self.blamed if self.kinds.get(number, BAD) == BAD]
 
     def confidence(self, number: int, score: float) -> float:
         """Confidence in a blamed component, from 0 to 1."""

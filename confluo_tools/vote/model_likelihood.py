@@ -24,6 +24,9 @@ class LikelihoodModel(Model):
     def needs_routes(self, settings: ModelSettings, healthy: str) -> str | None:
         return "--healthy ecmp" if healthy == "ecmp" else None
 
+    def looks_back(self, settings: ModelSettings) -> bool:
+        return True
+
     def judge(self, out: Judgement, tally: FlowTally, routes: Routes | None) -> None:
         s, at = out.settings, out.localiser
         if s.p_bad is not None and s.p_good is not None:

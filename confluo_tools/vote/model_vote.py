@@ -24,6 +24,9 @@ class VoteModel(Model):
     def needs_routes(self, settings: ModelSettings, healthy: str) -> str | None:
         return "--adjust ecmp" if settings.adjust == "ecmp" else None
 
+    def looks_back(self, settings: ModelSettings) -> bool:
+        return settings.adjust == "flows" and settings.floor > 0  # the paper has neither
+
     def judge(self, out: Judgement, tally: FlowTally, routes: Routes | None) -> None:
         s = out.settings
         if s.adjust == "ecmp":

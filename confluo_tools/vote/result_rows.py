@@ -7,7 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.network.topology import ZERO
-from confluo_tools.vote import voting
+from confluo_tools.vote import dead_flows, voting
+from confluo_tools.vote.partial_paths import UNKNOWN as NO_NODE
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
     from confluo_tools.vote.models import Judgement
 
-BAD, GOOD = 1, 2
+GOOD = 2
+VERDICTS = {dead_flows.BAD: 1, dead_flows.BLACK_HOLE: 3, dead_flows.UNSURE: 4}
 FAILED = 1
 LINK, NOISE, UNKNOWN = 1, 2, 3
 
@@ -32,6 +34,8 @@ class NodeNames:
         self.addresses: dict[int, bytes] = {}
 
     def of(self, number: int) -> str:
+        if number == NO_NODE:
+            return "?"
         if number in self.addresses and number not in self._topology.names:
             from confluo_tools import units
 
@@ -83,7 +87,8 @@ def links(judgement: Judgement, names: NodeNames, failed: Failed, begin: int, le
 
     tally, judge = judgement.localiser.tally, judgement.localiser
     names.addresses = tally.addresses()
-    rows = [(number, score, BAD) for number, score in judgement.blamed]
+    kinds = judgement.kinds
+    rows = [(n, score, VERDICTS[kinds.get(n, dead_flows.BAD)]) for n, score in judgement.blamed]
     taken = {number for number, _ in judgement.blamed}
     if len(rows) < top:
         left = judgement.left
@@ -106,10 +111,12 @@ def links(judgement: Judgement, names: NodeNames, failed: Failed, begin: int, le
             "score": score,
             "votes": judge.votes_of(number),
             "flows": crossing.flows,
+            "dead": judge.explained(number).dead if verdict != GOOD else 0,
+            "carried": tally.carried_by(number),
             "lost": crossing.lost,
             "sent": crossing.sent + round(crossing.healthy),
             "rate": judgement.rate.get(number, float("nan")),
-            "confidence": judgement.confidence(number, score) if verdict == BAD else 0.0,
+            "confidence": judgement.confidence(number, score) if verdict == VERDICTS[dead_flows.BAD] else 0.0,
             "truth": truth,
             "a": a,
             "b": b,
@@ -163,7 +170,7 @@ def score(judgement: Judgement, failed: Failed, begin: int, length: int, took: i
     from confluo_tools.formats.block_builder import blocks_of
 
     tally = judgement.localiser.tally
-    got = voting.compare([tally.key(number) for number, _ in judgement.blamed], failed)
+    got = voting.compare([tally.key(number) for number in judgement.accused()], failed)
     flows, right, noise, noise_right = _judged(judgement, tally, set(failed))
     row = {
         "ts": begin,

@@ -39,7 +39,7 @@ def _number(*names: str, help: str, least: int = 1, most: int | None = None) -> 
     panels={
         "Options": "-w --topology --failures --epochs --seed --quirks",
         "Network": "--pods --tors --t1s --t2s --hosts --write-topology",
-        "Faults": "--where --devices --fail --rate --noise",
+        "Faults": "--where --devices --fail --rate --noise --deaths --holes",
         "Traffic": "--connections --packets --sizes --traffic --hot-tors --skew --healthy --cap --silence",
         "Time": "--epoch --start",
     }
@@ -101,6 +101,15 @@ def simulate(
     silence: Annotated[
         str, option("--silence", metavar="SHARE", help="Share of switches that do not answer traceroutes (0).")
     ] = "0",
+    deaths: Annotated[
+        bool, option("--deaths", help="Simulate handshakes, time-outs, lost acknowledgements and traces with losses.")
+    ] = False,
+    holes: Annotated[
+        str,
+        option(
+            "--holes", metavar="WHAT", help="Failures drop all packets of some pairs or flows, not some of all (none)."
+        ),
+    ] = "none",
     quirks: Annotated[
         str,
         option("--quirks", metavar="LIST", help="Behave as the authors' program: last-hop, two-draws, culprit, all."),
@@ -118,11 +127,13 @@ def simulate(
     """
     from confluo_tools import units
     from confluo_tools.network.topology import Clos
-    from confluo_tools.vote.simulator import HEALTHY, QUIRKS, ClosSettings, ClosSimulation
+    from confluo_tools.vote.simulator import HEALTHY, HOLES, QUIRKS, ClosSettings, ClosSimulation
 
     clos = Clos(pods, tors, t1s, t2s, hosts) if topology is None else read_clos(topology, write_topology is None)
     cli.one_of("--sizes", sizes, ("uniform", "pareto"))
     cli.one_of("--healthy", healthy, HEALTHY)
+    if cli.one_of("--holes", holes, HOLES) != "none" and not deaths:
+        raise UsageError("requires --deaths", where="--holes")
     odd = [q.strip() for q in quirks.split(",") if q.strip()]
     odd = list(QUIRKS) if odd == ["all"] else odd
     for name in odd:
@@ -158,6 +169,8 @@ def simulate(
             quirks=sum(QUIRKS[name] for name in set(odd)),
             cap=cap,
             silence=chance(silence, "--silence"),
+            deaths=deaths,
+            holes=HOLES.index(holes),
             epochs=epochs,
             length=length,
             start=begin,

@@ -25,6 +25,7 @@ CERTAIN = 1 << 63  # probabilities are integers: the same bytes on every machine
 KINDS = ("host-tor", "tor-t1", "t1-t2", "t2-t1", "t1-tor", "tor-host")  # as pyx/vote/clos_simulator.pyx numbers them
 FABRIC = (1, 2, 3, 4)
 HEALTHY = ("none", "bare", "path")
+HOLES = ("none", "pairs", "flows")
 QUIRKS = {"last-hop": 1, "two-draws": 2, "culprit": 4}
 CLUSTER = CERTAIN // 10  # a further link that fails is one of the same switch
 BLOCK_ROWS = 65536
@@ -48,7 +49,9 @@ class ClosSettings:
     ``hot_tors``, ``skew``: this number of ToRs is the destination of this share of the flows.
     ``healthy``: what is written of flows without loss.  ``quirks``: sum of `QUIRKS`.
     ``cap``: flows of a host that are traced in an epoch, 0 for all.  ``silence``: the chance that a switch of a path
-    does not answer.  Times in ns.
+    does not answer.  ``deaths``: flows connect, time out and die as those of TCP do, lost acknowledgements count, and
+    probes of traces are lost, too.  ``holes``: of `HOLES`; failures drop all packets of a share of the flows, in place
+    of a share of all packets.  Times in ns.
     """
 
     seed: int = 1
@@ -67,6 +70,8 @@ class ClosSettings:
     quirks: int = 0
     cap: int = 0
     silence: int = 0
+    deaths: bool = False
+    holes: int = 0
     epochs: int = 1
     length: int = 30 * 10**9
     start: int = 1767225600 * 10**9  # 2026-01-01
@@ -86,6 +91,7 @@ class ClosSimulation:
             self.core.set_noise(s.noise)
             self.core.set_flows(*s.connections, *s.packets, s.pareto, s.healthy, s.quirks, s.cap)
             self.core.set_silence(s.silence)
+            self.core.set_deaths(s.deaths, s.holes)
             hot = Random(s.seed, _HOT)
             tors = list(range(self.core.all_tors))
             if not 0 <= s.hot_tors <= len(tors):

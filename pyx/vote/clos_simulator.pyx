@@ -6,6 +6,8 @@ from libc.string cimport memset
 from c_random cimport (
     ONE63, POWERS, Stream, below, draw, mul63, mulhi, seed_stream, squares, survivors,
 )
+from c_clos_flow cimport Flow, farthest, live, place
+from c_hash_table cimport mum
 from confluo_tools.core.block.block cimport Staging
 cimport cython
 
@@ -33,13 +35,21 @@ cdef enum:                          # streams of random numbers of a seed; every
     FLOWS = 16
     DROPS = 17
     TRACES = 1 << 30                # below 2 ** 31: an int
+    LIVES = 1 << 29
+
+cdef enum:                          # what a failure drops
+    SHARE = 0                       # of all packets, by chance
+    PAIRS = 1                       # all packets of a share of the address pairs
+    TUPLES = 2                      # of the five-tuples
 
 cdef enum:                          # notes of schema/path.yaml
     PARTIAL = 1
     CAPPED = 8
     NOISE = 16
+    PROBE = 128
 
 cdef enum:
+    PROBES = 6                      # other source ports that are traced when the path of a flow that died ends early
     MAX_NODES = 1 << 21
     MAX_PACKETS = 1 << 24
     MAX_LINKS = 1 << 24
@@ -70,14 +80,6 @@ _COLUMNS = (("ts", 8), ("kind", 1), ("notes", 1), ("proto", 1), ("src_ip", 4), (
             ("dst_port", 2), ("sent", 4), ("lost", 4), ("retrans", 4), ("hops", 1), ("path", 4 * HOPS),
             ("src_tor", 4), ("dst_tor", 4), ("link_a", 4), ("link_b", 4))
 
-cdef struct Flow:
-    uint32_t src, dst, src_tor, dst_tor, t1, t2, dst_t1, packets       # T1s counted over all pods
-    int links                           # of the path
-    uint32_t link[6]
-    uint32_t lost[6]
-    uint32_t total                      # lost
-    int culprit                         # number of the link in the path, -1: none
-
 
 @cython.final
 cdef class ClosSimulator:
@@ -103,7 +105,9 @@ cdef class ClosSimulator:
     cdef int healthy, quirks
     cdef int64_t start, step            # ns; ns << 20 a slot
     cdef uint32_t round, rounds, at
-    cdef Stream flows_of, drops_of, traces_of
+    cdef bint deaths
+    cdef int holes
+    cdef Stream flows_of, drops_of, traces_of, lives_of
     cdef readonly uint64_t flows, affected, packets, lost
 
     def __cinit__(self, uint32_t pods, uint32_t tors, uint32_t t1s, uint32_t t2s, uint32_t hosts, uint32_t first_host,
@@ -223,6 +227,14 @@ cdef class ClosSimulator:
             raise ValueError("a probability above 1")
         self.silence = chance
 
+    def set_deaths(self, bint deaths, int holes):
+        """``deaths``: TCP with handshakes, time-outs and lost acknowledgements, and traces that losses cut short.
+        ``holes``: failures drop by address pair (1) or five-tuple (2), always or never, not by chance (0).
+        """
+        if not 0 <= holes <= 2:
+            raise ValueError("holes")
+        self.deaths, self.holes = deaths, holes
+
     def begin(self, uint32_t epoch, int64_t start, int64_t length):
         """Make ready for the flows of an epoch: its number, when it begins, how long it is (ns)."""
         cdef uint32_t i, most = 0
@@ -232,6 +244,7 @@ cdef class ClosSimulator:
         seed_stream(&self.flows_of, self.seed, FLOWS + 2 * <uint64_t>epoch)
         seed_stream(&self.drops_of, self.seed, DROPS + 2 * <uint64_t>epoch)
         seed_stream(&self.traces_of, self.seed, <uint64_t>TRACES * 8 + epoch)
+        seed_stream(&self.lives_of, self.seed, <uint64_t>LIVES * 8 + epoch)
         memset(self.traced, 0, <size_t>self.all_hosts * 4)
         for i in range(self.all_hosts):
             self.connections[i] = self.least_connections
@@ -270,21 +283,23 @@ cdef class ClosSimulator:
         cdef uint32_t rows = 0, left = AT_ONCE
         cdef uint64_t n
         cdef Flow f
-        while left and rows < room and self.round < self.rounds:
+        while left and rows + PROBES < room and self.round < self.rounds:
             left -= 1
             n = self.connections[self.at]
             # Those of a host are spread evenly over the rounds.
             if (self.round + 1) * n // self.rounds > self.round * n // self.rounds:
                 self._flow(&f, self.at)
-                self._lose(&f)
+                if self.deaths:
+                    self._die(&f)
+                else:
+                    self._lose(&f)
                 self.flows += 1
                 self.packets += f.packets
                 if f.total:
                     self.affected += 1
                     self.lost += f.total
                 if f.total or self.healthy:
-                    self._emit(col, rows, &f)
-                    rows += 1
+                    rows += self._emit(col, rows, &f)
             self.at += 1
             if self.at == self.all_hosts:
                 self.at, self.round = 0, self.round + 1
@@ -292,10 +307,20 @@ cdef class ClosSimulator:
 
     cdef void _flow(self, Flow* f, uint32_t host) noexcept nogil:
         cdef Stream* r = &self.flows_of
-        cdef uint32_t tor = host // self.hosts, pod = tor // self.tors, n
-        f.src, f.src_tor = host, tor
-        f.dst_tor = self._destination(tor)
+        memset(f, 0, sizeof(Flow))
+        f.src, f.src_tor = host, host // self.hosts
+        f.dst_tor = self._destination(f.src_tor)
         f.dst = f.dst_tor * self.hosts + <uint32_t>below(r, self.hosts)
+        self._way(f, r)
+        f.packets = self.least_packets
+        if self.pareto:
+            f.packets = self._pareto(r)
+        elif self.most_packets > self.least_packets:
+            f.packets += <uint32_t>below(r, self.most_packets - self.least_packets + 1)
+
+    cdef void _way(self, Flow* f, Stream* r) noexcept nogil:
+        # The links from its source to its destination, by ECMP.
+        cdef uint32_t host = f.src, tor = f.src_tor, pod = tor // self.tors, n
         f.t1 = pod * self.t1s + <uint32_t>below(r, self.t1s)
         f.link[0] = self.offset[HOST_TOR] + host
         f.link[1] = self.offset[TOR_T1] + tor * self.t1s + f.t1 % self.t1s
@@ -313,11 +338,6 @@ cdef class ClosSimulator:
             f.link[n] = self.offset[TOR_HOST] + f.dst
             n += 1
         f.links = n
-        f.packets = self.least_packets
-        if self.pareto:
-            f.packets = self._pareto(r)
-        elif self.most_packets > self.least_packets:
-            f.packets += <uint32_t>below(r, self.most_packets - self.least_packets + 1)
 
     cdef uint32_t _pareto(self, Stream* r) noexcept nogil:
         # least / u with u above least / most: density 1 / x**2, cut off at most.
@@ -343,9 +363,57 @@ cdef class ClosSimulator:
             k += 1
         return self.hot[k]
 
+    cdef uint64_t _rate_for(self, uint32_t link, uint32_t src, uint32_t dst, uint32_t port) noexcept nogil:
+        # The drop rate of a link for a flow; a black hole drops all packets of some.
+        cdef uint64_t key
+        if not self.holes or not self.owner[link]:
+            return self.rate[link]
+        key = self.owner[link] if self.owner[link] > 1 else <uint64_t>link + (<uint64_t>1 << 32)
+        key = mum(key ^ self.seed, 0x9E3779B97F4A7C15u) ^ (<uint64_t>src << 32 | dst)
+        key = mum(key, 0xD1342543DE82EF95u) ^ (port if self.holes == TUPLES else 0)
+        return ONE63 if mum(key, 0xBF58476D1CE4E5B9u) >> 1 < self.rate[link] else 0
+
+    cdef void _die(self, Flow* f) noexcept nogil:
+        # The flow with its way back: it may die, and lost acknowledgements count as losses.
+        cdef Flow back
+        cdef int i
+        cdef uint32_t most = 0
+        memset(&back, 0, sizeof(Flow))
+        back.src, back.src_tor, back.dst, back.dst_tor = f.dst, f.dst_tor, f.src, f.src_tor
+        self._way(&back, &self.lives_of)
+        for i in range(f.links):
+            f.back[i] = back.link[i]
+            f.rate[i] = self._rate_for(f.link[i], f.src, f.dst, self.round)
+            f.rate_back[i] = self._rate_for(f.back[i], f.dst, f.src, self.round)
+        live(&self.lives_of, f)
+        f.culprit = -1
+        for i in range(f.links):
+            if f.lost[i] > most:
+                most, f.culprit = f.lost[i], i
+            if f.lost_back[i] > most:
+                most, f.culprit = f.lost_back[i], f.links + i
+
+    cdef uint32_t _compare(self, void** col, uint32_t row, Flow* like) noexcept nogil:
+        # Records of other source ports between the same hosts; how many.
+        cdef Flow f
+        cdef int i, k
+        cdef uint32_t port
+        for i in range(PROBES):
+            memset(&f, 0, sizeof(Flow))
+            f.src, f.src_tor, f.dst, f.dst_tor = like.src, like.src_tor, like.dst, like.dst_tor
+            self._way(&f, &self.lives_of)
+            port = 32768 + <uint32_t>below(&self.lives_of, 16384)
+            for k in range(f.links):
+                f.rate[k] = self._rate_for(f.link[k], f.src, f.dst, port)
+            f.culprit = -1
+            self._emit(col, row + i, &f)
+            (<uint8_t*>col[C_NOTES])[row + i] |= PROBE
+            (<uint16_t*>col[C_SRC_PORT])[row + i] = <uint16_t>(1024 + port)
+        return PROBES
+
     cdef void _lose(self, Flow* f) noexcept nogil:
         cdef Stream* r = &self.drops_of
-        cdef uint64_t keep = ONE63, some, u, v, left, hit
+        cdef uint64_t keep = ONE63, some, u, v, left
         cdef uint64_t power[POWERS]
         cdef int i, bits
         f.total, f.culprit = 0, -1
@@ -355,7 +423,8 @@ cdef class ClosSimulator:
             self._lose_twice(f)
         else:
             for i in range(f.links):
-                keep = mul63(keep, ONE63 - self.rate[f.link[i]])
+                f.rate[i] = self.rate[f.link[i]]
+                keep = mul63(keep, ONE63 - f.rate[i])
             some = ONE63 - keep             # the chance that a packet is lost
             u = draw(r) >> 1
             if some < <uint64_t>1 << 39 and u >= some * f.packets:
@@ -367,17 +436,7 @@ cdef class ClosSimulator:
                 if v >= left:
                     break
                 left -= v + 1
-                v = mulhi(draw(r), some)    # where: link i drops with the chance that it came so far, times its rate
-                keep = ONE63
-                for i in range(f.links):
-                    hit = keep - mul63(keep, ONE63 - self.rate[f.link[i]])
-                    if v < hit:
-                        break
-                    v -= hit
-                    keep -= hit
-                else:
-                    i = f.links - 1
-                f.lost[i] += 1
+                f.lost[place(r, f.rate, f.links, some)] += 1
                 f.total += 1
                 u = draw(r) >> 1
         if f.total:
@@ -460,11 +519,12 @@ cdef class ClosSimulator:
     cdef uint32_t _t2(self, uint32_t i) noexcept nogil:
         return 1 + self.all_tors + self.pods * self.t1s + i
 
-    cdef void _emit(self, void** col, uint32_t row, Flow* f) noexcept nogil:
+    cdef uint32_t _emit(self, void** col, uint32_t row, Flow* f) noexcept nogil:
+        # The record of a flow, and those of probes for it; how many.
         cdef uint32_t* path = <uint32_t*>col[C_PATH] + <size_t>row * HOPS
         cdef uint8_t notes = 0
         cdef uint32_t n = 0, i, link, device, a = 0, b = 0
-        cdef bint whole = f.total != 0 or self.healthy == WHOLE
+        cdef bint whole = f.total != 0 or self.healthy == WHOLE or f.packets == 0
         memset(path, 0, 4 * HOPS)
         if f.total and self.cap:
             if self.traced[f.src] >= self.cap:
@@ -490,8 +550,13 @@ cdef class ClosSimulator:
                 while n and path[n - 1] == 0:   # the rest of the path is unknown
                     n -= 1
                     notes |= PARTIAL
+            if self.deaths:
+                i = <uint32_t>farthest(&self.lives_of, f, path, <int>n)
+                notes |= PARTIAL if i < n else 0
+                n = i
+        notes |= f.fate
         if f.total:
-            link = f.link[f.culprit]
+            link = f.link[f.culprit] if f.culprit < f.links else f.back[f.culprit - f.links]
             device = self.owner[link]
             if device > 1:
                 a = b = device - 2
@@ -516,3 +581,6 @@ cdef class ClosSimulator:
         (<uint32_t*>col[C_DST_TOR])[row] = 1 + f.dst_tor
         (<uint32_t*>col[C_LINK_A])[row] = a
         (<uint32_t*>col[C_LINK_B])[row] = b
+        if f.fate and notes & PARTIAL:
+            return 1 + self._compare(col, row + 1, f)
+        return 1

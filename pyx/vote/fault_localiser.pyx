@@ -6,19 +6,25 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from c_hash_table cimport HashTable, hash1, table_free, table_insert1, table_reserve
-from confluo_tools.core.vote.flow_tally cimport NONE, WHOLE, Seen, FlowTally
+from confluo_tools.core.vote.flow_tally cimport NONE, WHOLE, FlowTally, Seen, part_of, vote_of, votes_for
 cimport cython
 
 cdef enum:
     GRID = 16                           # drop rates that are tried where only shares of paths are known
     ROUNDS = 5
+    LEFT_OUT = 0xFFFFFFFE               # in the place of a component that explains a flow
+    MIN_SEVERE = 5                      # packets
 
 cdef double LOWEST = -1e300
 
 Crossing = namedtuple("Crossing", ("flows", "lost", "sent", "healthy"))
-Explained = namedtuple("Explained", ("flows", "lost", "sent"))
+Explained = namedtuple("Explained", ("flows", "lost", "sent", "dead"))
 Waiting = namedtuple("Waiting", ("flows", "votes"))
 Choice = namedtuple("Choice", ("component", "votes"))
+
+
+cdef inline bint _is_severe(const Seen* s, double share) noexcept nogil:
+    return s.dead or s.lost >= MIN_SEVERE and <double>s.lost >= share * <double>s.sent
 
 
 cdef struct Share:                      # components that a flow between two ToRs crosses with the same chance
@@ -52,6 +58,7 @@ cdef class FaultLocaliser:
     cdef uint32_t* member
     cdef uint64_t* vote0                # votes before any were taken back, in parts of WHOLE
     cdef uint32_t* by                   # of each flow: the component that explains it, or NONE
+    cdef uint32_t* back                 # of each flow: the component on its way back that explains it + 1, or 0
     cdef uint8_t* blamed
     cdef double* shared                 # packets that healthy flows sent through a component, in the mean
     cdef double* weight                 # of each flow, in the model
@@ -72,6 +79,7 @@ cdef class FaultLocaliser:
     cdef double* term                   # log-likelihood of each amount and level, level by level
     cdef readonly uint64_t unrouted     # healthy flows between ToRs that `routes` does not know
     cdef readonly double p_g, p_b, prior
+    cdef double severe                  # flows that lost a smaller share of their packets are left out; 0: none is
 
     def __cinit__(self, FlowTally tally not None, routes=None):
         cdef uint64_t n = tally.flows, total = 0, i, j
@@ -81,6 +89,7 @@ cdef class FaultLocaliser:
         self.start = <uint64_t*>calloc(self.links + 2, 8)
         self.vote0 = <uint64_t*>calloc(self.links + 1, 8)
         self.by = <uint32_t*>malloc((n + 1) * 4)
+        self.back = <uint32_t*>calloc(n + 1, 4)
         self.blamed = <uint8_t*>calloc(self.links + 1, 1)
         self.shared = <double*>calloc(self.links + 1, 8)
         self.weight = <double*>calloc(n + 1, 8)
@@ -90,9 +99,9 @@ cdef class FaultLocaliser:
         for i in range(n):
             total += tally.seen[i].n
         self.member = <uint32_t*>malloc((total + 1) * 4)
-        if (self.start == NULL or self.vote0 == NULL or self.by == NULL or self.blamed == NULL or self.shared == NULL
-                or self.weight == NULL or self.score == NULL or self.lost == NULL or self.sent == NULL
-                or self.member == NULL):
+        if (self.start == NULL or self.vote0 == NULL or self.by == NULL or self.back == NULL
+                or self.blamed == NULL or self.shared == NULL or self.weight == NULL
+                or self.score == NULL or self.lost == NULL or self.sent == NULL or self.member == NULL):
             raise MemoryError(f"{n} flows with loss")
         with nogil:
             for i in range(n):
@@ -100,7 +109,7 @@ cdef class FaultLocaliser:
                 for j in range(s.n):
                     c = tally.part[s.start + j]
                     self.start[c + 2] += 1
-                    self.vote0[c] += <uint64_t>WHOLE // max(s.hops, 1)
+                    self.vote0[c] += vote_of(s, j)
             for i in range(2, <uint64_t>self.links + 2):
                 self.start[i] += self.start[i - 1]
             for i in range(n):
@@ -118,6 +127,7 @@ cdef class FaultLocaliser:
         free(self.member)
         free(self.vote0)
         free(self.by)
+        free(self.back)
         free(self.blamed)
         free(self.shared)
         free(self.weight)
@@ -135,7 +145,11 @@ cdef class FaultLocaliser:
 
     cdef void _clear(self) noexcept nogil:
         memset(self.blamed, 0, self.links)
-        memset(self.by, 0xFF, self.tally.flows * 4)
+        cdef uint64_t i
+        for i in range(self.tally.flows):
+            self.by[i] = self.back[i] - 1 if self.back[i] else NONE
+            if self.severe > 0 and self.by[i] == NONE and not _is_severe(&self.tally.seen[i], self.severe):
+                self.by[i] = LEFT_OUT
 
     cdef _route(self, dict routes):
         # Groups the healthy flows by their ToRs, and the components of a pair by the chance to cross them.
@@ -294,6 +308,10 @@ cdef class FaultLocaliser:
         try:
             self._clear()
             memcpy(votes, self.vote0, <size_t>self.links * 8)
+            for i in range(self.tally.flows if remove else 0):
+                s = &self.tally.seen[i]
+                for j in range(s.n if self.by[i] != NONE else 0):
+                    votes[self.tally.part[s.start + j]] -= vote_of(s, j)
             for i in range(self.links):
                 left += votes[i]
             first = left
@@ -317,9 +335,8 @@ cdef class FaultLocaliser:
                         if not remove:
                             continue
                         s = &self.tally.seen[f]
-                        w = <uint64_t>WHOLE // max(s.hops, 1)
                         for j in range(s.n):
-                            c = self.tally.part[s.start + j]
+                            c, w = self.tally.part[s.start + j], vote_of(s, j)
                             votes[c] -= w
                             left -= w
             with nogil:
@@ -343,6 +360,36 @@ cdef class FaultLocaliser:
                 if self.by[self.member[i]] == NONE:
                     self.by[self.member[i]] = c
 
+    def explain_back(self, flows, uint32_t number):
+        """These flows lost acknowledgements on component ``number``; it explains them from now on, in every model."""
+        cdef uint64_t f
+        if number >= self.links:
+            raise IndexError(number)
+        for f in flows:
+            if f >= self.tally.flows:
+                raise IndexError(f)
+            self.back[f] = number + 1
+
+    def only_severe(self, double share):
+        """From now on leave out flows that live and lost less than this share of their packets; 0: none.
+
+        Returns the share before.
+        """
+        before, self.severe = self.severe, share
+        return before
+
+    def unexplained(self):
+        """The numbers of the flows that no component explains."""
+        cdef uint64_t i
+        return [i for i in range(self.tally.flows) if self.by[i] == NONE]
+
+    def members(self, uint32_t number):
+        """The numbers of the flows that may have lost packets on component ``number``."""
+        cdef uint64_t i
+        if number >= self.links:
+            raise IndexError(number)
+        return [self.member[i] for i in range(self.start[number], self.start[number + 1])]
+
     def cover(self):
         """Algorithm 2: [(component, flows it explains)]."""
         cdef uint32_t best
@@ -364,6 +411,7 @@ cdef class FaultLocaliser:
         # `best` is blamed: what it explains does not count for others any more.
         cdef uint64_t i, j
         cdef uint32_t f, c
+        cdef double part
         cdef Seen* s
         self.blamed[best] = 1
         for i in range(self.start[best], self.start[best + 1]):
@@ -373,10 +421,14 @@ cdef class FaultLocaliser:
             self.by[f] = best
             s = &self.tally.seen[f]
             for j in range(s.n):
-                c = self.tally.part[s.start + j]
-                self.score[c] -= self.weight[f] if weighted else 1.0
-                self.lost[c] -= <double>s.lost
-                self.sent[c] -= <double>s.sent
+                c, part = self.tally.part[s.start + j], part_of(s, j)
+                if not weighted:
+                    self.score[c] -= 1.0
+                if votes_for(s, j):
+                    if weighted:
+                        self.score[c] -= part * self.weight[f]
+                    self.lost[c] -= part * <double>s.lost
+                    self.sent[c] -= part * <double>s.sent
 
     # -- likelihood
 
@@ -400,9 +452,10 @@ cdef class FaultLocaliser:
             for i in range(t.flows):
                 s = &t.seen[i]
                 self.weight[i] = <double>s.lost * up + <double>(s.sent - s.lost) * down
-                for j in range(s.n):
+                for j in range(s.n if self.by[i] == NONE else 0):
                     c = t.part[s.start + j]
-                    self.score[c] += self.weight[i]
+                    if votes_for(s, j):
+                        self.score[c] += part_of(s, j) * self.weight[i]
         while True:
             with nogil:
                 best = self._best(self.score)
@@ -420,10 +473,11 @@ cdef class FaultLocaliser:
             self.lost[i], self.sent[i] = 0, <double>self.tally.good[i] + self.shared[i]
         for i in range(self.tally.flows):
             s = &self.tally.seen[i]
-            for j in range(s.n):
+            for j in range(s.n if self.by[i] == NONE else 0):
                 c = self.tally.part[s.start + j]
-                self.lost[c] += <double>s.lost
-                self.sent[c] += <double>s.sent
+                if votes_for(s, j):
+                    self.lost[c] += part_of(s, j) * <double>s.lost
+                    self.sent[c] += part_of(s, j) * <double>s.sent
 
     cdef void _ratios(self, double p_g, double prior, double ratio) noexcept nogil:
         # The score of each component at the drop rate that suits it best.
@@ -454,8 +508,12 @@ cdef class FaultLocaliser:
         # One greedy run; how many were blamed.  `moving`: the rate of good links follows what is left.
         cdef double lost = <double>self.tally.lost, sent = <double>self.tally.sent, p = p_g[0], of = 0
         cdef uint32_t best, n = 0
+        cdef uint64_t i
         cdef int k
         self._clear()
+        for i in range(self.tally.flows):
+            if self.by[i] != NONE:  # on their way back
+                lost, sent = lost - <double>self.tally.seen[i].lost, sent - <double>self.tally.seen[i].sent
         self._packets()
         while n < most:
             if self.pairs and (n == 0 or p < 0.9 * of or p > 1.1 * of):  # the costly part: not for every little step
@@ -546,12 +604,19 @@ cdef class FaultLocaliser:
         for i in range(self.start[number], self.start[number + 1]):
             if self.by[self.member[i]] == NONE:
                 n += 1
-                votes += <uint64_t>WHOLE // max(self.tally.seen[self.member[i]].hops, 1)
+                votes += self._vote(&self.tally.seen[self.member[i]], number)
         return Waiting(n, <double>votes / WHOLE)
 
+    cdef uint64_t _vote(self, const Seen* s, uint32_t number) noexcept nogil:
+        cdef uint64_t j
+        for j in range(s.n):
+            if self.tally.part[s.start + j] == number:
+                return vote_of(s, j)
+        return 0
+
     def explained(self, uint32_t number):
-        """Flows that this component explains, packets that they lost and sent."""
-        cdef uint64_t i, lost = 0, sent = 0, n = 0
+        """Flows that this component explains, packets that they lost and sent, and how many of them died."""
+        cdef uint64_t i, lost = 0, sent = 0, n = 0, dead = 0
         cdef uint32_t f
         if number >= self.links:
             raise IndexError(number)
@@ -559,9 +624,10 @@ cdef class FaultLocaliser:
             f = self.member[i]
             if self.by[f] == number:
                 n += 1
+                dead += self.tally.seen[f].dead
                 lost += self.tally.seen[f].lost
                 sent += self.tally.seen[f].sent
-        return Explained(n, lost, sent)
+        return Explained(n, lost, sent, dead)
 
     def by_votes(self, uint64_t number, double lone=-1.0):
         """The component of the path with most votes; -1 (noise) if it has only those of the flow, or ``lone``."""

@@ -21,8 +21,11 @@ cdef enum:
     PARTIAL = 1                         # notes
     LOOP = 2
     NOISE = 16
+    DEAD = 32 | 64                      # its handshake did not finish; its retransmissions time out again and again
+    PROBE = 128
 
-TalliedFlow = namedtuple("TalliedFlow", ("parts", "lost", "sent", "hops", "truth", "noise"))
+TalliedFlow = namedtuple("TalliedFlow", (
+    "parts", "lost", "sent", "hops", "truth", "noise", "dead", "known", "src", "dst", "src_tor", "dst_tor", "last"))
 
 cdef tuple COLUMNS = (
     "ts", "kind", "notes", "ip_version", "proto", "src_ip", "src_ip6", "dst_ip", "dst_ip6", "src_port", "dst_port",
@@ -118,6 +121,7 @@ cdef class FlowTally:
         table_free(&self.named)
         table_free(&self.alias)
         free(self.good)
+        free(self.carried)
         free(self.tiers)
         free(self.seen)
         free(self.part)
@@ -161,6 +165,7 @@ cdef class FlowTally:
         if (table_reserve(&self.table, <uint64_t>n * MAX_PARTS) < 0 or table_reserve(&self.known, n) < 0
                 or table_reserve(&self.pairs, n) < 0 or table_reserve(&self.named, <uint64_t>n * MAX_PARTS) < 0
                 or grow(<void**>&self.good, &self.good_room, self.table.room, 256, 8) < 0
+                or grow(<void**>&self.carried, &self.carried_room, self.table.room, 256, 4) < 0
                 or grow(<void**>&self.seen, &self.flow_room, self.flows + n, 256, sizeof(Seen)) < 0
                 or grow(<void**>&self.part, &self.part_room, self.parts + <uint64_t>n * MAX_PARTS, 256, 4) < 0
                 or grow(<void**>&self.same, &self.same_room, self.known.room, 256, 8) < 0
@@ -202,8 +207,17 @@ cdef class FlowTally:
         cdef bint new
         self.sent += sent
         self.lost += lost
+        if c.notes[i] & PROBE:
+            self.probes += 1
+            n = self._path(c, i, key, &hops, False)
+            for k in range(n):
+                ids[k] = table_insert1(&self.table, hash1(&self.table, key[k]), key[k])
+            # Nothing shows that a probe has crossed the link to the host.
+            self._carry(ids, n if c.notes[i] & PARTIAL else n - 1)
+            return -1
         if lost == 0:
             self.healthy_flows += 1
+            self.healthy_sent += sent
             if self.healthy == HEALTHY_NONE:
                 return -1
             if self.healthy == HEALTHY_PATH and c.hops[i]:
@@ -211,6 +225,7 @@ cdef class FlowTally:
                 for k in range(n):
                     ids[k] = table_insert1(&self.table, hash1(&self.table, key[k]), key[k])
                     self.good[ids[k]] += sent
+                self._carry(ids, n)
                 self._placed(ids, n)
                 return -1
             src, dst = self._tor(c.src_tor[i], c.src[i]), self._tor(c.dst_tor[i], c.dst[i])
@@ -239,15 +254,125 @@ cdef class FlowTally:
         if new:
             s.truth = self._node(c.link_a[i]) << 32 | self._node(c.link_b[i])
             s.noise = 1 if c.notes[i] & NOISE else 0
+            s.src, s.dst = <uint32_t>self._node(c.src[i]), <uint32_t>self._node(c.dst[i])
         else:
             self.repeated += 1
         s.lost += lost
         s.sent += sent
+        s.dead = (c.notes[i] & DEAD) != 0 and not self.switches
+        self._carry(ids, n - 1 if s.dead and not c.notes[i] & PARTIAL else n)
         if new or n > s.n:
-            s.start, s.n, s.hops = self.parts, <uint8_t>n, <uint8_t>hops
+            s.start, s.n, s.hops, s.known = self.parts, <uint8_t>n, <uint8_t>hops, <uint8_t>n
+            s.targets = 0
             memcpy(self.part + self.parts, ids, n * sizeof(uint32_t))
             self.parts += n
+            self._ends(s, c, i)
         return <int>number
+
+    cdef void _ends(self, Seen* s, const Rows* c, uint32_t i) noexcept nogil:
+        # The ToRs of a flow with loss, and where its path ends when that is not at its destination.
+        cdef const uint32_t* path = c.path + <size_t>i * HOPS
+        cdef int hops = min(<int>c.hops[i], <int>HOPS)
+        cdef bint partial = c.notes[i] & PARTIAL
+        cdef int k
+        s.src_tor, s.dst_tor = <uint32_t>self._tor(c.src_tor[i], c.src[i]), <uint32_t>self._tor(c.dst_tor[i], c.dst[i])
+        s.last = s.gap_from = s.gap_to = 0
+        for k in range(hops):
+            if path[k] == 0 and s.gap_from == 0:
+                s.gap_from = <uint32_t>self._node(path[k - 1]) if k else s.src
+            elif path[k] and s.gap_from and s.gap_to == 0:
+                s.gap_to = <uint32_t>self._node(path[k])
+        if hops and s.src_tor == 0:
+            s.src_tor = <uint32_t>self._node(path[0])
+        if hops and s.dst_tor == 0 and not partial:
+            s.dst_tor = <uint32_t>self._node(path[hops - 1])
+        if partial and c.hops[i] <= HOPS:
+            s.last = <uint32_t>self._node(path[hops - 1]) if hops else s.src
+
+    cdef void _carry(self, const uint32_t* ids, int n) noexcept nogil:
+        cdef int k
+        for k in range(n):
+            self.carried[ids[k]] += 1
+
+    def partial_ends(self):
+        """{(last node that answered, destination, its ToR)} of flows with loss and partial paths."""
+        cdef uint64_t i
+        return {(self.seen[i].last, self.seen[i].dst, self.seen[i].dst_tor)
+                for i in range(self.flows) if self.seen[i].last}
+
+    def gaps(self):
+        """{(from, to)}: the nodes around the first switches of paths with loss that did not answer."""
+        cdef uint64_t i
+        return {(self.seen[i].gap_from, self.seen[i].gap_to)
+                for i in range(self.flows) if self.seen[i].gap_from and self.seen[i].gap_to}
+
+    def extend(self, following, between):
+        """Add the links that may follow partial paths: {(last, destination, its ToR): [(from, to)]}, and those that may
+        be in gaps: {(from, to): [(from, to)]}, which can only explain flows.
+
+        A flow that died votes for those that no trace has crossed, or for all when there is none.  One that died with
+        a whole path votes for the first link of its way back, if no trace has crossed it, and for the last one.
+        """
+        cdef uint64_t key[MAX_NEXT]
+        cdef uint64_t i, a, b
+        cdef uint32_t n
+        cdef uint32_t targets
+        cdef Seen* s
+        cdef dict keys = {}
+        for place, links in following.items():
+            fresh, used = [], []
+            for a, b in links[:MAX_NEXT]:
+                at = self._find(a << 32 | b)
+                (used if at != NONE and self.carried[at] else fresh).append(a << 32 | b)
+            keys[place] = fresh + used, len(fresh) or len(used)
+        for i in range(self.flows):
+            s = &self.seen[i]
+            n = targets = 0
+            if s.last:
+                links, targets = keys.get((s.last, s.dst, s.dst_tor), ((), 0))
+                for a in links if s.dead or s.last != s.dst_tor else ():
+                    if s.dead or a & 0xFFFFFFFFu:  # an unknown link explains nothing of a flow that lives
+                        key[n] = a
+                        n += 1
+            elif s.dead and s.known:
+                n = targets = self._back(s, key)
+            for a, b in between.get((s.gap_from, s.gap_to), ()) if s.gap_to else ():
+                if n < MAX_NEXT:
+                    key[n] = a << 32 | b
+                    n += 1
+            if n and self._extend(s, key, n, targets) < 0:
+                raise MemoryError(f"{self.flows} flows with loss")
+
+    cdef uint32_t _back(self, const Seen* s, uint64_t* key) noexcept nogil:
+        # The links of hosts on the way back of a flow that may have killed it.
+        cdef uint32_t at, n = 0
+        if s.dst_tor:
+            key[0] = <uint64_t>s.dst << 32 | s.dst_tor
+            at = self._find(key[0])
+            n = 1 if at == NONE or self.carried[at] == 0 else 0
+        if s.src_tor:
+            key[n] = <uint64_t>s.src_tor << 32 | s.src
+            n += 1
+        return n
+
+    cdef int _extend(self, Seen* s, const uint64_t* keys, uint32_t n, uint32_t targets) noexcept nogil:
+        cdef uint64_t start = self.parts
+        cdef uint32_t j, at
+        if (table_reserve(&self.table, n) < 0
+                or grow(<void**>&self.good, &self.good_room, self.table.room, 256, 8) < 0
+                or grow(<void**>&self.carried, &self.carried_room, self.table.room, 256, 4) < 0
+                or grow(<void**>&self.part, &self.part_room, self.parts + s.known + n, 256, 4) < 0):
+            return -1
+        for j in range(s.known):
+            self.part[start + j] = self.part[s.start + j]
+        self.parts += s.known
+        for j in range(n):
+            at = table_insert1(&self.table, hash1(&self.table, keys[j]), keys[j])
+            self.part[self.parts] = at
+            self.parts += 1
+        s.start, s.n = start, <uint8_t>(s.known + n)
+        s.targets = <uint8_t>targets
+        return 0
 
     cdef uint32_t _known(self, const Rows* c, uint32_t i, bint* new) noexcept nogil:
         # The number of the flow; flows without ports (of simulators) are each their own.
@@ -396,7 +521,14 @@ cdef class FlowTally:
         s = &self.seen[number]
         truth = (s.truth >> 32, s.truth & 0xFFFFFFFFu) if s.truth else None
         parts = tuple(self.part[s.start + i] for i in range(s.n))
-        return TalliedFlow(parts, s.lost, s.sent, s.hops, truth, bool(s.noise))
+        return TalliedFlow(parts, s.lost, s.sent, s.hops, truth, bool(s.noise), bool(s.dead), s.known, s.src, s.dst,
+                           s.src_tor, s.dst_tor, s.last)
+
+    def carried_by(self, uint32_t number):
+        """Traces that crossed component ``number``."""
+        if number >= self.table.count:
+            raise IndexError(number)
+        return self.carried[number]
 
     def tor_pairs(self):
         """{(src_tor, dst_tor)} of flows without loss that are counted by their ToRs."""

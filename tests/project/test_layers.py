@@ -109,9 +109,11 @@ PURE = {
     "replay/explain/causes.py",
     "replay/explain/labels.py",
     "trace/token_bucket.py",
+    "vote/dead_flows.py",
     "vote/integer_programs.py",
     "vote/theorems.py",
     "vote/voting.py",
+    "vote/way_back.py",
 }
 IMPURE = {
     "os",

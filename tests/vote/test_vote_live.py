@@ -111,6 +111,18 @@ def test_the_link_that_drops_is_first(fabric: Fabric, chain: proof.Proof, kind: 
     assert {node for link in result.ranking["mle"] for node in link} <= set(fabric.plan.nodes)  # none is a stranger
 
 
+def test_a_link_that_drops_everything_is_the_only_one_blamed(fabric: Fabric, chain: proof.Proof) -> None:
+    """Handshakes that do not finish, traces that end before the link, acknowledgements that never come back."""
+    link = LINKS["host-ToR"]
+    drops.drop(fabric.state, fabric.plan, *link, "100%")
+    flows = [flow for flow in fabric.flows(120, 5_000) if link[0] in (flow.source, flow.to)]
+    chain.load_with(flows, proof.RETX, parallel=len(flows), give_up=4)
+    chain.trace(tries=2)
+    for model in ("vote", "mle"):
+        rows = chain.vote("--model", model, "-f", "link_a,link_b,verdict")
+        assert [(a, b) for a, b, verdict in rows if verdict != "good"] == [link], (model, rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ToR-T1", "T1-ToR"])
 def test_the_link_that_drops_is_first_from_captures_too(fabric: Fabric, chain: proof.Proof, kind: str) -> None:

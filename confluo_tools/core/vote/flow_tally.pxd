@@ -7,7 +7,9 @@ from confluo_tools.core.block.block cimport Block
 cdef enum:
     NONE = 0xFFFFFFFF
     HOPS = 16                           # of a path column
-    MAX_PARTS = 18                           # components of a flow: 16 switches and two hosts make 17 links
+    MAX_PARTS = 18                           # components of a path: 16 switches and two hosts make 17 links
+    MAX_NEXT = 128                      # links that may follow a partial path
+    DEAD_LINKS = 6                      # of a path that is cut, as if it were whole
     WHOLE = 12252240                    # of a vote: divisible by 1 .. 18, so that votes add up exactly
 
 cdef enum:                              # what is made of flows without loss
@@ -43,9 +45,47 @@ cdef struct Seen:                       # a flow with loss
     uint64_t lost
     uint64_t sent
     uint64_t truth                      # the link that took its packets, a << 32 | b; 0: not known
-    uint8_t n                           # its components
+    uint32_t src
+    uint32_t dst
+    uint32_t src_tor                    # 0: not known
+    uint32_t dst_tor
+    uint32_t last                       # the last node that answered, when the path is partial; else 0
+    uint32_t gap_from                   # the nodes around the first ones that did not answer, 0: all did
+    uint32_t gap_to
+    uint8_t n                           # its components: those of the path, then links that may follow it
+    uint8_t known                       # of them in the path
     uint8_t hops                        # h: those not known counted, too
     uint8_t noise                       # ground truth: on a good link
+    uint8_t dead                        # nothing got through at its end
+    uint8_t targets                     # of a dead flow: components after those known for which it votes, too
+
+
+cdef inline bint votes_for(const Seen* s, uint64_t j) noexcept nogil:
+    """Whether a flow votes for its component ``j``; the others can only explain it."""
+    return j < <uint64_t>s.known + (s.targets if s.dead else 0)
+
+
+cdef inline uint64_t vote_of(const Seen* s, uint64_t j) noexcept nogil:
+    """The vote of a flow for its component ``j``, in parts of WHOLE.
+
+    A flow that died has twice the vote for where its path ends as for a link before.  If its path is whole, half of
+    its vote is for the way back: for the links of both hosts as much as for its own last link, less a trifle.
+    """
+    if not votes_for(s, j):
+        return 0
+    if not s.dead:
+        return <uint64_t>WHOLE // max(s.hops, 1)
+    if s.last:
+        return <uint64_t>WHOLE // DEAD_LINKS if j < s.known else <uint64_t>WHOLE * 2 // (DEAD_LINKS * s.targets)
+    return <uint64_t>WHOLE // (2 * max(s.hops, 1)) - (0 if j < s.known else 1)
+
+
+cdef inline double part_of(const Seen* s, uint64_t j) noexcept nogil:
+    """The share of a flow's packets that counts for its component ``j``."""
+    if not s.dead:
+        return 1.0
+    return 1.0 / s.targets if s.last and j >= s.known else 0.5
+
 
 cdef class FlowTally:
     cdef readonly bint switches         # components are switches, not directed links
@@ -54,6 +94,8 @@ cdef class FlowTally:
     cdef HashTable table                    # component: a << 32 | b, or a switch -> number
     cdef uint64_t* good                 # packets that flows without loss sent through each component
     cdef uint64_t good_room
+    cdef uint32_t* carried              # traces that crossed each component
+    cdef uint64_t carried_room
     cdef uint8_t* tiers                 # of switches: how near the edge they were seen, from 1; 0: not known
     cdef uint64_t tiers_room
     cdef uint8_t place[MAX_PARTS]            # the same of the path that was looked at last
@@ -86,6 +128,8 @@ cdef class FlowTally:
     cdef readonly uint64_t kept_rows
     cdef readonly list kept             # blocks of them
     cdef readonly uint64_t records, sent, lost, healthy_flows, repeated, partial, loops, cut, pathless, placeless
+    cdef readonly uint64_t probes, healthy_sent
+    cdef void _ends(self, Seen* s, const Rows* c, uint32_t i) noexcept nogil
     cdef int _rows(self, const Rows* c, uint32_t start, uint32_t end, uint16_t* chosen, uint32_t* n) noexcept nogil
     cdef int _row(self, const Rows* c, uint32_t i) noexcept nogil
     cdef int _path(self, const Rows* c, uint32_t i, uint64_t* out, int* hops, bint lossy) noexcept nogil
@@ -96,3 +140,6 @@ cdef class FlowTally:
     cdef int _room(self, uint32_t n) noexcept nogil
     cdef void _placed(self, const uint32_t* ids, int n) noexcept nogil
     cdef uint32_t _find(self, uint64_t key) noexcept nogil
+    cdef void _carry(self, const uint32_t* ids, int n) noexcept nogil
+    cdef uint32_t _back(self, const Seen* s, uint64_t* key) noexcept nogil
+    cdef int _extend(self, Seen* s, const uint64_t* keys, uint32_t n, uint32_t targets) noexcept nogil

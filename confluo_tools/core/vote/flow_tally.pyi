@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 from confluo_tools.core.block.block import Block
@@ -12,6 +12,13 @@ class TalliedFlow(NamedTuple):
     hops: int
     truth: tuple[int, int] | None
     noise: bool
+    dead: bool
+    known: int
+    src: int
+    dst: int
+    src_tor: int
+    dst_tor: int
+    last: int
 
 @final
 class FlowTally:
@@ -32,6 +39,8 @@ class FlowTally:
     cut: int
     pathless: int
     placeless: int
+    probes: int
+    healthy_sent: int
     def __init__(
         self,
         *,
@@ -46,6 +55,14 @@ class FlowTally:
     def add(self, block: Block, start: int, end: int) -> None: ...
     def key(self, number: int) -> tuple[int, int]: ...
     def find(self, a: int, b: int) -> int: ...
+    def carried_by(self, number: int) -> int: ...
+    def partial_ends(self) -> set[tuple[int, int, int]]: ...
+    def gaps(self) -> set[tuple[int, int]]: ...
+    def extend(
+        self,
+        following: Mapping[tuple[int, int, int], Sequence[tuple[int, int]]],
+        between: Mapping[tuple[int, int], Sequence[tuple[int, int]]],
+    ) -> None: ...
     def tier(self, number: int) -> int: ...
     def truth(self) -> list[tuple[int, int]]: ...
     def addresses(self) -> dict[int, bytes]: ...
