@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from netns import Lab, Space  # noqa: E402
+from netns import Lab, Space
 
 PORT = 5201
 SERVE = """
