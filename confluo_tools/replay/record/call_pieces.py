@@ -26,6 +26,8 @@ class CallPiece:
         return self.sk != 0 and self.bytes is not None
 
 
+LOOKS = 16  # new segments after which a send looks for packets that have come
+MSG_MORE = 0x8000
 MAX_PROCESSES = 1 << 16  # that are inside a call
 
 
@@ -33,6 +35,8 @@ MAX_PROCESSES = 1 << 16  # that are inside a call
 class _OpenSend:
     pieces: list[CallPiece]
     left: int  # bytes left to copy, at the last event
+    opens: bool  # whether the last event needed a new segment
+    opened: int = 0  # segments since the call last looked for packets that had come
 
 
 class CallPieces:
@@ -44,20 +48,32 @@ class CallPieces:
         self._recvs: dict[int, CallPiece] = {}
         self._socket_of: dict[int, int] = {}  # the socket that a process used last
 
-    def send_chunk(self, ts: int, pid: int, left: int) -> CallPiece | None:
-        """A process is about to copy into the send queue, ``left`` bytes are to be sent."""
+    def send_chunk(self, ts: int, pid: int, left: int, *, opens: bool) -> CallPiece | None:
+        """A process is about to copy into the send queue, ``left`` bytes are to be sent.
+
+        ``opens``: into a new segment.  The kernel begins again at the same place after it waited for room, and, at
+        every sixteenth segment, after TCP has processed packets that came in the meantime (tcp_sendmsg_locked).
+        """
         call = self._sends.get(pid)
         if call is None:
             piece = CallPiece(ts, Call.SEND, pid, asked=left)
             _limit(self._sends)
-            self._sends[pid] = _OpenSend([piece], left)
+            self._sends[pid] = _OpenSend([piece], left, opens)
             return piece
         if left != call.left:
-            call.left = left
+            if call.opens:
+                call.opened = 1 if call.opened == LOOKS else call.opened + 1
+            call.left, call.opens = left, opens
             return None
-        before = call.pieces[-1]  # nothing was copied since the last event: it waited for room
+        before = call.pieces[-1]  # nothing was copied since the last event
         before.bytes = before.asked - left
-        before.notes |= Note.WAITS
+        if call.opened == LOOKS:
+            before.notes |= Note.YIELDS
+            before.asked = before.bytes  # a replay must not go on here
+        else:
+            before.notes |= Note.WAITS
+        call.opened = call.opened % LOOKS
+        call.opens = opens
         piece = CallPiece(ts, Call.SEND, pid, asked=left, notes=Note.CONTINUED)
         call.pieces.append(piece)
         return piece
@@ -70,7 +86,7 @@ class CallPieces:
             return CallPiece(ts, Call.SEND, pid, sk, result, 0, flags & 0xFFFFFFFF)
         done = 0
         for piece in call.pieces:
-            piece.sk, piece.flags = sk, flags & 0xFFFFFFFF
+            piece.sk, piece.flags = sk, (flags | (MSG_MORE if piece.notes & Note.YIELDS else 0)) & 0xFFFFFFFF
             if piece.bytes is None:  # the last one
                 piece.bytes = result - done if result > 0 else result if not done else 0
             done += piece.bytes

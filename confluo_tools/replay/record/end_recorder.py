@@ -133,16 +133,24 @@ class EndRecorder:
             self.processed_all(p.ts)
             self.processed(p, p.ts)
 
-    def probe(self, ts: int, length: int) -> None:
-        """TCP processes the oldest packet with ``length`` bytes; those before it were processed in other ways."""
+    def probe(self, ts: int, length: int, una: int) -> None:
+        """TCP processes the oldest packet, or several that it has merged because a call held the socket.
+
+        ``length``: their payload.  ``una``: what was acknowledged when TCP processed the next one; -1: not known.
+        Packets before them that do not fit were processed in other ways.
+        """
         pending = self._pending
-        if not any(p.len == length for p in pending):
+        while pending and (pending[0].len > length or (length and not pending[0].len)):
+            self.processed(pending.popleft(), ts)
+        if not pending:
             return
-        while pending:
-            p = pending.popleft()
-            self.processed(p, ts)
-            if p.len == length:
-                break
+        first = last = pending.popleft()
+        self.processed(first, ts)
+        length -= first.len
+        while pending and pending[0].ts <= ts and _merged(last, pending[0], length, una):
+            last = pending.popleft()
+            length -= last.len
+            self.processed(last, ts, Note.MERGED)
 
     def unprobed(self, ts: int) -> None:
         """From now on TCP does not report packets: it is not in the state established any more."""
@@ -153,8 +161,8 @@ class EndRecorder:
         while self._pending:
             self.processed(self._pending.popleft(), ts)
 
-    def processed(self, p: Packet, ts: int) -> None:
-        notes = Note.CE if p.ecn == CE else 0
+    def processed(self, p: Packet, ts: int, merged: int = 0) -> None:
+        notes = merged | (Note.CE if p.ecn == CE else 0)
         self._received.add(ts, self.tx, self.rx, p.ip_id, self._segments(p), notes, first=_is_synack(p))
         if self._headers:
             self.emit(self._header(p, Kind.RECEIVED, self.peer_isn, self.isn) | {"ts": ts})
@@ -221,6 +229,14 @@ class EndRecorder:
             notes = self._notes | (Note.UNREPLAYABLE if self.problem or self.lost else 0)
             row = {"kind": Kind.END, "ts": ts, "tx": self.tx, "rx": self.rx, "notes": notes, "text": self.problem}
             self.emit(row)
+
+
+def _merged(last: Packet, p: Packet, length: int, una: int) -> bool:
+    """Whether TCP has merged ``p`` with ``last``: it has some of the payload, or its acknowledgement was processed."""
+    if p.len or length:
+        return 0 < p.len <= length
+    ahead = p.ack - last.ack & MASK
+    return una >= 0 and 0 < ahead < 1 << 31 and (una - p.ack & MASK) < 1 << 31
 
 
 def _is_synack(p: Packet) -> bool:

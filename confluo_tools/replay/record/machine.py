@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -31,6 +32,20 @@ _MAPPED = bytes(10) + b"\xff\xff"
 Key = tuple[bytes, int, bytes, int]  # address and port of this end, of the other end
 Item = tuple[Any, ...]
 PIECE = 100  # in place of an event: a `CallPiece`
+
+
+@dataclass(slots=True)
+class ProbeEvent:
+    """TCP processes a packet.  ``una``: what is acknowledged; ``next_una``: at the next one, -1 if not known yet."""
+
+    sk: int
+    length: int
+    una: int
+    source: bytes
+    destination: bytes
+    src_port: int
+    dst_port: int
+    next_una: int = -1
 
 
 class Machine:
@@ -69,6 +84,7 @@ class Machine:
         self._end_of: dict[int, int] = {}  # first byte after a socket
         self._connects: dict[int, tuple[int, bytes, int]] = {}  # socket: when it began to connect, and to where
         self._shutdowns: dict[int, int] = {}
+        self._probes: dict[int, ProbeEvent] = {}  # the last one of a socket
         self._polling: dict[int, int] = {}  # process: since when
         self._closing: list[EndRecorder] = []
         self._reset: int = 0  # the socket that got a reset
@@ -103,18 +119,31 @@ class Machine:
         what = item[1]
         self.events += 1
         if what == ev.SEND_CHUNK:
-            piece = self._calls.send_chunk(item[0], item[2], item[3])
+            piece = self._calls.send_chunk(item[0], item[2], item[3], opens=not item[4] or item[5] >= item[6])
         elif what == ev.RECV_CHUNK:
             piece = self._calls.recv_chunk(item[0], item[2], item[3])
         elif what == ev.SEND_END:
             piece = self._calls.send_end(item[0], item[2], item[3], item[4], item[5])
         elif what == ev.RECV_END:
             piece = self._calls.recv_end(item[0], item[2], item[3], item[4], item[5])
+        elif what == ev.PROBE:
+            self._items.append((item[0], what, self._probe(item)))
+            return
         else:
             self._items.append(item)
             return
         if piece is not None:
             self._items.append((item[0], PIECE, piece))
+
+    def _probe(self, item: Item) -> ProbeEvent:
+        probe = ProbeEvent(*item[3:])
+        before = self._probes.pop(probe.sk, None)
+        if before is not None:
+            before.next_una = probe.una
+        elif len(self._probes) >= MAX_ENDS:
+            del self._probes[next(iter(self._probes))]
+        self._probes[probe.sk] = probe
+        return probe
 
     def step(self, now: int, *, all: bool = False) -> None:
         """Process events up to ``now``, less the time that they wait; or ``all`` of them."""
@@ -141,9 +170,10 @@ class Machine:
         elif what == PIECE:
             self._piece(item[2])
         elif what == ev.PROBE:
-            end = self._by_sk.get(item[3]) or self._bind_probe(item)
+            probe = item[2]
+            end = self._by_sk.get(probe.sk) or self._bind_probe(ts, probe)
             if end is not None:
-                end.probe(ts + self._base, item[4])
+                end.probe(ts + self._base, probe.length, probe.next_una)
         elif what == ev.STATE:
             self._state(item)
         elif what in (ev.TIMER, ev.HRTIMER):
@@ -282,16 +312,16 @@ class Machine:
         sk = self._sks[place - 1]
         return self._by_sk[sk] if timer < self._end_of[sk] else None
 
-    def _bind_probe(self, item: Item) -> EndRecorder | None:
-        family = item[5][0]
-        key = (_socket_address(item[5]), item[7], _socket_address(item[6]), item[8])
+    def _bind_probe(self, ts: int, probe: ProbeEvent) -> EndRecorder | None:
+        family = probe.source[0]
+        key = (_socket_address(probe.source), probe.src_port, _socket_address(probe.destination), probe.dst_port)
         end = self._ends.get(key)
         if end is None and key in self._strangers and self._wanted_port(key) and self._local(key[0]):
             del self._strangers[key]
             end = self._make(key, 0, earlier=True)
-            end.begin(item[0] + self._base)
+            end.begin(ts + self._base)
         if end is not None:
-            self._bind(end, item[3], family)
+            self._bind(end, probe.sk, family)
         return end
 
     def _wanted_port(self, key: Key) -> bool:

@@ -23,11 +23,11 @@ HRTIMERS = ("tcp_compressed_ack_kick", "tcp_pace_kick")
 _PLACE = ("skaddr", "sport", "dport", "family", "saddr", "daddr", "saddr_v6", "daddr_v6")
 # (system, event, filter, fields, needed), in the order of the numbers above
 _EVENTS: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
-    ("tcp", "tcp_sendmsg_locked", "", ("msg_left",), True),
+    ("tcp", "tcp_sendmsg_locked", "", ("msg_left", "skb_addr", "skb_len", "size_goal"), True),
     ("tcp", "tcp_rcv_space_adjust", "", ("skaddr",), True),
     ("sock", "sock_send_length", "protocol == 6", ("sk", "ret", "flags"), True),
     ("sock", "sock_recv_length", "protocol == 6", ("sk", "ret", "flags"), True),
-    ("tcp", "tcp_probe", "", ("skaddr", "data_len", "saddr", "daddr", "sport", "dport"), True),
+    ("tcp", "tcp_probe", "", ("skaddr", "data_len", "snd_una", "saddr", "daddr", "sport", "dport"), True),
     ("sock", "inet_sock_set_state", "protocol == 6", (*_PLACE, "oldstate", "newstate"), True),
     ("tcp", "tcp_retransmit_skb", "", ("skaddr",), True),
     ("tcp", "tcp_cong_state_set", "", ("skaddr", "cong_state"), True),

@@ -60,6 +60,8 @@ class Note(IntFlag):
     WAITS = 32
     CONTINUED = 64
     GUESSED = 128
+    MERGED = 256
+    YIELDS = 512
 
 
 DIGEST_PACKETS = 64  # packets of one digest
