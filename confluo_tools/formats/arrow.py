@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Column, Schema
 
 BLOCK_ROWS = 65536
-GATHER = 8192  # small pieces are gathered to this many rows
+GATHER = 8192  # small pieces are gathered to this many rows,
+GATHER_BYTES = 16 << 20  # and to this many bytes
 BIG = 64 << 20  # bytes of a body that are allocated before they are read
 _PAD = bytes(64)
 
@@ -102,7 +103,7 @@ class StreamWriter:
             return
         self._waiting.append([bytes(block.buffer(i)) for i in range(self.layout.n)])
         self._rows += block.rows
-        if self._rows >= GATHER:
+        if self._rows >= GATHER or self._rows * self.layout.row_bytes >= GATHER_BYTES:
             self._gathered()
 
     def _gathered(self) -> None:

@@ -32,6 +32,7 @@ STALL = 30.0  # seconds within which a frame must be complete
 SOON = 0.02  # seconds that rows may wait for a batch to fill
 BATCH = 64 << 20  # bytes of a record batch
 MAX_PATH = 4096
+MAX_MORE = 256 << 10  # bytes of a row that a client asks for in addition to those of the log
 MAX_LOGS = 64
 WARM = (
     "json",
@@ -79,6 +80,7 @@ class QueryServer:
         self._alive = alive
         self._expects_alive = False  # the client knows ALIVE frames
         self._answering = False  # ALIVE frames may be written
+        self._until: float | None = None  # when the message that has begun must be complete
         self._busy = False
         self._watched_for = False
         self._writing = _thread.allocate_lock()  # a frame is written as a whole
@@ -144,20 +146,27 @@ class QueryServer:
             raise ConfluoError(what, where="standard input", hint=hint)
 
     def _frame(self) -> tuple[int, bytes]:
+        self._until = None
         data = self._take(lambda have: frame_codec.HEAD_BYTES if len(have) >= frame_codec.HEAD_BYTES else 0)
         try:
             kind, size = frame_codec.parse_head(data)
         except ValueError as e:
             self._refuse(str(e))
             raise
+        if self._until is None:  # all of the head came at once
+            self._until = time.monotonic() + STALL
         return kind, self._take(lambda have: size if len(have) >= size else 0) if size else b""
 
     def _take(self, enough: Any) -> bytes:
-        """The next ``enough(received bytes)`` bytes; 0: wait for more."""
+        """The next ``enough(received bytes)`` bytes; 0: wait for more, up to the deadline of the message."""
         while not (n := enough(self._have)):
-            limit = STALL if self._have else self.idle
+            if self._have and self._until is None:
+                self._until = time.monotonic() + STALL
+            limit = self.idle if self._until is None else max(self._until - time.monotonic(), 0)
             if limit is not None and not select.select([self.fd_in], [], [], limit)[0]:
-                raise ConfluoError(f"no request for {limit:g} s", where="standard input")
+                if self._until is None:
+                    raise ConfluoError(f"no request for {limit:g} s", where="standard input")
+                raise ConfluoError(f"a message was not complete after {STALL:g} s", where="standard input")
             try:
                 data = os.read(self.fd_in, 65536)
             except OSError as e:
@@ -400,12 +409,12 @@ class QueryServer:
         found, due = 0, 0.0
         for block, picks in _limited(reader.select(expr, columns), request.limit):
             found += block.rows if picks is None else len(picks)
-            if most < block.rows:
-                block, picks = block.take(picks) if picks is not None else block, None
-                for start in range(0, block.rows, most):
-                    writer.write(block.slice(start, min(most, block.rows - start)))
-            else:
-                writer.write(block, picks)
+            for start in range(0, block.rows, most):
+                end = min(start + most, block.rows)
+                if picks is None:
+                    writer.write(block.slice(start, end - start))
+                elif len(picks):
+                    writer.write(block, picks.within(start, end) if most < block.rows else picks)
             if time.monotonic() >= due:  # the first at once
                 writer.flush()
                 due = time.monotonic() + SOON
@@ -487,6 +496,10 @@ def _check_shape(own: Schema, wanted: Schema) -> None:
         if field.name in wanted and wanted[field.name].type != field.type:
             what = f"stores '{field.name}' as {field.type.text}, not as {wanted[field.name].type.text}"
             raise SchemaError(what, hint="ask the logs one by one")
+    more = wanted.layout.row_bytes - own.layout.row_bytes
+    if more > MAX_MORE:
+        what = f"has rows of {own.layout.row_bytes} bytes; the client asks for {more} bytes more, at most {MAX_MORE}"
+        raise SchemaError(what, hint="query the logs one by one")
 
 
 def _named(filters: Mapping[str, str], text: str) -> dict[str, str]:

@@ -189,7 +189,7 @@ cdef class LogFreeze:
         cdef pollfd ends[2]
         cdef ssize_t n
         cdef int wait, ready
-        cdef uint64_t now, mark, kept, size
+        cdef uint64_t now, mark, kept, size, until = 0      # until: when the frame that has begun must be complete
         cdef uint32_t need
         while True:
             if got[0] >= HEAD:
@@ -218,11 +218,21 @@ cdef class LogFreeze:
                         memcpy(out + HEAD + 16, &self.ns, 8)
                         size = HEAD + 24
                     got[0] -= need
+                    until = 0
                     memmove(buffer, buffer + need, got[0])
                     if not send_all(fd_out, out, size):
                         return errno
                     continue
-            wait = STALL_MS if got[0] else idle_ms
+            wait = idle_ms
+            if got[0] == 0:
+                until = 0
+            else:
+                now = boot_now()
+                if until == 0:
+                    until = now + <uint64_t>STALL_MS * 1000000
+                if now >= until and not self.frozen:
+                    return -3
+                wait = <int>((until - now) // 1000000 + 1) if now < until else 0
             if self.frozen:
                 now = boot_now()
                 if now >= self.deadline:        # the deadline passed: thaw now; a later THAW is answered as not atomic

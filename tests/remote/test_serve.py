@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,7 +221,10 @@ def test_roots(tmp_path: Path, log: multilog.Log) -> None:
     mixed = data / "mixed.ml"
     mixed.mkdir()
     for entry in (other / "a.ml").iterdir():
-        (mixed / entry.name).symlink_to(entry)
+        if entry.is_dir():
+            (mixed / entry.name).symlink_to(entry)
+        else:
+            shutil.copy(entry, mixed)
     half = data / "half.ml"
     multilog.create(half, SIGNED).writer().close()
     segment = next((other / "a.ml" / "lane-000").glob("seg-*"))
@@ -394,10 +399,83 @@ def test_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     with tempfile.TemporaryFile() as out:
         os.write(write, HELLO + b"\x05\0")
-        with pytest.raises(ConfluoError, match="no request"):
+        with pytest.raises(ConfluoError, match="a message was not complete"):
             QueryServer(read, out.fileno()).run()
     os.close(read)
     os.close(write)
+
+
+class Drip:
+    """A clock, and an input that gets one byte each 9 s of it."""
+
+    def __init__(self, write: int, data: bytes) -> None:
+        self.now, self.write, self.left = 0.0, write, data
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        if seconds < 9:
+            self.now += seconds
+            return False
+        assert self.left, "all of it was read"
+        self.now += 9
+        os.write(self.write, self.left[:1])
+        self.left = self.left[1:]
+        return True
+
+
+@pytest.mark.parametrize("begun", [b"", HELLO, HELLO + query("/nowhere")[:8]], ids=["greeting", "head", "body"])
+def test_a_client_that_sends_a_byte_at_a_time(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is that of a message, not of a byte; the first byte of one may take any time."""
+    read, write = os.pipe()
+    drip = Drip(write, (HELLO + query("/nowhere"))[len(begun) :][:20])
+    os.write(write, begun)
+
+    def ready(fds: list[int], out: list[int], bad: list[int], seconds: float | None = None) -> tuple[list[int]]:
+        if select.select(fds, [], [], 0)[0]:
+            return (fds,)
+        return (fds if drip.wait(9.0 if seconds is None else seconds) else [],)
+
+    monkeypatch.setattr(server, "select", SimpleNamespace(select=ready))
+    monkeypatch.setattr(server, "time", drip)
+    monkeypatch.setattr(QueryServer, "_warm", lambda self: None)
+    with tempfile.TemporaryFile() as out, pytest.raises(ConfluoError, match="a message was not complete after 30 s"):
+        QueryServer(read, out.fileno(), idle=1000.0).run()
+    assert drip.now <= 9 + 30
+    os.close(read)
+    os.close(write)
+
+
+WIDE = """
+import os, resource, sys
+from confluo_tools.remote.server import QueryServer
+QueryServer._look = lambda self: None
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+QueryServer(0, os.open("/dev/null", os.O_WRONLY)).run()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("expr", ["", "seq != 7"])
+def test_a_wide_schema_of_the_client_costs_bounded_memory(log: multilog.Log, expr: str) -> None:
+    own = log.schema.as_dict()
+
+    def wide(n: int) -> dict[str, Any]:
+        return {**own, "fields": [*own["fields"], *({"name": f"x{i}", "type": "text(65535)"} for i in range(n))]}
+
+    said, _ = answers(HELLO + query(log.path, expr=expr, schema=wide(100)))
+    assert kinds(said) == ["error"]
+    assert "the client asks for 6553500 bytes more" in json.loads(said[0][1])["what"]
+    done = subprocess.run(
+        [sys.executable, "-c", WIDE],
+        input=HELLO + query(log.path, expr=expr, schema=wide(4)),  # 786 MB of rows
+        capture_output=True,
+        check=True,
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert int(done.stdout) < 400 << 10, "KiB"
 
 
 def test_no_standard_input() -> None:
