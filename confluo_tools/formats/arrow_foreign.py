@@ -208,8 +208,7 @@ class Foreign:
             first = self._next()
             if first is not None:
                 self._ahead.append(first)
-        values = self._ahead[0].column(i).to_pylist() if self._ahead else []
-        longest = max((len(v if isinstance(v, bytes) else v.encode()) for v in values if v is not None), default=16)
+        longest = _longest(self._ahead[0].column(i)) if self._ahead else 16
         width = 16
         while width < 2 * longest and width < 32768:
             width *= 2
@@ -247,6 +246,19 @@ class Foreign:
                             f"field '{field.name}' cannot be read as {field.type.text}: {_first(e)}", where=self.name
                         ) from None
                 yield Block.wrap(layout, part.num_rows, buffers)
+
+
+def _longest(texts: Any) -> int:
+    # In bytes, without a copy of the texts; 16 if there is none.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.dictionary
+    if str(texts.type) in ("string_view", "binary_view"):
+        texts = texts.cast(pa.large_binary() if str(texts.type) == "binary_view" else pa.large_string())
+    found = pc.max(pc.binary_length(texts)).as_py()
+    return 16 if found is None else int(found)
 
 
 def _first(e: Exception) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
 
 GROUP = 1 << 20  # rows of a Parquet row group
+FEW = 2048  # rows that are read at once if they have texts: a file of 300 bytes may hold 20,000 equal ones of 60 KB
 TEXTUAL = ("ip", "ipv4", "mac", "enum", "flags", "text")
 
 
@@ -152,6 +153,13 @@ class ArrowFileWriter:
         self._sink.close()
 
 
+def _fixed_width(type_: Any) -> bool:
+    try:
+        return bool(type_.bit_width)
+    except ValueError:
+        return False
+
+
 def _texts(block: Block, column: int) -> list[str | None]:
     data, size = bytes(block.buffer(column)), block.layout.describe(column)[2]
     values = [data[at : at + size].rstrip(b"\0") for at in range(0, len(data), size)]
@@ -189,7 +197,8 @@ class ArrowFileReader(Reader):
 
                 reader = pq.ParquetFile(source)
                 schema = reader.schema_arrow
-                batches = reader.iter_batches(batch_size=65536)
+                lengthy = [t for t in schema.types if not _fixed_width(t)]
+                batches = reader.iter_batches(batch_size=FEW if lengthy else 65536)
             self.metadata = {
                 k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
             }

@@ -9,6 +9,7 @@ import shutil
 import stat
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from confluo_tools.formats.registry import OUTPUTS
 from confluo_tools.formats.table import TableWriter, cut, default_fields
 from confluo_tools.formats.writers import open_writer
 from confluo_tools.schema import Field, Schema, builtin
-from running import CAMPUS, DATA
+from running import CAMPUS, DATA, ROOT
 
 # -- what an input is ------------------------------------------------------------------------------------------
 
@@ -528,3 +529,24 @@ def test_file_knows_our_files(tmp_path: Path) -> None:
         words = ["file", "-b", "-m", ROOT / "docs" / "confluo.magic", path]
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.stdout.startswith(says)
+
+
+PEAK = """
+import resource, sys
+from confluo_tools.commands import query
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+status = query.main([sys.argv[1], "--count"])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+sys.exit(status)
+"""
+
+
+def test_a_small_parquet_file_with_long_texts_costs_bounded_memory(tmp_path: Path) -> None:
+    """A dictionary holds one text of 30 KB for all rows: 10,000 of them at once took more than 1 GB."""
+    pq.write_table(pa.table({"a": pa.array(["x" * 30000] * 10000)}), tmp_path / "a.parquet", compression="zstd")
+    assert (tmp_path / "a.parquet").stat().st_size < 4096
+    argv = [sys.executable, "-c", PEAK, str(tmp_path / "a.parquet")]
+    done = subprocess.run(argv, capture_output=True, check=True, cwd=ROOT, timeout=60)
+    count, peak = done.stdout.split()
+    assert count == b"10000"
+    assert int(peak) < 500 << 10, "KiB"
