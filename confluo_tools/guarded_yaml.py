@@ -7,6 +7,7 @@ the process or fill the memory.  Here the events of the parser become dicts, lis
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 MAX_BYTES = 16 << 20
@@ -25,9 +26,11 @@ class YamlError(ValueError):
         self.line = line
 
 
-def read(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file that the user named.  Raises OSError; YamlError if it is too large."""
-    with open(path, "rb") as f:
+def read(
+    path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, opener: Callable[[str, int], int] | None = None
+) -> bytes:
+    """The content of a file.  ``opener``: as of `open`.  Raises OSError; YamlError if it is too large."""
+    with open(path, "rb", opener=opener) as f:
         data = f.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise YamlError(_too_large(max_bytes))

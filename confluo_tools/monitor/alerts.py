@@ -13,10 +13,11 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import fault
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.multilog.atomic_file import replace
-from confluo_tools.multilog.locks import lock
+from confluo_tools.multilog.locks import lock, open_lock
 from confluo_tools.schema import Schema, builtin
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class AlertLog:
         schema = builtin("alert")
         if not multilog.is_log(path):
             multilog.create(path, schema, lanes=16, segment_blocks=1, argv=argv).close()
-        self._lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._lock = open_lock(path, LOCK)
         try:
             hint = "--wait TIME waits for it, --alerts PATH writes to another log"
             lock(self._lock, wait, BusyError("another monitor writes these alerts", where=path, hint=hint))
@@ -229,7 +230,7 @@ class AlertLog:
 
     def _saved(self) -> dict[str, Any] | None:
         try:
-            with open(os.path.join(self.path, STATE), encoding="utf-8") as f:
+            with open(os.path.join(self.path, STATE), encoding="utf-8", opener=open_log_file) as f:
                 data = json.load(f)
             if data["format"] == FORMAT and data["alerts"] == self.log.uuid.hex() and isinstance(data["tick"], int):
                 if data["log"] != self.source.uuid.hex():

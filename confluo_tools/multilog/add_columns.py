@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Mapping, Sequence
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import page
 from confluo_tools.errors import StoreError
 from confluo_tools.multilog.create import CONTROL, PAGE, header, message_bytes
@@ -24,7 +25,7 @@ def add_columns(
     """
     file = os.path.join(path, CONTROL)
     try:
-        with open(file, "r+b") as f:
+        with open(file, "r+b", opener=open_log_file) as f:
             fcntl.flock(f, fcntl.LOCK_EX)
             log = Log(path)
             schema = grown(

@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.errors import StoreError
+from confluo_tools.multilog.ownership import as_owner
 from confluo_tools.multilog.yaml_line import yaml_flow
 
 FOLDER = "captures"
@@ -27,7 +29,8 @@ class CaptureRecord:
         self._folder = Path(log) / FOLDER
         self._path = self._folder / f"{self._about['begun'].replace(':', '')}-{os.getpid()}.yaml"
         self._last: dict[str, Any] = {}
-        with suppress(OSError):
+        self._log = log
+        with suppress(OSError), as_owner(log):
             self._folder.mkdir(exist_ok=True)
 
     def update(self, figures: Mapping[str, int], ended: str = "") -> None:
@@ -38,12 +41,14 @@ class CaptureRecord:
         self._last = now
         words = {name.replace(" ", "_"): n for name, n in figures.items()}
         lines = [f"{k}: {yaml_flow(v)}\n" for k, v in {**self._about, "until": _now(), **words, "ended": ended}.items()]
+        text = "# What a capture saw and could not take: confluo-capture(1).\n" + "".join(lines)
         temporary = self._path.with_suffix(".tmp")
-        try:
-            temporary.write_text("# What a capture saw and could not take: confluo-capture(1).\n" + "".join(lines))
-            os.replace(temporary, self._path)
-        except OSError:
-            with suppress(OSError):
+        with suppress(OSError), as_owner(self._log):
+            try:
+                with open(temporary, "wb", opener=open_log_file) as f:
+                    f.write(text.encode())
+                os.replace(temporary, self._path)
+            except OSError:
                 temporary.unlink()
 
 
@@ -63,7 +68,7 @@ def captures(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found = []
     for name in names:
         try:
-            data = guarded_yaml.load(guarded_yaml.read(folder / name))
+            data = guarded_yaml.load(guarded_yaml.read(folder / name, opener=open_log_file))
         except (OSError, guarded_yaml.YamlError) as e:
             raise StoreError(f"cannot be read: {e}", where=folder / name) from None
         if isinstance(data, dict):

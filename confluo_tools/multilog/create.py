@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import page
 from confluo_tools.core.multilog.segment import SegmentShape
 from confluo_tools.errors import StoreError
 from confluo_tools.formats import arrow_meta
+from confluo_tools.multilog.ownership import as_owner
 from confluo_tools.multilog.yaml_line import yaml_flow
 from confluo_tools.schema import Schema
 
@@ -94,10 +96,13 @@ def create(
         options = {"sync": sync, "lanes": lanes, "block_rows": 65536, "segment_blocks": segment_blocks}
         # link(2) fails when the name exists, unlike rename(2): of concurrent creators exactly one succeeds.
         try:
-            _place(folder, CONTROL, control, _link, SYNC[sync] > 0)
+            with as_owner(folder):
+                _place(folder, CONTROL, control, _link, SYNC[sync] > 0)
         except FileExistsError:
             raise _taken(folder) from None
-        _place(folder, ABOUT, _about(schema, uuid, now, options).encode(), os.rename, SYNC[sync] > 0)
+        about = _about(schema, uuid, now, options).encode()
+        with as_owner(folder):
+            _place(folder, ABOUT, about, os.rename, SYNC[sync] > 0)
         if argv is not None:
             remember(folder, argv)
         if SYNC[sync]:
@@ -127,7 +132,7 @@ def _place(folder: Path, name: str, data: bytes, put: Callable[[Path, Path], Non
     # Write a temporary file, then link or rename it to its final name.
     temporary = folder / f".{name}.{os.getpid()}{_TEMPORARY}"
     try:
-        with open(temporary, "wb") as f:
+        with open(temporary, "wb", opener=open_log_file) as f:
             f.write(data)
             f.flush()
             if sync:
@@ -154,7 +159,8 @@ def remember(path: str | os.PathLike[str], argv: Sequence[str]) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     words = [os.fsencode(a).decode("utf-8", "backslashreplace") for a in argv]
     line = f"- {yaml_flow({'time': now, 'host': socket.gethostname(), 'argv': words})}\n"
-    fd = os.open(os.path.join(path, ABOUT), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_CREAT, 0o666)
+    with as_owner(path):
+        fd = open_log_file(os.path.join(path, ABOUT), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         if not os.fstat(fd).st_size:  # the file was removed
             line = f"history:\n{line}"
@@ -172,7 +178,7 @@ def about(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     file = os.path.join(path, ABOUT)
     try:
-        data = guarded_yaml.load(guarded_yaml.read(file))
+        data = guarded_yaml.load(guarded_yaml.read(file, opener=open_log_file))
     except (OSError, guarded_yaml.YamlError) as e:
         raise StoreError(f"cannot be read: {e}", where=file) from None
     return data if isinstance(data, dict) else {}

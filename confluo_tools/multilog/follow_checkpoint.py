@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.multilog.atomic_file import replace
-from confluo_tools.multilog.locks import lock
+from confluo_tools.multilog.locks import lock, open_lock
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -46,7 +47,7 @@ class FollowCheckpoint:
         self._there: Counter[Row] = Counter()  # rows of windows after `done`
         self._before: list[int] = []  # tails before these rows
         self._new = self._known = 0  # rows of this window
-        self._lock = os.open(os.path.join(log.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._lock = open_lock(log.path, LOCK)
         try:
             lock(
                 self._lock,
@@ -78,7 +79,7 @@ class FollowCheckpoint:
 
     def _saved(self) -> dict[str, Any] | None:
         try:
-            with open(os.path.join(self.log.path, STATE), encoding="utf-8") as f:
+            with open(os.path.join(self.log.path, STATE), encoding="utf-8", opener=open_log_file) as f:
                 data = json.load(f)
             if data["format"] == FORMAT and data["log"] == self.log.uuid.hex() and isinstance(data["asked"], dict):
                 if data["done"] is not None:

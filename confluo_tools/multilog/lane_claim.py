@@ -16,15 +16,17 @@ import os
 import re
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import Control, fault
 from confluo_tools.core.multilog.seal import seal_compact, seal_in_place
 from confluo_tools.core.multilog.segment import Segment, SegmentShape, find_seal
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.multilog.create import metadata, sync_folder
-from confluo_tools.multilog.ownership import chown_to_owner
+from confluo_tools.multilog.ownership import as_owner
 
 BLOCK_ROWS = 65536
 COMPACT_ROWS = 32768  # a segment of one block with at most this many rows is rewritten without free space
@@ -87,9 +89,7 @@ def claim(path: str, control: Control, damaged: Collection[int] = ()) -> Claim:
             if lane in damaged:
                 continue
             folder = lane_folder(path, lane)
-            os.makedirs(folder, exist_ok=True)
-            lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            chown_to_owner(path, os.path.join(folder, "lock"), folder)
+            lock = _open_lock(path, folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -106,6 +106,26 @@ def claim(path: str, control: Control, damaged: Collection[int] = ()) -> Claim:
     raise BusyError(f"all {control.lanes} lanes have a writer", where=path, hint="stop a writer first")
 
 
+def _open_lock(log_path: str, folder: str) -> int:
+    with as_owner(log_path):
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        directory = open_folder(folder)
+        try:
+            return open_log_file("lock", os.O_RDWR | os.O_CREAT, folder=directory)
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, os.path.join(folder, "lock")) from None
+        finally:
+            os.close(directory)
+
+
+def open_folder(folder: str) -> int:
+    """A descriptor of the folder of a lane.  Raises OSError, also for a link."""
+    if os.path.islink(folder):
+        raise OSError(errno.ELOOP, "is a symbolic link, which a log must not contain", folder)
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
 def seal_orphans(
     path: str, control: Control, shapes: Mapping[bytes, SegmentShape], shape: SegmentShape, sync: bool
 ) -> None:
@@ -115,7 +135,7 @@ def seal_orphans(
             continue
         folder = lane_folder(path, lane)
         try:
-            lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CLOEXEC)
+            lock = open_log_file(os.path.join(folder, "lock"), os.O_RDWR)
         except FileNotFoundError:
             continue
         try:

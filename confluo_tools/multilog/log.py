@@ -17,6 +17,7 @@ from confluo_tools.errors import ConfluoError, DiskFullError, SchemaError, Store
 from confluo_tools.formats import arrow_meta
 from confluo_tools.multilog import create as _create
 from confluo_tools.multilog import lane_claim, removal_record
+from confluo_tools.multilog.ownership import as_owner, foreign_owner
 from confluo_tools.multilog.version import Version
 from confluo_tools.schema import Schema
 
@@ -305,12 +306,13 @@ class Log:
         while True:
             claim = lane_claim.claim(self.path, self.control, damaged)
             try:
-                lane_claim.seal_lane(self.control, claim, self._shapes, self._shape, number > 0)
-                self.control.claim(claim.lane, *lane_claim.owner())
-                lane_claim.seal_orphans(self.path, self.control, self._shapes, self._shape, number > 0)
-                if number:
-                    _create.sync_folder(self.path)
-                directory = os.open(claim.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                with as_owner(self.path):
+                    lane_claim.seal_lane(self.control, claim, self._shapes, self._shape, number > 0)
+                    self.control.claim(claim.lane, *lane_claim.owner())
+                    lane_claim.seal_orphans(self.path, self.control, self._shapes, self._shape, number > 0)
+                    if number:
+                        _create.sync_folder(self.path)
+                    directory = lane_claim.open_folder(claim.folder)
                 break
             except lane_claim.DamagedLineError:
                 os.close(claim.lock)
@@ -329,13 +331,15 @@ class Log:
             footer=full[1],
             sync=number,
             ahead=ahead,
+            owner=foreign_owner(self.path),
             log=self,
         )
 
     def seal_orphans(self) -> None:
         """Seal the rows of dead writers, as every `writer` does when it starts.  Raises StoreError, DiskFullError."""
         try:
-            lane_claim.seal_orphans(self.path, self.control, self._shapes, self._shape, self.control.sync > 0)
+            with as_owner(self.path):
+                lane_claim.seal_orphans(self.path, self.control, self._shapes, self._shape, self.control.sync > 0)
         except OSError as e:
             raise self.write_error(e) from None
 
@@ -399,7 +403,8 @@ class Writer(LaneWriter):
         log = self.log
         claim = lane_claim.Claim(self.number, lane_claim.lane_folder(log.path, self.number), lock)
         try:
-            lane_claim.seal_lane(log.control, claim, log._shapes, log._shape, self.sync > 0)
+            with as_owner(log.path):
+                lane_claim.seal_lane(log.control, claim, log._shapes, log._shape, self.sync > 0)
             log.control.release(self.number)
         except OSError as e:
             raise log.write_error(e) from None

@@ -7,9 +7,10 @@ is ``LANE FIRST CRC``, in decimal and hexadecimal.  A file without lines: nothin
 from __future__ import annotations
 
 import os
-import stat
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc
+from confluo_tools.multilog.ownership import as_owner
 
 LOCK = "retain.lock"
 MAX_BYTES = 1 << 20
@@ -22,12 +23,10 @@ def _line(lane: int, first: int) -> str:
 
 def _read(log_path: str) -> dict[int, int]:
     try:
-        fd = os.open(os.path.join(log_path, LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_log_file(os.path.join(log_path, LOCK))
     except OSError:
         return {}
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return {}
         lines = os.pread(fd, MAX_BYTES, 0).decode("ascii", "replace").splitlines()
     finally:
         os.close(fd)
@@ -50,8 +49,8 @@ def record(log_path: str, firsts: dict[int, int]) -> None:
     """Record that rows below ``firsts[lane]`` are removed.  The caller holds the lock.  Raises OSError."""
     known = _read(log_path)
     lines = [_line(lane, max(first, known.get(lane, 0))) for lane, first in sorted({**known, **firsts}.items())]
-    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(os.path.join(log_path, LOCK), flags, 0o666)
+    with as_owner(log_path):
+        fd = open_log_file(os.path.join(log_path, LOCK), os.O_CREAT | os.O_RDWR)
     try:
         data = ("\n".join(lines) + "\n").encode()
         os.pwrite(fd, data, 0)  # lines only grow: a line of the old content behind the new one has its own checksum

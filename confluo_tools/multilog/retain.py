@@ -24,8 +24,8 @@ from confluo_tools import units
 from confluo_tools.core.multilog.control import fault
 from confluo_tools.errors import BusyError, StoreError, UsageError
 from confluo_tools.multilog import lane_claim, removal_record
-from confluo_tools.multilog.locks import lock
-from confluo_tools.multilog.ownership import chown_to_owner
+from confluo_tools.multilog.locks import lock, open_lock
+from confluo_tools.multilog.ownership import as_owner
 
 if TYPE_CHECKING:
     from confluo_tools.multilog.log import Log
@@ -70,8 +70,7 @@ def removal_lock(log: Log, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock for removing segments of ``log``.  BusyError when it is still taken after ``wait`` seconds."""
     if not log.control.writable:
         raise StoreError("cannot remove segments", where=log.path, hint="you have no write permission")
-    fd = os.open(os.path.join(log.path, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    chown_to_owner(log.path, os.path.join(log.path, LOCK))
+    fd = open_lock(log.path, LOCK)
     try:
         lock(fd, wait, BusyError("another process is removing segments", where=log.path, hint="try again later"))
         yield
@@ -104,6 +103,11 @@ def sweep(log: Log, lane: int, removed: int = 0) -> tuple[int, int]:
     ``removed``: the caller removed the rows below this one.  The line of the lane alone is not believed.
     """
     first = max(log.first(lane), removed)
+    with as_owner(log.path):
+        return _sweep(log, lane, first)
+
+
+def _sweep(log: Log, lane: int, first: int) -> tuple[int, int]:
     segments = size = 0
     for base, path in lane_claim.list_segments(lane_claim.lane_folder(log.path, lane)):
         if base < first:

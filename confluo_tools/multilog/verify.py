@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.multilog import lane_claim
 from confluo_tools.multilog.log import BLOCK_ROWS, Log
 
@@ -64,7 +65,7 @@ def verify(log: Log, progress: Callable[[int], None] | None = None) -> Iterator[
 def lane_is_owned(folder: str) -> bool:
     # Whether a live writer holds the lane.  Taking the lock to find out lasts a microsecond.
     try:
-        fd = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_log_file(os.path.join(folder, "lock"))
     except OSError:
         return False
     try:

@@ -9,21 +9,22 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC
+from posix.fcntl cimport O_CREAT, O_RDWR, O_TRUNC
 from posix.mman cimport (
     MADV_RANDOM, MAP_FAILED, MAP_SHARED, MS_SYNC, PROT_READ, PROT_WRITE, madvise, mmap, msync, munmap)
 from posix.time cimport clock_gettime, timespec, CLOCK_REALTIME
 from posix.types cimport off_t
-from posix.unistd cimport close, fdatasync, fsync, ftruncate
+from posix.unistd cimport close, fchown, fdatasync, fsync, ftruncate
 from c_append cimport Slot, store, store_row
 from c_atomic cimport (boot_now, pause, touch, load_acquire, load_relaxed, store_release, store_relaxed, fetch_or,
                        tail_rows, tail_publish, tail_show)
 from c_block cimport Column, Zone, BLOCK_ROWS
 from c_fault cimport fault_point
+from c_log_file cimport open_log_file_at
 from c_layout cimport (Geometry, Line, BlockHead, BLOCK_MAGIC, PAGE, HEAD_BIT, SYNC_BATCH, SYNC_SEAL, data_end,
                        seal_bytes)
 from c_posix cimport (
-    MADV_POPULATE_WRITE, SIG_SETMASK, fallocate, openat, posix_fallocate, pthread_cond_broadcast, pthread_cond_init,
+    MADV_POPULATE_WRITE, SIG_SETMASK, fallocate, posix_fallocate, pthread_cond_broadcast, pthread_cond_init,
     pthread_cond_t, pthread_cond_timedwait, pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_sigmask, pthread_t, pwrite, renameat, sigfillset,
     sigset_t, unlinkat)
@@ -59,6 +60,8 @@ cdef struct Lane:
     uint8_t uuid[16]
     uint32_t number
     int dir                             # of the lane, O_PATH or readable
+    uint32_t owner                      # of the log, if root writes to the log of another user; else 0
+    uint32_t owner_group
     int sync
     int ahead                           # blocks to prepare ahead of the writer
     Line* line
@@ -108,9 +111,13 @@ cdef inline Seg* _make(Lane* lane, uint64_t base, int* error) noexcept nogil:
     seg.opened = <uint64_t*>calloc(lane.blocks * 4, 8)
     snprintf(temporary, 64, ".seg-%016llu.tmp", <unsigned long long>base)
     snprintf(name, 64, "seg-%016llu.arrow", <unsigned long long>base)
-    seg.fd = openat(lane.dir, temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o666) if seg.opened != NULL else -1
+    seg.fd = open_log_file_at(lane.dir, temporary, O_RDWR | O_CREAT | O_TRUNC, 0o666) if seg.opened != NULL else -ENOMEM
+    if seg.fd >= 0 and lane.owner and fchown(seg.fd, lane.owner, lane.owner_group):
+        code = errno
+        close(seg.fd)
+        seg.fd = -code
     if seg.fd < 0:
-        error[0] = errno if seg.opened != NULL else ENOMEM
+        error[0] = -seg.fd
         free(seg.opened)
         free(seg)
         return NULL

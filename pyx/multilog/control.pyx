@@ -6,7 +6,7 @@ Raises ValueError (not a control page, or damaged) and OSError; the package mult
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport malloc, free
 from libc.string cimport memcpy, memcmp, memset
-from posix.fcntl cimport open as c_open, O_RDWR, O_CLOEXEC
+from posix.fcntl cimport O_RDWR
 from libc.errno cimport errno
 from posix.mman cimport mmap, munmap, msync, MAP_SHARED, MAP_FAILED, MS_SYNC, PROT_READ, PROT_WRITE
 from posix.stat cimport fstat, struct_stat
@@ -19,6 +19,8 @@ from c_fault cimport fault_point
 from c_layout cimport (ControlPage, Line, CONTROL_MAGIC, CONTROL_CHECKED, CONTROL_CRC, CONTROL_CLAIMED, PAGE,
                        FORMAT_VERSION, ENDIAN_MARK, LINE_BYTES, MAX_LANES, MAX_SEGMENT_BLOCKS, SYNC_BATCH)
 from c_block cimport BLOCK_ROWS
+from c_log_file cimport AT_FDCWD, open_log_file_at
+from confluo_tools.core.base.log_file import open_log_file
 import os
 import time
 
@@ -89,10 +91,10 @@ cdef class Control:
         self.path, self.fd, self.map = path, -1, NULL
         self.writable = not readonly
         if self.writable:
-            self.fd = c_open(name, O_RDWR | O_CLOEXEC)
+            self.fd = open_log_file_at(AT_FDCWD, name, O_RDWR, 0)
         if self.fd < 0:
             self.writable = False
-            self.fd = os.open(path, os.O_RDONLY)
+            self.fd = open_log_file(path)
         if fstat(self.fd, &st):
             raise OSError("fstat")
         if st.st_size < PAGE:

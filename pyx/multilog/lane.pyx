@@ -74,10 +74,11 @@ cdef class LaneWriter:
     ``directory`` and ``lock``: descriptors of the lane's folder and of its held lock file, closed by `stop`.
     ``message``: record batch message of a full block; ``footer``: that of a full segment.
     ``sync``: 0 none, 1 seal, 2 batch.  ``ahead``: blocks prepared ahead of the writer, -1: no helper threads.
+    ``owner``: (uid, gid) to whom new segments are given.
     """
 
     def __cinit__(self, Control control not None, SegmentShape shape not None, int number, *, int directory, int lock,
-                  bytes message not None, bytes footer not None, int sync=0, int ahead=1, **ignored):
+                  bytes message not None, bytes footer not None, int sync=0, int ahead=1, owner=None, **ignored):
         cdef Lane* lane
         cdef int i
         if not 0 <= number < control.lanes or not control.writable or len(message) != shape.message:
@@ -92,6 +93,7 @@ cdef class LaneWriter:
         lane.header, lane.message, lane.footer = shape.header, message, footer
         lane.footer_bytes = <uint32_t>len(footer)
         memcpy(lane.uuid, <const char*>shape.uuid, 16)
+        lane.owner, lane.owner_group = owner or (0, 0)
         lane.blank = zero_bytes(BLANK)
         lane.number, lane.dir, lane.sync, lane.ahead = number, directory, sync, ahead
         for i in range(lane.n):

@@ -21,6 +21,7 @@ from c_posix cimport pwrite
 from c_postings cimport (CHUNK_MAX, Chunk, ChunkHeader, Sorter, build_chunk, chunk_check, chunk_key, chunk_open,
                          chunk_rows, chunk_start, rows_at)
 from confluo_tools.core.block.block cimport Block
+from confluo_tools.core.base.log_file import open_log_file
 cimport cython
 import os
 
@@ -88,7 +89,7 @@ cdef class Postings:
         cdef size_t size
         cdef void* memory
         self.path, self.key, self.damaged, self.fd = path, key, set(), -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = open_log_file(path)
         start = os.pread(self.fd, PAGE, 0)
         if len(start) < PAGE:
             raise ValueError(f"it has {len(start)} bytes")

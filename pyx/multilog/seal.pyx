@@ -18,6 +18,7 @@ from c_layout cimport (Geometry, BlockHead, Seal, ControlPage, Line, PAGE, SEAL_
 from c_posix cimport FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, fallocate, posix_fallocate
 from c_seal cimport write_all, seal_file
 from confluo_tools.core.multilog.segment cimport SegmentShape
+from confluo_tools.core.base.log_file import open_log_file
 import os
 
 
@@ -28,7 +29,7 @@ cdef class _Map:
     cdef int fd
 
     def __cinit__(self, path, int flags=os.O_RDWR, size_t size=0):
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        self.fd = open_log_file(path, flags)
         if size:
             os.ftruncate(self.fd, size)
         self.size = <size_t>os.fstat(self.fd).st_size

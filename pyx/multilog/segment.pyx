@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memcmp
 from posix.mman cimport mmap, munmap, madvise, MAP_SHARED, MAP_FAILED, PROT_READ, MADV_DONTNEED
-from posix.stat cimport fstat, struct_stat, S_IFMT, S_IFREG
+from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close
 from c_atomic cimport fetch_or, load_relaxed
 from c_block cimport Zone, BLOCK_ROWS, I8, F64
@@ -18,7 +18,9 @@ from c_layout cimport (Geometry, BlockHead, Seal, BLOCK_MAGIC, SEAL_MAGIC, ARROW
                        SEAL_CRC, MAX_COLUMNS, geometry, data_end, blocks_of, seal_bytes)
 from c_seal cimport read_all, check_pages
 from confluo_tools.core.block.block cimport Block, Layout, Picks, PICK_ALL
+from confluo_tools.core.base.log_file import open_log_file
 cimport cython
+import errno as codes
 import os
 
 MAX_HEADER = 4 << 20
@@ -77,6 +79,16 @@ cdef class SegmentShape:
         return [(g.header + k * g.stride, g.message, g.stride - g.message) for k in range(blocks_of(&g, rows))]
 
 
+def _open_file(path):
+    # What is not a file is a damaged segment: ValueError.
+    try:
+        return open_log_file(path)
+    except OSError as e:
+        if e.errno in (codes.ELOOP, codes.EINVAL):
+            raise ValueError(f"it {e.strerror}") from None
+        raise
+
+
 cdef class Segment:
     """The segment at ``path``, mapped.  ``rows``: number of sealed rows, 0 while it grows.
 
@@ -90,7 +102,7 @@ cdef class Segment:
         self.path, self.lane, self.base, self.damage = path, lane, base, damage
         self.map = NULL
         self._told = set()
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = _open_file(path)
         try:
             self._open(fd, shapes, shape, rows)
         finally:
@@ -102,8 +114,6 @@ cdef class Segment:
         cdef uint32_t length
         if fstat(fd, &st):
             raise OSError("fstat")
-        if st.st_mode & S_IFMT != S_IFREG:
-            raise ValueError("it is not a file")
         cdef uint64_t size = st.st_size
         candidates = [main]
         if read_all(fd, start, 16, 0):
@@ -357,7 +367,7 @@ cdef class Segment:
         mark = <uint8_t*>calloc(self.pages, 1)
         if mark == NULL:
             raise MemoryError
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_log_file(self.path)
         try:
             with nogil:
                 error = check_pages(fd, self.crc, self.pages, mark, &n)
@@ -390,7 +400,7 @@ cdef class Segment:
         cdef uint64_t end = self.pages * PAGE, fixed = seal_bytes(end)
         if self.crc == NULL:
             return []
-        with open(self.path, "rb") as f:
+        with open(self.path, "rb", opener=open_log_file) as f:
             f.seek(end)
             data = f.read()
         cdef const uint8_t[::1] view = data
@@ -418,7 +428,7 @@ def find_seal(path, SegmentShape shape not None, int lane, uint64_t base):
     cdef Geometry g
     cdef uint32_t check
     cdef int k
-    cdef int fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    cdef int fd = _open_file(path)
     try:
         if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
             return 0

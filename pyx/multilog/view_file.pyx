@@ -19,6 +19,7 @@ from c_fault cimport fault_point
 from c_posix cimport pread, pwrite
 from c_node cimport LIST, MASK, NONE, Picked
 from confluo_tools.core.block.block cimport Picks
+from confluo_tools.core.base.log_file import open_log_file
 cimport cython
 import os
 
@@ -95,7 +96,7 @@ cdef class ViewFile:
         cdef FileHeader h
         cdef size_t size
         self.path, self.key, self.damaged, self.fd = path, key, set(), -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = open_log_file(path)
         start = os.pread(self.fd, PAGE, 0)
         if len(start) < PAGE:
             raise ValueError(f"it has {len(start)} bytes")

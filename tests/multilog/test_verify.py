@@ -241,9 +241,9 @@ def test_something_else_in_its_place(copy: Path, original: tuple[Path, list[byte
         "it has 0 bytes": lambda p: Path(p).write_bytes(b""),
         "its header is damaged": lambda p: Path(p).write_bytes(os.urandom(80_000)),
         "it is cut short: 8192 bytes": lambda p: os.truncate(p, 8192),
-        "it is not a file": lambda p: os.unlink(p) or os.mkdir(p),
-        "is not a file": lambda p: os.unlink(p) or os.mkfifo(p),
-        "cannot be opened": lambda p: os.unlink(p) or os.symlink("nowhere", p),
+        "it is not a regular file": lambda p: os.unlink(p) or os.mkdir(p),
+        "is not a regular file": lambda p: os.unlink(p) or os.mkfifo(p),
+        "it is a symbolic link": lambda p: os.unlink(p) or os.symlink("nowhere", p),
     }
     for reason, put in cases.items():
         keep = Path(parts[2].path).read_bytes()

@@ -20,6 +20,7 @@ class LaneWriter:
         footer: bytes,
         sync: int = 0,
         ahead: int = 1,
+        owner: tuple[int, int] | None = None,
         **ignored: Any,
     ) -> None: ...
     def stop(self) -> None: ...

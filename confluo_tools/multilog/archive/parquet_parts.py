@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow_foreign import pyarrow
@@ -226,7 +227,7 @@ class PartBuilder:
         writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=GROUP)
         writer.close()
         data = memoryview(out.getvalue()).cast("B")
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "wb", buffering=0, opener=open_log_file) as file:
             at = 0
             while at < len(data):
                 at += file.write(data[at:])
@@ -256,7 +257,7 @@ class PartBuilder:
         import pyarrow.parquet as pq
 
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_log_file) as file:
                 data = pa.py_buffer(file.read())
             if not data.equals(pa.py_buffer(written)):
                 return False

@@ -10,6 +10,7 @@ import json
 import os
 from typing import Any
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc
 from confluo_tools.multilog.archive.parquet_parts import PartName, batch_of, day_of, host_of, hour_of
 
@@ -31,7 +32,7 @@ def own_path(path: Any, uuid: str, lane: int, first: int, end: int) -> bool:
 
 def read_record(path: str, uuid: str, lane: int) -> dict[str, Any]:
     """The record of a batch.  Raises OSError; ValueError with the problem if it is damaged or names other files."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    fd = open_log_file(path)
     with open(fd, "rb") as f:
         text = f.read(MAX_RECORD)
     try:
@@ -84,7 +85,7 @@ class FooterCheck:
         size, footer = self._records[record].get(name.path, (0, ""))
         if not footer:
             return ""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = open_log_file(path)
         try:
             length = os.fstat(fd).st_size
             if length != size:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc, fault
 from confluo_tools.errors import BusyError, ConfluoError, DiskFullError, FormatError, StoreError, UsageError
 from confluo_tools.multilog import retain
@@ -122,7 +123,7 @@ class ArchiveWriter:
     def _begin(self) -> None:
         os.makedirs(self._own, exist_ok=True)
         os.makedirs(self._tmp, exist_ok=True)
-        self._lock = os.open(os.path.join(self._own, "lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        self._lock = open_log_file(os.path.join(self._own, "lock"), os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -134,7 +135,7 @@ class ArchiveWriter:
         # Other Parquet tools read the archive as one table: all records must be of one kind.
         name, kind = os.path.join(self.path, HIDDEN, "kind"), self.log.schema.kind
         try:
-            with open(name, encoding="utf-8") as f:
+            with open(name, encoding="utf-8", opener=open_log_file) as f:
                 there = f.read(100).strip()
         except FileNotFoundError:
             if not self.dry_run:
@@ -463,8 +464,7 @@ def read_links(log_path: str) -> tuple[list[LinkedArchive], str]:
     A file without checksum is of an earlier program.
     """
     try:
-        fd = os.open(os.path.join(log_path, ARCHIVES), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with open(fd, "rb") as f:
+        with open(os.path.join(log_path, ARCHIVES), "rb", opener=open_log_file) as f:
             data = f.read(1 << 20)
     except FileNotFoundError:
         return [], ""
@@ -533,7 +533,7 @@ def check(path: str, progress: Progress | None = None) -> Iterator[tuple[str, st
                 for part, size, expected in files:
                     where = os.path.join(path, part)
                     try:
-                        with open(where, "rb") as f:
+                        with open(where, "rb", opener=open_log_file) as f:
                             data = f.read(size + 1)
                     except FileNotFoundError:
                         waiting = os.path.exists(os.path.join(hidden, TMP, _in_tmp(part)))

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.view_file import ViewFile, blank, file_key
 from confluo_tools.errors import BusyError, DiskFullError, StoreError
 from confluo_tools.multilog.locks import lock
-from confluo_tools.multilog.ownership import chown_to_owner
+from confluo_tools.multilog.ownership import as_owner
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Picks
@@ -75,6 +77,10 @@ class View:
     def __init__(self, label: str, path: str) -> None:
         self.label, self.path = label, path
         self.inode = os.stat(path).st_ino
+
+    @property
+    def log_path(self) -> str:
+        return os.path.dirname(os.path.dirname(self.path))
 
     @property
     def id(self) -> str:
@@ -186,7 +192,7 @@ def load(
 
 def read_about(path: str) -> dict[str, str]:
     """{name: value} of the lines of a definition.  Raises OSError, ValueError (not UTF-8)."""
-    with open(path, encoding="utf-8") as f:
+    with open(path, encoding="utf-8", opener=open_log_file) as f:
         lines = f.read(MAX_DEFINITION).split("\n")
     pairs = (line.partition(":") for line in lines if not line.startswith("#"))
     return {name.strip(): _plain(value.strip()) for name, _, value in pairs if value}
@@ -213,38 +219,48 @@ def quoted(text: str) -> str:
 
 def create(log: Log, kind: str, label: str, about: list[str]) -> None:
     """Create the folder of a view unless it exists; remove an invalid one before.  Raises OSError."""
+    import shutil  # slow to load
+
+    with as_owner(log.path):
+        _create(log, kind, label, about, shutil.rmtree)
+
+
+def _create(log: Log, kind: str, label: str, about: list[str], remove_tree: Callable[..., None]) -> None:
     folder = os.path.join(log.path, FOLDER)
     os.makedirs(folder, exist_ok=True)
-    chown_to_owner(log.path, folder)
     temporary = os.path.join(folder, f".{kind}-{label}.{os.getpid()}.{time.monotonic_ns()}")
     os.mkdir(temporary)
     try:
-        with open(os.path.join(temporary, f"{kind}.yaml"), "w", encoding="utf-8", newline="\n") as f:
-            f.write("\n".join([*about, f"log: {log.uuid.hex()}", ""]))
-        os.close(os.open(os.path.join(temporary, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666))
+        text = "\n".join([*about, f"log: {log.uuid.hex()}", ""])
+        with open(os.path.join(temporary, f"{kind}.yaml"), "wb", opener=open_log_file) as f:
+            f.write(text.encode())
+        os.close(open_log_file(os.path.join(temporary, LOCK), os.O_CREAT | os.O_RDWR))
         lanes = [n for n in os.listdir(log.path) if n.startswith("lane-")]  # now, so that a capture need not
         for lane in lanes:
             os.mkdir(os.path.join(temporary, lane))
-        chown_to_owner(log.path, *[os.path.join(temporary, n) for n in (f"{kind}.yaml", LOCK, *lanes)], temporary)
         os.rename(temporary, os.path.join(folder, f"{kind}-{label}"))
     except OSError as e:
-        remove_tree(temporary)
         if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
         # another process has created it in the meantime
+    finally:
+        remove_tree(temporary, ignore_errors=True)
 
 
 def remove(log: Log, name: str) -> bool:
     """Remove the folder of a view, valid or not; False if it does not exist.  Running queries keep using it."""
+    import shutil  # slow to load
+
     path = os.path.join(log.path, FOLDER, name)
     if not os.path.lexists(path):
         return False
     folder = os.path.dirname(path)
     try:
-        os.rename(path, os.path.join(folder, f".dropped.{os.getpid()}.{time.monotonic_ns()}"))
-        for other in os.listdir(folder):
-            if other.startswith(".dropped."):  # also folders left by a killed process
-                remove_tree(os.path.join(folder, other))
+        with as_owner(log.path):
+            os.rename(path, os.path.join(folder, f".dropped.{os.getpid()}.{time.monotonic_ns()}"))
+            for other in os.listdir(folder):
+                if other.startswith(".dropped."):  # also folders left by a killed process
+                    _remove_dropped(os.path.join(folder, other), shutil.rmtree)
     except FileNotFoundError:
         return False
     except OSError as e:
@@ -252,10 +268,11 @@ def remove(log: Log, name: str) -> bool:
     return True
 
 
-def remove_tree(path: str) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
+def _remove_dropped(path: str, remove_tree: Callable[..., None]) -> None:
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        remove_tree(path, ignore_errors=True)
+    else:
+        os.unlink(path)  # shutil.rmtree would open a FIFO
 
 
 def write_error(log: Log, e: OSError) -> StoreError:
@@ -269,7 +286,8 @@ def write_error(log: Log, e: OSError) -> StoreError:
 @contextmanager
 def maintaining(view: View, wait: float = 5.0) -> Iterator[None]:
     """Hold the lock for maintaining ``view``.  BusyError when it is still taken after ``wait`` seconds."""
-    fd = os.open(os.path.join(view.path, LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    with as_owner(view.log_path):
+        fd = open_log_file(os.path.join(view.path, LOCK), os.O_CREAT | os.O_RDWR)
     try:
         busy = BusyError(f"another process is maintaining this {view.kind}", where=view.path, hint="try again later")
         lock(fd, wait, busy)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.block.block import Picks
 from confluo_tools.core.multilog.postings import PostingsBuilder
 from confluo_tools.core.multilog.view_file import append
 from confluo_tools.core.query.shared_filters import SharedFilters
 from confluo_tools.errors import BusyError, ConfluoError
-from confluo_tools.multilog.ownership import chown_to_owner
+from confluo_tools.multilog.ownership import as_owner
 from confluo_tools.multilog.views import base
 from confluo_tools.multilog.views.base import complete_blocks, maintaining, write_error
 from confluo_tools.multilog.views.registry import views
@@ -81,21 +82,19 @@ class _ViewAppendFile:
         self.at = self.written = at or 0
         self._held: list[tuple[int, int, bytes | None]] = []
         self._size = 0
+        with as_owner(view.log_path):
+            self.fd = self._make() if self.temporary else open_log_file(self.path, os.O_RDWR)
         if self.temporary:
-            # New or invalid: written to a temporary file and renamed, so that no reader sees bytes change.
-            try:
-                self._make(part)
-            except FileNotFoundError:  # the first file of its lane
-                os.mkdir(os.path.dirname(self.path))  # not makedirs: a dropped view must not come back
-                chown_to_owner(view.path, os.path.dirname(self.path))
-                self._make(part)
-        name = f"{self.path}.tmp" if self.temporary else self.path
-        self.fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+            os.write(self.fd, view.blank(part))
 
-    def _make(self, part: SegmentPart) -> None:
-        with open(f"{self.path}.tmp", "wb") as out:
-            out.write(self.view.blank(part))
-        chown_to_owner(self.view.path, f"{self.path}.tmp")
+    def _make(self) -> int:
+        # New or invalid: written to a temporary file and renamed, so that no reader sees bytes change.
+        temporary, flags = f"{self.path}.tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        try:
+            return open_log_file(temporary, flags)
+        except FileNotFoundError:  # the first file of its lane
+            os.mkdir(os.path.dirname(self.path))  # not makedirs: a dropped view must not come back
+            return open_log_file(temporary, flags)
 
     def hold(self, rows: int, base: int, chunk: bytes | None) -> None:
         self._held.append((rows, base, chunk))
@@ -113,7 +112,8 @@ class _ViewAppendFile:
     def finish(self) -> None:
         self.flush()
         if self.temporary:
-            os.rename(f"{self.path}.tmp", self.path)
+            with as_owner(self.view.log_path):
+                os.rename(f"{self.path}.tmp", self.path)
 
 
 def update(
@@ -229,7 +229,8 @@ def _forget_removed(log: Log, view: base.View, parts: list[SegmentPart]) -> None
             path = os.path.join(folder, name)
             segment = os.path.join(log.path, lane, name.split(".")[0] + ".arrow")
             if name.endswith(".tmp") or (path not in kept and not os.path.exists(segment)):
-                os.unlink(path)
+                with as_owner(log.path):
+                    os.unlink(path)
 
 
 def bring_up_to_date(log: Log, view: base.View, *, rebuild: bool = False, wait: float = 5.0) -> int:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc
 from confluo_tools.core.multilog.log_scan import split_by_time
 from confluo_tools.errors import StoreError, UsageError
 from confluo_tools.expr import compile
-from confluo_tools.multilog.ownership import chown_to_owner
+from confluo_tools.multilog.ownership import as_owner
 from confluo_tools.multilog.query import state_definitions
 from confluo_tools.multilog.views import base
 
@@ -113,7 +114,7 @@ class StateView(base.View):
         Raises OSError if there is no file, ValueError if it is invalid.
         """
         schema = self.log.schema
-        with open(self.path_of_states, "rb") as f:
+        with open(self.path_of_states, "rb", opener=open_log_file) as f:
             data = f.read()
         if len(data) < HEAD_BYTES:
             raise ValueError("it is too short")
@@ -126,6 +127,8 @@ class StateView(base.View):
             raise ValueError("it belongs to another log or definition")
         if size != len(data) - HEAD_BYTES or check != crc(data[: HEAD.size - 4] + data[HEAD_BYTES:]):
             raise ValueError("its checksum is wrong")
+        if keys > size:  # each has several bytes
+            raise ValueError("its size is wrong")
         machine = self.state.machine(schema, flows=max(MAX_KEYS, keys))
         layout = machine.states
         if size != 8 * lanes + keys * layout.row_bytes:
@@ -167,11 +170,11 @@ class StateView(base.View):
         )
         head = head[:-4] + struct.pack("<I", crc(head[:-4] + data))
         temporary = f"{self.path_of_states}.tmp"
-        with open(temporary, "wb") as f:
-            f.write(head.ljust(HEAD_BYTES, b"\0"))
-            f.write(data)
-        chown_to_owner(self.path, temporary)
-        os.rename(temporary, self.path_of_states)
+        with as_owner(self.log_path):
+            with open(temporary, "wb", opener=open_log_file) as f:
+                f.write(head.ljust(HEAD_BYTES, b"\0"))
+                f.write(data)
+            os.rename(temporary, self.path_of_states)
 
     # -- folding
 
