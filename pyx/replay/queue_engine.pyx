@@ -19,12 +19,18 @@ cimport cython
 
 cdef enum:
     SIZE = 0x7FFFFFFF                   # bits of the size of an event; the one above: tagged
-    AHEAD = 6                           # events that are prefetched
+    AHEAD = 12                          # events that are prefetched
     END = 0xFFFFFFFF                    # behind the last port of a route
     NO_FLOW = 0xFFFFFFFF
     MOST = 0xFFFFFFFF                   # bytes that a row can tell
     MAX_FRAME = 1 << 20
     SHARERS = 4                         # flows of a queue that a row names
+
+cdef struct Sent:                       # a packet, in the order of the times of sending
+    int64_t time
+    uint32_t packet
+    uint32_t flow
+    uint32_t size                       # as of an event
 
 cdef struct Share:                      # a flow's bytes in a queue that a packet saw
     uint32_t packet
@@ -110,15 +116,13 @@ cdef class QueueEngine:
     cdef const uint32_t[::1] routes, starts
     cdef uint32_t* hops                 # routes, each ended by END
     cdef uint32_t* first_hop            # flow -> its place in `hops`
-    cdef const int64_t[::1] times
-    cdef const uint32_t[::1] sizes, flow_of, order
-    cdef const uint8_t[::1] tags
+    cdef Sent* sent
     cdef uint64_t* keys
     cdef uint64_t* other
     cdef uint32_t key_room
     cdef uint64_t fed, packets
     cdef uint32_t at, in_slot           # next event of the slot that is worked on
-    cdef bint by_tags, until_sent, has_tags
+    cdef bint by_tags, until_sent
     cdef uint64_t slack
     cdef bint name_flows
     cdef uint32_t sample                # contents are kept for every sample-th packet; 0: for none
@@ -205,6 +209,7 @@ cdef class QueueEngine:
         free(self.tally)
         free(self.touched)
         free(self.shares)
+        free(self.sent)
 
     def load(self, const int64_t[::1] times not None, const uint32_t[::1] sizes not None,
              const uint32_t[::1] flow_of not None, const uint32_t[::1] order not None,
@@ -220,17 +225,28 @@ cdef class QueueEngine:
         cdef uint64_t i, n = times.shape[0]
         cdef uint32_t least = MAX_FRAME, f
         cdef int64_t ahead = -1, now = 0, its
+        cdef Sent* e
         if not (sizes.shape[0] == flow_of.shape[0] == order.shape[0] == <Py_ssize_t>n) or (
                 tags is not None and tags.shape[0] != <Py_ssize_t>n):
             raise ValueError("arrays of different lengths")
         if decide == TAGS and tags is None or slack >> 40:
             raise ValueError("no tags, or the slack")
+        self.fed = self.packets = self.in_slot = 0
+        free(self.sent)
+        self.sent = <Sent*>malloc((n + 1) * sizeof(Sent))
+        if self.sent == NULL:
+            raise MemoryError
         for i in range(n):
-            if order[i] >= n or flow_of[order[i]] >= self.flows or not 0 < sizes[order[i]] <= MAX_FRAME or (
-                    not now <= times[order[i]] < <int64_t>1 << 61):
+            if order[i] >= n:
+                raise ValueError("the order")
+            e = &self.sent[i]
+            e.packet, e.time = order[i], times[order[i]]
+            e.flow, e.size = flow_of[order[i]], sizes[order[i]]
+            if e.flow >= self.flows or not 0 < e.size <= MAX_FRAME or not now <= e.time < <int64_t>1 << 61:
                 raise ValueError("a packet has a bad size, flow or time, or the order is not that of the times")
-            now = times[order[i]]
-            least = min(least, sizes[i])
+            now, least = e.time, min(least, e.size)
+            if tags is not None and tags[order[i]]:
+                e.size |= <uint32_t>1 << 31
         for f in range(self.all_ports):
             its = self.ports[f].delay + <int64_t>self.ports[f].ps_per_byte * least
             ahead = its if ahead < 0 else min(ahead, its)
@@ -247,8 +263,7 @@ cdef class QueueEngine:
             self.calendar.shift += 1
         self.calendar.now = self.calendar.next_look = 0
         self.calendar.far.count = self.calendar.waiting = 0
-        self.times, self.sizes, self.flow_of, self.order, self.tags = times, sizes, flow_of, order, tags
-        self.has_tags, self.by_tags, self.slack = tags is not None, decide == TAGS, slack
+        self.by_tags, self.slack = decide == TAGS, slack
         self.name_flows, self.sample, self.share_count = name_flows, sample, 0
         if (name_flows or sample) and self.tally == NULL:
             self.tally = <uint64_t*>calloc(<size_t>self.flows + 1, 8)
@@ -270,6 +285,7 @@ cdef class QueueEngine:
     cdef int _advance(self, QueueRows rows) noexcept nogil:
         cdef Calendar* c = self.calendar
         cdef Slot* slot
+        cdef Port* near
         cdef uint32_t room = <uint32_t>rows._time.shape[0], at
         cdef int more
         while True:
@@ -278,6 +294,8 @@ cdef class QueueEngine:
                 while self.at < self.in_slot and rows.count < room:
                     if self.at + AHEAD < self.in_slot:
                         prefetch(&self.ports[self.hops[slot.events[<uint32_t>self.keys[self.at + AHEAD]].place]])
+                        near = &self.ports[self.hops[slot.events[<uint32_t>self.keys[self.at + AHEAD // 2]].place]]
+                        prefetch(&near.ring[near.tail & near.mask])
                     if self._arrive(&slot.events[<uint32_t>self.keys[self.at]], rows) < 0:
                         return -1
                     self.at += 1
@@ -315,7 +333,7 @@ cdef class QueueEngine:
             here = target = calendar_next(c) if c.waiting else -1
             send = False
             if self.fed < self.packets:         # arrives in a later slot than it is sent
-                target = self.times[self.order[self.fed]] >> c.shift
+                target = self.sent[self.fed].time >> c.shift
                 send = here < 0 or target < here
                 if not send:
                     target = here
@@ -333,26 +351,21 @@ cdef class QueueEngine:
 
     cdef int _send(self, int64_t before) noexcept nogil:
         # Give packets that are sent before a slot to the ports of their hosts.
-        cdef uint32_t packet, place
-        cdef int64_t time, leaves
+        cdef uint32_t place
+        cdef int64_t leaves
         cdef Port* p
+        cdef Sent* sent
         cdef Event e
-        while self.fed < self.packets:
-            packet = self.order[self.fed]
-            time = self.times[packet]
-            if time >> self.calendar.shift >= before:
-                return 0
-            place = self.first_hop[self.flow_of[packet]]
-            p = &self.ports[self.hops[place]]
-            leaves = max(time, p.free_at) + <int64_t>p.ps_per_byte * self.sizes[packet]
-            p.free_at = leaves
+        while self.fed < self.packets and self.sent[self.fed].time >> self.calendar.shift < before:
+            sent = &self.sent[self.fed]
             self.fed += 1
+            place = self.first_hop[sent.flow]
+            p = &self.ports[self.hops[place]]
+            leaves = max(sent.time, p.free_at) + <int64_t>p.ps_per_byte * (sent.size & SIZE)
+            p.free_at = leaves
             if self.hops[place + 1] == END:
                 continue
-            e.time, e.packet, e.place = leaves + p.delay, packet, place + 1
-            e.flow, e.size = self.flow_of[packet], self.sizes[packet]
-            if self.has_tags and self.tags[packet]:
-                e.size |= <uint32_t>1 << 31
+            e.time, e.packet, e.place, e.flow, e.size = leaves + p.delay, sent.packet, place + 1, sent.flow, sent.size
             if calendar_add(self.calendar, &e) < 0:
                 return -1
         return 0
@@ -472,6 +485,19 @@ def gather(const Number[::1] table not None, const Index[::1] index not None, ui
         if index[i] >= size:
             raise IndexError("index")
         into[i] = table[index[i]]
+    return found
+
+
+def picoseconds(const int64_t[::1] times not None, int64_t base):
+    """Times in ns as times in ps after ``base``, the earliest.  OverflowError for more than 26 days."""
+    cdef size_t i
+    cdef int64_t[::1] into
+    found = array("q", [0]) * times.shape[0]
+    into = found
+    for i in range(<size_t>times.shape[0]):
+        if not 0 <= <int64_t>(<uint64_t>times[i] - <uint64_t>base) < <int64_t>1 << 51:
+            raise OverflowError("the times are more than 26 days apart")
+        into[i] = (times[i] - base) * 1000
     return found
 
 

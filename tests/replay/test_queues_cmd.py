@@ -93,7 +93,7 @@ def test_one_seed_gives_the_same_records_and_scores(shell: Shell) -> None:
         ("--simulate 1ms --topology grid.yaml", 2, "grid.yaml: has no links; confluo-replay queues needs switches"),
         ("empty.ml --topology fat.yaml", 1, "no packets"),
         ("wrong.ml --topology fat.yaml", 2, "wrong.ml: holds records of kind 'probe'"),
-        ("far.ml --topology fat.yaml", 2, "the packets are more than 26 days apart"),
+        ("far.ml --topology fat.yaml", 2, "the times are more than 26 days apart"),
         ("other.ml --topology fat.yaml", 1, "1 flows have a host that is not in the topology, and are left out"),
     ],
 )

@@ -129,7 +129,7 @@ def queues(
             return _score(replay, times)
         by_tags = (drops or ("buffer" if simulate is not None else "recorded")) == "recorded"
         return _write(replay, times, packets.lost if by_tags else None, out, common.stats)
-    except ValueError as e:
+    except OverflowError as e:
         raise FormatError(str(e)) from None
 
 

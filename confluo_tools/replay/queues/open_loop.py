@@ -5,13 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
-from confluo_tools.core.replay.queue_engine import RULE, TAGS, QueueEngine, QueueRows, time_order
+from confluo_tools.core.replay.queue_engine import RULE, TAGS, QueueEngine, QueueRows, picoseconds, time_order
 from confluo_tools.replay.queues.ports import PortMap
 from confluo_tools.replay.queues.sent_packets import QueueFlow, SentPackets
 
 SLACK = 5 * 1500  # bytes: a packet known to be lost is dropped where the queue is that near to its limit
 ROWS = 65536
-MAX_LENGTH = 1 << 51  # ns: 26 days
 
 
 class OpenLoop:
@@ -54,15 +53,13 @@ class OpenLoop:
 
         ``times``: instead of those of the packets.  ``lost``: these packets are dropped, and no others; None: the
         buffers decide.  The rest is as in `QueueEngine.load`; times of rows are from ``base`` on.
+        Raises OverflowError for times that are more than 26 days apart.
         """
         times = times if times is not None else self.packets.times
         if not times:
             return
         self.base = min(times)
-        if max(times) - self.base >= MAX_LENGTH:
-            raise ValueError("the packets are more than 26 days apart")
-        base = self.base
-        relative = array("q", [(time - base) * 1000 for time in times])
+        relative = picoseconds(times, self.base)
         self._engine.load(
             relative,
             self.packets.sizes,

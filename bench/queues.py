@@ -1,0 +1,124 @@
+"""Replay of switch queues: `.venv/bin/python bench/queues.py [ROUNDS]`.
+
+Bars: 10 M hop events a second on one core; drop error by tags at most 2.5 % where it is above 50 % without (fat tree of
+16-port switches, load 30 %, clocks and times off by up to 5 us).  In process, least of ROUNDS (3).  A hop event is a
+packet at a switch.  ns-3, where it is installed, runs one port with the packets of its busiest queue, in the same run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections import Counter
+from pathlib import Path
+
+from timing import ROOT, header, row
+
+from confluo_tools.network.topology_file import parse_network
+from confluo_tools.replay.queues.open_loop import OpenLoop, drops_of
+from confluo_tools.replay.queues.ports import PortMap
+from confluo_tools.replay.queues.score import compare_drops, queue_differences
+from confluo_tools.replay.queues.sent_packets import SentPackets, sampled_times, shifted_times
+from confluo_tools.replay.queues.synthetic import make_traffic
+
+CASES = ((8, 0.3, 4), (16, 0.3, 4), (16, 0.8, 3))  # ports of a switch, load, ms
+ERRORS = (2000, 5000, 10_000)  # ns
+CLOCKS = 5000
+LIBRARIES = ("core", "network", "point-to-point", "stats")
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    header("case", "packets", "hop_events", "drops", "seconds", "M_events_s", "M_named_s", "ns3_M_events_s")
+    replays = []
+    for k, load, ms in CASES:
+        replay = made(k, load, ms)
+        best = min(timed(replay, False) for _ in range(rounds))
+        named = min(timed(replay, True) for _ in range(rounds))
+        events = replay.events / 1e6
+        row(
+            f"K={k} load {load:.0%} {ms} ms",
+            len(replay.packets),
+            replay.events,
+            replay.drops,
+            best,
+            events / best,
+            events / named,
+            ns3_rate(replay) if (k, load) == (16, 0.3) else "",
+        )
+        replays.append((k, load, replay))
+    print()
+    header(
+        "case", "sampling_us", "plain_error", "tagged_error", "false_accepts", "wrong_places", "diff_mtu", "diff_p99"
+    )
+    for k, load, replay in replays:
+        for error in ERRORS:
+            score(f"K={k} load {load:.0%}", replay, error)
+
+
+def made(k: int, load: float, ms: float) -> OpenLoop:
+    network = parse_network(f"topology: 1\nfat_tree: {k}\n", "fat.yaml").topology()
+    hosts = sorted(network.tor_of)
+    packets = make_traffic(
+        hosts, {h: h for h in hosts}, length=int(ms * 1e6), load=load, incasts=2400, speed=10**10, seed=1
+    )
+    return OpenLoop(PortMap(network), packets)
+
+
+def timed(replay: OpenLoop, named: bool) -> float:
+    """CPU seconds of one replay, sorting included; ``named``: rows name the flows that share a queue."""
+    start = time.process_time()
+    for _ in replay.run(name_flows=named):
+        pass
+    return time.process_time() - start
+
+
+def score(case: str, replay: OpenLoop, sampling: int) -> None:
+    truth = drops_of(replay.run(sample=64))
+    contents = replay.contents()
+    packets: SentPackets = replay.packets
+    tags = array("B", [0]) * len(packets)
+    for packet in truth:
+        tags[packet] = 1
+    times = shifted_times(packets, sampled_times(packets, sampling), CLOCKS, 2)
+    plain = compare_drops(truth, drops_of(replay.run(times)))
+    tagged = compare_drops(truth, drops_of(replay.run(times, tags, sample=64)))
+    apart = queue_differences(contents, replay.contents())
+    row(
+        case,
+        sampling / 1000,
+        plain.error,
+        tagged.error,
+        tagged.false_accepts,
+        tagged.wrong_places,
+        sum(apart) / len(apart) / 1500,
+        apart[len(apart) * 99 // 100] / 1500,
+    )
+
+
+def ns3_rate(replay: OpenLoop) -> float | str:
+    """M packets a second of ns-3 at one port; '' where it is not installed."""
+    if not Path("/usr/include/ns3").is_dir():
+        return ""
+    arrivals: Counter[int] = Counter()
+    for rows in replay.run():
+        arrivals.update(rows.port[: rows.count])
+    busiest = arrivals.most_common(1)[0][0]
+    times = [rows.time[i] for rows in replay.run() for i in range(rows.count) if rows.port[i] == busiest]
+    repeats = 400_000 // len(times)  # enough for its start-up not to count
+    last = times[-1] + 10**8
+    text = "10000000000 500000\n" + "".join(f"{t + n * last} 1538\n" for n in range(repeats) for t in times)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "drop-tail"
+        source = Path(ROOT) / "tests" / "replay" / "ns3_drop_tail.cc"
+        subprocess.run(["g++", "-O2", "-o", program, source, *(f"-lns3-{n}" for n in LIBRARIES)], check=True)
+        start = time.perf_counter()
+        subprocess.run([program], input=text.encode(), stdout=subprocess.DEVNULL, check=True)
+        return repeats * len(times) / (time.perf_counter() - start) / 1e6
+
+
+if __name__ == "__main__":
+    main()
