@@ -23,7 +23,7 @@ COMMANDS = (
     ("snapshot", "questions", "record one atomic snapshot of logs on many hosts, for query --at"),
     ("vote", "questions", "find the links that drop packets, from paths and losses of flows"),
     ("pingmesh", "questions", "measure latency and loss between all servers; locate network faults"),
-    ("replay", "questions", "find out what TCP connections and switch queues did"),
+    ("replay", "questions", "replay TCP connections exactly, explain them, replay switch queues"),
     ("monitor", "questions", "evaluate triggers over sliding windows; write alerts as records"),
     ("index", "questions", "add, drop and update indexes, filters, aggregates and states of a MultiLog"),
     ("topology", "housekeeping", "check a topology file, convert an older one, join switches and servers"),

@@ -1,20 +1,20 @@
 # Packets that an end sent during a replay: their headers, kept; their payload is zero bytes and is made again.
-# A TUN device puts a virtio_net_hdr before each packet: with it a packet of several segments passes as one, and its
-# checksum is left to the device, as between virtual machines or containers.
+# A packet socket puts a virtio_net_hdr before each frame: with it a packet of several segments passes as one, and its
+# checksum is left to the device, as between containers.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from c_wire cimport be16
 
 cdef enum:
-    OFFLOADS = 10           # bytes of virtio_net_hdr
-    HEAD_ROOM = 120         # virtio_net_hdr, IPv6 header 40, TCP header 60
+    OFFLOADS = 24           # bytes of virtio_net_hdr and Ethernet header
+    HEAD_ROOM = 128         # these, IPv6 header 40, TCP header 60
     TCP = 6
 
 ctypedef struct Packet:
     int64_t at              # ns after the start of the replay
-    uint32_t length         # virtio_net_hdr and IP packet
-    uint32_t head           # virtio_net_hdr and headers
+    uint32_t length         # virtio_net_hdr and frame
+    uint32_t head           # virtio_net_hdr and all headers
     uint8_t bytes[HEAD_ROOM]
 
 

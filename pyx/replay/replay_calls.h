@@ -1,12 +1,13 @@
-/* System calls of a replay: packets of TUN devices, and calls of sockets that never block. */
+/* System calls of a replay: packets of packet sockets, and calls of sockets that never block. */
 #ifndef CONFLUO_REPLAY_CALLS_H
 #define CONFLUO_REPLAY_CALLS_H
 #include <errno.h>
+#include <linux/if_packet.h>
 #include <poll.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,17 +22,40 @@ static inline int64_t replay_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Write a packet of head bytes and length - head zero bytes to a TUN device.  0, or an error number. */
-static inline int replay_deliver(int fd, const uint8_t *bytes, uint32_t head, uint32_t length) {
-    struct iovec v[2] = {{(void *)bytes, head}, {replay_zeros, length - head}};
-    ssize_t n;
-    do
-        n = writev(fd, v, length > head ? 2 : 1);
-    while (n < 0 && errno == EINTR);
-    return n < 0 ? errno : 0;
+/* A transmit ring of a packet socket: one frame, always the same.  The kernel copies head bytes and refers to the pages
+ * of the ring for the payload: such a packet takes as much of a receive buffer as one that TCP built (its truesize). */
+enum { RING_FRAME = 1 << 17, HEADERS_AT = TPACKET_ALIGN(sizeof(struct tpacket2_hdr)) };
+
+static inline void *replay_ring(int fd) {
+    int version = TPACKET_V2;
+    struct tpacket_req r = {RING_FRAME, 1, RING_FRAME, 1};
+    void *ring;
+    if (setsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version)
+        || setsockopt(fd, SOL_PACKET, PACKET_TX_RING, &r, sizeof r))
+        return NULL;
+    ring = mmap(NULL, RING_FRAME, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return ring == MAP_FAILED ? NULL : ring;
 }
 
-/* Wait until a device can be read, at most ns.  1: a signal came, else 0. */
+static inline void replay_unmap(void *ring) {
+    munmap(ring, RING_FRAME);
+}
+
+/* Send a packet of head bytes and length - head zero bytes; the first bytes are a virtio_net_hdr.  0, or an error. */
+static inline int replay_deliver(int fd, void *ring, const uint8_t *bytes, uint32_t head, uint32_t length) {
+    struct tpacket2_hdr *h = ring;
+    uint8_t *data = (uint8_t *)ring + HEADERS_AT;
+    uint16_t linear = (uint16_t)(head - 10);
+    if (length > RING_FRAME - HEADERS_AT || h->tp_status != TP_STATUS_AVAILABLE)
+        return EBUSY;
+    memcpy(data, bytes, head);
+    memcpy(data + 2, &linear, 2);       /* hdr_len: what the kernel copies */
+    h->tp_len = length;
+    h->tp_status = TP_STATUS_SEND_REQUEST;
+    return send(fd, NULL, 0, MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+/* Wait until a packet socket can be read, at most ns.  1: a signal came, else 0. */
 static inline int replay_wait(const int *fd, int64_t ns) {
     struct pollfd p[2] = {{fd[0], POLLIN, 0}, {fd[1], POLLIN, 0}};
     struct timespec t = {ns / 1000000000, ns % 1000000000};

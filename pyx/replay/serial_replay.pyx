@@ -1,7 +1,7 @@
 """The serial replay of one connection: one thread applies the inputs of both ends in their recorded order.
 
-Writing a packet to a TUN device runs TCP in the caller, and so does a socket call that does not block: the order of
-the inputs of a TCP end is the order of our calls.  Only timers and clocks remain outside.
+Sending a packet to a veth device runs TCP of its peer in the caller, and so does a socket call that does not block: the
+order of the inputs of a TCP end is the order of our calls.  Only timers and clocks remain outside.
 """
 
 from libc.errno cimport EAGAIN
@@ -17,7 +17,8 @@ cimport cython
 cdef extern from "replay_calls.h" nogil:
     enum: PACKET_ROOM
     int64_t replay_now()
-    int replay_deliver(int fd, const uint8_t* bytes, uint32_t head, uint32_t length)
+    void* replay_ring(int fd)
+    int replay_deliver(int fd, void* ring, const uint8_t* bytes, uint32_t head, uint32_t length)
     int replay_wait(const int* fd, int64_t ns)
     int64_t replay_send(int fd, uint64_t n, int flags)
     int64_t replay_receive(int fd, uint64_t n, int flags)
@@ -26,6 +27,7 @@ cdef extern from "replay_calls.h" nogil:
     int64_t replay_connect(int fd, const void* address, unsigned n)
     int64_t replay_accept(int fd)
     void replay_abort(int fd)
+    void replay_unmap(void* ring)
     int shutdown(int fd, int how)
 
 KINDS = ("packet", "gate", "connect", "accept", "send", "recv", "poll", "option", "shutdown", "close")
@@ -73,6 +75,7 @@ IP_OFFSET = OFFLOADS            # of the IP header in a packet, after virtio_net
 WAITS = BLOCKING                # of the notes of a step
 
 cdef struct End:
+    void* ring              # of the device, for packets to this end
     int device, socket, listener
     const Step* steps
     uint32_t n_steps, at    # at: the step that is next
@@ -86,8 +89,30 @@ cdef struct End:
 
 
 @cython.final
+cdef class FrameSender:
+    """Sends packets to the end behind the packet socket ``device`` as a replay does."""
+
+    cdef int device
+    cdef void* ring
+
+    def __cinit__(self, int device):
+        self.device = device
+        self.ring = replay_ring(device)
+        if self.ring == NULL:
+            raise OSError("no transmit ring")
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            replay_unmap(self.ring)
+
+    def send(self, bytes head, uint32_t length):
+        """Send a packet with these headers, virtio_net_hdr first, of ``length`` bytes.  Returns 0 or -errno."""
+        return -replay_deliver(self.device, self.ring, head, <uint32_t>len(head), length)
+
+
+@cython.final
 cdef class SerialReplay:
-    """One try: two ends, each with a TUN ``device``, a client ``socket`` or a ``listener``, and its steps.
+    """One try: two ends, each with a packet socket ``device``, a client ``socket`` or a ``listener``, and its steps.
 
     The client's socket is closed by this object, the listener is not.
     ``steps``: two buffers of packed `STEP`.  ``patience``: ns that a step waits for packets that were sent before it
@@ -115,6 +140,9 @@ cdef class SerialReplay:
         self.steps = tuple(bytes(s) for s in steps)
         for e in range(2):
             self.end[e].device = devices[e]
+            self.end[e].ring = replay_ring(devices[e])
+            if self.end[e].ring == NULL:
+                raise OSError("no transmit ring")
             self.end[e].socket = socket if e == 0 else -1
             self.end[e].listener = -1 if e == 0 else listener
             self.end[e].steps = <const Step*><const uint8_t*>(<bytes>self.steps[e])
@@ -130,6 +158,8 @@ cdef class SerialReplay:
         for e in range(2):
             free(self.end[e].done)
             free(self.end[e].packets)
+            if self.end[e].ring != NULL:
+                replay_unmap(self.end[e].ring)
 
     def run(self, int64_t start, int64_t linger=2_000_000):
         """Apply all steps.  ``start``: CLOCK_MONOTONIC of time 0, ns.  ``linger``: ns to collect packets afterwards.
@@ -228,7 +258,7 @@ cdef class SerialReplay:
         """Go on with a blocking send that found no room; whether all is in the socket."""
         cdef End* end = &self.end[e]
         cdef int64_t n
-        if end.unsent and replay_poll(end.socket, 4):
+        if end.unsent:
             n = replay_send(end.socket, end.unsent, end.steps[end.unsent_step].flags)
             if n > 0:
                 end.unsent -= n
@@ -260,7 +290,7 @@ cdef class SerialReplay:
             p = self.end[1 - e].packets[s.packet]
             if s.mark:
                 mark_congestion(p.bytes + OFFLOADS)
-            return -replay_deliver(end.device, p.bytes, p.head, p.length)
+            return -replay_deliver(end.device, end.ring, p.bytes, p.head, p.length)
         if s.kind == K_ACCEPT or (end.socket < 0 and end.listener >= 0 and s.kind != K_GATE):
             got = replay_accept(end.listener)   # an accept is not always recorded
             if got >= 0:

@@ -20,6 +20,7 @@ PAGES = {
     **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote", "replay-record", "replay")},
     **{f"pingmesh-{verb.name}": f"confluo_tools.pingmesh.{verb.module}" for verb in VERBS},
     "replay-explain": "confluo_tools.replay.explain.command",
+    "replay": "confluo_tools.replay.engine.replay_command",
     "replay-record-run": "confluo_tools.replay.record.run_command",
     "replay-record-attach": "confluo_tools.replay.record.attach_command",
     **{f"replay-{verb.name}": f"confluo_tools.replay.{verb.module}" for verb in REPLAY_VERBS},
@@ -27,7 +28,7 @@ PAGES = {
     "vote-simulate": "confluo_tools.vote.simulate_command",
     "vote-bound": "confluo_tools.vote.bound_command",
 }
-PACKETS = {"capture", "convert", "query"}  # commands that write records of packets
+PACKETS = {"capture", "convert", "query", "replay"}  # commands that write packets
 
 
 def printed(name: str, flag: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -29,7 +29,7 @@ def load() -> ModuleType:
 update = load()
 PAGES = update.pages()
 # the pages of commands: the others describe groups of commands, formats and languages
-GROUPS = {"confluo", "confluo-pingmesh", "confluo-replay", "confluo-replay-record"}
+GROUPS = {"confluo", "confluo-pingmesh", "confluo-replay-record"}
 COMMAND_PAGES = [page for page in PAGES if page.suffix == ".1" and page.stem not in GROUPS]
 
 

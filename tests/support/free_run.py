@@ -1,4 +1,4 @@
-"""Recordings of real TCP without a recorder: a request and a response through two TUN devices, with drops.
+"""Recordings of real TCP without a recorder: a request and a response over two veth pairs, with drops.
 
 One loop is program, wire and recorder: it makes the calls, forwards packets with a delay, and writes down the inputs.
 The calls come when the sockets are ready, the packets when the wire delivers them: nothing is repeated.
@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from confluo_tools import multilog
+from confluo_tools.core.replay.serial_replay import IP_OFFSET, FrameSender
 from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.replay.engine import script as inputs
 from confluo_tools.replay.engine.attempt import Applied, Attempt
@@ -48,6 +50,15 @@ class Traffic:
     chunk: int = 65536
 
 
+class Frame(NamedTuple):
+    """A packet on the wire: ``due`` in ns after the start; its headers, and its bytes in all."""
+
+    due: int
+    number: int
+    head: bytes
+    length: int
+
+
 class FreeRun:
     """One connection that runs freely: the server answers a request of `REQUEST` B with ``traffic.size`` B."""
 
@@ -64,7 +75,7 @@ class FreeRun:
         self.applied: tuple[list[Applied], list[Applied]] = ([], [])
         self.packets: tuple[list[RawPacket], list[RawPacket]] = ([], [])
         self._received = [0, 0]
-        self._wire: tuple[list[tuple[int, int, bytes]], ...] = ([], [])
+        self._wire: tuple[list[Frame], list[Frame]] = ([], [])
         self._free = [0, 0]
         self._start = 0
         self._server: socket.socket | None = None
@@ -78,6 +89,7 @@ class FreeRun:
         settings: list[EndSettings] = [end_settings(end) for end in self.ends]
         with ReplayEnd(settings[0], server=False) as client, ReplayEnd(settings[1], server=True) as server, on_time():
             self._devices = client.device, server.device
+            self._senders = FrameSender(client.device), FrameSender(server.device)
             self._start, wall = time.monotonic_ns(), time.time_ns()
             phase = (self._start - time.clock_gettime_ns(COARSE)) % tick_length()
             for end in self.ends:
@@ -120,23 +132,27 @@ class FreeRun:
                 except BlockingIOError:
                     break
                 at, number = self._now(), len(self.packets[side])
-                head = 20 if data[10] >> 4 == 4 else 40
-                head += (data[10 + head + 12] >> 4) * 4
+                if data[IP_OFFSET] >> 4 == 6 and data[IP_OFFSET + 6] != 6:
+                    continue  # a multicast report
+                head = 20 if data[IP_OFFSET] >> 4 == 4 else 40
+                head += (data[IP_OFFSET + head + 12] >> 4) * 4
                 gso = int.from_bytes(data[4:6], "little") if data[1] else 0
-                self.packets[side].append(RawPacket(at, len(data) - 10, gso, data[10 : 10 + head]))
+                whole = IP_OFFSET + head
+                self.packets[side].append(RawPacket(at, len(data) - IP_OFFSET, gso, data[IP_OFFSET:whole]))
                 self._free[side] = max(self._free[side], at) + int(len(data) * 8e9 / self.traffic.rate)
                 if (side, number) not in self.traffic.drops:
-                    self._wire[side].append((self._free[side] + self.traffic.delay, number, data))
+                    frame = Frame(self._free[side] + self.traffic.delay, number, data[:whole], len(data))
+                    self._wire[side].append(frame)
 
     def _deliver(self) -> list[int]:
         """Deliver what has arrived; the ends that got a packet."""
         served = []
         for side in (CLIENT, SERVER):
             wire = self._wire[1 - side]
-            while wire and wire[0][0] <= self._now():
-                _, number, data = wire.pop(0)
-                step = Step(0, packet=number, kind=inputs.PACKET)
-                self._input(side, step, lambda side=side, data=data: os.write(self._devices[side], data) * 0)
+            while wire and wire[0].due <= self._now():
+                frame = wire.pop(0)
+                step = Step(0, packet=frame.number, kind=inputs.PACKET)
+                self._input(side, step, lambda side=side, f=frame: self._senders[side].send(f.head, f.length))
                 self._received[side] += 1
                 served.append(side)
         return served

@@ -9,6 +9,11 @@ STEP: str
 WAITS: int
 
 @final
+class FrameSender:
+    def __init__(self, device: int) -> None: ...
+    def send(self, head: bytes, length: int) -> int: ...
+
+@final
 class SerialReplay:
     @property
     def stuck(self) -> int: ...

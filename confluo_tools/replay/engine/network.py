@@ -6,7 +6,6 @@ remains however this process ends.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.network_namespace import inside, unshare_network
 
-TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
-TUNSETOFFLOAD, TUN_OFFLOADS = 0x400454D0, 0x0F  # checksum, TSO of IPv4 and IPv6, TSO with ECN
-IP_BIND_ADDRESS_NO_PORT, IPV6_V6ONLY = 24, 26
-QUEUE = 20_000  # packets that a device holds until they are read
+ETH_P_ALL, SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 3, 263, 15, 23
+SO_RCVBUFFORCE = 33
+MAC = "02:00:00:00:00:01"  # of both ends: a frame of one is for the other
+BUFFER = 64 << 20  # bytes of packets that wait to be read
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,12 @@ class EndSettings:
 
 
 def missing() -> str:
-    """Why this process cannot make namespaces and TUN devices; '' if it can."""
-    if not os.path.exists("/dev/net/tun"):
-        return "no /dev/net/tun"
+    """Why this process cannot make networks; '' if it can."""
     try:
-        with new_namespace():
-            os.close(_tun("confluo-try"))
+        with ReplayEnd(EndSettings("192.0.2.1", 1), server=True):
+            return ""
     except ConfluoError as e:
         return e.what
-    except OSError as e:
-        return f"/dev/net/tun: {e.strerror}: CAP_NET_ADMIN is needed"
-    return ""
 
 
 @contextmanager
@@ -72,34 +66,23 @@ def new_namespace() -> Iterator[None]:
         os.close(before)
 
 
-def _tun(name: str) -> int:
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
-        fcntl.ioctl(fd, TUNSETOFFLOAD, TUN_OFFLOADS)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
 class ReplayEnd:
-    """One end: a namespace, its TUN ``device`` and a ``socket``, which listens if ``server``.
+    """One end: a namespace with a veth device, a packet socket ``device`` at its peer, and a ``socket``.
 
-    Raises ConfluoError if the settings cannot be made.
+    The socket listens if ``server``.  Raises ConfluoError if the settings cannot be made.
     """
 
     def __init__(self, settings: EndSettings, server: bool) -> None:
         self.settings = settings
-        self.name = f"confluo-{os.getpid()}{'sc'[not server]}"[:15]
+        self.name = f"confluo-{os.getpid()}{'sc'[not server]}"[:14]
         self.device = self.namespace = -1
         self.socket: socket.socket | None = None
         try:
             with new_namespace():
                 self.namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-                self.device = _tun(self.name)
                 self._sysctls()
                 self._links()
+                self.device = self._wire().detach()
                 self.socket = self._socket(server)
         except OSError as e:
             self.close()
@@ -110,10 +93,10 @@ class ReplayEnd:
 
     def _sysctls(self) -> None:
         six = self.settings.family == socket.AF_INET6
-        values = {"ipv6/conf/all/disable_ipv6": str(int(not six)), "ipv6/conf/default/disable_ipv6": str(int(not six))}
-        if six:  # no packets but those of the connection
-            values |= {"ipv6/conf/default/accept_ra": "0", f"ipv6/conf/{self.name}/router_solicitations": "0"}
-            values |= {f"ipv6/conf/{self.name}/addr_gen_mode": "1", f"ipv6/conf/{self.name}/dad_transmits": "0"}
+        values = {f"ipv6/conf/{which}/disable_ipv6": str(int(not six)) for which in ("all", "default")}
+        if six:  # few packets but those of the connection
+            quiet = {"accept_ra": "0", "router_solicitations": "0", "addr_gen_mode": "1", "dad_transmits": "0"}
+            values |= {f"ipv6/conf/default/{name}": value for name, value in quiet.items()}
         for name, value in (values | dict(self.settings.sysctls)).items():
             self._sysctl(name, value, quiet=name in values)
 
@@ -131,9 +114,12 @@ class ReplayEnd:
         s = self.settings
         segments = f" gso_max_segs {s.gso_max_segs}" if s.gso_max_segs else ""
         bits = 128 if s.family == socket.AF_INET6 else 32
+        name, wire = self.name, f"{self.name}w"
         lines = (
             "link set dev lo up",
-            f"link set dev {self.name} mtu {s.mtu} txqueuelen {QUEUE}{segments} up",
+            f"link add {name} address {MAC} mtu {s.mtu} type veth peer name {wire} address {MAC[:-1]}2 mtu {s.mtu}",
+            f"link set dev {wire} arp off up",
+            f"link set dev {name} arp off{segments} up",
             f"addr add {s.address}/{bits} dev {self.name}" + " nodad" * (bits == 128),
             f"route add default dev {self.name} {s.route}",
         )
@@ -150,6 +136,19 @@ class ReplayEnd:
             raise ConfluoError("ip is not installed; install iproute2") from None
         if done.returncode:
             raise ConfluoError(f"a network for the replay cannot be made: {done.stderr.strip().splitlines()[0]}")
+
+    def _wire(self) -> socket.socket:
+        """A packet socket that gets what this end sends, and sends to it."""
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        try:
+            made.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+            made.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
+            made.bind((f"{self.name}w", ETH_P_ALL))
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def _socket(self, server: bool) -> socket.socket:
         s = self.settings
