@@ -41,7 +41,7 @@ class ConnectionRecorder:
     def __init__(self, schema: Schema, *, ports: frozenset[int], headers: bool, interface: str = "any") -> None:
         self.schema = schema
         self._rows: list[dict[str, Any]] = []
-        self.trace = RecorderTrace()
+        self.trace = RecorderTrace(ports)
         try:
             self.tap = Tap(find(interface), RING, RETIRE, SNAP, BLOCK)
         except BaseException:

@@ -24,16 +24,16 @@ _PLACE = ("skaddr", "sport", "dport", "family", "saddr", "daddr", "saddr_v6", "d
 # (system, event, filter, fields, needed), in the order of the numbers above
 _EVENTS: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
     ("tcp", "tcp_sendmsg_locked", "", ("msg_left", "skb_addr", "skb_len", "size_goal"), True),
-    ("tcp", "tcp_rcv_space_adjust", "", ("skaddr",), True),
+    ("tcp", "tcp_rcv_space_adjust", "", ("skaddr", "sport", "dport"), True),
     ("sock", "sock_send_length", "protocol == 6", ("sk", "ret", "flags"), True),
     ("sock", "sock_recv_length", "protocol == 6", ("sk", "ret", "flags"), True),
     ("tcp", "tcp_probe", "", ("skaddr", "data_len", "snd_una", "saddr", "daddr", "sport", "dport"), True),
     ("sock", "inet_sock_set_state", "protocol == 6", (*_PLACE, "oldstate", "newstate"), True),
-    ("tcp", "tcp_retransmit_skb", "", ("skaddr",), True),
-    ("tcp", "tcp_cong_state_set", "", ("skaddr", "cong_state"), True),
+    ("tcp", "tcp_retransmit_skb", "", ("skaddr", "sport", "dport"), True),
+    ("tcp", "tcp_cong_state_set", "", ("skaddr", "cong_state", "sport", "dport"), True),
     ("timer", "timer_expire_entry", "", ("timer", "function"), True),
     ("timer", "hrtimer_expire_entry", "", ("hrtimer", "function"), False),
-    ("tcp", "tcp_receive_reset", "", ("skaddr",), False),
+    ("tcp", "tcp_receive_reset", "", ("skaddr", "sport", "dport"), False),
     ("syscalls", "sys_enter_shutdown", "", ("how",), False),
     ("syscalls", "sys_exit_shutdown", "", ("ret",), False),
 )
@@ -46,10 +46,10 @@ class RecorderTrace:
     Polls are traced of the processes that `follow` names, and of those that they start: first of this one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ports: frozenset[int]) -> None:
         from confluo_tools.core.kernel.trace_reader import TraceReader
 
-        wanted = [WantedEvent(s, n, _filter(n) or f, needed) for s, n, f, _, needed in _EVENTS]
+        wanted = [WantedEvent(s, n, _filter(n, f, fields, ports), needed) for s, n, f, fields, needed in _EVENTS]
         self.instance: TraceInstance = open_instance("record", wanted, "the kernel's TCP", _share(BUFFER))
         try:
             shapes = [
@@ -114,13 +114,17 @@ class RecorderTrace:
         self._polls[0].close()
 
 
-def _filter(name: str) -> str:
-    """Of timers: only those of TCP; the kernel compares addresses of functions."""
+def _filter(name: str, text: str, fields: tuple[str, ...], ports: frozenset[int]) -> str:
+    """Of timers: only those of TCP; the kernel compares addresses of functions.  Of others: ``text``, and the ports."""
     if name == "timer_expire_entry":
         return " || ".join(f"function.function == {timer}" for timer in TIMERS)
     if name == "hrtimer_expire_entry":
         return " || ".join(f"function.function == {timer}" for timer in HRTIMERS)
-    return ""
+    tests = [f"{side} == {port}" for port in sorted(ports) for side in ("sport", "dport")]
+    if tests and "sport" in fields:
+        either = f"({' || '.join(tests)})"
+        return f"{text} && {either}" if text else either
+    return text
 
 
 def _share(total: int) -> int:
