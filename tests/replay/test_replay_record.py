@@ -207,8 +207,12 @@ def test_settings_are_there_and_those_of_the_host_are_as_before(bulk: Recorded) 
     assert (settings["tcp_timestamps"], settings["tcp_comp_sack_nr"], settings["tcp_ecn"]) == (0, 0, 1)
     assert (settings["timestamps"], settings["peer_timestamps"]) == (0, 0)
     assert settings["isn"] == bulk.connection.server.settings["peer_isn"]
-    shown = bulk.path.client.run("cat", "/proc/sys/net/ipv4/tcp_timestamps", "/proc/sys/net/ipv4/tcp_moderate_rcvbuf")
-    assert shown.stdout.split() == [b"1", b"1"]
+    names = ("tcp_timestamps", "tcp_moderate_rcvbuf", "tcp_rmem")
+    shown = bulk.path.client.run("cat", *(f"/proc/sys/net/ipv4/{name}" for name in names))
+    assert shown.stdout.split()[:2] == [b"1", b"1"]
+    least, usual, most = shown.stdout.split()[2:]
+    assert usual != most
+    assert settings["tcp_rmem"] == b" ".join((least, most, most)).decode()
     assert b"gso_max_segs 1 " not in bulk.path.client.run("ip", "-d", "link", "show", "v0").stdout
 
 

@@ -27,6 +27,7 @@ class CallPiece:
 
 
 LOOKS = 16  # new segments after which a send looks for packets that have come
+SLEEPS = 100_000  # ns: a call that was away for longer slept until there was room
 MSG_MORE = 0x8000
 MAX_PROCESSES = 1 << 16  # that are inside a call
 
@@ -36,6 +37,7 @@ class _OpenSend:
     pieces: list[CallPiece]
     left: int  # bytes left to copy, at the last event
     opens: bool  # whether the last event needed a new segment
+    ts: int  # of the last event
     opened: int = 0  # segments since the call last looked for packets that had come
 
 
@@ -58,22 +60,22 @@ class CallPieces:
         if call is None:
             piece = CallPiece(ts, Call.SEND, pid, asked=left)
             _limit(self._sends)
-            self._sends[pid] = _OpenSend([piece], left, opens)
+            self._sends[pid] = _OpenSend([piece], left, opens, ts)
             return piece
         if left != call.left:
             if call.opens:
                 call.opened = 1 if call.opened == LOOKS else call.opened + 1
-            call.left, call.opens = left, opens
+            call.left, call.opens, call.ts = left, opens, ts
             return None
         before = call.pieces[-1]  # nothing was copied since the last event
         before.bytes = before.asked - left
-        if call.opened == LOOKS:
+        if call.opened == LOOKS and ts - call.ts < SLEEPS:
             before.notes |= Note.YIELDS
             before.asked = before.bytes  # a replay must not go on here
+            call.opened = 0
         else:
             before.notes |= Note.WAITS
-        call.opened = call.opened % LOOKS
-        call.opens = opens
+        call.opens, call.ts = opens, ts
         piece = CallPiece(ts, Call.SEND, pid, asked=left, notes=Note.CONTINUED)
         call.pieces.append(piece)
         return piece

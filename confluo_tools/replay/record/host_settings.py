@@ -71,6 +71,15 @@ def _is_strict(sysctls: dict[str, str]) -> bool:
     )
 
 
+def _large_buffer(rmem: str) -> str:
+    """The setting tcp_rmem with its largest value as the default.
+
+    How much memory a packet takes depends on the device, and so do windows near the size of the buffer.
+    """
+    least, _, most = rmem.split()
+    return f"{least} {most} {most}"
+
+
 class StrictGrade:
     """Context manager: settings with which a replay can be exact, in the network namespace of this thread.
 
@@ -85,6 +94,7 @@ class StrictGrade:
         try:
             for name, value in STRICT.items():
                 self._set(name, value)
+            self._set("tcp_rmem", _large_buffer(_read(f"{_SYSCTLS}/tcp_rmem")))
             if _read(f"{_SYSCTLS}/tcp_congestion_control") not in CONTROLS:
                 self._set("tcp_congestion_control", CONTROLS[0])
             for device in sorted(os.listdir("/proc/sys/net/ipv4/conf")):
