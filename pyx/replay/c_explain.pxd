@@ -133,7 +133,7 @@ cdef struct Message:
     uint64_t bytes
     uint32_t packets
     uint32_t again
-    int64_t times[LABELS]       # ns by cause; 0: sending
+    int64_t sending             # ns in waits shorter than a gap
 
 cdef struct Side:               # one end, as sender and as receiver
     bint known
@@ -247,6 +247,7 @@ cdef struct Row:
 cdef struct MessageRow:
     uint64_t key[5]
     Message m
+    int64_t times[LABELS]       # ns by cause; 0: sending
     int64_t took                # until the last byte was acknowledged
     int64_t ideal               # one round trip, and at least its bytes at the best rate
     int64_t above               # ns above the ideal
@@ -400,6 +401,7 @@ cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
         x.messages, x.message_room = rows, room
     row = x.messages + x.message_count
     x.message_count += 1
+    memset(row, 0, sizeof(MessageRow))
     memcpy(row.key, f.key, sizeof(row.key))
     row.m, row.flow, row.message, row.side = me.message, f.number, me.message_number, <uint8_t>side
 

@@ -345,7 +345,7 @@ cdef inline bint triggered(const Packet* p, Side* me, int64_t gap) noexcept nogi
 cdef inline void spent(Side* me, int64_t gap) noexcept nogil:
     """A short wait: it has no row of its own."""
     if me.speaks:
-        me.message.times[0] += gap
+        me.message.sending += gap
 
 
 cdef inline void probe(Flow* f, const Packet* p, int side, Result* x) noexcept nogil:
@@ -631,10 +631,10 @@ cdef inline void judge(MessageRow* row, const FlowRow* flow) noexcept nogil:
     row.slowdown = <double>row.took / <double>row.ideal if row.ideal and row.took else 0
     for i in range(1, LABELS):
         if i != L_CWND_LIMITED:
-            stalled += row.m.times[i]
-            if row.m.times[i] > most:
-                row.main, most = <uint8_t>i, row.m.times[i]
-    if row.above - stalled > most and row.m.times[<int>L_CWND_LIMITED]:
+            stalled += row.times[i]
+            if row.times[i] > most:
+                row.main, most = <uint8_t>i, row.times[i]
+    if row.above - stalled > most and row.times[<int>L_CWND_LIMITED]:
         row.main = L_CWND_LIMITED       # what is left: it went slower than its best rate
 
 
@@ -653,11 +653,12 @@ cdef inline bint judge_all(Result* x) noexcept nogil:
     for i in range(x.message_count):
         m = x.messages + i
         place[x.flows[m.flow].first + m.message - 1] = i
+        m.times[0] = m.m.sending
     for i in range(x.count):
         row = x.rows + i
         row.cause = <uint8_t>cause_of(row)
         if row.message and row.event in (E_GAP, E_RETRANSMISSION):
-            x.messages[place[x.flows[row.flow].first + row.message - 1]].m.times[row.cause] += row.duration
+            x.messages[place[x.flows[row.flow].first + row.message - 1]].times[row.cause] += row.duration
     for i in range(x.message_count):
         judge(x.messages + i, x.flows + x.messages[i].flow)
     free(place)

@@ -116,6 +116,11 @@ cdef class Explainer:
         return self.result.flow_count
 
     @property
+    def labels(self):
+        """Labels so far."""
+        return self.result.count
+
+    @property
     def evicted(self):
         """Connections that were ended early because there were too many."""
         return self.flows.evicted
@@ -368,7 +373,7 @@ cdef class Explainer:
             "main": <size_t>&r.main - start,
         }
         for i in range(LABELS):
-            fields[names[i] or "sending"] = <size_t>&r.m.times[i] - start
+            fields[names[i] or "sending"] = <size_t>&r.times[i] - start
         return _table(layout, fields, <const uint8_t*>self.result.messages, self.result.message_count,
                       sizeof(MessageRow), <size_t>&r.key - start, <size_t>&r.side - start)
 

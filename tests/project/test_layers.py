@@ -108,6 +108,7 @@ PURE = {
     "replay/sampling.py",
     "replay/explain/causes.py",
     "replay/explain/labels.py",
+    "replay/explain/timeline.py",
     "trace/token_bucket.py",
     "vote/dead_flows.py",
     "vote/integer_programs.py",

@@ -49,6 +49,23 @@ EVIDENCE_HINTS = {
 }
 
 
+class ExplainOutput(cli.LogOptions):
+    """The output options; one connection can be drawn as a picture or a page, too."""
+
+    formats = ("svg", "html", *cli.LogOptions.formats)
+
+    def kind(self, *, answers: bool = False) -> str:
+        """'svg' or 'html', or the format of the records."""
+        import os
+
+        suffix = os.path.splitext(self.output or "")[1].lower()[1:]
+        if self.format is None and not self.tsv and not self.ndjson and suffix in ("svg", "html"):
+            return suffix
+        if self.format in ("svg", "html") and not self.tsv and not self.ndjson:
+            return self.format
+        return super().kind(answers=answers)
+
+
 @app.command(panels={"Options": "--by --slowest --messages --flow --flows --gap"})
 def explain(
     inputs: cli.Inputs = None,
@@ -69,7 +86,7 @@ def explain(
     gap: Annotated[str, option("--gap", metavar="TIME", help="Shortest wait that is explained (1ms).")] = "1ms",
     *,
     ins: cli.InputOptions,
-    out: cli.LogOptions,
+    out: ExplainOutput,
     common: cli.CommonOptions,
 ) -> int:
     """Name every gap in sending, every retransmission and every delayed acknowledgement of TCP connections.
@@ -95,6 +112,8 @@ def explain(
     if flows is not None:
         chosen = (chosen or set()) | read_flows(flows, inputs or ["-"])
     kind = out.kind(answers=True)
+    if kind in ("svg", "html") and (by or messages):
+        raise UsageError("draws labels", where=f"-o {kind}", hint="leave --by and --messages out")
     usual = (
         (*(("size",) if by == "size" else ()), *CAUSE_FIELDS) if by else MESSAGE_FIELDS if messages else LABEL_FIELDS
     )
@@ -102,6 +121,13 @@ def explain(
     taps = Taps(inputs or ["-"], ins, shortest, chosen)
     explainer = taps.explain()
     found = Explained(explainer, share)
+    if kind in ("svg", "html"):
+        from confluo_tools.replay.explain.timeline_output import write_timeline
+
+        if explainer.packets:
+            write_timeline(kind, taps, explainer.count, found.rows, out)
+        note_missing(explainer, found)
+        return cli.OK if explainer.packets else cli.NOTHING
     with out.open(schema, kind, names, metadata=taps.metadata) as into:
         rows = 0
         for block in found.causes(schema, by == "size") if by else (found.messages if messages else found.rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.errors import SchemaError, UsageError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.replay.explainer import Explainer
     from confluo_tools.schema import Schema
 
+TCP = 6
 FIELDS = ("ip_version", "src_ip", "dst_ip", "src_port", "dst_port")
 
 
@@ -21,6 +23,17 @@ class FlowEnds(NamedTuple):
     source_port: int
     target: bytes
     target_port: int
+
+    @property
+    def reversed(self) -> FlowEnds:
+        return FlowEnds(self.target, self.target_port, self.source, self.source_port)
+
+    def __str__(self) -> str:
+        from ipaddress import ip_address
+
+        texts = [str(ip_address(address)) for address in (self.source, self.target)]
+        source, target = (f"[{text}]" if ":" in text else text for text in texts)
+        return f"{source}:{self.source_port}-{target}:{self.target_port}"
 
 
 def parse_flow(text: str) -> FlowEnds:
@@ -53,22 +66,21 @@ def check_flows(schema: Schema, name: str) -> None:
 
 def flows_of(block: Block, schema: Schema) -> set[FlowEnds]:
     """The connections in a block of records; those of other protocols than TCP are left out."""
-    names = [column.name for column in schema.columns]
-    at = {name: names.index(name) for name in (*FIELDS, "proto", "src_ip6", "dst_ip6") if name in names}
-    found = set()
-    for row in range(block.rows):
-        if "proto" in at and block.get(at["proto"], row) != 6:
-            continue
-        ends = []
-        for side in ("src", "dst"):
-            if block.get(at["ip_version"], row) == 6:
-                address: bytes = block.get(at[f"{side}_ip6"], row) if f"{side}_ip6" in at else b""
-            else:
-                address = int(block.get(at[f"{side}_ip"], row)).to_bytes(4, "big")
-            ends.append((address, int(block.get(at[f"{side}_port"], row))))
-        if len(ends[0][0]) in (4, 16):
-            found.add(FlowEnds(*ends[0], *ends[1]))
-    return found
+    at = {column.name: i for i, column in enumerate(schema.columns)}
+    rows = [row for row in range(block.rows) if "proto" not in at or block.get(at["proto"], row) == TCP]
+    return {flow for flow in (ends_of(block, at, row) for row in rows) if flow is not None}
+
+
+def ends_of(block: Block, at: Mapping[str, int], row: int) -> FlowEnds | None:
+    """The ends in a row; ``at``: numbers of its columns.  None: the addresses are not known."""
+    ends = []
+    for side in ("src", "dst"):
+        if "ip_version" in at and block.get(at["ip_version"], row) == 6:
+            address: bytes = block.get(at[f"{side}_ip6"], row) if f"{side}_ip6" in at else b""
+        else:
+            address = int(block.get(at[f"{side}_ip"], row)).to_bytes(4, "big")
+        ends.append((address, int(block.get(at[f"{side}_port"], row))))
+    return FlowEnds(*ends[0], *ends[1]) if len(ends[0][0]) in (4, 16) else None
 
 
 def choose_flows(explainer: Explainer, flows: set[FlowEnds] | None) -> None:

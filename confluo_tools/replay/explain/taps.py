@@ -48,6 +48,14 @@ class Taps:
             cli.tell(f"more than {MAX_FLOWS:,} connections at a time: {explainer.evicted:,} were ended early")
         return explainer
 
+    def again(self) -> Iterator[tuple[int, Block]]:
+        """The packets of the first tap once more: (rows before, block)."""
+        with self._open(self.inputs[:1] if self.both else self.inputs) as reader:
+            rows = 0
+            for block in reader:
+                yield rows, block
+                rows += block.rows
+
     def _explainer(self, reader: Reader, taps: int) -> Explainer:
         from confluo_tools.core.replay.explainer import Explainer
 
