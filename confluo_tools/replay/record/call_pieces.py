@@ -47,7 +47,7 @@ class CallPieces:
     def __init__(self) -> None:
         # Each has at most MAX_PROCESSES: a process may die inside a call.
         self._sends: dict[int, _OpenSend] = {}
-        self._recvs: dict[int, CallPiece] = {}
+        self._recvs: dict[int, tuple[int, int]] = {}  # socket, and when it copied last
         self._socket_of: dict[int, int] = {}  # the socket that a process used last
 
     def send_chunk(self, ts: int, pid: int, left: int, *, opens: bool) -> CallPiece | None:
@@ -94,22 +94,17 @@ class CallPieces:
             done += piece.bytes
         return None
 
-    def recv_chunk(self, ts: int, pid: int, sk: int) -> CallPiece | None:
+    def recv_chunk(self, ts: int, pid: int, sk: int) -> None:
         """A process has copied from the receive queue."""
-        if pid in self._recvs:
-            return None
         _limit(self._recvs)
-        piece = self._recvs[pid] = CallPiece(ts, Call.RECV, pid, sk)
-        return piece
+        self._recvs[pid] = sk, ts
 
-    def recv_end(self, ts: int, pid: int, sk: int, result: int, flags: int) -> CallPiece | None:
+    def recv_end(self, ts: int, pid: int, sk: int, result: int, flags: int) -> CallPiece:
+        """The call, at the time when it copied last: TCP may process packets between the parts that it copies."""
         _limit(self._socket_of)
         self._socket_of[pid] = sk
-        piece = self._recvs.pop(pid, None)
-        if piece is None or piece.sk != sk:
-            return CallPiece(ts, Call.RECV, pid, sk, result, 0, flags & 0xFFFFFFFF)
-        piece.bytes, piece.flags = result, flags & 0xFFFFFFFF
-        return None
+        of, copied = self._recvs.pop(pid, (0, 0))
+        return CallPiece(copied if of == sk else ts, Call.RECV, pid, sk, result, 0, flags & 0xFFFFFFFF)
 
     def socket_of(self, pid: int) -> int:
         """The socket that a process used last; 0: none."""

@@ -107,21 +107,21 @@ class Machine:
         fresh.extend([(p[0] - base, ev.PACKET, p) for p in packets])
         fresh.sort(key=itemgetter(0))
         cut = bisect_right(fresh, now, key=itemgetter(0))
-        first = len(self._items)
         for item in fresh[:cut]:
             self._take(item)
         del fresh[:cut]
-        if first and len(self._items) > first and self._items[first][0] < self._items[first - 1][0]:
-            self._items.sort(key=itemgetter(0))
+        self._items.sort(key=itemgetter(0))  # a receive call is known at its end
 
     def _take(self, item: Item) -> None:
         """Turn events of calls into pieces of calls."""
         what = item[1]
         self.events += 1
+        piece: CallPiece | None
         if what == ev.SEND_CHUNK:
             piece = self._calls.send_chunk(item[0], item[2], item[3], opens=not item[4] or item[5] >= item[6])
         elif what == ev.RECV_CHUNK:
-            piece = self._calls.recv_chunk(item[0], item[2], item[3])
+            self._calls.recv_chunk(item[0], item[2], item[3])
+            return
         elif what == ev.SEND_END:
             piece = self._calls.send_end(item[0], item[2], item[3], item[4], item[5])
         elif what == ev.RECV_END:
@@ -133,7 +133,7 @@ class Machine:
             self._items.append(item)
             return
         if piece is not None:
-            self._items.append((item[0], PIECE, piece))
+            self._items.append((piece.ts, PIECE, piece))
 
     def _probe(self, item: Item) -> ProbeEvent:
         probe = ProbeEvent(*item[3:])
