@@ -21,7 +21,7 @@ from confluo_tools.replay.recording.connection import arrivals
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from netns import Lab
-from replay_lab import BULK, PORT, RECORDER, SERVER, RoutedPath, record, routed
+from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, RoutedPath, record, routed
 
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -220,6 +220,14 @@ def test_a_log_of_one_end_is_without_its_half(bulk: Recorded) -> None:
     connections, alone = pair_ends(ends_of(bulk.logs[0]))
     assert connections == []
     assert [why for _, why in alone] == ["the recording of its other end is missing"]
+
+
+def test_the_recording_replays_alike(bulk: Recorded) -> None:
+    """With drops, marks, blocking sends, and digests to compare."""
+    replay = str(ROOT / "bin/confluo-replay")
+    done = subprocess.run([replay, *bulk.logs, "--tries", "3"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "by digests" in done.stderr
 
 
 # ---------------------------------------------------------------- many connections

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluo_tools.replay.engine.attempt import Attempt
-from confluo_tools.replay.engine.script import ANY_COUNT, GATE, PACKET, Step
+from confluo_tools.replay.engine.script import ANY_COUNT, GATE, PACKET, POLL, Step
 from confluo_tools.replay.engine.segments import SentPacket
 from confluo_tools.replay.recording import ConnectionEnd
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS
 
 NAMES = ("client", "server")
+UNCOMPARED = (GATE, PACKET, POLL)  # of a poll, only the number of ready descriptors is recorded
 
 
 class Difference(NamedTuple):
@@ -113,7 +114,7 @@ def _first_digest(came: Sequence[SentPacket], end: ConnectionEnd) -> int | None:
 def _first_call(done: Attempt, side: int) -> Difference | None:
     """The first call that returned something else."""
     for step, applied in zip(done.steps[side], done.applied[side], strict=False):
-        if step.kind not in (GATE, PACKET) and applied.result != step.result:
+        if step.kind not in UNCOMPARED and applied.result != step.result:
             expected = f"that {step}"
             return Difference(side, applied.sent, applied.at, expected, str(applied.result), "")
     return None
