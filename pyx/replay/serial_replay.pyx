@@ -197,6 +197,69 @@ cdef class SerialReplay:
                 replay_wait(self.pair, linger // 4)
                 self._drain()
 
+    def run_freely(self, int64_t start, delays, drops, int64_t until):
+        """Make the calls at their times and forward packets after the delay (ns) of their sender, without order.
+
+        ``drops``: for each sender, bytes that are 1 for the packets that are lost.  Ends at ``until``, ns after the
+        start.  A call that would block is made again until it does not.
+        """
+        cdef int64_t delay[2]
+        cdef uint32_t forwarded[2]
+        cdef const uint8_t* lost[2]
+        cdef uint64_t known[2]
+        cdef int e
+        cdef int64_t now
+        cdef uint32_t rounds = 0
+        cdef bytes a = drops[0], b = drops[1]
+        lost[0], lost[1] = a, b
+        for e in range(2):
+            delay[e], forwarded[e], known[e] = delays[e], 0, len(drops[e])
+        self.start = start
+        with nogil:
+            while True:
+                self._drain()
+                now = replay_now() - start
+                if now > until:
+                    break
+                for e in range(2):
+                    self._forward(e, now, delay[e], &forwarded[e], lost[e], known[e])
+                    self._call_freely(e, now)
+                rounds += 1
+                if rounds % SIGNALS == 0:
+                    with gil:
+                        PyErr_CheckSignals()
+
+    cdef void _forward(self, int e, int64_t now, int64_t delay, uint32_t* next, const uint8_t* lost,
+                       uint64_t known) noexcept nogil:
+        """Forward the packets of end ``e`` that are due."""
+        cdef Packet p
+        cdef End* to = &self.end[1 - e]
+        while next[0] < self.end[e].n_packets and self.end[e].packets[next[0]].at + delay <= now:
+            p = self.end[e].packets[next[0]]
+            if next[0] >= known or not lost[next[0]]:
+                replay_deliver(to.device, to.ring, p.bytes, p.head, p.length)
+                to.received += 1
+                self._drain()
+            next[0] += 1
+
+    cdef void _call_freely(self, int e, int64_t now) noexcept nogil:
+        """Make the next call of an end, if its time has come."""
+        cdef End* end = &self.end[e]
+        cdef const Step* s
+        while end.at < end.n_steps and end.steps[end.at].at <= now:
+            s = end.steps + end.at
+            if s.kind != K_PACKET and s.kind != K_GATE:
+                if not self._finish_send(e):
+                    return
+                self._apply(e, now)
+                if end.done[end.at - 1].result == -EAGAIN and s.result != -EAGAIN:
+                    end.at -= 1
+                    return
+            else:
+                end.done[end.at].at, end.done[end.at].result = now, 0
+                end.done[end.at].sent, end.done[end.at].received = <uint32_t>end.n_packets, end.received
+                end.at += 1
+
     cdef int _next(self, int64_t now) noexcept nogil:
         """The end with the earliest step that is due and may be applied; -1: none."""
         cdef int e, found = -1

@@ -92,7 +92,17 @@ def test_help_names_the_formats_that_the_command_writes(name: str, capsys: pytes
     text = " ".join(printed(name, "--help", capsys).split())
     named = re.search(r"--format FORMAT Write (.*?)\. ", text)
     if named is None:
-        assert name in {"archive", "config", "index", "info", "pingmesh-serve", "serve", "snapshot", "topology"}
+        assert name in {
+            "archive",
+            "config",
+            "index",
+            "info",
+            "pingmesh-serve",
+            "replay-diff",
+            "serve",
+            "snapshot",
+            "topology",
+        }
         return
     formats = set(re.split(", | or ", named.group(1)))
     assert formats >= set(RECORD_FORMATS)

@@ -26,6 +26,7 @@ NAMES = [name for name, _, _ in COMMANDS]
 VERBS = [
     "vote-simulate",
     "vote-bound",
+    "replay-diff",
     "replay-explain",
     "replay-queues",
     *(f"pingmesh-{verb.name}" for verb in PINGMESH),

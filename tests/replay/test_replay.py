@@ -9,6 +9,7 @@ import pytest
 
 from confluo_tools.inputs.open import open_records
 from confluo_tools.replay.engine import script as inputs
+from confluo_tools.replay.engine.diff_command import main as diff
 from confluo_tools.replay.engine.flow import parse_flow
 from confluo_tools.replay.engine.network import missing
 from confluo_tools.replay.engine.replay_command import main
@@ -86,6 +87,30 @@ def test_changed_inputs_are_found_at_or_after_their_place(tmp_path: Path, record
     del steps[lost], original.applied[CLIENT][lost]
     side, packet = first_difference("dropped.ml")
     assert packet >= (sent_before if side == CLIENT else number)
+
+
+def test_diff(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again, naive = tmp_path / "again.ml", tmp_path / "naive.ml"
+    assert main([str(recording), "--tries", str(TRIES), "-q", "-w", str(again)]) == 0
+    assert diff([str(recording), str(again)]) == 0
+    assert capsys.readouterr().out.count(": same (") == 2
+    assert main([str(recording), "--engine", "naive", "-q", "-w", str(naive)]) in (0, 3)
+    other = write_recording(tmp_path / "other.ml", FreeRun(Traffic(60_000)).run())
+    assert diff([str(recording), str(other)]) == 3
+    printed = capsys.readouterr().out
+    server = printed.splitlines()[1]
+    # The recording lost packet 12 of the server, the other one lost none: all before it is equal.
+    assert int(server.split("differs at packet ")[1].split(":")[0]) > max(n for _, n in BURST)
+    assert 0.5 < float(server.split("similarity ")[1].split(";")[0]) < 1
+    assert diff([str(recording), str(other), "--flow", "10.9.0.1:1-10.9.0.2:2/tcp"]) == 2
+
+
+def test_a_naive_replay_differs(tmp_path: Path) -> None:
+    traffic = Traffic(200_000, frozenset((SERVER, n) for n in (12, 13, 60, 100)))
+    script = script_of(connection_of(record(tmp_path / "c.ml", traffic)))
+    assert list(outcomes(script, TRIES))[-1].verdict.same
+    tried = [outcome.verdict for outcome in outcomes(script, 3, naive=True)]
+    assert not any(verdict.same for verdict in tried)
 
 
 def test_the_capture_of_a_replay_is_whole(recording: Path, tmp_path: Path) -> None:

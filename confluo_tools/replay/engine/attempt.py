@@ -13,6 +13,8 @@ from confluo_tools.replay.engine.script import Script, Step
 from confluo_tools.replay.engine.segments import RawPacket, SentPacket, raw_packets, segments_of
 from confluo_tools.replay.engine.tick import start_time
 
+TAIL = 20_000_000  # ns after the last input of a naive replay
+
 
 class Applied(NamedTuple):
     """An input as it was applied: ``at`` in ns after the start, ``result`` of the call, packets before it."""
@@ -42,10 +44,12 @@ def attempt(
     script: Script,
     settings: tuple[EndSettings, EndSettings],
     phase: int,
+    naive: bool = False,
     observe: Callable[[ReplayEnd, ReplayEnd], None] | None = None,
 ) -> Attempt:
     """Replay ``script`` once in fresh networks.  ``phase``: ns between a tick and time 0.
 
+    ``naive``: without order: the calls at their times, and a wire with the recorded delay and drops.
     ``observe`` is called with both ends before the start.  Raises ConfluoError.
     """
     with ReplayEnd(settings[0], server=False) as client, ReplayEnd(settings[1], server=True) as server:
@@ -59,7 +63,10 @@ def attempt(
         try:
             if observe is not None:
                 observe(client, server)
-            core.run(start_time(phase))
+            if naive:
+                core.run_freely(start_time(phase), *script.wire(), script.length + TAIL)
+            else:
+                core.run(start_time(phase))
             packets = tuple(list(raw_packets(core.packets(side))) for side in (0, 1))
             applied = tuple([Applied(*a) for a in struct.iter_unpack(DONE, core.applied(side))] for side in (0, 1))
         finally:

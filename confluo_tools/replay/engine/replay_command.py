@@ -37,12 +37,17 @@ Tries = Annotated[
     int, option("--tries", metavar="N", min=1, max=1000, help="Replay up to N times until it is the same (1).")
 ]
 
+Engine = Annotated[
+    str, option("--engine", metavar="NAME", help="serial: inputs in recorded order; naive: by time alone (serial).")
+]
 
-@app.command(panels={"Options": "--flow --tries -w -o"})
+
+@app.command(panels={"Options": "--flow --tries --engine -w -o"})
 def replay(
     inputs: cli.Inputs = None,
     flow: Flow = None,
     tries: Tries = 1,
+    engine: Engine = "serial",
     *,
     ins: cli.InputOptions,
     out: ReplayOutput,
@@ -51,12 +56,13 @@ def replay(
     """Replay recorded TCP connections on this kernel, and compare them with the recording.
 
     The exit status is 0 when all replays are the same as recorded, and 3 when one differs.
-    The verbs explain and queues have a help of their own: confluo-replay explain --help.
+    The verbs diff, explain and queues have a help of their own: confluo-replay explain --help.
     """
     from confluo_tools.replay.engine.script import script_of
     from confluo_tools.replay.engine.tries import outcomes
     from confluo_tools.schema import builtin
 
+    naive = cli.one_of("--engine", engine, ("serial", "naive")) == "naive"
     if ins.missing(inputs):
         return cli.usage(app)
     if out.listed(builtin("recording")):
@@ -71,7 +77,7 @@ def replay(
                 for line in obstacles(connection):
                     cli.tell(f"{name}: {line}")
                 last = None
-                for number, last in enumerate(outcomes(script_of(connection), tries), 1):
+                for number, last in enumerate(outcomes(script_of(connection), tries, naive=naive), 1):
                     report(name, number, last)
             except ConfluoError as e:
                 cli.warn(e.what, where=e.where or name, hint=e.hint)

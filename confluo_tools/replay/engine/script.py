@@ -78,6 +78,21 @@ class Script:
         pack = struct.Struct(STEP).pack
         return tuple(b"".join([pack(*step) for step in steps]) for steps in self.steps)  # type: ignore[return-value]
 
+    def wire(self) -> tuple[list[int], list[bytes]]:
+        """For the packets of each end: the usual delay of the wire in ns, and bytes that are 1 for those it lost."""
+        delays, drops = [], []
+        for side, end in enumerate((self.connection.client, self.connection.server)):
+            lost = bytearray(b"\1" * end.packets_sent)
+            sent = end.sent.expanded("ts")
+            times = []
+            for step in self.steps[1 - side]:
+                if step.kind == PACKET and step.packet < len(lost):
+                    lost[step.packet] = 0
+                    times.append(step.at + self.origin[side] - sent[step.packet])
+            delays.append(max(sorted(times)[len(times) // 2], 0) if times else 0)
+            drops.append(bytes(lost))
+        return delays, drops
+
     @property
     def length(self) -> int:
         """Time of the last step, ns."""

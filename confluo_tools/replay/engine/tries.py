@@ -19,15 +19,18 @@ class Outcome(NamedTuple):
     verdict: Verdict
 
 
-def outcomes(script: Script, tries: int) -> Iterator[Outcome]:
-    """Up to ``tries`` replays; the last one is the same as recorded, if one is.  Raises ConfluoError."""
+def outcomes(script: Script, tries: int, *, naive: bool = False) -> Iterator[Outcome]:
+    """Up to ``tries`` replays; the last one is the same as recorded, if one is.  ``naive``: see `attempt`.
+
+    Raises ConfluoError.
+    """
     ends = script.connection.client, script.connection.server
     settings = connection_settings(script.connection)
     busier = max((0, 1), key=lambda side: ends[side].packets_sent)
     phase = phase_of(ends[busier], script.origin[busier])
     for _ in range(tries):
         with on_time():
-            done = attempt(script, settings, phase)
+            done = attempt(script, settings, phase, naive=naive)
         outcome = Outcome(done, judge(done))
         yield outcome
         if outcome.verdict.same:
