@@ -125,10 +125,10 @@ cdef class Explainer:
         """Connections that were ended early because there were too many."""
         return self.flows.evicted
 
-    def choose(self, bytes source not None, int sport, bytes target not None, int dport):
-        """Explain only this connection, and others given in this way.  Addresses of 4 or 16 bytes, either order."""
+    @staticmethod
+    def key(bytes source not None, int sport, bytes target not None, int dport):
+        """(key of `place` for a connection, side of the source).  Addresses of 4 or 16 bytes, either order."""
         cdef uint64_t key[5]
-        cdef bint new = False
         version = 6 if len(source) == 16 else 4
         if len(source) != len(target) or len(source) not in (4, 16):
             raise ValueError("the addresses have different lengths")
@@ -139,10 +139,19 @@ cdef class Explainer:
             else:
                 words = (int.from_bytes(address, "big"), 0)
             ends.append((*words, port))
+        side = int(ends[0] > ends[1])
         ends.sort()
         for i in range(2):
             key[2 * i], key[2 * i + 1] = ends[i][0], ends[i][1]
         key[4] = <uint64_t>(ends[0][2] << 16 | ends[1][2]) | <uint64_t>version << 32
+        return (<const uint8_t*>key)[:sizeof(key)], side
+
+    def choose(self, bytes source not None, int sport, bytes target not None, int dport):
+        """Explain only this connection, and others given in this way."""
+        cdef uint64_t key[5]
+        cdef bint new = False
+        cdef bytes text = Explainer.key(source, sport, target, dport)[0]
+        memcpy(key, <const uint8_t*>text, sizeof(key))
         if lru_insert(&self.only, key, lru_hash(&self.only, key), &new) == NULL:
             raise MemoryError
         self.chosen = True
@@ -307,7 +316,7 @@ cdef class Explainer:
         return found
 
     def place(self, int tap, dict ends not None):
-        """At which end a tap is: {key of `distances`: side}."""
+        """At which end a tap is: {`key` of a connection: side}."""
         cdef uint64_t key[5]
         cdef bint new = False
         cdef uint8_t* near

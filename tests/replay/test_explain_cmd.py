@@ -152,5 +152,4 @@ def test_other_records_are_refused(tmp_path: Path) -> None:
 
 def test_the_verbs() -> None:
     assert b"explain" in run("confluo-replay", "--help").stdout
-    done = run("confluo-replay", "explian")
-    assert (done.returncode, b"unknown verb 'explian'" in done.stderr) == (2, True)
+    assert b"--slowest" in run("confluo-replay", "explain", "--help").stdout

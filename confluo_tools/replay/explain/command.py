@@ -91,7 +91,7 @@ def explain(
 ) -> int:
     """Name every gap in sending, every retransmission and every delayed acknowledgement of TCP connections.
 
-    INPUT is one capture, taken anywhere on the path, or two: one of each end.
+    INPUT is one capture, taken anywhere on the path, or two: one of each end; or recordings, or a replay.
     """
     from confluo_tools.replay.explain.flows import parse_flow
     from confluo_tools.replay.explain.taps import Taps

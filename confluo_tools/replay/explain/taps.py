@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,9 @@ class Taps:
 
     def explain(self) -> Explainer:
         """Read all packets; the explainer has finished."""
+        recorded = self._recorded()
+        if recorded is not None:
+            return recorded
         places = self._places() if len(self.inputs) == 2 and read_again(self.inputs) else []
         self.both = bool(places)
         readers = [self._open(paths) for paths in ([[p] for p in self.inputs] if self.both else [self.inputs])]
@@ -46,6 +49,34 @@ class Taps:
         explainer.finish()
         if explainer.evicted:
             cli.tell(f"more than {MAX_FLOWS:,} connections at a time: {explainer.evicted:,} were ended early")
+        return explainer
+
+    def _recorded(self) -> Explainer | None:
+        """The explainer of recordings and replays; None if the inputs are packets."""
+        from confluo_tools.core.replay.explainer import Explainer
+        from confluo_tools.replay.explain import recordings
+
+        if not read_again(self.inputs):
+            return None
+        readers: list[Reader] = []
+        try:
+            for path in self.inputs:
+                readers.append(self.ins.open([path]))
+                if readers[-1].schema.kind != "recording":
+                    return None
+            self.metadata = readers[0].metadata
+            taps = recordings.recorded_taps(readers)
+        finally:
+            for reader in readers:
+                reader.close()
+        self.both = len(taps) > 1
+        explainer = Explainer(with_sack().layout, self.gap, len(taps), MAX_FLOWS)
+        choose_flows(explainer, self.flows)
+        for number, tap in enumerate(taps if self.both else []):
+            explainer.place(number, dict(recordings.key_of(end) for end in tap.ends))
+        cursors = [_Cursor(tap.blocks(with_sack()), explainer, number) for number, tap in enumerate(taps)]
+        _merge(cursors)
+        explainer.finish()
         return explainer
 
     def again(self) -> Iterator[tuple[int, Block]]:
@@ -79,7 +110,7 @@ class Taps:
             reader = self._one(paths[0]) if len(paths) == 1 else self.ins.open(paths)
         if reader.schema.kind != "packet":
             what = f"holds records of kind '{reader.schema.kind}', not packets"
-            raise SchemaError(what, where=reader.name, hint="confluo-capture records packets")
+            raise SchemaError(what, where=reader.name, hint="confluo-capture and confluo-replay-record record them")
         return reader
 
     def _one(self, path: str) -> Reader:
@@ -125,8 +156,8 @@ def first_side(first: tuple[int, int, int], second: tuple[int, int, int]) -> int
 class _Cursor:
     """The next row of a tap."""
 
-    def __init__(self, reader: Reader, explainer: Explainer, tap: int) -> None:
-        self._blocks: Iterator[Block] = iter(reader)
+    def __init__(self, blocks: Iterable[Block], explainer: Explainer, tap: int) -> None:
+        self._blocks: Iterator[Block] = iter(blocks)
         self._ts, self._layout = explainer.layout.index("ts"), explainer.layout
         self.explainer, self.tap, self.row = explainer, tap, 0
         self.block: Block | None = None
