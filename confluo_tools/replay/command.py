@@ -18,6 +18,7 @@ VERBS = (
     ReplayVerb("diff", "engine.diff_command", "compare two recordings or replays of TCP connections"),
     ReplayVerb("explain", "explain.command", "name every gap, retransmission and delayed acknowledgement of TCP"),
     ReplayVerb("queues", "queues.command", "replay switch queues: lengths, drops, and who shared them"),
+    ReplayVerb("sample", "sample.command", "write times of records as runs, each within a bound, and back"),
 )
 
 

@@ -29,6 +29,7 @@ VERBS = [
     "replay-diff",
     "replay-explain",
     "replay-queues",
+    "replay-sample",
     *(f"pingmesh-{verb.name}" for verb in PINGMESH),
 ]
 VERBS += [f"replay-record-{verb}" for verb in RECORD]

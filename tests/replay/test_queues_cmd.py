@@ -114,9 +114,3 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, words: str, status: i
     first = done.stderr.decode().splitlines()[0]
     assert (done.returncode, said in first) == (status, True), first
     assert "Traceback" not in done.stderr.decode()
-
-
-def test_verbs() -> None:
-    assert run("confluo-replay", "--help").returncode == 0
-    done = run("confluo-replay", "queue")
-    assert (done.returncode, done.stderr) == (2, b"confluo-replay: unknown verb 'queue'; did you mean 'queues'?\n")

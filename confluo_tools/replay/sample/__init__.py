@@ -1,0 +1,1 @@
+"""confluo-replay sample: times of records as runs at even steps, and back."""
