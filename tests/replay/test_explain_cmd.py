@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_explain_twin import START, frame, write
 
-from running import run
+from running import BIN, environment, run
 
 MSS = 1000
 
@@ -110,6 +111,31 @@ def test_connections_are_chosen(pcap: Path, tmp_path: Path) -> None:
     assert lines(pcap, "--flows", flows) == all_rows
     flows.write_text(f"{head}4\t17\t10.78.0.1\t10.78.0.2\t4711\t80\n")
     assert lines(pcap, "--flows", flows, status=1) == []
+
+
+def test_connections_are_explained_when_they_are_named(pcap: Path, tmp_path: Path) -> None:
+    """In a stream that stays open: at once; named again, only what came since."""
+    head = b"#fields\tip_version\tproto\tsrc_ip\tdst_ip\tsrc_port\tdst_port\n#types\tu8\tu8\tip\tip\tu16\tu16\n"
+    line = b"4\t6\t10.78.0.1\t10.78.0.2\t4711\t80\n"
+    whole, short = pcap.read_bytes(), tmp_path / "growing.pcap"
+    names = [row["name"] for row in lines(pcap)]
+    argv = [BIN / "confluo-replay", "explain", short, "--flows", "-", "-q", "-J", "-f", "name"]
+    cut = 24  # after 8 packets
+    for _ in range(8):
+        cut += 16 + struct.unpack_from("<I", whole, cut + 8)[0]
+    short.write_bytes(whole[:cut])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(head + line)
+        process.stdin.flush()
+        found = [json.loads(process.stdout.readline())["name"]]
+        assert found == names[:1]
+        short.write_bytes(whole)
+        rest, _ = process.communicate(line, timeout=60)
+    found += [json.loads(row)["name"] for row in rest.splitlines()]
+    assert found == names
+    assert process.returncode == 0
 
 
 def test_a_log_has_the_same_labels(pcap: Path, tmp_path: Path) -> None:

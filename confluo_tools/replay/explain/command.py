@@ -109,8 +109,6 @@ def explain(
     if ins.missing(inputs):
         return cli.usage(app)
     chosen = {parse_flow(text) for text in flow} if flow else None
-    if flows is not None:
-        chosen = (chosen or set()) | read_flows(flows, inputs or ["-"])
     kind = out.kind(answers=True)
     if kind in ("svg", "html") and (by or messages):
         raise UsageError("draws labels", where=f"-o {kind}", hint="leave --by and --messages out")
@@ -118,6 +116,21 @@ def explain(
         (*(("size",) if by == "size" else ()), *CAUSE_FIELDS) if by else MESSAGE_FIELDS if messages else LABEL_FIELDS
     )
     names = out.names(schema, kind, usual)
+    if flows == "-" and "-" in (inputs or ["-"]):
+        raise UsageError("standard input can be read only once", where="--flows -", hint="name the capture")
+    if flows == "-" and not (by or messages or chosen or share is not None or kind in ("svg", "html")):
+        from confluo_tools.replay.explain.labels import PATTERNS
+        from confluo_tools.replay.explain.live_flows import LiveFlows
+
+        def labels(named: set[FlowEnds]) -> Rows:
+            return Taps(inputs or [], ins, shortest, named).explain().rows(schema.layout, PATTERNS)
+
+        with cli.open_records(["-"]) as reader, out.open(schema, kind, names, metadata=reader.metadata) as into:
+            live = LiveFlows(labels, into)
+            live.read(reader)
+        return cli.OK if live.rows else cli.NOTHING
+    if flows is not None:
+        chosen = (chosen or set()) | read_flows(flows)
     taps = Taps(inputs or ["-"], ins, shortest, chosen)
     explainer = taps.explain()
     found = Explained(explainer, share)
@@ -143,12 +156,10 @@ def explain(
     return cli.OK if rows else cli.NOTHING
 
 
-def read_flows(path: str, inputs: Sequence[str]) -> set[FlowEnds]:
-    """The connections in the records of ``path``.  Raises UsageError if the packets come from stdin as well."""
+def read_flows(path: str) -> set[FlowEnds]:
+    """The connections in the records of ``path``."""
     from confluo_tools.replay.explain.flows import check_flows, flows_of
 
-    if path == "-" and "-" in inputs:
-        raise UsageError("standard input can be read only once", where="--flows -", hint="name the capture")
     with cli.open_records([path]) as reader:
         check_flows(reader.schema, reader.name)
         found: set[FlowEnds] = set()
