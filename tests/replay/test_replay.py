@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import replay_lab
+from confluo_tools import multilog
+from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.inputs.open import open_records
 from confluo_tools.replay.engine import script as inputs
 from confluo_tools.replay.engine.diff_command import main as diff
 from confluo_tools.replay.engine.flow import parse_flow
 from confluo_tools.replay.engine.network import missing
 from confluo_tools.replay.engine.replay_command import main
+from confluo_tools.replay.engine.rows import rows_of
 from confluo_tools.replay.engine.script import script_of
 from confluo_tools.replay.engine.tries import outcomes
 from confluo_tools.replay.recording import RecordedConnection, pair_ends, read_ends
+from confluo_tools.replay.recording.kinds import Kind
+from confluo_tools.schema import builtin
 from free_run import CLIENT, SERVER, FreeRun, Traffic, record, write_recording
+from netns import Lab
 
 pytestmark = [
     pytest.mark.root,
@@ -87,6 +97,64 @@ def test_changed_inputs_are_found_at_or_after_their_place(tmp_path: Path, record
     del steps[lost], original.applied[CLIENT][lost]
     side, packet = first_difference("dropped.ml")
     assert packet >= (sent_before if side == CLIENT else number)
+
+
+def test_traced_retransmissions_are_those_in_the_packets(tmp_path: Path) -> None:
+    path, deep = record(tmp_path / "c.ml", Traffic(60_000, BURST)), tmp_path / "deep.ml"
+    words = ["--trace", "tcp_probe,cong_state,retransmit", "--tries", str(TRIES), "-q", "-w", str(deep)]
+    assert main([str(path), *words]) == 0
+    server = connection_of(deep).server
+    assert not any(f"-replay-{os.getpid()}-" in name for name in os.listdir("/sys/kernel/tracing/instances"))
+    data = [n for n in range(server.packets_sent) if server.headers_sent["len"][n]]
+    seqs = [server.headers_sent["seq"][n] for n in data]
+    kinds = list(server.events.expanded("kind"))
+    assert kinds.count(Kind.RETRANSMIT) == len(seqs) - len(set(seqs)) >= 3
+    una = [n for n, kind in zip(server.events.expanded("snd_una"), kinds, strict=True) if kind == Kind.PROBE]
+    assert una == sorted(una)
+    assert 0 < una[-1] <= 60_002
+
+
+def test_a_recorded_path_with_a_real_queue_is_replayed(tmp_path: Path) -> None:
+    with Lab() as lab:
+        client, server = replay_lab.record(replay_lab.routed(lab, limit=60_000), tmp_path, replay_lab.BULK, 100_000)
+    assert main([str(client), str(server), "--tries", str(2 * TRIES), "-q"]) == 0
+
+
+def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:
+    path = record(tmp_path / "c.ml", Traffic(1_000_000))
+    program = "import sys; from confluo_tools.replay.command import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, str(path)]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        child = subprocess.Popen([*command, "--tries", "1000", "--engine", "naive"], stderr=subprocess.PIPE, text=True)
+        assert child.stderr is not None
+        assert "try 1" in child.stderr.readline()  # the next try runs
+        child.send_signal(number)
+        child.communicate(timeout=60)
+        assert child.returncode in (-number, 128 + number)
+        held = f"confluo-{child.pid}"
+        links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+        spaces = subprocess.run(["lsns", "-t", "net", "-n", "-o", "PID"], capture_output=True, text=True, check=True)
+        assert held not in links
+        assert str(child.pid) not in spaces.stdout.split()
+
+
+def test_half_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = FreeRun(Traffic(10_000)).run()
+    rows = [row for row in rows_of(run) if row["role"] == 1]
+    path = tmp_path / "half.ml"
+    with multilog.create(path, builtin("recording"), lanes=1) as log, log.writer() as lane:
+        lane.append(block_of_rows(builtin("recording"), rows))
+    assert main([str(path)]) == 2
+    printed = capsys.readouterr().err
+    assert "the recording of its other end is missing; confluo-replay explain works with what is there" in printed
+
+
+def test_a_congestion_control_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = FreeRun(Traffic(10_000)).run()
+    for end in (run.script.connection.client, run.script.connection.server):
+        end.settings |= {"tcp_congestion_control": "nonesuch", "kernel": "2.4.37"}
+    assert main([str(write_recording(tmp_path / "c.ml", run))]) == 2
+    assert "congestion control 'nonesuch', this kernel has" in capsys.readouterr().err
 
 
 def test_diff(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,7 @@ class Attempt:
     packets: tuple[list[RawPacket], list[RawPacket]]
     segments: tuple[list[SentPacket], list[SentPacket]]
     stuck: int
+    start: int = 0  # CLOCK_MONOTONIC of time 0, ns
 
 
 def attempt(
@@ -63,12 +64,13 @@ def attempt(
         try:
             if observe is not None:
                 observe(client, server)
+            start = start_time(phase)
             if naive:
-                core.run_freely(start_time(phase), *script.wire(), script.length + TAIL)
+                core.run_freely(start, *script.wire(), script.length + TAIL)
             else:
-                core.run(start_time(phase))
+                core.run(start)
             packets = tuple(list(raw_packets(core.packets(side))) for side in (0, 1))
             applied = tuple([Applied(*a) for a in struct.iter_unpack(DONE, core.applied(side))] for side in (0, 1))
         finally:
             core.close()
-    return Attempt(script, script.steps, applied, packets, segments_of(packets), core.stuck)  # type: ignore[arg-type]
+    return Attempt(script, script.steps, applied, packets, segments_of(packets), core.stuck, start)  # type: ignore[arg-type]

@@ -23,6 +23,9 @@ sudo confluo-replay c.ml
 # one connection, recorded on two hosts; keep what the replay did
 sudo confluo-replay server.ml client.ml --flow 10.0.0.1:4711-10.0.0.2:8080/tcp -w again.ml
 
+# replay again, look deeper
+sudo confluo-replay c.ml --trace tcp_probe,cong_state,retransmit -w deep.ml
+
 # the packets that were not captured
 sudo confluo-replay c.ml -o pcap | tshark -r -
 """
@@ -41,13 +44,18 @@ Engine = Annotated[
     str, option("--engine", metavar="NAME", help="serial: inputs in recorded order; naive: by time alone (serial).")
 ]
 
+Trace = Annotated[
+    str | None, option("--trace", metavar="LIST", help="Add what the kernel traces: tcp_probe, cong_state, retransmit.")
+]
 
-@app.command(panels={"Options": "--flow --tries --engine -w -o"})
+
+@app.command(panels={"Options": "--flow --tries --engine --trace -w -o"})
 def replay(
     inputs: cli.Inputs = None,
     flow: Flow = None,
     tries: Tries = 1,
     engine: Engine = "serial",
+    trace: Trace = None,
     *,
     ins: cli.InputOptions,
     out: ReplayOutput,
@@ -63,6 +71,9 @@ def replay(
     from confluo_tools.schema import builtin
 
     naive = cli.one_of("--engine", engine, ("serial", "naive")) == "naive"
+    from confluo_tools.replay.engine.tracing import trace_points
+
+    points = trace_points(trace or "")
     if ins.missing(inputs):
         return cli.usage(app)
     if out.listed(builtin("recording")):
@@ -77,14 +88,14 @@ def replay(
                 for line in obstacles(connection):
                     cli.tell(f"{name}: {line}")
                 last = None
-                for number, last in enumerate(outcomes(script_of(connection), tries, naive=naive), 1):
+                for number, last in enumerate(outcomes(script_of(connection), tries, naive=naive, trace=points), 1):
                     report(name, number, last)
             except ConfluoError as e:
                 cli.warn(e.what, where=e.where or name, hint=e.hint)
                 continue
             assert last is not None
             same = same and last.verdict.same
-            into.write(last.done)
+            into.write(last.done, last.traced)
     return cli.TROUBLE if cli.state.trouble else cli.OK if same else DIFFERENT
 
 

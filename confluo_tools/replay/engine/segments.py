@@ -63,11 +63,12 @@ def raw_packets(packed: bytes | memoryview) -> Iterator[RawPacket]:
 
 def segments_of(packets: Sequence[Sequence[RawPacket]]) -> tuple[list[SentPacket], list[SentPacket]]:
     """The headers of the packets of both ends."""
-    isn = [_isn(packets[0]), _isn(packets[1])]
+    isn = [initial_sequence_number(packets[0]), initial_sequence_number(packets[1])]
     return ([_segment(p, isn[0], isn[1]) for p in packets[0]], [_segment(p, isn[1], isn[0]) for p in packets[1]])
 
 
-def _isn(packets: Sequence[RawPacket]) -> int:
+def initial_sequence_number(packets: Sequence[RawPacket]) -> int:
+    """The sequence number of the SYN among the packets of an end; 0: there is none."""
     for p in packets:
         seq, _, _, flags = struct.unpack_from(">IIBB", p.head, tcp_offset(p.head) + 4)
         if flags & SYN:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from confluo_tools.replay.engine.attempt import Attempt, attempt
 from confluo_tools.replay.engine.script import Script
 from confluo_tools.replay.engine.settings import connection_settings, phase_of
 from confluo_tools.replay.engine.tick import on_time
+from confluo_tools.replay.engine.tracing import ReplayTrace, Row, TracePoint
 from confluo_tools.replay.engine.verdict import Verdict, judge
 
 
 class Outcome(NamedTuple):
-    """A try and its verdict."""
+    """A try, its verdict, and what was traced at each end."""
 
     done: Attempt
     verdict: Verdict
+    traced: tuple[list[Row], list[Row]] = ([], [])
 
 
-def outcomes(script: Script, tries: int, *, naive: bool = False) -> Iterator[Outcome]:
-    """Up to ``tries`` replays; the last one is the same as recorded, if one is.  ``naive``: see `attempt`.
+def outcomes(
+    script: Script, tries: int, *, naive: bool = False, trace: tuple[TracePoint, ...] = ()
+) -> Iterator[Outcome]:
+    """Up to ``tries`` replays; the last one is the same as recorded, if one is.  ``naive``: see `attempt`;
+    ``trace``: trace points of the kernel.
 
     Raises ConfluoError.
     """
@@ -29,9 +35,13 @@ def outcomes(script: Script, tries: int, *, naive: bool = False) -> Iterator[Out
     busier = max((0, 1), key=lambda side: ends[side].packets_sent)
     phase = phase_of(ends[busier], script.origin[busier])
     for _ in range(tries):
-        with on_time():
-            done = attempt(script, settings, phase, naive=naive)
-        outcome = Outcome(done, judge(done))
+        with ExitStack() as stack:
+            ports = ends[0].flow.src_port, ends[0].flow.dst_port
+            tracing = stack.enter_context(ReplayTrace(trace, *ports)) if trace else None
+            with on_time():
+                done = attempt(script, settings, phase, naive=naive)
+            traced = tracing.rows(done) if tracing is not None else ([], [])
+        outcome = Outcome(done, judge(done), traced)
         yield outcome
         if outcome.verdict.same:
             return
