@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from wire_lab import carried, explained, needs_tun, sent_again, stalls
+from wire_lab import carried, explained, needs_tun, packets, sent_again, stalls
 
 DELAY = 0.005
 CLIENT, SERVER = "10.78.0.1", "10.78.0.2"
@@ -156,6 +156,24 @@ def test_tshark_finds_the_same_retransmissions(captured: dict[str, tuple[Any, Pa
         done = subprocess.run(argv, capture_output=True, text=True, check=True)
         ours = {r["packet"] for r in explained(client)[0] if r["event"] in ("retransmission", "order")}
         assert ours == set(map(int, done.stdout.split())), name
+
+
+@pytest.mark.root
+@pytest.mark.net
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed; bin/check installs it as root")
+def test_tshark_reads_the_same_sack_blocks(captured: dict[str, tuple[Any, Path, Path]]) -> None:
+    blocks = 0
+    for _, client, _ in captured.values():
+        argv = ["tshark", "-r", client, "-o", "tcp.relative_sequence_numbers:FALSE", "-T", "fields"]
+        argv += ["-e", "tcp.options.sack_le", "-e", "tcp.options.sack_re"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        edges = [
+            [[int(n) for n in field.split(",") if n] for field in line.split("\t")] for line in done.stdout.splitlines()
+        ]
+        ours = [[[block[i] for block in packet.sacks] for i in (0, 1)] for _, packet in packets(client)]
+        assert ours == edges
+        blocks += sum(len(left) for left, _ in edges)
+    assert blocks > 50
 
 
 @pytest.mark.root
