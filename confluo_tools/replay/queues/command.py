@@ -39,7 +39,8 @@ USUAL = ("ts", "event", "src_ip", "src_port", "dst_ip", "dst_port", "hop", "swit
 
 @app.command(
     panels={
-        "Options": "-w --topology --drops --paths --simulate --score",
+        "Options": "-w --topology --drops --simulate --picture --score",
+        "Network": "--paths",
         "Analysis": "--clock-error --sampling-error",
         "Traffic": "--load --incasts --seed",
     }
@@ -74,6 +75,9 @@ def queues(
     sampling_error: Annotated[
         str | None, option("--sampling-error", metavar="TIME", help="Infer times by Algorithm 1, within TIME.")
     ] = None,
+    picture: Annotated[
+        str | None, option("--picture", metavar="FILE.html", help="Draw the queues over time, too, as a page.")
+    ] = None,
     score: Annotated[
         bool, option("--score", help="Print drop error and queue difference of replays with these errors.")
     ] = False,
@@ -100,6 +104,8 @@ def queues(
     clock = cli.duration("--clock-error", clock_error, 0, 10**9)
     sampling = cli.duration("--sampling-error", sampling_error, 0, 10**9) if sampling_error is not None else None
     cli.one_of("--drops", drops or "buffer", ("recorded", "buffer"))
+    if score and picture is not None:
+        raise UsageError("--score draws nothing", hint="leave --picture out")
     if score and drops:
         raise UsageError("--score tries both ways to drop", hint="leave --drops out")
 
@@ -128,7 +134,10 @@ def queues(
         if score:
             return _score(replay, times)
         by_tags = (drops or ("buffer" if simulate is not None else "recorded")) == "recorded"
-        return _write(replay, times, packets.lost if by_tags else None, out, common.stats)
+        status = _write(replay, times, packets.lost if by_tags else None, out, common.stats)
+        if picture is not None:
+            _draw(replay, times, packets.lost if by_tags else None, picture, out.force)
+        return status
     except OverflowError as e:
         raise FormatError(str(e)) from None
 
@@ -214,6 +223,28 @@ def _write(replay: OpenLoop, times: array[int], lost: Sequence[int] | None, out:
             f" {replay.events} packets at switches, {replay.drops} dropped"
         )
     return cli.OK if into.rows else cli.NOTHING
+
+
+def _draw(replay: OpenLoop, times: array[int], lost: Sequence[int] | None, path: str, force: bool) -> None:
+    # The replay is repeated: first all ports, then the flows in the longest queues.
+    from confluo_tools import config
+    from confluo_tools.formats.output_file import open_sink
+    from confluo_tools.replay.queues.picture import STACKS, QueueHeat, QueueStacks, page
+
+    sink = open_sink(path, force=config.truth("clobber", force))
+    span = 0
+    for rows in replay.run(times, lost):
+        span = max(span, rows.time[rows.count - 1] if rows.count else 0)
+    heat = QueueHeat(span)
+    for rows in replay.run(times, lost):
+        heat.add(rows)
+    stacks = QueueStacks(heat, heat.ports(STACKS))
+    for rows in replay.run(times, lost, name_flows=True):
+        stacks.add(rows)
+    name_of = replay.ports.topology.name
+    names = [f"{name_of(a)} to {name_of(b)}" for a, b in replay.ports.ends]
+    sink.write(page(heat, stacks, names, [str(flow) for flow in replay.packets.flows]).encode())
+    sink.close()
 
 
 def _score(replay: OpenLoop, times: array[int]) -> int:

@@ -7,6 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from confluo_tools import units
 from confluo_tools.core.replay.queue_engine import time_order
 from confluo_tools.core.replay.rate_sampling import RunSampler, infer_times
 
@@ -26,6 +27,12 @@ class QueueFlow(NamedTuple):
     dst_port: int
     src_ip6: bytes = b""
     dst_ip6: bytes = b""
+
+    def __str__(self) -> str:
+        src = units.format_ip(self.src_ip, self.src_ip6 or bytes(16), self.version)
+        dst = units.format_ip(self.dst_ip, self.dst_ip6 or bytes(16), self.version)
+        left, right = (f"[{src}]", f"[{dst}]") if self.version == 6 else (src, dst)
+        return f"{left}:{self.src_port}-{right}:{self.dst_port}"
 
 
 @dataclass
