@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.capture_statistics import CaptureRecord
     from confluo_tools.schema import Schema
 
+COLLECT = 200_000  # new objects between two collections of garbage
 RECORD = 1.0  # s between updates of the counters in the log
 HEADERS = ("seq", "ack", "len", "tcp_flags", "window", "sack", "ecn", "tsval", "tsecr")
 
@@ -45,6 +47,7 @@ class RecordingSession:
             from confluo_tools.multilog.capture_statistics import CaptureRecord
 
             self._record = CaptureRecord(self.out.path, {"interfaces": {"replay-record": 0}})
+        gc.set_threshold(COLLECT)  # many events wait for a while: looking at them for garbage often costs much
         self.recorder.begin()
         if not cli.state.quiet:
             cli.note(f"recording; pid {os.getpid()}")
