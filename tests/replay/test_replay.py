@@ -25,7 +25,7 @@ from confluo_tools.replay.engine.tries import outcomes
 from confluo_tools.replay.recording import RecordedConnection, pair_ends, read_ends
 from confluo_tools.replay.recording.kinds import Kind
 from confluo_tools.schema import builtin
-from free_run import CLIENT, SERVER, FreeRun, Traffic, record, write_recording
+from free_run import CLIENT, PORT, SERVER, FreeRun, Traffic, record, write_recording
 from netns import Lab
 
 pytestmark = [
@@ -149,6 +149,27 @@ def test_half_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "the recording of its other end is missing; confluo-replay explain works with what is there" in printed
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [("at", 1 << 60, "it lasts"), ("packet", 1 << 31, "differs"), ("at", -(1 << 60), ""), ("size", 1 << 62, "")],
+    ids=["late", "packet", "early", "size"],
+)
+def test_hostile_values_end_in_one_line(
+    field: str, value: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = FreeRun(Traffic(10_000)).run()
+    kind = inputs.PACKET if field == "packet" else inputs.SEND
+    place = next(n for n, s in enumerate(run.steps[CLIENT]) if s.kind == kind)
+    run.steps[CLIENT][place] = run.steps[CLIENT][place]._replace(**{field: value})
+    if field == "at":
+        run.applied[CLIENT][place] = run.applied[CLIENT][place]._replace(at=value)
+    assert main([str(write_recording(tmp_path / "c.ml", run))]) in (0, 2, 3)
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 1
+    assert "internal error" not in printed[0]
+    assert says in printed[0]
+
+
 def test_a_congestion_control_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = FreeRun(Traffic(10_000)).run()
     for end in (run.script.connection.client, run.script.connection.server):
@@ -199,7 +220,7 @@ def test_the_capture_of_a_replay_is_whole(recording: Path, tmp_path: Path) -> No
     connection = connection_of(recording)
     assert len(rows) == connection.client.packets_sent + connection.server.packets_sent
     assert {tuple(row[4:]) for row in rows} == {("1", "1")}
-    assert {tuple(row[:2]) for row in rows} == {("10.9.0.1", "4711"), ("10.9.0.2", "8080")}
+    assert {tuple(row[:2]) for row in rows} == {("10.9.0.1", str(PORT)), ("10.9.0.2", "8080")}
     first = {(int(row[2]), int(row[3])) for row in rows if row[0] == "10.9.0.2" and int(row[3])}
     assert sum(length for _, length in first) == 60_000
 

@@ -28,8 +28,10 @@ from confluo_tools.replay.engine.tick import COARSE, on_time, tick_length
 from confluo_tools.replay.recording import ConnectionEnd, FiveTuple, RecordedConnection
 from confluo_tools.replay.recording.kinds import Role
 from confluo_tools.schema import builtin
+from netns import PORTS
 
 REQUEST = 100
+PORT = PORTS + 11  # of the client: another one in each worker, because tracing reports all namespaces
 STRICT = {"tcp_timestamps": "0", "tcp_moderate_rcvbuf": "0", "tcp_comp_sack_nr": "0"}
 ADDRESSES = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd00:9::1", "fd00:9::2")}
 CLIENT, SERVER = 0, 1
@@ -65,7 +67,7 @@ class FreeRun:
     def __init__(self, traffic: Traffic) -> None:
         self.traffic = traffic
         client, server = ADDRESSES[traffic.version]
-        flow = FiveTuple(traffic.version, client, 4711, server, 8080)
+        flow = FiveTuple(traffic.version, client, PORT, server, 8080)
         settings: dict[str, int | str] = {"tcp_congestion_control": traffic.congestion, "tick": tick_length()}
         settings |= {**STRICT, "gso:tun": 1} if traffic.strict else {}
         self.ends = (ConnectionEnd(flow, 1, Role.CLIENT), ConnectionEnd(flow.reversed, 2, Role.SERVER))

@@ -31,6 +31,7 @@ CALLS = {
     Call.SETSOCKOPT: OPTION,
 }
 MSG_DONTWAIT = 0x40
+MAX_LENGTH = 86_400 * 10**9  # ns: longer is damage
 EAGAIN, EINPROGRESS = 11, 115
 
 
@@ -74,9 +75,13 @@ class Script:
     problems: list[str] = field(default_factory=list)
 
     def packed(self) -> tuple[bytes, bytes]:
-        """The steps as the engine reads them."""
+        """The steps as the engine reads them.  Raises ConfluoError for values that cannot be."""
         pack = struct.Struct(STEP).pack
-        return tuple(b"".join([pack(*step) for step in steps]) for steps in self.steps)  # type: ignore[return-value]
+        try:
+            client, server = (b"".join([pack(*step) for step in steps]) for steps in self.steps)
+        except struct.error:
+            raise ConfluoError("a value of an input does not fit: the recording is damaged") from None
+        return client, server
 
     def wire(self) -> tuple[list[int], list[bytes]]:
         """For the packets of each end: the usual delay of the wire in ns, and bytes that are 1 for those it lost."""
@@ -109,7 +114,10 @@ def script_of(connection: RecordedConnection) -> Script:
         _steps(end, numbers[side], origin[side], ("client", "server")[side], problems)
         for side, end in enumerate((client, server))
     )
-    return Script(connection, steps, origin, problems)  # type: ignore[arg-type]
+    script = Script(connection, steps, origin, problems)  # type: ignore[arg-type]
+    if script.length > MAX_LENGTH:
+        raise ConfluoError(f"it lasts {script.length // 10**9} s; at most {MAX_LENGTH // 10**9} s are replayed")
+    return script
 
 
 def _origins(client: ConnectionEnd, server: ConnectionEnd, numbers: tuple[array[int], array[int]]) -> tuple[int, int]:
