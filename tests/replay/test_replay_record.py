@@ -412,6 +412,28 @@ def wait_for_rows(log: Path, ends: int) -> None:
         time.sleep(0.05)
 
 
+def test_a_new_namespace_joins_a_bridge(tmp_path: Path) -> None:
+    """The command reaches the host over it, the veth pair ends with it, and a bridge that is not there is an error."""
+    program = "import socket; socket.create_connection(('10.99.0.1', 7), 5)"
+    with Lab() as lab:
+        host = lab.space()
+        host.ip("link", "add", "br0", "type", "bridge")
+        host.ip("addr", "add", "10.99.0.1/24", "dev", "br0")
+        host.ip("link", "set", "br0", "up")
+        words = [RECORDER, "run", "-q", "-w", tmp_path / "b.ml", "--bridge", "br0", "--address", "10.99.0.2/24"]
+        done = host.run(*words, "--", sys.executable, "-c", program, check=False)
+        assert b"ConnectionRefusedError" in done.stderr
+        (end,) = ends_of(tmp_path / "b.ml")
+        assert (end.flow.src, end.flow.dst_port, end.packets_sent, end.packets_received) == ("10.99.0.2", 7, 1, 1)
+        words[4:8] = [tmp_path / "c.ml", "--bridge", "br1", "--address"]
+        done = host.run(*words, "--", "true", check=False)
+        assert done.returncode == 2
+        limit = time.monotonic() + 20
+        while b"veth" in host.run("ip", "-d", "link").stdout and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert b"veth" not in host.run("ip", "-d", "link").stdout
+
+
 # ---------------------------------------------------------------- bad input
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -101,19 +102,18 @@ def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
 
 def _new_namespace(bridge: str | None, address: str | None, gateway: str | None) -> None:
     """Go into a new network namespace, which ends with this process and the command."""
-    import os
-
     from confluo_tools.kernel.network_namespace import inside, unshare_network
     from confluo_tools.replay.record.host_settings import ip
 
-    host = f"/proc/{os.getpid()}/fd/{os.open('/proc/thread-self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
+    host = _this_namespace()
     unshare_network()
     ip("link", "set", "lo", "up")
     if bridge is None or address is None:
         return
     name = f"cfl{os.getpid()}r"
+    ours = _this_namespace()
     with inside(host):
-        ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(os.getpid()))
+        ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", ours)
         try:
             ip("link", "set", name, "master", bridge, "up")
         except BaseException:
@@ -123,6 +123,11 @@ def _new_namespace(bridge: str | None, address: str | None, gateway: str | None)
     ip("link", "set", "eth0", "up")
     if gateway is not None:
         ip("route", "add", "default", "via", gateway)
+
+
+def _this_namespace() -> str:
+    """A path of the network namespace of this thread, for as long as this process runs."""
+    return f"/proc/{os.getpid()}/fd/{os.open('/proc/thread-self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
