@@ -170,7 +170,7 @@ def _packets(end: ConnectionEnd, numbers: array[int], origin: int, name: str) ->
         if numbers[place] < 0:
             raise ConfluoError(
                 f"the {name} processed a packet that the other end did not record (its number {place})",
-                hint="record both ends from the beginning of the connection to its end",
+                hint="if devices on the path split or merge packets, record with --grade strict",
             )
         yield Step(ts - origin, sent=tx, packet=numbers[place], kind=PACKET, mark=int(bool(notes & Note.CE)))
 
