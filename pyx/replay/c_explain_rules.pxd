@@ -193,10 +193,13 @@ cdef inline void settle(const Packet* p, Side* me, Result* x) noexcept nogil:
         if before(p.ack, a.end):
             i += 1
             continue
-        if p.tsecr and a.tsval and before(p.tsecr, a.tsval):
-            set_why(x, a.row, L_SPURIOUS, C_KNOWN)
+        if x.rows[a.row].missing & M_OTHER_END == 0:
+            pass                        # what arrived is known
+        elif p.tsecr and a.tsval:
+            if before(p.tsecr, a.tsval):
+                set_why(x, a.row, L_SPURIOUS, C_KNOWN)
         elif me.min_rtt and after < me.min_rtt // 2 and x.rows[a.row].label != L_FAST_RTX:
-            set_why(x, a.row, L_SPURIOUS, C_KNOWN if p.tsecr and a.tsval else C_LIKELY)
+            set_why(x, a.row, L_SPURIOUS, C_LIKELY)
         if after < WATCH:
             i += 1
         else:

@@ -278,10 +278,13 @@ class TwinExplainer:
         for again in [a for a in me.again if not before(p.ack, a.end)]:
             row = self.rows[again.row]
             soon = p.ts - again.ts
-            if (p.tsecr and again.tsval and before(p.tsecr, again.tsval)) or (
-                me.min_rtt and soon < me.min_rtt // 2 and row["label"] != LABELS.index("fast_rtx")
-            ):
-                self._why(row, "spurious", "known" if p.tsecr and again.tsval else "likely")
+            if not row["missing"] & 1:
+                continue  # what arrived is known
+            if p.tsecr and again.tsval:
+                if before(p.tsecr, again.tsval):
+                    self._why(row, "spurious", "known")
+            elif me.min_rtt and soon < me.min_rtt // 2 and row["label"] != LABELS.index("fast_rtx"):
+                self._why(row, "spurious", "likely")
         me.again = [a for a in me.again if before(p.ack, a.end) or p.ts - a.ts < WATCH]
         if me.message is not None:
             me.message.end = p.ts
