@@ -82,11 +82,32 @@ def connection_of(logs: tuple[Path, Path]) -> RecordedConnection:
 def dumped(path: RoutedPath, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """tcpdump at both ends, which listens when this returns."""
     for name, space in (("client", path.client), ("server", path.server)):
-        words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "-w", folder / f"{name}.pcap", "tcp")
-        process = space.popen(*words, stderr=subprocess.PIPE)
+        words = (
+            "tcpdump",
+            "-i",
+            "v0",
+            "-s",
+            "128",
+            "-B",
+            "8192",
+            "-U",
+            "--immediate-mode",
+            "-w",
+            folder / f"{name}.pcap",
+            "tcp",
+        )
+        process = space.popen(*words, folder / f"{name}.pcap", "tcp", stderr=subprocess.PIPE)
         assert process.stderr is not None
         assert b"listening" in process.stderr.readline()
         yield process
+
+
+def wait_for_all(path: Path) -> None:
+    """Until tcpdump has written what it has: the file does not grow any more."""
+    limit, sizes = time.monotonic() + 20, [-1, -2]
+    while len(set(sizes[-8:])) > 1 and time.monotonic() < limit:
+        time.sleep(0.05)
+        sizes.append(path.stat().st_size)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +123,8 @@ def bulk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         path.router.run("nft", "-f", "-", stdin=None, input=mark.encode())
         dumps = list(dumped(path, folder))
         logs = record(path, folder, BULK, SIZE)
+        for name in ("client", "server"):
+            wait_for_all(folder / f"{name}.pcap")
         for dump in dumps:
             dump.send_signal(signal.SIGINT)
             dump.wait(20)
