@@ -33,6 +33,7 @@ confluo-replay queues --simulate 4ms --topology fat.yaml --clock-error 5us --sam
 )
 
 START = 1_767_225_600 * 1_000_000_000  # of simulated traffic: 2026-01-01
+MAX_SIMULATED = 1 << 27  # packets
 SAMPLE = 64  # --score compares the queues that every 64th packet sees
 USUAL = ("ts", "event", "src_ip", "src_port", "dst_ip", "dst_port", "hop", "switch", "to", "queue", "delay", "share")
 
@@ -144,25 +145,20 @@ def queues(
 
 def _simulated(network: Topology, length: int, load: float, incasts: float, seed: int, path: str) -> SentPackets:
     from confluo_tools.network.topology import PLAIN
-    from confluo_tools.replay.queues.synthetic import make_traffic
+    from confluo_tools.replay.queues.synthetic import expected_packets, make_traffic
 
     hosts = sorted(network.tor_of)
     if len(hosts) < 2:
         raise UsageError("has fewer than two hosts", where=path)
+    speed = network.hardware.server_link.speed
+    if not expected_packets(len(hosts), length, load, incasts, speed) < MAX_SIMULATED:
+        what = f"--simulate would make more than {MAX_SIMULATED:,} packets"
+        raise UsageError(what, hint="take less time, a lower --load or fewer --incasts")
     address = {host: host for host in hosts}
     for number, host in network.alias.items():
         if number >= PLAIN and address.get(host, PLAIN) < PLAIN:
             address[host] = number
-    return make_traffic(
-        hosts,
-        address,
-        length=length,
-        load=load,
-        incasts=incasts,
-        speed=network.hardware.server_link.speed,
-        seed=seed,
-        start=START,
-    )
+    return make_traffic(hosts, address, length=length, load=load, incasts=incasts, speed=speed, seed=seed, start=START)
 
 
 def _collected(inputs: Sequence[str] | None, ins: cli.InputOptions, network: Topology) -> SentPackets:

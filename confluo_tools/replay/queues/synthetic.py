@@ -70,6 +70,11 @@ def make_traffic(
     return traffic.packets
 
 
+def expected_packets(hosts: int, length: int, load: float, incasts: float, speed: int) -> float:
+    """About how many packets `make_traffic` makes."""
+    return load * hosts * speed * length / 8e9 / FRAME + incasts * length / 1e9 * INCAST_SERVERS * INCAST_SIZE / PAYLOAD
+
+
 class _Traffic:
     def __init__(
         self,
