@@ -82,20 +82,7 @@ def connection_of(logs: tuple[Path, Path]) -> RecordedConnection:
 def dumped(path: RoutedPath, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """tcpdump at both ends, which listens when this returns."""
     for name, space in (("client", path.client), ("server", path.server)):
-        words = (
-            "tcpdump",
-            "-i",
-            "v0",
-            "-s",
-            "128",
-            "-B",
-            "8192",
-            "-U",
-            "--immediate-mode",
-            "-w",
-            folder / f"{name}.pcap",
-            "tcp",
-        )
+        words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "--immediate-mode", "-w")
         process = space.popen(*words, folder / f"{name}.pcap", "tcp", stderr=subprocess.PIPE)
         assert process.stderr is not None
         assert b"listening" in process.stderr.readline()
