@@ -1,8 +1,9 @@
 """TCP conversations followed packet by packet: the fields that `--analyze tcp` adds.  Manual: confluo-tcp(7)."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 from posix.stdlib cimport posix_memalign
+from c_conversation cimport KeyedRow, conversation_key
 from c_hash_table cimport lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_prefetch_slot
 from c_tcp_analysis cimport (
     ACK, SYN, A_REUSED, HAS_BASE, SCALE_UNKNOWN, Flow, Memory, Packet, Side, Verdict, analyse, forget, handshake,
@@ -74,6 +75,10 @@ cdef class TcpFlows:
             if k >= 0 and layout.column[k].width != WIDTHS[i] and not (i == N_SIZE and layout.column[k].width == 2):
                 raise ValueError(f"{USED[i]} has another type")
             self.column[i] = k
+        self.ends.src, self.ends.dst = self.column[N_SRC], self.column[N_DST]
+        self.ends.sport, self.ends.dport = self.column[N_SPORT], self.column[N_DPORT]
+        self.ends.version = self.column[N_VERSION]
+        self.ends.src6, self.ends.dst6 = self.column[N_SRC6], self.column[N_DST6]
         if result.n != layout.n + ADDS or result.names[:layout.n] != layout.names:
             raise ValueError("the result needs the columns of the input and those of the analysis")
         for i in range(ADDS):
@@ -129,7 +134,7 @@ cdef class TcpFlows:
         return out
 
     cdef int run(self, Block block, Block out) noexcept nogil:
-        cdef Row batch[BATCH]
+        cdef KeyedRow batch[BATCH]
         cdef uint32_t row = 0, n, i
         while row < block.rows:
             n = self._gather(block, &row, batch)
@@ -140,7 +145,7 @@ cdef class TcpFlows:
                     return 1
         return 0
 
-    cdef uint32_t _gather(self, Block block, uint32_t* row, Row* batch) noexcept nogil:
+    cdef uint32_t _gather(self, Block block, uint32_t* row, KeyedRow* batch) noexcept nogil:
         # Compute the keys of the next rows with a TCP header and prefetch their slots.
         cdef uint32_t r = row[0], n = 0
         cdef const uint8_t* proto = block.col[self.column[N_PROTO]]
@@ -155,7 +160,8 @@ cdef class TcpFlows:
                 r += 1          # no TCP header
                 continue
             batch[n].row = r
-            self._key(block, &batch[n])
+            conversation_key(block.col, &self.ends, &batch[n])
+            batch[n].hash = lru_hash(&self.flows, batch[n].key)
             lru_prefetch_slot(&self.flows, batch[n].hash)
             n += 1
             r += 1
@@ -165,39 +171,12 @@ cdef class TcpFlows:
     cdef const uint8_t* _col(self, Block block, int need) noexcept nogil:
         return block.col[self.column[need]] if self.column[need] >= 0 else NULL
 
-    cdef void _key(self, Block block, Row* b) noexcept nogil:
-        # Both directions have one key: the lower end (address, port) comes first.
-        cdef uint32_t r = b.row, version = 4
-        cdef uint64_t source[2]
-        cdef uint64_t target[2]
-        cdef uint64_t sport = (<const uint16_t*>block.col[self.column[N_SPORT]])[r]
-        cdef uint64_t dport = (<const uint16_t*>block.col[self.column[N_DPORT]])[r]
-        cdef const uint8_t* column = self._col(block, N_VERSION)
-        if column != NULL:
-            version = column[r]
-        source[1] = target[1] = 0
-        if version == 6 and self.column[N_SRC6] >= 0 and self.column[N_DST6] >= 0:
-            memcpy(source, block.col[self.column[N_SRC6]] + <size_t>r * 16, 16)
-            memcpy(target, block.col[self.column[N_DST6]] + <size_t>r * 16, 16)
-        else:
-            source[0] = (<const uint32_t*>block.col[self.column[N_SRC]])[r]
-            target[0] = (<const uint32_t*>block.col[self.column[N_DST]])[r]
-        b.side = (source[0] > target[0] or (source[0] == target[0] and (
-                  source[1] > target[1] or (source[1] == target[1] and sport > dport))))
-        if b.side:
-            b.key[0], b.key[1], b.key[2], b.key[3] = target[0], target[1], source[0], source[1]
-            b.key[4] = dport << 16 | sport | <uint64_t>version << 32
-        else:
-            b.key[0], b.key[1], b.key[2], b.key[3] = source[0], source[1], target[0], target[1]
-            b.key[4] = sport << 16 | dport | <uint64_t>version << 32
-        b.hash = lru_hash(&self.flows, b.key)
-
     cdef void _restart(self, Flow* f) noexcept nogil:
         start_side(&f.side[0])
         start_side(&f.side[1])
         f.rtt = 0
 
-    cdef int _one(self, Block block, Block out, Row* b) noexcept nogil:
+    cdef int _one(self, Block block, Block out, KeyedRow* b) noexcept nogil:
         cdef uint32_t r = b.row
         cdef bint fresh = False
         cdef Packet p

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memcpy
+from c_conversation cimport KeyedRow, conversation_key
 from c_explain cimport (
     EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row,
     end_flow, start_flow)
@@ -85,6 +86,10 @@ cdef class Explainer:
             if k >= 0 and layout.column[k].width != WIDTHS[i]:
                 raise ValueError(f"{USED[i]} has another type")
             self.column[i] = k
+        self.ends.src, self.ends.dst = self.column[N_SRC], self.column[N_DST]
+        self.ends.sport, self.ends.dport = self.column[N_SPORT], self.column[N_DPORT]
+        self.ends.version = self.column[N_VERSION]
+        self.ends.src6, self.ends.dst6 = self.column[N_SRC6], self.column[N_DST6]
         self.result.gap, self.result.max_segments = gap, segments
         self.result.missing = M_TIMERS | M_CALLS | M_PROBES
         if self.column[N_SACK] < 0:
@@ -161,7 +166,7 @@ cdef class Explainer:
 
         The packets of a tap are numbered from 1, all rows of its blocks counted.
         """
-        cdef Keyed batch[BATCH]
+        cdef KeyedRow batch[BATCH]
         cdef uint32_t row = start, n, i
         if block.layout is not self.layout or not 0 <= tap < self.taps:
             raise ValueError("the block has another layout")
@@ -180,7 +185,7 @@ cdef class Explainer:
             raise MemoryError(f"{self.result.count} labels")
         return row
 
-    cdef uint32_t _gather(self, Block block, uint32_t* row, int64_t until, Keyed* batch) noexcept nogil:
+    cdef uint32_t _gather(self, Block block, uint32_t* row, int64_t until, KeyedRow* batch) noexcept nogil:
         # Keys of the next rows with a TCP header; stops at the first that is later than `until`.
         cdef uint32_t r = row[0], n = 0
         cdef const int64_t* ts = <const int64_t*>block.col[self.column[N_TS]]
@@ -196,7 +201,8 @@ cdef class Explainer:
             if proto[r] == TCP and (frag == NULL or not frag[r]) and not (
                     notes != NULL and notes[r] & DAMAGED and not flags[r]):
                 batch[n].row = r
-                self._key(block, &batch[n])
+                conversation_key(block.col, &self.ends, &batch[n])
+                batch[n].hash = lru_hash(&self.flows, batch[n].key)
                 lru_prefetch_slot(&self.flows, batch[n].hash)
                 n += 1
             r += 1
@@ -206,34 +212,7 @@ cdef class Explainer:
     cdef const uint8_t* _col(self, Block block, int use) noexcept nogil:
         return block.col[self.column[use]] if self.column[use] >= 0 else NULL
 
-    cdef void _key(self, Block block, Keyed* b) noexcept nogil:
-        # Both directions have one key: the lower end (address, port) comes first.
-        cdef uint32_t r = b.row, version = 4
-        cdef uint64_t source[2]
-        cdef uint64_t target[2]
-        cdef uint64_t sport = (<const uint16_t*>block.col[self.column[N_SPORT]])[r]
-        cdef uint64_t dport = (<const uint16_t*>block.col[self.column[N_DPORT]])[r]
-        cdef const uint8_t* column = self._col(block, N_VERSION)
-        if column != NULL:
-            version = column[r]
-        source[1] = target[1] = 0
-        if version == 6 and self.column[N_SRC6] >= 0 and self.column[N_DST6] >= 0:
-            memcpy(source, block.col[self.column[N_SRC6]] + <size_t>r * 16, 16)
-            memcpy(target, block.col[self.column[N_DST6]] + <size_t>r * 16, 16)
-        else:
-            source[0] = (<const uint32_t*>block.col[self.column[N_SRC]])[r]
-            target[0] = (<const uint32_t*>block.col[self.column[N_DST]])[r]
-        b.side = (source[0] > target[0] or (source[0] == target[0] and (
-                  source[1] > target[1] or (source[1] == target[1] and sport > dport))))
-        if b.side:
-            b.key[0], b.key[1], b.key[2], b.key[3] = target[0], target[1], source[0], source[1]
-            b.key[4] = dport << 16 | sport | <uint64_t>version << 32
-        else:
-            b.key[0], b.key[1], b.key[2], b.key[3] = source[0], source[1], target[0], target[1]
-            b.key[4] = sport << 16 | dport | <uint64_t>version << 32
-        b.hash = lru_hash(&self.flows, b.key)
-
-    cdef void _one(self, Block block, Keyed* b, int tap) noexcept nogil:
+    cdef void _one(self, Block block, KeyedRow* b, int tap) noexcept nogil:
         cdef uint32_t r = b.row
         cdef bint new = False, sent = True, received = True
         cdef Packet p

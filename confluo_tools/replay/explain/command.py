@@ -218,7 +218,7 @@ class Explained:
         from confluo_tools.formats.block_builder import blocks_of_rows
         from confluo_tools.replay.explain.causes import tally_causes
 
-        copied = [c.name for c in schema.columns if c.name.startswith(("src_", "dst_", "ip_", "packet"))]
+        copied = [c.name for c in schema.columns if c.name.startswith(("ts", "src_", "dst_", "ip_", "packet"))]
         rows = []
         for size, cause, tally, share in tally_causes(self.labelled(), self.judged(), by_size):
             row: dict[str, Any] = {"size": size.encode(), "cause": cause, "messages": tally.messages, "share": share}
