@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import stat
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from confluo_tools.errors import UsageError
 
 SMALL = 1 << 16  # pieces below this wait for others
 MAX_PIECES = 512  # pieces a writev takes (IOV_MAX is 1024)
+_unfinished: dict[str, int] = {}  # {temporary file: process}
 
 
 class OutputSink:
@@ -101,9 +103,11 @@ class FileSink(OutputSink):
             raise _exists(path)
         folder, base = os.path.split(self.path)
         name = os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{os.getpid()}.tmp")
+        _unfinished[name] = os.getpid()
         try:
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as e:
+            _unfinished.pop(name)
             e.filename = path
             raise
         super().__init__(fd, path)
@@ -123,6 +127,10 @@ class FileSink(OutputSink):
         except OSError as e:
             e.filename = self.name
             raise
+        self._done()
+
+    def _done(self) -> None:
+        _unfinished.pop(self._temporary, None)
         self._temporary = ""
 
     def _place(self) -> None:
@@ -148,7 +156,16 @@ class FileSink(OutputSink):
         if self._temporary:
             with suppress(OSError):
                 os.unlink(self._temporary)
-            self._temporary = ""
+            self._done()
+
+
+@atexit.register
+def _remove_unfinished() -> None:
+    """At the end of the process: a signal may come before anybody can call `FileSink.abort`."""
+    for name, process in _unfinished.items():
+        if process == os.getpid():  # not in a fork: the files of its parent
+            with suppress(OSError):
+                os.unlink(name)
 
 
 def _mode(path: str) -> int | None:

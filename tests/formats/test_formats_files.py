@@ -178,6 +178,26 @@ def test_nothing_is_left_of_a_file_that_failed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_of_which_nobody_knows_is_removed_at_the_end(tmp_path: Path) -> None:
+    """A signal comes when the file is there, and its sink is not yet."""
+    code = """
+import os, sys
+from confluo_tools.formats.output_file import FileSink
+create = os.open
+def interrupted(*args):
+    os.close(create(*args))
+    assert os.listdir(".")
+    raise KeyboardInterrupt
+os.open = interrupted
+FileSink("out.tsv")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert done.stderr.endswith(b"KeyboardInterrupt\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_overwriting_without_force(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")

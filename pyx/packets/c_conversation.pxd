@@ -1,0 +1,41 @@
+# The key of a TCP conversation in a block of packets: both directions of a flow have one key.
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef struct KeyColumns:             # columns of the block; -1: the block lacks it
+    int src, dst, sport, dport      # needed
+    int version, src6, dst6
+
+cdef struct KeyedRow:
+    uint64_t key[5]                 # the lower end (address, port) comes first
+    uint64_t hash
+    uint32_t row
+    int side                        # of the sender: 0 if it is the lower end
+
+
+cdef inline void conversation_key(const uint8_t** col, const KeyColumns* at, KeyedRow* b) noexcept nogil:
+    """Fill ``key`` and ``side`` from the columns of the row ``row``."""
+    cdef size_t r = b.row
+    cdef uint32_t version = 4
+    cdef uint64_t source[2]
+    cdef uint64_t target[2]
+    cdef uint64_t sport = (<const uint16_t*>col[at.sport])[r]
+    cdef uint64_t dport = (<const uint16_t*>col[at.dport])[r]
+    if at.version >= 0:
+        version = col[at.version][r]
+    source[1] = target[1] = 0
+    if version == 6 and at.src6 >= 0 and at.dst6 >= 0:
+        memcpy(source, col[at.src6] + r * 16, 16)
+        memcpy(target, col[at.dst6] + r * 16, 16)
+    else:
+        source[0] = (<const uint32_t*>col[at.src])[r]
+        target[0] = (<const uint32_t*>col[at.dst])[r]
+    b.side = (source[0] > target[0] or (source[0] == target[0] and (
+              source[1] > target[1] or (source[1] == target[1] and sport > dport))))
+    if b.side:
+        b.key[0], b.key[1], b.key[2], b.key[3] = target[0], target[1], source[0], source[1]
+        b.key[4] = dport << 16 | sport | <uint64_t>version << 32
+    else:
+        b.key[0], b.key[1], b.key[2], b.key[3] = source[0], source[1], target[0], target[1]
+        b.key[4] = sport << 16 | dport | <uint64_t>version << 32
