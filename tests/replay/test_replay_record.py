@@ -21,7 +21,7 @@ from confluo_tools.replay.recording.connection import arrivals
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from netns import Lab
-from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, RoutedPath, record, routed
+from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, RoutedPath, dumped, record, routed, wait_for_all
 
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -77,24 +77,6 @@ def connection_of(logs: tuple[Path, Path]) -> RecordedConnection:
     connections, alone = pair_ends([end for log in logs for end in ends_of(log)])
     assert (len(connections), alone) == (1, [])
     return connections[0]
-
-
-def dumped(path: RoutedPath, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """tcpdump at both ends, which listens when this returns."""
-    for name, space in (("client", path.client), ("server", path.server)):
-        words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "--immediate-mode", "-w")
-        process = space.popen(*words, folder / f"{name}.pcap", "tcp", stderr=subprocess.PIPE)
-        assert process.stderr is not None
-        assert b"listening" in process.stderr.readline()
-        yield process
-
-
-def wait_for_all(path: Path) -> None:
-    """Until tcpdump has written what it has: the file does not grow any more."""
-    limit, sizes = time.monotonic() + 20, [-1, -2]
-    while len(set(sizes[-8:])) > 1 and time.monotonic() < limit:
-        time.sleep(0.05)
-        sizes.append(path.stat().st_size)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,3 +93,21 @@ def record(
         assert here.wait(60) == 0
         assert there.wait(60) == 0
     return logs
+
+
+def dumped(path: RoutedPath, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """tcpdump at both ends, which listens when this returns."""
+    for name, space in (("client", path.client), ("server", path.server)):
+        words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "--immediate-mode", "-w")
+        process = space.popen(*words, folder / f"{name}.pcap", "tcp", stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        assert b"listening" in process.stderr.readline()
+        yield process
+
+
+def wait_for_all(path: Path) -> None:
+    """Until tcpdump has written what it has: the file does not grow any more."""
+    limit, sizes = time.monotonic() + 20, [-1, -2]
+    while len(set(sizes[-8:])) > 1 and time.monotonic() < limit:
+        time.sleep(0.05)
+        sizes.append(path.stat().st_size)
