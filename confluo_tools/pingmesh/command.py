@@ -29,36 +29,13 @@ VERBS = (
 )
 
 
-def _usage(words: list[str]) -> int:
-    """Print the list of verbs: the help, or the error for a missing or unknown verb."""
-    wanted = words[:1] in (["-h"], ["--help"], ["help"])
-    lines = ["Usage: confluo-pingmesh VERB [ARGS...]", ""]
-    lines += ["Is it the network?  Measure latency and loss between all servers.", ""]
-    lines += [f"  {name:<10} {line}" for name, _, line in VERBS]
-    lines += [
-        "",
-        "  --help     Print this list; after a verb, its options.",
-        "  --version  Print the version of the program and of its format.",
-        "",
-        "Examples:",
-        "  confluo-pingmesh simulate --fault spine_drops,rate=4% -w try.ml    # probes to try the verbs on",
-        "  confluo-pingmesh heatmap try.ml --metric drop",
-        "  confluo-pingmesh verdict try.ml --servers p001s01,p005s01",
-        "  confluo-pingmesh plan topology.yaml -w pinglists/                  # for a real network",
-        "  confluo-pingmesh probe 10.0.0.7:8080 -c 100                        # a few probes by hand",
-        "",
-        "'confluo help pingmesh-VERB' opens the manual of a verb.",
-    ]
-    if words and not wanted:
-        from difflib import get_close_matches
-
-        near = get_close_matches(words[0], [verb.name for verb in VERBS], n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "confluo-pingmesh --help lists them"
-        word = words[0][:60].encode("ascii", "backslashreplace").decode()
-        print(f"confluo-pingmesh: unknown verb '{word}'; {hint}", file=sys.stderr)
-        return 2
-    print("\n".join(lines), file=sys.stdout if wanted else sys.stderr)
-    return 0 if wanted else 2
+EXAMPLES = (
+    "confluo-pingmesh simulate --fault spine_drops,rate=4% -w try.ml    # probes to try the verbs on",
+    "confluo-pingmesh heatmap try.ml --metric drop",
+    "confluo-pingmesh verdict try.ml --servers p001s01,p005s01",
+    "confluo-pingmesh plan topology.yaml -w pinglists/                  # for a real network",
+    "confluo-pingmesh probe 10.0.0.7:8080 -c 100                        # a few probes by hand",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,9 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
         status: int = import_module(f"confluo_tools.pingmesh.{verb.module}").main(words[1:])
         return status
-    if words[:1] == ["--version"]:
-        from confluo_tools.cli.runner import version
+    from confluo_tools.cli.verbs import without_verb
 
-        print(version("confluo-pingmesh"))
-        return 0
-    return _usage(words)
+    purpose = "Is it the network?  Measure latency and loss between all servers."
+    manual = "'confluo help pingmesh-VERB' opens the manual of a verb."
+    return without_verb(words, "confluo-pingmesh", purpose, {v.name: v.help for v in VERBS}, EXAMPLES, manual)
