@@ -3,41 +3,17 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.string cimport memset
 from posix.stdlib cimport posix_memalign
-from c_conversation cimport KeyedRow, conversation_key
-from c_hash_table cimport lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_prefetch_slot
+from c_conversation cimport KeyedRow
+from c_hash_table cimport lru_free, lru_init, lru_insert, lru_prefetch_entry
 from c_tcp_analysis cimport (
     ACK, SYN, A_REUSED, HAS_BASE, SCALE_UNKNOWN, Flow, Memory, Packet, Side, Verdict, analyse, forget, handshake,
     start_side)
 from confluo_tools.core.block.block cimport Block, Layout
+from confluo_tools.core.packets.tcp_columns cimport (
+    N_ACK, N_FLAGS, N_OPTS, N_SCALE, N_SEQ, N_TS, N_WINDOW, OPT_WSCALE, TcpColumns, gather, optional, payload)
+from confluo_tools.core.packets.tcp_columns import ANALYSED
 cimport cython
 import os
-
-# Columns of the input; the analysis needs those of NEEDED.
-cdef enum:
-    N_TS
-    N_PROTO
-    N_SRC
-    N_DST
-    N_SPORT
-    N_DPORT
-    N_SEQ
-    N_ACK
-    N_FLAGS
-    N_WINDOW
-    N_SIZE
-    N_VERSION
-    N_SRC6
-    N_DST6
-    N_FRAG
-    N_OPTS
-    N_SCALE
-    N_NOTES
-    NEEDS
-
-NEEDED = ("ts", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "tcp_seq", "tcp_ack", "tcp_flags", "tcp_window",
-          "payload_len")
-USED = (*NEEDED, "ip_version", "src_ip6", "dst_ip6", "frag_offset", "tcp_opts", "tcp_wscale", "notes")
-WIDTHS = (8, 1, 4, 4, 2, 2, 4, 4, 2, 2, 4, 1, 16, 16, 2, 1, 1, 1)
 
 # Columns of the result after those of the input.
 ADDED = ("tcp_analysis", "tcp_dup_ack_num", "tcp_bytes_in_flight", "tcp_rel_seq", "tcp_rel_ack", "tcp_window_size",
@@ -46,11 +22,11 @@ ADDED_WIDTHS = (2, 4, 4, 4, 4, 4, 8, 8, 8)
 
 cdef enum:
     ADDS = 9
-    TCP = 6
-    OPT_WSCALE = 2
-    DAMAGED = 3                 # notes: truncated, malformed
     BATCH = 32                  # rows with flows prefetched together
     MAX_SEGMENTS = 1 << 22     # 64 MiB of unacknowledged segments
+
+cdef extern from *:
+    const int64_t FOREVER "INT64_MAX"
 
 
 @cython.final
@@ -58,27 +34,17 @@ cdef class TcpFlows:
     """Conversations seen so far, at most ``max_flows``; idle ones are evicted (LruTable).
 
     ``layout``: columns of the input, ``result``: the same and those of ADDED.
-    Raises KeyError when a column of NEEDED is missing, ValueError when one has another width.
+    Raises KeyError and ValueError as TcpColumns.
     """
 
     def __cinit__(self, Layout layout not None, Layout result not None, uint32_t max_flows=1 << 18,
                   uint64_t segments=MAX_SEGMENTS):
-        cdef int i, k
+        cdef int i
         cdef uint64_t seed[2]
         if not 1 <= max_flows <= 1 << 26:
             raise ValueError(f"{max_flows} flows")
         self.layout, self.result = layout, result
-        for i in range(NEEDS):
-            k = layout.get(USED[i])
-            if k < 0 and USED[i] in NEEDED:
-                raise KeyError(USED[i])
-            if k >= 0 and layout.column[k].width != WIDTHS[i] and not (i == N_SIZE and layout.column[k].width == 2):
-                raise ValueError(f"{USED[i]} has another type")
-            self.column[i] = k
-        self.ends.src, self.ends.dst = self.column[N_SRC], self.column[N_DST]
-        self.ends.sport, self.ends.dport = self.column[N_SPORT], self.column[N_DPORT]
-        self.ends.version = self.column[N_VERSION]
-        self.ends.src6, self.ends.dst6 = self.column[N_SRC6], self.column[N_DST6]
+        self.columns = TcpColumns(layout, ANALYSED)
         if result.n != layout.n + ADDS or result.names[:layout.n] != layout.names:
             raise ValueError("the result needs the columns of the input and those of the analysis")
         for i in range(ADDS):
@@ -137,39 +103,13 @@ cdef class TcpFlows:
         cdef KeyedRow batch[BATCH]
         cdef uint32_t row = 0, n, i
         while row < block.rows:
-            n = self._gather(block, &row, batch)
+            n = gather(self.columns, block.col, block.rows, &row, FOREVER, &self.flows, batch, BATCH)
             for i in range(n):
                 lru_prefetch_entry(&self.flows, batch[i].hash)
             for i in range(n):
                 if self._one(block, out, &batch[i]):
                     return 1
         return 0
-
-    cdef uint32_t _gather(self, Block block, uint32_t* row, KeyedRow* batch) noexcept nogil:
-        # Compute the keys of the next rows with a TCP header and prefetch their slots.
-        cdef uint32_t r = row[0], n = 0
-        cdef const uint8_t* proto = block.col[self.column[N_PROTO]]
-        cdef const uint16_t* frag = <const uint16_t*>self._col(block, N_FRAG)
-        cdef const uint8_t* notes = self._col(block, N_NOTES)
-        cdef const uint16_t* flags = <const uint16_t*>self._col(block, N_FLAGS)
-        while r < block.rows and n < BATCH:
-            if proto[r] != TCP or (frag != NULL and frag[r]):
-                r += 1
-                continue
-            if notes != NULL and notes[r] & DAMAGED and not flags[r]:
-                r += 1          # no TCP header
-                continue
-            batch[n].row = r
-            conversation_key(block.col, &self.ends, &batch[n])
-            batch[n].hash = lru_hash(&self.flows, batch[n].key)
-            lru_prefetch_slot(&self.flows, batch[n].hash)
-            n += 1
-            r += 1
-        row[0] = r
-        return n
-
-    cdef const uint8_t* _col(self, Block block, int need) noexcept nogil:
-        return block.col[self.column[need]] if self.column[need] >= 0 else NULL
 
     cdef void _restart(self, Flow* f) noexcept nogil:
         start_side(&f.side[0])
@@ -183,8 +123,9 @@ cdef class TcpFlows:
         cdef Verdict v
         cdef Flow* f
         cdef Side* me
-        cdef const uint8_t* options = self._col(block, N_OPTS)
-        cdef const uint8_t* shift = self._col(block, N_SCALE)
+        cdef const uint8_t* options = optional(self.columns, block.col, N_OPTS)
+        cdef const uint8_t* shift = optional(self.columns, block.col, N_SCALE)
+        cdef const int* at = self.columns.at
         cdef int n = self.layout.n
         self.packets += 1
         f = <Flow*>lru_insert(&self.flows, b.key, b.hash, &fresh)
@@ -193,15 +134,12 @@ cdef class TcpFlows:
         if fresh:
             self._restart(f)
         me = &f.side[b.side]
-        p.ts = (<const int64_t*>block.col[self.column[N_TS]])[r]
-        p.seq = (<const uint32_t*>block.col[self.column[N_SEQ]])[r]
-        p.ack = (<const uint32_t*>block.col[self.column[N_ACK]])[r]
-        p.flags = (<const uint16_t*>block.col[self.column[N_FLAGS]])[r]
-        p.window = (<const uint16_t*>block.col[self.column[N_WINDOW]])[r]
-        if block.layout.column[self.column[N_SIZE]].width == 2:
-            p.size = (<const uint16_t*>block.col[self.column[N_SIZE]])[r]
-        else:
-            p.size = (<const uint32_t*>block.col[self.column[N_SIZE]])[r]
+        p.ts = (<const int64_t*>block.col[at[<int>N_TS]])[r]
+        p.seq = (<const uint32_t*>block.col[at[<int>N_SEQ]])[r]
+        p.ack = (<const uint32_t*>block.col[at[<int>N_ACK]])[r]
+        p.flags = (<const uint16_t*>block.col[at[<int>N_FLAGS]])[r]
+        p.window = (<const uint16_t*>block.col[at[<int>N_WINDOW]])[r]
+        p.size = payload(self.columns, block.col, r)
         p.scale = SCALE_UNKNOWN
         if shift != NULL and (options[r] & OPT_WSCALE if options != NULL else shift[r]):
             p.scale = min(<int>shift[r], 14)

@@ -4,59 +4,25 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memcpy
-from c_conversation cimport KeyedRow, conversation_key
-from c_explain cimport (
-    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row,
-    end_flow, start_flow)
-from c_explain_rules cimport judge_all, segment
-from c_hash_table cimport (
-    lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_prefetch_slot, lru_value)
+from c_conversation cimport KeyedRow
+from c_explain_causes cimport judge_all
+from c_explain_rows cimport end_flow, start_flow
+from c_explain_rules cimport segment
+from c_explain_state cimport (
+    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row)
+from c_hash_table cimport lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_value
 from c_ipv6_hash cimport fold6
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.block.result_table cimport Rows
+from confluo_tools.core.packets.tcp_columns cimport (
+    N_ACK, N_FLAGS, N_ID, N_MSS, N_OPTS, N_SACK, N_SCALE, N_SEQ, N_TS, N_TSECR, N_TSVAL, N_WINDOW, OPT_SACK_OK,
+    OPT_WSCALE, TCP, TcpColumns, gather, optional, payload)
 cimport cython
 import os
 
-# Columns of the input; those of NEEDED must be there.
-cdef enum:
-    N_TS
-    N_PROTO
-    N_SRC
-    N_DST
-    N_SPORT
-    N_DPORT
-    N_SEQ
-    N_ACK
-    N_FLAGS
-    N_WINDOW
-    N_SIZE
-    NEEDS
-    N_VERSION = 11
-    N_SRC6
-    N_DST6
-    N_FRAG
-    N_NOTES
-    N_OPTS
-    N_SCALE
-    N_MSS
-    N_ID
-    N_TSVAL
-    N_TSECR
-    N_SACK
-    USES
-
-NEEDED = ("ts", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "tcp_seq", "tcp_ack", "tcp_flags", "tcp_window",
-          "payload_len")
-USED = (*NEEDED, "ip_version", "src_ip6", "dst_ip6", "frag_offset", "notes", "tcp_opts", "tcp_wscale", "tcp_mss",
-        "ip_id", "tcp_tsval", "tcp_tsecr", "tcp_sack")
-WIDTHS = (8, 1, 4, 4, 2, 2, 4, 4, 2, 2, 4, 1, 16, 16, 2, 1, 1, 1, 2, 2, 4, 4, 32)
 FOREVER = (1 << 63) - 1
 
 cdef enum:
-    TCP = 6
-    OPT_WSCALE = 2
-    OPT_SACK_OK = 4
-    DAMAGED = 3                 # notes: truncated, malformed
     BATCH = 16
     MAX_SEGMENTS = 1 << 24
     TAPS = 2
@@ -69,32 +35,21 @@ cdef class Explainer:
     ``layout``: of the blocks.  ``gap``: shorter waits have no row, ns.  ``taps``: 2 if packets come from both ends;
     `place` must then say at which end each tap is.  At most ``max_flows`` connections are followed at a time.
     ``chosen``: explain only the connections given to `choose`.
-    Raises KeyError when a column of NEEDED is missing, ValueError when a column has another type.
+    Raises KeyError and ValueError as TcpColumns.
     """
 
     def __cinit__(self, Layout layout not None, int64_t gap=1_000_000, int taps=1, uint32_t max_flows=1 << 16,
                   uint64_t segments=MAX_SEGMENTS):
-        cdef int i, k
         cdef uint64_t seed[2]
         if not 1 <= max_flows <= 1 << 24 or not 1 <= taps <= TAPS or gap < 0:
             raise ValueError(f"{max_flows} flows, {taps} taps, gap {gap}")
         self.layout, self.taps = layout, taps
-        for i in range(USES):
-            k = layout.get(USED[i])
-            if k < 0 and i < NEEDS:
-                raise KeyError(USED[i])
-            if k >= 0 and layout.column[k].width != WIDTHS[i]:
-                raise ValueError(f"{USED[i]} has another type")
-            self.column[i] = k
-        self.ends.src, self.ends.dst = self.column[N_SRC], self.column[N_DST]
-        self.ends.sport, self.ends.dport = self.column[N_SPORT], self.column[N_DPORT]
-        self.ends.version = self.column[N_VERSION]
-        self.ends.src6, self.ends.dst6 = self.column[N_SRC6], self.column[N_DST6]
+        self.columns = TcpColumns(layout)
         self.result.gap, self.result.max_segments = gap, segments
         self.result.missing = M_TIMERS | M_CALLS | M_PROBES
-        if self.column[N_SACK] < 0:
+        if self.columns.at[<int>N_SACK] < 0:
             self.result.missing |= M_SACK
-        if self.column[N_OPTS] < 0 or self.column[N_SCALE] < 0:
+        if self.columns.at[<int>N_OPTS] < 0 or self.columns.at[<int>N_SCALE] < 0:
             self.result.missing |= M_HANDSHAKE
         secret = os.urandom(16)
         seed[0] = int.from_bytes(secret[:8], "little")
@@ -172,52 +127,26 @@ cdef class Explainer:
             raise ValueError("the block has another layout")
         with nogil:
             while row < block.rows and not self.result.failed:
-                n = self._gather(block, &row, until, batch)
+                n = gather(self.columns, block.col, block.rows, &row, until, &self.flows, batch, BATCH)
                 for i in range(n):
                     lru_prefetch_entry(&self.flows, batch[i].hash)
                 for i in range(n):
                     self._one(block, &batch[i], tap)
-                if row < block.rows and self.stopped:
-                    break
+                if n < BATCH:
+                    break               # at the end, or later than `until`
         if row >= block.rows:
             self.numbers[tap] += block.rows
         if self.result.failed:
             raise MemoryError(f"{self.result.count} labels")
         return row
 
-    cdef uint32_t _gather(self, Block block, uint32_t* row, int64_t until, KeyedRow* batch) noexcept nogil:
-        # Keys of the next rows with a TCP header; stops at the first that is later than `until`.
-        cdef uint32_t r = row[0], n = 0
-        cdef const int64_t* ts = <const int64_t*>block.col[self.column[N_TS]]
-        cdef const uint8_t* proto = block.col[self.column[N_PROTO]]
-        cdef const uint16_t* frag = <const uint16_t*>self._col(block, N_FRAG)
-        cdef const uint8_t* notes = self._col(block, N_NOTES)
-        cdef const uint16_t* flags = <const uint16_t*>block.col[self.column[N_FLAGS]]
-        self.stopped = False
-        while r < block.rows and n < BATCH:
-            if ts[r] > until:
-                self.stopped = True
-                break
-            if proto[r] == TCP and (frag == NULL or not frag[r]) and not (
-                    notes != NULL and notes[r] & DAMAGED and not flags[r]):
-                batch[n].row = r
-                conversation_key(block.col, &self.ends, &batch[n])
-                batch[n].hash = lru_hash(&self.flows, batch[n].key)
-                lru_prefetch_slot(&self.flows, batch[n].hash)
-                n += 1
-            r += 1
-        row[0] = r
-        return n
-
-    cdef const uint8_t* _col(self, Block block, int use) noexcept nogil:
-        return block.col[self.column[use]] if self.column[use] >= 0 else NULL
-
     cdef void _one(self, Block block, KeyedRow* b, int tap) noexcept nogil:
         cdef uint32_t r = b.row
         cdef bint new = False, sent = True, received = True
         cdef Packet p
+        cdef const int* at = self.columns.at
         cdef uint8_t* near
-        cdef const uint8_t* opts = self._col(block, N_OPTS)
+        cdef const uint8_t* opts = optional(self.columns, block.col, N_OPTS)
         cdef const uint8_t* column
         cdef const uint32_t* edges
         cdef Flow* f
@@ -242,29 +171,29 @@ cdef class Explainer:
             elif tap:
                 return
         p.number = self.numbers[tap] + r + 1
-        p.ts = (<const int64_t*>block.col[self.column[N_TS]])[r]
-        p.seq = (<const uint32_t*>block.col[self.column[N_SEQ]])[r]
-        p.ack = (<const uint32_t*>block.col[self.column[N_ACK]])[r]
-        p.flags = (<const uint16_t*>block.col[self.column[N_FLAGS]])[r]
-        p.window = (<const uint16_t*>block.col[self.column[N_WINDOW]])[r]
-        p.size = (<const uint32_t*>block.col[self.column[N_SIZE]])[r]
+        p.ts = (<const int64_t*>block.col[at[<int>N_TS]])[r]
+        p.seq = (<const uint32_t*>block.col[at[<int>N_SEQ]])[r]
+        p.ack = (<const uint32_t*>block.col[at[<int>N_ACK]])[r]
+        p.flags = (<const uint16_t*>block.col[at[<int>N_FLAGS]])[r]
+        p.window = (<const uint16_t*>block.col[at[<int>N_WINDOW]])[r]
+        p.size = payload(self.columns, block.col, r)
         p.scale, p.mss, p.sack_ok = -1, 0, False
-        column = self._col(block, N_SCALE)
+        column = optional(self.columns, block.col, N_SCALE)
         if column != NULL and opts != NULL and opts[r] & OPT_WSCALE:
             p.scale = column[r]
         if opts != NULL and opts[r] & OPT_SACK_OK:
             p.sack_ok = True
-        column = self._col(block, N_MSS)
+        column = optional(self.columns, block.col, N_MSS)
         if column != NULL:
             p.mss = (<const uint16_t*>column)[r]
-        column = self._col(block, N_ID)
+        column = optional(self.columns, block.col, N_ID)
         p.ip_id = (<const uint16_t*>column)[r] if column != NULL else 0
-        column = self._col(block, N_TSVAL)
+        column = optional(self.columns, block.col, N_TSVAL)
         p.tsval = (<const uint32_t*>column)[r] if column != NULL else 0
-        column = self._col(block, N_TSECR)
+        column = optional(self.columns, block.col, N_TSECR)
         p.tsecr = (<const uint32_t*>column)[r] if column != NULL else 0
         p.edges = 0
-        edges = <const uint32_t*>self._col(block, N_SACK)
+        edges = <const uint32_t*>optional(self.columns, block.col, N_SACK)
         if edges != NULL:
             edges += <size_t>r * EDGES
             while p.edges < EDGES and (edges[p.edges] or edges[p.edges + 1]):

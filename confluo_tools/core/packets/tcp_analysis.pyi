@@ -1,12 +1,10 @@
 from typing import final
 
 from confluo_tools.core.block.block import Block, Layout
+from confluo_tools.core.packets.tcp_columns import ANALYSED as ANALYSED
 
 ADDED: tuple[str, ...]
 ADDED_WIDTHS: tuple[int, ...]
-NEEDED: tuple[str, ...]
-USED: tuple[str, ...]
-WIDTHS: tuple[int, ...]
 
 @final
 class TcpFlows:

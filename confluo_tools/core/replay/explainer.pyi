@@ -5,10 +5,7 @@ from confluo_tools.core.block.block import Block, Layout
 from confluo_tools.core.block.result_table import Rows
 
 FOREVER: int
-NEEDED: tuple[str, ...]
 PLACES: tuple[str, ...]
-USED: tuple[str, ...]
-WIDTHS: tuple[int, ...]
 
 @final
 class Explainer:

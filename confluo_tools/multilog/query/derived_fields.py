@@ -60,11 +60,11 @@ class Analysis:
         self._core: Any
         self._apply: Callable[[Block], Block]
         if spec == "tcp":
-            from confluo_tools.core.packets import tcp_analysis
+            from confluo_tools.core.packets import tcp_analysis, tcp_columns
 
             self.name, self.by_flow = "tcp", True
             self.schema = _plus(schema, tcp_fields(), "tcp")
-            self.needs = [c for c in map(schema.layout.get, tcp_analysis.USED) if c >= 0]
+            self.needs = [c for c in map(schema.layout.get, tcp_columns.ANALYSED) if c >= 0]
             try:
                 self._core = tcp_analysis.TcpFlows(schema.layout, self.schema.layout, flows)
             except KeyError as e:

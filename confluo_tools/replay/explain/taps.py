@@ -192,7 +192,7 @@ def _merge(cursors: list[_Cursor]) -> None:
 @cache
 def with_sack() -> Schema:
     """The packet schema with SACK blocks."""
-    from confluo_tools.core.replay.explainer import USED
+    from confluo_tools.core.packets.tcp_columns import USED
     from confluo_tools.schema import builtin
 
     full = builtin("packet")

@@ -1,9 +1,8 @@
-# One TCP connection as `confluo-replay explain` follows it: structures, segments in flight, rows of the result.
-# The rules are in c_explain_rules.pxd; tests/support/twin_explain.py has all of it in plain Python.
+# One TCP connection as `confluo-replay explain` follows it: structures and constants.
+# tests/support/twin_explain.py has all rules in plain Python.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memset
 
 cdef enum:
     FIN = 1
@@ -107,10 +106,8 @@ cdef struct Packet:
 cdef struct Segment:            # sent and not yet acknowledged; in order of seq, without gaps
     uint32_t seq
     uint32_t end
-    int64_t first
-    int64_t last
+    int64_t last                # when it was sent last
     int64_t arrived             # at the other end; NEVER: not known
-    uint64_t number
     uint64_t last_number
     uint64_t delivered          # bytes delivered when it was sent
     uint32_t sent               # times; 0: the capture lacks it
@@ -281,6 +278,20 @@ cdef struct Result:
     uint64_t max_segments
     bint failed                 # no memory
 
+cdef extern from *:
+    """
+    #define CFL_SLACK 2000000LL
+    #define CFL_DELACK 30000000LL
+    #define CFL_DELACK_TIME 40000000LL
+    #define CFL_RTO_MIN 200000000LL
+    #define CFL_WATCH 1000000000LL
+    """
+    const int64_t SLACK "CFL_SLACK"         # a packet that follows an input within this was caused by it
+    const int64_t DELACK "CFL_DELACK"       # later, the timer sent the acknowledgement (40 ms less a tick of 10 ms)
+    const int64_t DELACK_TIME "CFL_DELACK_TIME"
+    const int64_t RTO_MIN "CFL_RTO_MIN"
+    const int64_t WATCH "CFL_WATCH"         # a report of a duplicate may come for this long
+
 
 cdef inline bint before(uint32_t a, uint32_t b) noexcept nogil:
     """a < b of sequence numbers, which wrap."""
@@ -292,8 +303,10 @@ cdef inline int64_t elapsed(int64_t start, int64_t now) noexcept nogil:
     return <int64_t>(<uint64_t>now - <uint64_t>start)
 
 
-cdef inline Segment* at(const Side* s, uint32_t i) noexcept nogil:
-    return s.list + s.head + i
+cdef inline int64_t scaled(const Side* me, const Side* you, const Packet* p) noexcept nogil:
+    if p.flags & SYN or me.scale < 0 or you.scale < 0:
+        return p.window
+    return <int64_t>p.window << (me.scale if me.scale < 14 else 14)
 
 
 cdef inline void start_side(Side* s) noexcept nogil:
@@ -302,149 +315,5 @@ cdef inline void start_side(Side* s) noexcept nogil:
     s.window = s.before_window = s.own_window = s.scale = -1
 
 
-cdef inline void free_side(Side* s, Result* x) noexcept nogil:
-    x.segments -= s.room
-    free(s.list)
-    free(s.again)
-    s.list, s.again, s.room, s.count, s.head = NULL, NULL, 0, 0, 0
-
-
-cdef inline bint insert(Side* s, Result* x, uint32_t i, const Segment* segment) noexcept nogil:
-    """Put a segment at place i."""
-    cdef uint32_t room
-    cdef Segment* list
-    if s.head + s.count == s.room:
-        if s.head > s.count:
-            memmove(s.list, s.list + s.head, s.count * sizeof(Segment))
-        else:
-            room = s.room * 2 if s.room else 16
-            if x.segments + room - s.room > x.max_segments:
-                return False
-            list = <Segment*>malloc(room * sizeof(Segment))
-            if list == NULL:
-                x.failed = True
-                return False
-            if s.count:
-                memcpy(list, s.list + s.head, s.count * sizeof(Segment))
-            free(s.list)
-            x.segments += room - s.room
-            s.list, s.room = list, room
-        s.head = 0
-    if i < s.count:
-        memmove(at(s, i + 1), at(s, i), (s.count - i) * sizeof(Segment))
-    at(s, i)[0] = segment[0]
-    s.count += 1
-    return True
-
-
-cdef inline void append(Side* s, Result* x, uint32_t seq, uint32_t end, const Packet* p, uint32_t sent) noexcept nogil:
-    cdef Segment new
-    memset(&new, 0, sizeof(new))
-    new.seq, new.end, new.sent, new.delivered = seq, end, sent, s.delivered
-    new.first = new.last = p.ts
-    new.arrived = NEVER
-    if sent:
-        new.number = new.last_number = p.number
-    insert(s, x, s.count, &new)
-
-
-cdef inline uint32_t find(const Side* s, uint32_t seq) noexcept nogil:
-    """The place of the first segment that ends after ``seq``; count: none does."""
-    cdef uint32_t low = 0, high = s.count, middle
-    while low < high:
-        middle = (low + high) >> 1
-        if before(seq, at(s, middle).end):
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-cdef inline Row* new_row(Result* x, const Flow* f, int side) noexcept nogil:
-    """A row, zero but for the flow; NULL: no memory."""
-    cdef uint64_t room
-    cdef Row* row
-    cdef Row* rows
-    if x.count == x.room:
-        room = x.room * 2 if x.room else 256
-        rows = <Row*>realloc(x.rows, room * sizeof(Row))
-        if rows == NULL:
-            x.failed = True
-            return NULL
-        x.rows, x.room = rows, room
-    row = x.rows + x.count
-    x.count += 1
-    memset(row, 0, sizeof(Row))
-    memcpy(row.key, f.key, sizeof(row.key))
-    row.flow, row.side = f.number, <uint8_t>side
-    row.message = f.side[side].message_number if f.side[side].speaks else 0
-    row.missing = x.missing | (0 if f.both else M_OTHER_END)
-    if f.handshake != 3:
-        row.missing |= M_HANDSHAKE
-    return row
-
-
-cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
-    cdef Side* me = &f.side[side]
-    cdef uint64_t room
-    cdef MessageRow* rows
-    cdef MessageRow* row
-    if not me.speaks:
-        return
-    me.speaks = False
-    if x.message_count == x.message_room:
-        room = x.message_room * 2 if x.message_room else 64
-        rows = <MessageRow*>realloc(x.messages, room * sizeof(MessageRow))
-        if rows == NULL:
-            x.failed = True
-            return
-        x.messages, x.message_room = rows, room
-    row = x.messages + x.message_count
-    x.message_count += 1
-    memset(row, 0, sizeof(MessageRow))
-    memcpy(row.key, f.key, sizeof(row.key))
-    row.m, row.flow, row.message, row.side = me.message, f.number, me.message_number, <uint8_t>side
-
-
-cdef inline void start_message(Flow* f, Side* me, const Packet* p) noexcept nogil:
-    f.messages += 1
-    me.message_number = f.messages
-    memset(&me.message, 0, sizeof(Message))
-    me.message.start, me.message.first = p.ts, p.number
-    me.speaks = True
-
-
-cdef inline void start_flow(Flow* f, Result* x) noexcept nogil:
-    """A new connection; its number is the place of its FlowRow."""
-    cdef uint64_t room
-    cdef FlowRow* rows
-    start_side(&f.side[0])
-    start_side(&f.side[1])
-    f.syn = f.syn_ack = NEVER
-    f.both, f.handshake, f.messages = False, 0, 0
-    if x.flow_count == x.flow_room:
-        room = x.flow_room * 2 if x.flow_room else 64
-        rows = <FlowRow*>realloc(x.flows, room * sizeof(FlowRow))
-        if rows == NULL:
-            x.failed = True
-            return
-        x.flows, x.flow_room = rows, room
-    memset(x.flows + x.flow_count, 0, sizeof(FlowRow))
-    f.number = <uint32_t>x.flow_count
-    f.open = True
-    x.flow_count += 1
-
-
-cdef inline void end_flow(Flow* f, Result* x) noexcept nogil:
-    cdef int s
-    if not f.open:
-        return
-    f.open = False
-    for s in range(2):
-        finish_message(f, s, x)
-        x.flows[f.number].min_rtt[s] = f.side[s].min_rtt
-        x.flows[f.number].rate[s] = f.side[s].rate
-        x.flows[f.number].dsacks[s] = f.side[s].dsacks
-        x.flows[f.number].zero_windows[s] = f.side[s].zero_windows
-        free_side(&f.side[s], x)
-    x.flows[f.number].messages = f.messages
+cdef inline void set_why(Result* x, uint64_t row, int why, int certainty) noexcept nogil:
+    x.rows[row].why, x.rows[row].certainty = <uint8_t>why, <uint8_t>certainty

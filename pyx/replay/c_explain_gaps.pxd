@@ -1,0 +1,124 @@
+# The end that sends: what new data and probes waited for.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from c_explain_rows cimport finish_message, new_row, start_message
+from c_explain_state cimport (
+    C_KNOWN, C_LIKELY, C_POSSIBLE, E_GAP, E_PROBE, FIN, INITIAL_WINDOW, L_APP_LIMITED, L_CWND_LIMITED, L_IDLE_RESTART,
+    L_KEEP_ALIVE, L_NAGLE_WAIT, L_NONE, L_RWND_LIMITED, L_TAIL_LOSS, L_TLP, L_WINDOW_PROBE, L_ZERO_WINDOW, MS, NEVER,
+    OPEN, RTO_MIN, SLACK, SYN, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, Result, Row, Side, before, elapsed)
+
+
+cdef inline bint triggered(const Packet* p, Side* me, int64_t gap) noexcept nogil:
+    """Whether an acknowledgement made the sender send, also as a later packet of the same burst."""
+    if me.since:
+        me.burst = elapsed(me.in_ts, p.ts) <= SLACK + me.distance
+    elif gap > SLACK:
+        me.burst = False
+    return me.burst
+
+
+cdef inline void spent(Side* me, int64_t gap) noexcept nogil:
+    """A short wait: it has no row of its own."""
+    if me.speaks:
+        me.message.sending += gap
+
+
+cdef inline void probe(Flow* f, const Packet* p, int side, Result* x) noexcept nogil:
+    """A segment with the sequence number of an old byte: it asks for an acknowledgement."""
+    cdef Side* me = &f.side[side]
+    cdef bint zero = me.window >= 0 and not before(me.nxt, me.edge)
+    cdef int64_t since = max(me.probe_ts, me.sent_ts)
+    cdef Row* row = new_row(x, f, side)
+    if row == NULL:
+        return
+    if zero:
+        me.probes += 1
+        row.n = me.probes
+    row.event, row.trigger, row.certainty = E_PROBE, T_TIMER, C_KNOWN
+    row.label = L_WINDOW_PROBE if zero else L_KEEP_ALIVE
+    row.duration = elapsed(since, p.ts) if since > NEVER else 0
+    row.ts = p.ts - row.duration
+    row.seq, row.packet, row.previous, row.ack = p.seq - me.base, p.number, me.sent_number, me.in_number
+    row.window = <uint32_t>max(me.window, <int64_t>0)
+    me.probe_ts = p.ts
+
+
+cdef inline int blocked_by(const Packet* p, const Side* me, uint32_t flight, int* certainty) noexcept nogil:
+    """What kept back data that an acknowledgement let go."""
+    cdef uint32_t size = p.size if p.size < me.mss else me.mss
+    certainty[0] = C_LIKELY
+    if me.before_window >= 0 and before(me.before_edge, me.nxt + size):
+        certainty[0] = C_KNOWN
+        return L_ZERO_WINDOW if me.before_window < me.mss else L_RWND_LIMITED
+    if not me.before_flight:
+        return L_APP_LIMITED
+    if not flight and 0 < p.size < me.mss and me.in_plain and 0 < me.last_size < me.mss:
+        return L_NAGLE_WAIT
+    if not flight and (not me.in_plain or p.flags & FIN):
+        return L_APP_LIMITED
+    if me.idle and me.before_flight <= <uint32_t>INITIAL_WINDOW * me.mss:
+        return L_IDLE_RESTART
+    if flight:
+        certainty[0] = C_KNOWN
+    return L_CWND_LIMITED
+
+
+cdef inline bint may_be_probe(const Packet* p, const Side* me, int64_t gap) noexcept nogil:
+    """Whether new data may be a tail loss probe (RFC 8985, section 7)."""
+    cdef int64_t timeout = 2 * me.srtt + (RTO_MIN if me.count == 1 else 2 * MS)
+    if me.since or me.probed or me.state != OPEN or not me.srtt or p.size < me.mss or me.last_size < me.mss:
+        return False
+    return timeout - 4 * MS <= gap <= timeout + 12 * MS
+
+
+cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t end, int64_t gap) noexcept nogil:
+    """New data: what did it wait for?"""
+    cdef Side* me = &f.side[side]
+    cdef uint32_t flight = me.nxt - me.una
+    cdef int label, certainty = C_LIKELY, why = L_NONE, trigger
+    cdef bint by_ack, begins
+    cdef Row* row
+    if p.flags & SYN:
+        return
+    if not me.speaks:
+        if p.size:
+            start_message(f, me, p)
+            me.message.bytes = p.size
+        return
+    by_ack = triggered(p, me, gap)
+    if gap < x.gap and flight:
+        spent(me, gap)
+        me.message.bytes += p.size
+        return
+    trigger = T_PACKET if by_ack else T_APPLICATION
+    if by_ack:
+        label = blocked_by(p, me, flight, &certainty)
+        if label != L_APP_LIMITED and me.in_late > gap // 2:
+            why = me.in_label
+    elif flight and may_be_probe(p, me, gap):
+        label, certainty, trigger, why = L_TLP, C_POSSIBLE, T_TIMER, L_TAIL_LOSS
+        me.probed, me.probe_end = True, end
+    else:
+        label = L_APP_LIMITED
+    begins = not flight and label == L_APP_LIMITED
+    if begins and p.size:
+        finish_message(f, side, x)
+        start_message(f, me, p)
+        if gap > max(RTO_MIN, me.srtt + 4 * me.rttvar) and me.most > <uint32_t>INITIAL_WINDOW * me.mss:
+            me.idle, me.most = True, 0
+    elif label != L_IDLE_RESTART:
+        me.idle = False
+    if gap >= x.gap:
+        row = new_row(x, f, side)
+        if row != NULL:
+            row.event, row.label, row.why = E_GAP, <uint8_t>label, <uint8_t>why
+            row.certainty, row.trigger = <uint8_t>certainty, <uint8_t>trigger
+            row.ts, row.duration, row.rtt = p.ts - gap, gap, me.srtt
+            row.seq, row.size, row.flight = p.seq - me.base, p.size, flight
+            row.packet, row.previous, row.ack = p.number, me.sent_number, me.in_number if by_ack else 0
+            row.window = <uint32_t>max(me.window, <int64_t>0)
+            if begins:
+                row.message = 0         # it was between two messages
+    elif not begins:
+        spent(me, gap)
+    me.message.bytes += p.size

@@ -1,0 +1,89 @@
+# Retransmissions that may prove to be needless: reports of duplicates, timestamps, early acknowledgements.
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memmove
+from c_explain_state cimport (
+    C_KNOWN, C_LIKELY, C_POSSIBLE, DELACK_TIME, L_ACK_LOSS, L_DELAYED_ACK, L_FAST_RTX, L_RTO, L_SPURIOUS, L_TLP,
+    MAX_AGAIN, M_OTHER_END, WATCH, Again, Flow, Packet, Result, Side, before, elapsed, set_why)
+
+
+cdef inline void unwatch(Side* me, int i) noexcept nogil:
+    me.watched -= 1
+    memmove(me.again + i, me.again + i + 1, (me.watched - i) * sizeof(Again))
+
+
+cdef inline void watch(Side* me, const Packet* p, uint32_t end, uint64_t row) noexcept nogil:
+    cdef Again* a
+    if me.again == NULL:
+        me.again = <Again*>malloc(MAX_AGAIN * sizeof(Again))
+        if me.again == NULL:
+            return
+    if me.watched == MAX_AGAIN:
+        unwatch(me, 0)
+    a = me.again + me.watched
+    a.row, a.seq, a.end, a.ts, a.tsval, a.acks = row, p.seq, end, p.ts, p.tsval, me.acks
+    me.watched += 1
+
+
+cdef inline Again* latest(Side* me, uint32_t left, uint32_t right, int* place) noexcept nogil:
+    """The latest retransmission within these sequence numbers; NULL: none is watched."""
+    cdef int i
+    cdef Again* a
+    for i in range(me.watched - 1, -1, -1):
+        a = me.again + i
+        if not before(a.seq, left) and not before(right, a.end):
+            place[0] = i
+            return a
+    return NULL
+
+
+cdef inline void not_needed(Side* me, Result* x, uint32_t left, uint32_t right) noexcept nogil:
+    """Data came twice to the other end, which was seen there: the latest retransmission was not needed."""
+    cdef int i = 0
+    cdef Again* a = latest(me, left, right, &i)
+    if a != NULL:
+        if x.rows[a.row].why not in (L_ACK_LOSS, L_DELAYED_ACK):
+            set_why(x, a.row, L_SPURIOUS, C_KNOWN)
+        unwatch(me, i)
+
+
+cdef inline void settle(const Packet* p, Side* me, Result* x) noexcept nogil:
+    """Retransmissions that this acknowledgement covers: was it the answer to the original?"""
+    cdef int i = 0
+    cdef int64_t after
+    cdef Again* a
+    while i < me.watched:
+        a = me.again + i
+        after = elapsed(a.ts, p.ts)
+        if before(p.ack, a.end):
+            i += 1
+            continue
+        if x.rows[a.row].missing & M_OTHER_END == 0:
+            pass                        # what arrived is known
+        elif p.tsecr and a.tsval:
+            if before(p.tsecr, a.tsval):
+                set_why(x, a.row, L_SPURIOUS, C_KNOWN)
+        elif me.min_rtt and after < me.min_rtt // 2 and x.rows[a.row].label != L_FAST_RTX:
+            set_why(x, a.row, L_SPURIOUS, C_LIKELY)
+        if after < WATCH:
+            i += 1
+        else:
+            unwatch(me, i)
+
+
+cdef inline void duplicate(Flow* f, Side* me, Result* x, uint32_t left, uint32_t right) noexcept nogil:
+    """The other end reports data that came twice (DSACK, RFC 2883)."""
+    cdef int i = 0
+    cdef Again* a
+    me.dsacks += 1
+    a = latest(me, left, right, &i) if not f.both else NULL
+    if a == NULL:
+        return
+    if x.rows[a.row].label not in (L_RTO, L_TLP) or a.acks != me.acks:
+        set_why(x, a.row, L_SPURIOUS, C_KNOWN)
+    elif x.rows[a.row].age < DELACK_TIME + 2 * me.srtt:
+        set_why(x, a.row, L_DELAYED_ACK, C_POSSIBLE)
+    else:
+        set_why(x, a.row, L_ACK_LOSS, C_LIKELY)
+    unwatch(me, i)
