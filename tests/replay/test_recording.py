@@ -100,6 +100,17 @@ def test_a_run_of_identifications_wraps_around() -> None:
     assert list(end.sent.expanded("tx")) == [0, 0, 0, 0]  # the number of the first packet
 
 
+def test_settings_of_two_hosts_that_are_read_together() -> None:
+    """A client and a server with other settings, in logs that are merged: each end has those of its host."""
+    rows: list[dict[str, Any]] = []
+    for host, ends in ((1, ("10.0.0.1", "10.0.0.2")), (2, ("10.0.0.2", "10.0.0.1"))):
+        cookie = host << 32
+        rows.append({"kind": Kind.SETTING, "ts": host, "cookie": cookie, "count": 1, "name": "tick", "value": host})
+        rows.append(place(*ends, cookie=cookie | 1) | {"kind": Kind.BEGIN, "ts": 5, "count": 1})
+    found = ends_of(sorted(rows, key=lambda row: row["ts"]))
+    assert {end.flow.src: end.setting("tick") for end in found} == {"10.0.0.1": 1, "10.0.0.2": 2}
+
+
 def settings(isn: int, peer: int) -> list[dict[str, Any]]:
     return [{"kind": Kind.SETTING, "name": n, "value": v, "count": 1} for n, v in (("isn", isn), ("peer_isn", peer))]
 

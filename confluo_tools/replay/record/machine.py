@@ -68,12 +68,13 @@ class Machine:
         sizes: tuple[int, int],
         ports: frozenset[int] = frozenset(),
         headers: bool = False,
+        cookies: int = 0,
         threshold: int = THRESHOLD,
     ) -> None:
         self._emit, self._local, self._base = emit, local, base
         self._phase, self._follow = phase, follow
         self._timers, self._sizes, self._ports = timers, sizes, ports
-        self._headers, self._threshold = headers, threshold
+        self._headers, self._threshold, self._cookies = headers, threshold, cookies
         self._calls = CallPieces()
         self._fresh: list[Item] = []
         self._items: list[Item] = []
@@ -277,7 +278,7 @@ class Machine:
             "src_port": key[1],
             "dst_port": key[3],
             "proto": 6,
-            "cookie": self.made,
+            "cookie": self._cookies | self.made,
             "role": role,
         }
         end = EndRecorder(place, self._emit, threshold=self._threshold, headers=self._headers, earlier=earlier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -18,7 +19,7 @@ from confluo_tools.kernel.packet_tap import Tap
 from confluo_tools.replay.record.host_settings import COARSE, host_settings
 from confluo_tools.replay.record.machine import Machine
 from confluo_tools.replay.record.trace_events import HRTIMERS, TIMERS, RecorderTrace
-from confluo_tools.replay.recording.kinds import Kind, Timer
+from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Timer
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -50,6 +51,7 @@ class ConnectionRecorder:
         self._program = _filter(ports)
         self.base = wall_offset()
         self._headers = HeaderReader([self.tap.ring])
+        self._cookies = recording_number() << RECORDING_SHIFT
         self.machine = Machine(
             self._rows.append,
             is_local,
@@ -60,6 +62,7 @@ class ConnectionRecorder:
             sizes=_socket_sizes(),
             ports=ports,
             headers=headers,
+            cookies=self._cookies,
         )
         self._lost = 0
         self.steps = 0  # of the wall clock
@@ -71,7 +74,8 @@ class ConnectionRecorder:
         now = time.clock_gettime_ns(time.CLOCK_REALTIME)
         for name, value in host_settings().items():
             number = {"value": int(value)} if re.fullmatch(r"-?\d{1,18}", value) else {"text": value}
-            self._rows.append({"kind": Kind.SETTING, "ts": now, "count": 1, "name": name, **number})
+            place = {"kind": Kind.SETTING, "ts": now, "count": 1, "cookie": self._cookies}
+            self._rows.append({**place, "name": name, **number})
 
     def poll(self, *, last: bool = False) -> Iterator[Block]:
         """Read what came, and return the rows that are complete.  ``last``: of all that is left."""
@@ -106,6 +110,11 @@ class ConnectionRecorder:
     def close(self) -> None:
         self.tap.socket.close()
         self.trace.close()
+
+
+def recording_number() -> int:
+    """A number for this recording: settings of its host are found by it when recordings are read together."""
+    return int.from_bytes(os.urandom(4), "big") >> 1 | 1
 
 
 def tick_phase(ts: int) -> int:

@@ -64,5 +64,6 @@ class Note(IntFlag):
     YIELDS = 512
 
 
+RECORDING_SHIFT = 32  # upper bits of a cookie: the recording that has the connection
 DIGEST_PACKETS = 64  # packets of one digest
 DIGESTS = 16  # digests of a row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools import units
 from confluo_tools.errors import SchemaError
 from confluo_tools.replay.recording.connection import ConnectionEnd, FiveTuple
-from confluo_tools.replay.recording.kinds import ORDERED, Kind
+from confluo_tools.replay.recording.kinds import ORDERED, RECORDING_SHIFT, Kind
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -27,12 +27,12 @@ class RecordingReader:
 
     def __init__(self) -> None:
         self._ends: dict[tuple[Any, ...], ConnectionEnd] = {}
-        self._host: dict[str, int | str] = {}  # settings of the host, which belong to all ends
+        self._hosts: dict[int, dict[str, int | str]] = {}  # settings of the host, by recording
 
     def settled(self) -> list[ConnectionEnd]:
         """The ends so far, with the settings of their host, and why one cannot be replayed."""
         for end in self._ends.values():
-            end.settings = self._host | end.settings
+            end.settings = self._hosts.get(end.cookie >> RECORDING_SHIFT, {}) | end.settings
             end.settled()
         return list(self._ends.values())
 
@@ -43,8 +43,8 @@ class RecordingReader:
         columns = _Columns(block)
         for row in range(block.rows):
             key = columns.key(row)
-            if key == _HOST:
-                self._host |= columns.setting(row)
+            if key[:-1] == _HOST:
+                self._hosts.setdefault(key[-1] >> RECORDING_SHIFT, {}).update(columns.setting(row))
                 continue
             end = self._ends.get(key)
             if end is None:
@@ -82,7 +82,7 @@ class RecordingReader:
             end.lost += columns.number("count", row)
 
 
-_HOST = (0, 0, bytes(16), 0, 0, bytes(16), 0, 0)
+_HOST = (0, 0, bytes(16), 0, 0, bytes(16), 0)
 
 
 class _Columns:
