@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from wire_lab import carried, explained, needs_tun, packets, sent_again, stalls
+from wire_lab import carried, explained, needs_wire, packets, sent_again, stalls
 
 DELAY = 0.005
 CLIENT, SERVER = "10.78.0.1", "10.78.0.2"
@@ -90,7 +90,7 @@ SCENARIOS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_kernel_and_tshark_agree(name: str, tmp_path: Path) -> None:
     rule, traffic = SCENARIOS[name]
-    needs_tun()
+    needs_wire()
     wire = stalls.run(traffic) if rule is None else carried(rule, traffic)
     client, server = (wire.capture(side, tmp_path / f"{side}.pcap") for side in (0, 1))
     both = explained(client, server)[0]
@@ -162,7 +162,7 @@ def fields_of_tshark(path: Path) -> None:
 @pytest.mark.net
 def test_the_paper_in_one_row(tmp_path: Path) -> None:
     """Section 2.1: a timeout for data that had arrived, because its acknowledgement was delayed."""
-    needs_tun()
+    needs_wire()
     wire = stalls.run("short")
     client, server = (wire.capture(side, tmp_path / f"{side}.pcap") for side in (0, 1))
     rows = [r for r in explained(client, server)[0] if r["label"] == "rto" and r["flow"] == 0]

@@ -13,7 +13,7 @@ from confluo_tools.formats.block_builder import address_columns, blocks_of_rows
 from confluo_tools.replay.recording.kinds import Kind, Role
 from confluo_tools.schema import builtin
 from running import run
-from wire_lab import needs_tun, packets, stalls
+from wire_lab import needs_wire, packets, stalls
 
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 SYN = 2
@@ -62,7 +62,7 @@ def log(path: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.mark.net
 def test_recordings_have_the_labels_of_captures(tmp_path: Path) -> None:
     """Of one end, and of both."""
-    needs_tun()
+    needs_wire()
     wire = stalls.run("reorder")
     captures = [wire.capture(side, tmp_path / f"{side}.pcap") for side in (0, 1)]
     logs = [log(tmp_path / f"{side}.ml", rows_of(captures[side], side)) for side in (0, 1)]
