@@ -1,6 +1,6 @@
 # Retransmissions that may prove to be needless: reports of duplicates, timestamps, early acknowledgements.
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memmove
 from c_explain_state cimport (
@@ -22,7 +22,7 @@ cdef inline void watch(Side* me, const Packet* p, uint32_t end, uint64_t row) no
     if me.watched == MAX_AGAIN:
         unwatch(me, 0)
     a = me.again + me.watched
-    a.row, a.seq, a.end, a.ts, a.tsval, a.acks = row, p.seq, end, p.ts, p.tsval, me.acks
+    a.row, a.seq, a.end, a.ts, a.tsval, a.ip_id, a.acks = row, p.seq, end, p.ts, p.tsval, p.ip_id, me.acks
     me.watched += 1
 
 
@@ -38,14 +38,36 @@ cdef inline Again* latest(Side* me, uint32_t left, uint32_t right, int* place) n
     return NULL
 
 
-cdef inline void not_needed(Side* me, Result* x, uint32_t left, uint32_t right) noexcept nogil:
-    """Data came twice to the other end, which was seen there: the latest retransmission was not needed."""
-    cdef int i = 0
-    cdef Again* a = latest(me, left, right, &i)
-    if a != NULL:
-        if x.rows[a.row].why not in (L_ACK_LOSS, L_DELAYED_ACK):
-            set_why(x, a.row, L_SPURIOUS, C_KNOWN)
-        unwatch(me, i)
+cdef inline void not_needed(Side* me, Result* x, int i) noexcept nogil:
+    """Its data had been on its way, which was seen at the other end."""
+    cdef uint64_t row = me.again[i].row
+    if x.rows[row].why not in (L_ACK_LOSS, L_DELAYED_ACK):
+        set_why(x, row, L_SPURIOUS, C_KNOWN)
+    unwatch(me, i)
+
+
+cdef inline int sent_after(const Again* a, const Packet* p) noexcept nogil:
+    """Whether the retransmission left after this copy of its data did; -1: timestamps and IP identification do not say."""
+    if a.tsval and p.tsval and a.tsval != p.tsval:
+        return <int32_t>(a.tsval - p.tsval) > 0
+    if a.ip_id or p.ip_id:
+        return <int16_t>(a.ip_id - p.ip_id) > 0
+    return -1
+
+
+cdef inline void arrives(Side* me, const Packet* p, uint32_t end, bint first, Result* x) noexcept nogil:
+    """Data of ``me`` comes to the other end: what was sent again while this copy was on its way was not needed."""
+    cdef int i, known, place = 0
+    cdef bint told = False
+    for i in range(me.watched - 1, -1, -1):
+        if before(me.again[i].seq, p.seq) or before(end, me.again[i].end):
+            continue
+        known = sent_after(me.again + i, p)
+        if known > 0:
+            not_needed(me, x, i)
+        told = told or known >= 0
+    if not first and not told and latest(me, p.seq, end, &place) != NULL:
+        not_needed(me, x, place)
 
 
 cdef inline void settle(const Packet* p, Side* me, Result* x) noexcept nogil:

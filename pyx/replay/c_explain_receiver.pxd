@@ -1,7 +1,7 @@
 # The end that receives: which data waits for an acknowledgement, and how long.
 
 from libc.stdint cimport int64_t, uint32_t
-from c_explain_needless cimport not_needed
+from c_explain_needless cimport arrives
 from c_explain_rows cimport new_row
 from c_explain_segments cimport at, find
 from c_explain_state cimport (
@@ -72,7 +72,7 @@ cdef inline void receives(Flow* f, const Packet* p, int side, Result* x) noexcep
     cdef Side* me = &f.side[side]
     cdef Side* you = &f.side[1 - side]
     cdef uint32_t end = p.seq + p.size + (p.flags & SYN != 0) + (p.flags & FIN != 0), i
-    cdef bint fresh
+    cdef bint fresh, first = False
     if end == p.seq:
         return
     if p.flags & SYN and not p.flags & ACK and me.known:     # a SYN again: it may be answered again
@@ -87,9 +87,9 @@ cdef inline void receives(Flow* f, const Packet* p, int side, Result* x) noexcep
     if f.both:
         i = find(you, p.seq)
         if i < you.count and not before(p.seq, at(you, i).seq) and at(you, i).arrived == NEVER:
-            at(you, i).arrived = p.ts
-        elif p.size:
-            not_needed(you, x, p.seq, end)
+            at(you, i).arrived, first = p.ts, True
+        if p.size:
+            arrives(you, p, end, first, x)
     if p.flags & SYN or not before(me.acked, end) or before(me.expected, p.seq):
         return                          # duplicates and what is out of order are acknowledged at once
     fresh = before(me.expected, end)

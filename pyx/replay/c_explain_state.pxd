@@ -121,6 +121,7 @@ cdef struct Again:              # a retransmission that may still prove to be sp
     uint32_t seq
     uint32_t end
     uint32_t tsval
+    uint16_t ip_id
 
 cdef struct Message:
     int64_t start

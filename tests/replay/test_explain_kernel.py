@@ -43,6 +43,21 @@ def at_random(seed: int, share: float) -> Any:
     return without(lambda p: p.count > 3 and chance.random() < share)
 
 
+def late_original(number: int, loses: int) -> Any:
+    """The packet with this number comes 0.6 s late, and the next ``loses`` ones that repeat it are lost."""
+    state: dict[str, int] = {"times": 0}
+
+    def rule(p: Any) -> float | None:
+        if p.side == 0 and p.number == number:
+            state.setdefault("seq", p.seq)
+        if p.side or not p.size or p.seq != state.get("seq"):
+            return DELAY
+        state["times"] += 1
+        return 0.6 if state["times"] == 1 else None if state["times"] <= 1 + loses else DELAY
+
+    return rule
+
+
 def bulk(size: int) -> Any:
     return lambda wire: stalls.transfer(*wire.connect(), size)
 
@@ -77,6 +92,8 @@ SCENARIOS: dict[str, tuple[Any, Any]] = {
     "SYN-ACK": (without(lambda p: (p.side == 1 and p.count == 0) or (p.side == 0 and p.count == 1)), bulk(3000)),
     "acknowledgements": (without(lambda p: p.side == 1 and p.number < 0 and 1 <= p.count < 12), bulk(10 * MSS)),
     "late packets": (lambda p: DELAY + (0.02 if p.side == 0 and p.number in (12, 30, 45) else 0), bulk(120_000)),
+    "late packet, lost retransmission": (late_original(20, 1), bulk(21 * MSS)),
+    "late packet, lost retransmissions": (late_original(12, 2), bulk(30 * MSS)),
     "nagle": (without(lambda p: False), nagle),
     "restart": (without(lambda p: False), restart),
     "3 % of all": (at_random(1, 0.03), bulk(300_000)),

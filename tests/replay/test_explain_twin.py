@@ -71,7 +71,7 @@ def conversations(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     return found
 
 
-def both(path: Path, gap: int) -> tuple[Any, Any]:
+def of_one_tap(path: Path, gap: int) -> tuple[Any, Any]:
     """(what the compiled rules say, what the plain ones say)."""
     explainer, twin = Explainer(with_sack().layout, gap), TwinExplainer(gap)
     for block in Captures([str(path)], with_sack()):
@@ -83,8 +83,28 @@ def both(path: Path, gap: int) -> tuple[Any, Any]:
     return (table(explainer, "explanation"), table(explainer, "message")), (twin.rows, twin.messages)
 
 
-def check(path: Path, gap: int = 1_000_000) -> None:
-    (rows, messages), (twin_rows, twin_messages) = both(path, gap)
+def of_both_ends(paths: tuple[Path, Path], gap: int) -> tuple[Any, Any]:
+    """The same for captures of both ends: of the client, which has the lower address, and of the server."""
+    twin = TwinExplainer(gap)
+    seen = [[(packet, key, tap) for key, packet in packets(path)] for tap, path in enumerate(paths)]
+    for packet, key, tap in sorted(seen[0] + seen[1], key=lambda item: item[0].ts):
+        twin.packet(key, packet, sent=packet.side == tap, received=packet.side != tap)
+    twin.finish()
+    blocks = [list(Captures([str(path)], with_sack())) for path in paths]
+    explainer = Explainer(with_sack().layout, gap, 2)
+    key, _ = Explainer.key(CLIENT.to_bytes(4, "big"), 4711, SERVER.to_bytes(4, "big"), 80)
+    for tap in (0, 1):
+        explainer.place(tap, {key: tap})
+    rows, times = [0, 0], [[p.ts for p, _, _ in tap] + [1 << 62] for tap in seen]
+    while any(rows[tap] < len(times[tap]) - 1 for tap in (0, 1)):
+        tap = int(times[1][rows[1]] < times[0][rows[0]])
+        rows[tap] = explainer.feed(blocks[tap][0], rows[tap], times[1 - tap][rows[1 - tap]], tap)
+    explainer.finish()
+    return (table(explainer, "explanation"), table(explainer, "message")), (twin.rows, twin.messages)
+
+
+def compare(found: tuple[Any, Any]) -> None:
+    (rows, messages), (twin_rows, twin_messages) = found
     words = {"event": labels.EVENTS, "trigger": labels.TRIGGERS, "certainty": labels.CERTAINTY}
     words |= dict.fromkeys(("label", "why", "cause"), labels.LABELS)
     expected = [
@@ -104,7 +124,25 @@ def check(path: Path, gap: int = 1_000_000) -> None:
 @settings(max_examples=200, deadline=None)
 @given(conversations(), st.sampled_from((0, 1_000_000, 50_000_000)))
 def test_any_conversation(tmp_path_factory: pytest.TempPathFactory, frames: list[Any], gap: int) -> None:
-    check(write(tmp_path_factory.getbasetemp() / "conversation.pcap", frames), gap)
+    compare(of_one_tap(write(tmp_path_factory.getbasetemp() / "conversation.pcap", frames), gap))
+
+
+@settings(max_examples=200, deadline=None)
+@given(conversations(), st.lists(st.sampled_from((-1, 0, 5, 5, 5, 30, 300)), min_size=70, max_size=70))
+def test_any_conversation_seen_at_both_ends(
+    tmp_path_factory: pytest.TempPathFactory, frames: list[Any], delays: list[int]
+) -> None:
+    """Each packet is lost (-1) or arrives some ms later."""
+    taps: tuple[list[Any], list[Any]] = ([], [])
+    for i, ((ts, frame), delay) in enumerate(zip(frames, delays, strict=False)):
+        side = int(frame[12:16] == SERVER.to_bytes(4, "big"))
+        taps[side].append((ts + 2 * i, frame))
+        if delay >= 0:
+            taps[1 - side].append((ts + delay * 1_000_000 + 2 * i + 1, frame))
+    if taps[0] and taps[1]:
+        folder = tmp_path_factory.getbasetemp()
+        paths = [write(folder / f"end-{n}.pcap", sorted(tap)) for n, tap in enumerate(taps)]
+        compare(of_both_ends((paths[0], paths[1]), 1_000_000))
 
 
 def test_labels_have_the_same_numbers() -> None:

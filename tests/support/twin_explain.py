@@ -23,6 +23,7 @@ from twin_explain_state import (
     Side,
     before,
     quotient,
+    sent_after,
 )
 
 MS = 1_000_000
@@ -171,10 +172,11 @@ class TwinExplainer:
             return
         if f.both:
             segment = next((s for s in you.segments if not before(p.seq, s.seq) and before(p.seq, s.end)), None)
-            if segment is not None and segment.arrived == NEVER:
+            first = segment is not None and segment.arrived == NEVER
+            if segment is not None and first:
                 segment.arrived = p.ts
-            elif p.size:
-                self._not_needed(you, p.seq, end)
+            if p.size:
+                self._arrives(you, p, end, first)
         if p.flags & SYN:
             return
         if not before(me.acked, end):
@@ -307,14 +309,20 @@ class TwinExplainer:
         """The latest retransmission within these sequence numbers."""
         return next((a for a in reversed(me.again) if not before(a.seq, left) and not before(right, a.end)), None)
 
-    def _not_needed(self, me: Side, left: int, right: int) -> None:
-        """Data came twice to the other end, which was seen there: the latest retransmission was not needed."""
-        again = self._latest(me, left, right)
-        if again is not None:
-            row = self.rows[again.row]
-            if LABELS[row["why"]] not in ("ack_loss", "delayed_ack"):
-                self._why(row, "spurious", "known")
-            me.again.remove(again)
+    def _arrives(self, me: Side, p: Packet, end: int, first: bool) -> None:
+        """Data of ``me`` comes to the other end: what was sent again while this copy was on its way was not needed."""
+        within = [a for a in me.again if not before(a.seq, p.seq) and not before(end, a.end)]
+        order = [(a, sent_after(a, p)) for a in within]
+        for again in [a for a, after in order if after]:
+            self._not_needed(me, again)
+        if not first and within and all(after is None for _, after in order):
+            self._not_needed(me, within[-1])
+
+    def _not_needed(self, me: Side, again: Again) -> None:
+        row = self.rows[again.row]
+        if LABELS[row["why"]] not in ("ack_loss", "delayed_ack"):
+            self._why(row, "spurious", "known")
+        me.again.remove(again)
 
     def _duplicate(self, f: Flow, me: Side, left: int, right: int) -> None:
         """The other end reports data that came twice (DSACK)."""
@@ -515,7 +523,7 @@ class TwinExplainer:
             previous=old.last_number if old is not None else me.sent_number,
             cause=me.in_number if trigger == "packet" else 0, flight=flight, window=me.window, rtt=me.srtt, age=age,
         )  # fmt: skip
-        me.again.append(Again(row, p.seq, end, p.ts, p.tsval, me.acks))
+        me.again.append(Again(row, p.seq, end, p.ts, p.tsval, p.ip_id, me.acks))
         if len(me.again) > 64:
             del me.again[0]
         if me.message is not None:

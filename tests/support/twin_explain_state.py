@@ -65,7 +65,17 @@ class Again:
     end: int
     ts: int
     tsval: int
+    ip_id: int
     acks: int  # acknowledgements that had come before it
+
+
+def sent_after(again: Again, p: Packet) -> bool | None:
+    """Whether the retransmission left after this copy of its data; None: it does not show."""
+    if again.tsval and p.tsval and again.tsval != p.tsval:
+        return before(p.tsval, again.tsval)
+    if again.ip_id or p.ip_id:
+        return 0 < ((again.ip_id - p.ip_id) & 0xFFFF) < 0x8000
+    return None
 
 
 @dataclass(slots=True)
