@@ -47,7 +47,7 @@ cdef inline void not_needed(Side* me, Result* x, int i) noexcept nogil:
 
 
 cdef inline int sent_after(const Again* a, const Packet* p) noexcept nogil:
-    """Whether the retransmission left after this copy of its data did; -1: neither timestamps nor identification say."""
+    """Whether the retransmission left after this copy of its data did; -1: not known."""
     if a.tsval and p.tsval and a.tsval != p.tsval:
         return <int32_t>(a.tsval - p.tsval) > 0
     if a.ip_id or p.ip_id:
