@@ -4,13 +4,14 @@ Sending a packet to a veth device runs TCP of its peer in the caller, and so doe
 order of the inputs of a TCP end is the order of our calls.  Only timers and clocks remain outside.
 """
 
-from libc.errno cimport EAGAIN
+from libc.errno cimport EAGAIN, EINVAL
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from cpython.exc cimport PyErr_CheckSignals
 from posix.unistd cimport close, read
 from c_array cimport grow
+from c_feed cimport Sender, move_packet, note_sent
 from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, mark_congestion, tcp_head
 cimport cython
 
@@ -45,6 +46,7 @@ cdef enum:
 
 cdef enum:
     SPIN = 60_000           # ns: the last part of a wait is spun, not slept
+    GRACE = 6_000_000       # ns after which an end with a feed does without packets that it should have sent: > a tick
     MAX_SLEEP = 100_000_000     # ns of one sleep, so that signals are seen
     SIGNALS = 8192          # rounds between two looks for signals
     BLOCKING = 1            # of a step: the call waited until all was sent
@@ -53,7 +55,7 @@ cdef enum:
 ctypedef packed struct Step:
     int64_t at              # ns after the start
     int64_t result          # what the call returned
-    uint64_t size          # bytes of a call; value of an option
+    uint64_t size          # bytes of a call; value of an option; of a fed packet, the highest byte that it acknowledges
     uint32_t sent           # packets that this end had sent before; ANY_COUNT
     uint32_t packet         # number of the peer's packet, from 0
     uint32_t flags          # of the call; events of a poll; level << 16 | name of an option; how of shutdown
@@ -86,6 +88,10 @@ cdef struct End:
     uint64_t unsent         # bytes of a blocking send that are not in the socket yet
     uint32_t unsent_step
     uint32_t foreign        # packets that were not TCP
+    bint fed                # its packets come from a feed, not from the other end
+    const Packet* feed
+    uint64_t n_feed
+    Sender sender
 
 
 @cython.final
@@ -116,7 +122,8 @@ cdef class SerialReplay:
 
     The client's socket is closed by this object, the listener is not.
     ``steps``: two buffers of packed `STEP`.  ``patience``: ns that a step waits for packets that were sent before it
-    when it was recorded.  For one thread.
+    when it was recorded.  ``feeds``: packed `PACKET`, for an end that gets these and not what the other end sends; it
+    goes on where it does something else.  An end with the device -1 does not exist.  For one thread.
     """
 
     cdef End end[2]
@@ -125,11 +132,12 @@ cdef class SerialReplay:
     cdef const char* address_bytes
     cdef unsigned address_length
     cdef int pair[2]
-    cdef object steps
+    cdef object steps, feeds
     cdef uint8_t* packet
     cdef readonly int stuck         # end that did not send in time; -1: neither
 
-    def __cinit__(self, devices, int socket, int listener, bytes address, steps, int64_t patience=300_000_000):
+    def __cinit__(self, devices, int socket, int listener, bytes address, steps, int64_t patience=300_000_000,
+                  feeds=(b"", b"")):
         cdef int e
         self.packet = <uint8_t*>malloc(PACKET_ROOM)
         if self.packet == NULL:
@@ -137,12 +145,16 @@ cdef class SerialReplay:
         self.address, self.patience, self.stuck = address, patience, -1
         self.address_bytes, self.address_length = self.address, <unsigned>len(address)
         self.pair[0], self.pair[1] = devices[0], devices[1]
-        self.steps = tuple(bytes(s) for s in steps)
+        self.steps, self.feeds = tuple(bytes(s) for s in steps), tuple(bytes(f) for f in feeds)
         for e in range(2):
             self.end[e].device = devices[e]
-            self.end[e].ring = replay_ring(devices[e])
-            if self.end[e].ring == NULL:
-                raise OSError("no transmit ring")
+            if devices[e] >= 0:
+                self.end[e].ring = replay_ring(devices[e])
+                if self.end[e].ring == NULL:
+                    raise OSError("no transmit ring")
+            self.end[e].feed = <const Packet*><const uint8_t*>(<bytes>self.feeds[e])
+            self.end[e].n_feed = len(self.feeds[e]) // sizeof(Packet)
+            self.end[e].fed = self.end[e].n_feed > 0
             self.end[e].socket = socket if e == 0 else -1
             self.end[e].listener = -1 if e == 0 else listener
             self.end[e].steps = <const Step*><const uint8_t*>(<bytes>self.steps[e])
@@ -266,15 +278,20 @@ cdef class SerialReplay:
         cdef int64_t first = now + 1
         for e in range(2):
             if (self.end[e].at < self.end[e].n_steps and self.end[e].steps[self.end[e].at].at < first
-                    and self._ready(e)):
+                    and self._ready(e, now)):
                 found, first = e, self.end[e].steps[self.end[e].at].at
         return found
 
-    cdef bint _ready(self, int e) noexcept nogil:
+    cdef bint _ready(self, int e, int64_t now) noexcept nogil:
         cdef const Step* s = self.end[e].steps + self.end[e].at
+        if self.end[e].fed and now >= s.at + self.patience:
+            return True
         if s.sent != <uint32_t>ANY_COUNT and self.end[e].n_packets < s.sent:
-            return False
+            if not self.end[e].fed or now < s.at + GRACE or s.kind == K_GATE:
+                return False
         if s.kind == K_PACKET:
+            if self.end[e].fed:
+                return s.size <= self.end[e].sender.reached
             return self.end[1 - e].n_packets > s.packet
         return self.end[e].unsent == 0 or s.kind == K_GATE or self._finish_send(e)
 
@@ -287,7 +304,7 @@ cdef class SerialReplay:
                 continue
             at = self.end[e].steps[self.end[e].at].at
             if at <= now:                       # it waits for packets
-                at += self.patience
+                at += GRACE if self.end[e].fed and now < at + GRACE else self.patience
                 if at <= now:
                     self.stuck = e
                     return -1
@@ -315,6 +332,7 @@ cdef class SerialReplay:
                 p = &end.packets[end.n_packets]
                 p.at, p.length, p.head = replay_now() - self.start, <uint32_t>n, head + OFFLOADS
                 memcpy(p.bytes, self.packet, p.head)
+                note_sent(&end.sender, p)
                 end.n_packets += 1
 
     cdef bint _finish_send(self, int e) noexcept nogil:
@@ -342,7 +360,8 @@ cdef class SerialReplay:
             if done.result == -EAGAIN:
                 done.result = 0
             if 0 <= done.result < s.result:
-                end.unsent, end.unsent_step = s.result - done.result, end.at - 1
+                end.unsent += s.result - done.result
+                end.unsent_step = end.at - 1
                 self._finish_send(e)
 
     cdef int64_t _input(self, int e, const Step* s) noexcept nogil:
@@ -350,7 +369,13 @@ cdef class SerialReplay:
         cdef Packet p
         cdef int64_t got
         if s.kind == K_PACKET:
-            p = self.end[1 - e].packets[s.packet]
+            if end.fed:
+                if s.packet >= end.n_feed:
+                    return -EINVAL
+                p = end.feed[s.packet]
+                move_packet(&p, &end.sender)
+            else:
+                p = self.end[1 - e].packets[s.packet]
             if s.mark:
                 mark_congestion(p.bytes + OFFLOADS)
             return -replay_deliver(end.device, end.ring, p.bytes, p.head, p.length)

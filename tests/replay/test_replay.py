@@ -158,7 +158,7 @@ def test_half_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         lane.append(block_of_rows(builtin("recording"), rows))
     assert main([str(path)]) == 2
     printed = capsys.readouterr().err
-    assert "the recording of its other end is missing; confluo-replay explain works with what is there" in printed
+    assert "the recording of its other end is missing; --engine decoupled replays one end alone, confl" in printed
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,10 @@ class FreeRun:
             finally:
                 if self._server is not None:
                     self._server.close()
-        for end in self.ends:
+        for side, end in enumerate(self.ends):
             end.ended = wall + self._now()
+            end.settings |= syn_settings(self.packets[side][0].head, "")
+            end.settings |= syn_settings(self.packets[1 - side][0].head, "peer_")
         script = Script(RecordedConnection(*self.ends), self.steps, (wall, wall))
         return Attempt(script, self.steps, self.applied, self.packets, segments_of(self.packets), -1)
 
@@ -237,6 +239,18 @@ class FreeRun:
                 break
             sent += n
         return sent
+
+
+def syn_settings(head: bytes, prefix: str) -> dict[str, int | str]:
+    """What the options of a SYN offer, as a recorder writes it."""
+    options = head[(20 if head[0] >> 4 == 4 else 40) + 20 :]
+    found = {"mss": 0, "wscale": -1, "sack": 0, "timestamps": 0}
+    while options and options[0]:
+        size = 1 if options[0] == 1 else options[1]
+        value = int.from_bytes(options[2:size], "big")
+        found |= {2: {"mss": value}, 3: {"wscale": value}, 4: {"sack": 1}, 8: {"timestamps": 1}}.get(options[0], {})
+        options = options[size:]
+    return {f"{prefix}{name}": value for name, value in found.items()}
 
 
 def write_recording(path: Path, done: Attempt, headers: bool = True) -> Path:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from confluo_tools.replay.engine.segments import SentPacket
+from confluo_tools.replay.engine.similarity import recorded_packets, similarity
 from confluo_tools.replay.recording import ConnectionEnd
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS
-
-_FIELDS = ("ts", "seq", "ack", "len", "tcp_flags", "window")
 
 
 class EndDiff(NamedTuple):
@@ -34,23 +31,16 @@ def end_diff(one: ConnectionEnd, two: ConnectionEnd) -> EndDiff:
     packets = one.packets_sent, two.packets_sent
     errors = _errors(one, two)
     if len(one.headers_sent) == packets[0] and len(two.headers_sent) == packets[1]:
-        a, b = _headers(one), _headers(two)
+        a, b = recorded_packets(one), recorded_packets(two)
         first = _first([s.identity for s in a], [s.identity for s in b])
         expected, came = (str(s[first]) if 0 <= first < len(s) else "no packet" for s in (a, b))
-        pairs = [[(s.seq, s.len, s.flags) for s in side] for side in (a, b)]
-        similarity = 1.0 if first < 0 else SequenceMatcher(None, pairs[0], pairs[1], autojunk=False).ratio()
-        return EndDiff("headers", packets, first, expected, came, similarity, errors)
+        return EndDiff("headers", packets, first, expected, came, similarity(a, b), errors)
     chunk = _first(list(one.digests), list(two.digests))
     first = chunk * DIGEST_PACKETS if chunk >= 0 else -1
     last = first + DIGEST_PACKETS - 1
     what = f"other headers in packets {first} to {last}" if chunk >= 0 else ""
     proof = "digests" if one.digests and two.digests else ""
     return EndDiff(proof, packets, first, what, what, float(chunk < 0), errors)
-
-
-def _headers(end: ConnectionEnd) -> list[SentPacket]:
-    rows = zip(*(end.headers_sent[name] for name in _FIELDS), end.sack_sent, strict=True)
-    return [SentPacket(at, seq, ack, length, flags, window, sack) for at, seq, ack, length, flags, window, sack in rows]
 
 
 def _first(one: Sequence[object], two: Sequence[object]) -> int:

@@ -23,6 +23,9 @@ sudo confluo-replay c.ml
 # one connection, recorded on two hosts; keep what the replay did
 sudo confluo-replay server.ml client.ml --flow 10.0.0.1:4711-10.0.0.2:8080/tcp -w again.ml
 
+# only the server was recorded, with headers
+sudo confluo-replay server.ml --engine decoupled
+
 # replay again, look deeper
 sudo confluo-replay c.ml --trace tcp_probe,cong_state,retransmit -w deep.ml
 
@@ -31,6 +34,7 @@ sudo confluo-replay c.ml -o pcap | tshark -r -
 """
 )
 
+ALONE = "--engine decoupled replays one end alone, confluo-replay explain works with it"
 DIFFERENT = 3  # exit status: a replay differs from its recording
 
 Flow = Annotated[
@@ -41,7 +45,10 @@ Tries = Annotated[
 ]
 
 Engine = Annotated[
-    str, option("--engine", metavar="NAME", help="serial: inputs in recorded order; naive: by time alone (serial).")
+    str,
+    option(
+        "--engine", metavar="NAME", help="serial: inputs in recorded order; decoupled, naive: see the manual (serial)."
+    ),
 ]
 
 Trace = Annotated[
@@ -66,11 +73,10 @@ def replay(
     The exit status is 0 when all replays are the same as recorded, and 3 when one differs.
     The verbs diff, explain and queues have a help of their own: confluo-replay explain --help.
     """
-    from confluo_tools.replay.engine.script import script_of
-    from confluo_tools.replay.engine.tries import outcomes
+    from confluo_tools.replay.engine.tries import ENGINES, engine_script, outcomes
     from confluo_tools.schema import builtin
 
-    naive = cli.one_of("--engine", engine, ("serial", "naive")) == "naive"
+    cli.one_of("--engine", engine, ENGINES)
     from confluo_tools.replay.engine.tracing import trace_points
 
     points = trace_points(trace or "")
@@ -78,7 +84,7 @@ def replay(
         return cli.usage(app)
     if out.listed(builtin("recording")):
         return cli.OK
-    found = chosen(ins.open(inputs), flow)
+    found = chosen(ins.open(inputs), flow, engine)
     check_rights()
     same = True
     with out.opened() as into:
@@ -87,8 +93,8 @@ def replay(
             try:
                 for line in obstacles(connection):
                     cli.tell(f"{name}: {line}")
-                last = None
-                for number, last in enumerate(outcomes(script_of(connection), tries, naive=naive, trace=points), 1):
+                script, last = engine_script(connection, engine), None
+                for number, last in enumerate(outcomes(script, tries, naive=engine == "naive", trace=points), 1):
                     report(name, number, last)
             except ConfluoError as e:
                 cli.warn(e.what, where=e.where or name, hint=e.hint)
@@ -99,10 +105,15 @@ def replay(
     return cli.TROUBLE if cli.state.trouble else cli.OK if same else DIFFERENT
 
 
-def chosen(reader: Reader, flow: str | None) -> list[RecordedConnection]:
-    """The connections to replay.  What cannot be replayed is reported; raises ConfluoError if none is left."""
+def chosen(reader: Reader, flow: str | None, engine: str) -> list[RecordedConnection]:
+    """The connections to replay.  What cannot be replayed is reported; raises ConfluoError if none is left.
+
+    An end alone is one for the engine decoupled.
+    """
+    from confluo_tools.replay.engine.decoupled import lone_connection
     from confluo_tools.replay.engine.flow import parse_flow
     from confluo_tools.replay.recording import pair_ends, read_ends
+    from confluo_tools.replay.recording.kinds import OUT_OF_SEQUENCE
 
     wanted = parse_flow(flow) if flow is not None else None
     connections, alone = pair_ends(
@@ -113,11 +124,15 @@ def chosen(reader: Reader, flow: str | None) -> list[RecordedConnection]:
         raise ConfluoError(what, where=reader.name)
     hint = "confluo-replay explain works with what is there"
     for end, why in alone:
-        cli.warn(why, where=end.flow, hint=hint)
+        if engine == "decoupled":
+            connections.append(lone_connection(end))
+        else:
+            cli.warn(why, where=end.flow, hint=ALONE if end.headers_received.events else hint)
     able = []
     for connection in connections:
-        if connection.problems:
-            cli.warn("; ".join(connection.problems), where=connection.client.flow, hint=hint)
+        problems = [why for why in connection.problems if engine != "decoupled" or OUT_OF_SEQUENCE not in why]
+        if problems:
+            cli.warn("; ".join(problems), where=connection.client.flow, hint=hint)
         else:
             able.append(connection)
     return able
@@ -149,9 +164,17 @@ def report(name: str, number: int, outcome: Outcome) -> None:
     if verdict.same:
         cli.tell(f"{name}: try {number}: same ({verdict.packets} packets, by {verdict.proof}); {times}")
     elif verdict.differences:
-        cli.note(f"{name}: try {number}: differs: {verdict.differences[0]}")
+        cli.note(f"{name}: try {number}: differs: {verdict.differences[0]}{_likeness(outcome)}")
     else:
         cli.note(f"{name}: try {number}: cannot be proved: the recording has no digests and no headers")
+
+
+def _likeness(outcome: Outcome) -> str:
+    from confluo_tools.replay.engine.similarity import similarities
+
+    found = similarities(outcome.done)
+    words = ", ".join(f"{('client', 'server')[side]} {share:.3f}" for side, share in found.items())
+    return f"; similarity {words}" if words else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,7 +33,8 @@ def rows_of(done: Attempt, traced: Sequence[Sequence[Row]] = ((), ())) -> list[R
     """
     connection = done.script.connection
     out: list[Row] = []
-    for side, end in enumerate((connection.client, connection.server)):
+    for side in done.script.sides:
+        end = (connection.client, connection.server)[side]
         rows = EndRows(done, side, end).rows()
         out += rows
         common = rows[0]
@@ -102,7 +103,7 @@ class EndRows:
 
     def _received(self) -> Iterator[tuple[SentPacket, int, int, int]]:
         """(header, notes, packets sent before, its number) of the packets that this end processed."""
-        others = self._done.segments[1 - self._side]
+        others = self._done.arriving(self._side)
         for step, applied in zip(self._done.steps[self._side], self._done.applied[self._side], strict=False):
             if step.kind == PACKET and step.packet < len(others):
                 segment = others[step.packet]._replace(at=applied.at)

@@ -10,13 +10,16 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.core.replay.serial_replay import KINDS, STEP, WAITS
 from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.engine.arrivals import arrivals
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
+
+if TYPE_CHECKING:
+    from confluo_tools.replay.engine.feed import Feed
 
 PACKET, GATE, CONNECT, ACCEPT, SEND, RECV, POLL, OPTION, SHUTDOWN, CLOSE = range(len(KINDS))
 ANY_COUNT = 0xFFFFFFFF  # the number of packets sent before is not known
@@ -66,13 +69,20 @@ class Script:
     """A connection to replay.
 
     ``steps``: of the client and of the server.  ``origin``: recorded time of time 0, by end, ns since 1970.
-    ``problems``: what the replay cannot do as recorded.
+    ``problems``: what the replay cannot do as recorded.  ``feeds``: for each end, the packets that it gets instead of
+    those of the other end; none for an end that is not replayed.
     """
 
     connection: RecordedConnection
     steps: tuple[list[Step], list[Step]]
     origin: tuple[int, int]
     problems: list[str] = field(default_factory=list)
+    feeds: tuple[Feed | None, Feed | None] | None = None
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The ends that are replayed: 0 the client, 1 the server."""
+        return (0, 1) if self.feeds is None else tuple(side for side in (0, 1) if self.feeds[side] is not None)
 
     def packed(self) -> tuple[bytes, bytes]:
         """The steps as the engine reads them.  Raises ConfluoError for values that cannot be."""
@@ -111,7 +121,7 @@ def script_of(connection: RecordedConnection) -> Script:
     origin = _origins(client, server, numbers)
     problems: list[str] = []
     steps = tuple(
-        _steps(end, numbers[side], origin[side], ("client", "server")[side], problems)
+        steps_of(end, numbers[side], origin[side], ("client", "server")[side], problems)
         for side, end in enumerate((client, server))
     )
     script = Script(connection, steps, origin, problems)  # type: ignore[arg-type]
@@ -137,7 +147,7 @@ def _shortest(sender: ConnectionEnd, receiver: ConnectionEnd, numbers: array[int
     return min((at - sent[number] for at, number in times if 0 <= number < len(sent)), default=None)
 
 
-def _steps(end: ConnectionEnd, numbers: array[int], origin: int, name: str, problems: list[str]) -> list[Step]:
+def steps_of(end: ConnectionEnd, numbers: array[int], origin: int, name: str, problems: list[str]) -> list[Step]:
     """The inputs of one end in their order: its events by number, and packet n before the events with rx > n."""
     out: list[Step] = []
     packets = _packets(end, numbers, origin, name)

@@ -7,11 +7,15 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from confluo_tools.replay.engine.attempt import Attempt, attempt
-from confluo_tools.replay.engine.script import Script
+from confluo_tools.replay.engine.decoupled import decoupled_script
+from confluo_tools.replay.engine.script import Script, script_of
 from confluo_tools.replay.engine.settings import connection_settings, phase_of
 from confluo_tools.replay.engine.tick import on_time
 from confluo_tools.replay.engine.tracing import ReplayTrace, Row, TracePoint
 from confluo_tools.replay.engine.verdict import Verdict, judge
+from confluo_tools.replay.recording import RecordedConnection
+
+ENGINES = ("serial", "decoupled", "naive")
 
 
 class Outcome(NamedTuple):
@@ -20,6 +24,11 @@ class Outcome(NamedTuple):
     done: Attempt
     verdict: Verdict
     traced: tuple[list[Row], list[Row]] = ([], [])
+
+
+def engine_script(connection: RecordedConnection, engine: str) -> Script:
+    """The inputs of a connection for one of `ENGINES`.  Raises ConfluoError."""
+    return decoupled_script(connection) if engine == "decoupled" else script_of(connection)
 
 
 def outcomes(

@@ -60,7 +60,8 @@ def judge(done: Attempt) -> Verdict:
     """Compare a replay with its recording."""
     ends = done.script.connection.client, done.script.connection.server
     differences, proofs, errors = [], [], []
-    for side, end in enumerate(ends):
+    for side in done.script.sides:
+        end = ends[side]
         proof, found = _compare(done, side, end)
         proofs.append(proof)
         if found is not None:
@@ -68,7 +69,7 @@ def judge(done: Attempt) -> Verdict:
         errors += _time_errors(done.segments[side], end, done.script.origin[side])
     differences.sort(key=lambda d: d.at)
     proof = "" if "" in proofs else "digests" if "digests" in proofs else "headers"
-    return Verdict(proof, differences, sorted(errors), sum(map(len, done.segments)))
+    return Verdict(proof, differences, sorted(errors), sum(len(done.segments[side]) for side in done.script.sides))
 
 
 def _compare(done: Attempt, side: int, end: ConnectionEnd) -> tuple[str, Difference | None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from confluo_tools.replay.recording.digest import Identity, header_digests
-from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, Call, Kind, Note, Role
+from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, OUT_OF_SEQUENCE, Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
 from confluo_tools.replay.recording.run_writer import RunWriter
 
@@ -224,7 +224,7 @@ class EndRecorder:
         for writer in (self._events, self._received, self._sent):
             writer.flush()
         if self._sent.jumps and not self.problem:
-            self.problem = "its IP identifications are not in sequence"
+            self.problem = OUT_OF_SEQUENCE
         if ended:
             notes = self._notes | (Note.UNREPLAYABLE if self.problem or self.lost else 0)
             row = {"kind": Kind.END, "ts": ts, "tx": self.tx, "rx": self.rx, "notes": notes, "text": self.problem}

@@ -67,3 +67,4 @@ class Note(IntFlag):
 RECORDING_SHIFT = 32  # upper bits of a cookie: the recording that has the connection
 DIGEST_PACKETS = 64  # packets of one digest
 DIGESTS = 16  # digests of a row
+OUT_OF_SEQUENCE = "its IP identifications are not in sequence"  # a problem of an end
