@@ -138,6 +138,7 @@ def test_what_cannot_be_replayed_says_why() -> None:
         "GSO was on",
         "it began before the recording",
         "17 events were lost",
+        "3 packets were sent, the recording has 0",
         "2 packets were received, the recording has 0",
     ]
 

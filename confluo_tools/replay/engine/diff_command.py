@@ -60,10 +60,9 @@ def ends_of(path: str, flow: str | None) -> dict[tuple[object, int], ConnectionE
 
     wanted = parse_flow(flow) if flow is not None else None
     found: dict[tuple[object, int], ConnectionEnd] = {}
-    for end in sorted(read_ends(open_records([path])), key=lambda end: end.began):
-        if wanted is None or end.flow in (wanted, wanted.reversed):
-            number = sum(key[0] == end.flow for key in found)
-            found[end.flow, number] = end
+    for end in sorted(read_ends(open_records([path]), wanted), key=lambda end: end.began):
+        number = sum(key[0] == end.flow for key in found)
+        found[end.flow, number] = end
     if not found:
         raise ConfluoError("has no connection" if wanted is None else f"has no connection {wanted}", where=path)
     return found

@@ -116,9 +116,7 @@ def chosen(reader: Reader, flow: str | None, engine: str) -> list[RecordedConnec
     from confluo_tools.replay.recording.kinds import OUT_OF_SEQUENCE
 
     wanted = parse_flow(flow) if flow is not None else None
-    connections, alone = pair_ends(
-        [end for end in read_ends(reader) if wanted is None or end.flow in (wanted, wanted.reversed)]
-    )
+    connections, alone = pair_ends(read_ends(reader, wanted))
     if not connections and not alone:
         what = "the recording has no connection" if wanted is None else f"the recording has no connection {wanted}"
         raise ConfluoError(what, where=reader.name)

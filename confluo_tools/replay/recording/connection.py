@@ -11,6 +11,7 @@ from typing import NamedTuple
 from confluo_tools.replay.recording.kinds import Note, Role
 from confluo_tools.replay.recording.runs import Runs
 
+MAX_INPUTS = 1 << 23  # packets and events of an end that is replayed: some GB of memory
 _PLACE = ("ts", "step", "count", "number", "number_step", "tx", "tx_step", "rx", "rx_step", "notes")
 EVENT_FIELDS = ("kind", *_PLACE, "call", "bytes", "asked", "flags", "value", "timer")
 PROBE_FIELDS = ("snd_una", "snd_nxt", "cwnd", "ssthresh", "srtt", "rcv_wnd", "snd_wnd", "ca_state")
@@ -93,10 +94,15 @@ class ConnectionEnd:
             self.problems.append("the recording ends before it does")
         if self.lost or self.notes & Note.CUT:
             self.problems.append(f"{self.lost} events were lost" if self.lost else "a part of the recording is missing")
-        if self.received.events != self.packets_received and self.ended:
-            self.problems.append(
-                f"{self.packets_received} packets were received, the recording has {self.received.events}"
-            )
+        for what, packets, runs in (
+            ("sent", self.packets_sent, self.sent),
+            ("received", self.packets_received, self.received),
+        ):
+            if self.ended and runs.events != packets:
+                self.problems.append(f"{packets} packets were {what}, the recording has {runs.events}")
+        inputs = self.events.events + self.packets_sent + self.packets_received
+        if self.ended and inputs > MAX_INPUTS:
+            self.problems.append(f"its {inputs} packets and events are more than the {MAX_INPUTS} of a replay")
 
     def setting(self, name: str, default: int = 0) -> int:
         """A setting that is a number."""
