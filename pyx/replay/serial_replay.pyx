@@ -7,7 +7,7 @@ order of the inputs of a TCP end is the order of our calls.  Only timers and clo
 from libc.errno cimport EAGAIN, EINVAL
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from cpython.exc cimport PyErr_CheckSignals
 from posix.unistd cimport close, read
 from c_array cimport grow
@@ -48,6 +48,8 @@ cdef enum:
     SPIN = 60_000           # ns: the last part of a wait is spun, not slept
     GRACE = 6_000_000       # ns after which an end with a feed does without packets that it should have sent: > a tick
     MAX_SLEEP = 100_000_000     # ns of one sleep, so that signals are seen
+    SPARE = 1024            # packets more than recorded that have memory
+    MOST = 1 << 20          # packets that have memory from the start
     SIGNALS = 8192          # rounds between two looks for signals
     BLOCKING = 1            # of a step: the call waited until all was sent
     ANY_COUNT = 0xFFFFFFFF  # of a step: the number of packets sent before it is not known
@@ -160,8 +162,19 @@ cdef class SerialReplay:
             self.end[e].steps = <const Step*><const uint8_t*>(<bytes>self.steps[e])
             self.end[e].n_steps = len(self.steps[e]) // sizeof(Step)
             self.end[e].done = <Done*>malloc(max(self.end[e].n_steps, 1) * sizeof(Done))
-            if self.end[e].done == NULL:
+            if self.end[e].done == NULL or self._reserve(e):
                 raise MemoryError
+
+    cdef int _reserve(self, int e) noexcept:
+        """Memory for the packets of an end, touched now: the first touch of a page takes time.  -1: there is none."""
+        cdef End* end = &self.end[e]
+        cdef uint64_t expected = SPARE
+        cdef uint32_t i
+        memset(end.done, 0, end.n_steps * sizeof(Done))
+        for i in range(end.n_steps):
+            if end.steps[i].sent != <uint32_t>ANY_COUNT:
+                expected = max(expected, <uint64_t>end.steps[i].sent + SPARE)
+        return grow(<void**>&end.packets, &end.room, min(expected, <uint64_t>MOST), SPARE, sizeof(Packet))
 
     def __dealloc__(self):
         cdef int e
@@ -326,7 +339,7 @@ cdef class SerialReplay:
                 if n <= OFFLOADS:
                     break
                 head = tcp_head(self.packet + OFFLOADS, <uint32_t>n - OFFLOADS)
-                if head == 0 or grow(<void**>&end.packets, &end.room, end.n_packets + 1, 4096, sizeof(Packet)):
+                if head == 0 or grow(<void**>&end.packets, &end.room, end.n_packets + 1, SPARE, sizeof(Packet)):
                     end.foreign += 1
                     continue
                 p = &end.packets[end.n_packets]

@@ -18,13 +18,14 @@ from typing import NamedTuple
 from confluo_tools import multilog
 from confluo_tools.core.replay.serial_replay import IP_OFFSET, FrameSender
 from confluo_tools.formats.block_builder import blocks_of_rows
+from confluo_tools.kernel.tick import tick_length, tick_phase
 from confluo_tools.replay.engine import script as inputs
 from confluo_tools.replay.engine.attempt import Applied, Attempt
 from confluo_tools.replay.engine.network import EndSettings, ReplayEnd
 from confluo_tools.replay.engine.rows import rows_of
 from confluo_tools.replay.engine.script import Script, Step
 from confluo_tools.replay.engine.segments import RawPacket, segments_of
-from confluo_tools.replay.engine.tick import COARSE, on_time, tick_length
+from confluo_tools.replay.engine.tick import on_time
 from confluo_tools.replay.recording import ConnectionEnd, FiveTuple, RecordedConnection
 from confluo_tools.replay.recording.kinds import Role
 from confluo_tools.schema import builtin
@@ -93,7 +94,7 @@ class FreeRun:
             self._devices = client.device, server.device
             self._senders = FrameSender(client.device), FrameSender(server.device)
             self._start, wall = time.monotonic_ns(), time.time_ns()
-            phase = (self._start - time.clock_gettime_ns(COARSE)) % tick_length()
+            phase = tick_phase(self._start)
             for end in self.ends:
                 end.began = wall
                 end.settings["phase"] = phase

@@ -55,7 +55,7 @@ def attempt(
     naive: bool = False,
     observe: Callable[[Sequence[ReplayEnd]], None] | None = None,
 ) -> Attempt:
-    """Replay ``script`` once in fresh networks.  ``phase``: ns between a tick and time 0.
+    """Replay ``script`` once in fresh networks.  ``phase``: place of time 0 among the ticks.
 
     ``naive``: without order: the calls at their times, and a wire with the recorded delay and drops.
     ``observe`` is called with the ends before the start.  Raises ConfluoError.
@@ -74,7 +74,7 @@ def attempt(
         stack.callback(core.close)
         if observe is not None:
             observe(list(ends.values()))
-        start = start_time(phase)
+        start = start_time(phase, script.length)
         if naive:
             core.run_freely(start, *script.wire(), script.length + TAIL)
         else:

@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 
 from confluo_tools.errors import ConfluoError
+from confluo_tools.kernel.tick import WHEEL, tick_length, tick_phase
 from confluo_tools.replay.engine.network import EndSettings
-from confluo_tools.replay.engine.tick import tick_edge, tick_length
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 
 CONGESTION = "tcp_congestion_control"
@@ -51,12 +51,10 @@ def number(end: ConnectionEnd, name: str) -> int:
 
 
 def phase_of(end: ConnectionEnd, origin: int) -> int:
-    """ns between a tick of the recording host and time ``origin``."""
-    tick = number(end, "tick") or tick_length()
-    if "phase" in end.settings:
-        return (number(end, "phase") + origin - end.began) % tick
-    # The monotonic clock of the begin: right on this host until it reboots.
-    return (number(end, "began") - tick_edge() + origin - end.began) % tick
+    """The place of time ``origin`` among the ticks of the recording host, ns: see `tick_phase`."""
+    # Without it the monotonic clock of the begin: right on this host until it reboots.
+    phase = number(end, "phase") if "phase" in end.settings else tick_phase(number(end, "began"))
+    return (phase + origin - end.began) % (WHEEL * (number(end, "tick") or tick_length()))
 
 
 def differences(connection: RecordedConnection) -> list[str]:

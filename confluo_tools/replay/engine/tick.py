@@ -1,7 +1,7 @@
-"""The timer tick of this kernel, and scheduling that keeps a replay on time.
+"""When a replay begins, and scheduling that keeps it on time.
 
 Delayed acknowledgements, retransmission time-outs and the clock of CUBIC count ticks (jiffies): a replay begins at the
-place within a tick at which the recording did.
+place of the ticks at which the recording did.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-COARSE = 6  # CLOCK_MONOTONIC_COARSE: the time of the last tick
+from confluo_tools.kernel.tick import WHEEL, tick_length, tick_phase
+
 PRIORITY = 10  # SCHED_FIFO
 AHEAD = 3_000_000  # ns between setting up and the start
 
 
-def tick_length() -> int:
-    """Length of a tick, ns."""
-    return round(time.clock_getres(COARSE) * 1e9)
+def start_time(phase: int, length: int) -> int:
+    """A CLOCK_MONOTONIC time soon from now at the place ``phase`` of the ticks (see `tick_phase`).
+
+    ``length``: how long the replay takes; all in ns.  The longer it is, the longer are the time-outs that may expire
+    in it, and these expire at every 8th or 64th tick only.
+    """
+    tick, soon = tick_length(), time.monotonic_ns() + AHEAD
+    ticks = next((n for n, least in _EVERY if length < least * tick), WHEEL)
+    return soon + (phase - tick_phase(soon)) % (ticks * tick)
 
 
-def tick_edge() -> int:
-    """CLOCK_MONOTONIC of a tick, modulo its length, ns."""
-    return time.clock_gettime_ns(COARSE) % tick_length()
-
-
-def start_time(phase: int) -> int:
-    """A CLOCK_MONOTONIC time soon from now that is ``phase`` after a tick; both in ns."""
-    tick, edge, soon = tick_length(), tick_edge(), time.monotonic_ns() + AHEAD
-    return soon + (edge + phase - soon) % tick
+_EVERY = ((1, 63), (8, 504))  # time-outs of fewer ticks than the second number expire at each tick, or each 8th
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.network_namespace import unshare_network
+from confluo_tools.kernel.tick import tick_length
 
-COARSE = 6  # CLOCK_MONOTONICCOARSE: it counts jiffies
 _SYSCTLS = "/proc/sys/net/ipv4"
 STRICT = {"tcp_timestamps": "0", "tcp_moderate_rcvbuf": "0", "tcp_comp_sack_nr": "0"}
 CONTROLS = ("reno", "cubic")  # congestion controls that can be replayed exactly
@@ -59,7 +58,7 @@ def host_settings() -> dict[str, str]:
             fresh = thread.submit(_fresh).result()
     except ConfluoError:
         fresh = {}
-    found = {"kernel": os.uname().release, "tick": str(int(time.clock_getres(COARSE) * 1e9 + 0.5))}
+    found = {"kernel": os.uname().release, "tick": str(tick_length())}
     found |= {name: value for name, value in ours.items() if name in ALWAYS or fresh.get(name, value) != value}
     found["grade"] = "strict" if _is_strict(ours) else "default"
     return found

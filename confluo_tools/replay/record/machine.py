@@ -52,7 +52,7 @@ class Machine:
     """Takes events and packets, emits rows.
 
     ``local``: whether an address is one of this host.  ``base``: wall clock less monotonic clock, ns.
-    ``phase``: ns from a tick to a monotonic time.  ``follow`` gets each process that uses a recorded connection.
+    ``phase``: place of a monotonic time among the ticks, ns.  ``follow`` gets each process with a recorded connection.
     ``timers``: {address of a function: `Timer`}.  ``sizes``: bytes of a TCP socket in the kernel, of IPv4 and of IPv6.
     """
 

@@ -16,7 +16,8 @@ from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.kernel import bpf
 from confluo_tools.kernel.interfaces import find
 from confluo_tools.kernel.packet_tap import Tap
-from confluo_tools.replay.record.host_settings import COARSE, host_settings
+from confluo_tools.kernel.tick import tick_phase
+from confluo_tools.replay.record.host_settings import host_settings
 from confluo_tools.replay.record.machine import Machine
 from confluo_tools.replay.record.trace_events import HRTIMERS, TIMERS, RecorderTrace
 from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Timer
@@ -115,11 +116,6 @@ class ConnectionRecorder:
 def recording_number() -> int:
     """A number for this recording: settings of its host are found by it when recordings are read together."""
     return int.from_bytes(os.urandom(4), "big") >> 1 | 1
-
-
-def tick_phase(ts: int) -> int:
-    """ns between a tick of this kernel and ``ts``, of the monotonic clock."""
-    return (ts - time.clock_gettime_ns(COARSE)) % round(time.clock_getres(COARSE) * 1e9)
 
 
 def wall_offset() -> int:
