@@ -9,10 +9,10 @@ from __future__ import annotations
 from array import array
 
 from confluo_tools.errors import ConfluoError
+from confluo_tools.kernel.tick import tick_length
 from confluo_tools.replay.engine.feed import Feed, feed_of
 from confluo_tools.replay.engine.script import LEAD, PACKET, Script, Step, steps_of
 from confluo_tools.replay.engine.settings import phase_of
-from confluo_tools.replay.engine.tick import tick_length
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 from confluo_tools.replay.recording.kinds import Role
 
