@@ -285,7 +285,7 @@ class GroupedRows:
         if self.question.local_days and selection.reader.chosen:
             raise local_elsewhere("write steps of less than a day, such as --by 1h")
         read_fields = {*(a.field for a in aggs), *(k.field for k in keys)}
-        read_fields |= set(aggregation.FLOW) if any(k.kind == "flow" for k in keys) else set()
+        read_fields |= set(aggregation.FLOW_FIELDS) if any(k.kind == "flow" for k in keys) else set()
         read_fields |= {selection.schema.time_field.name} if selection.schema.time_field is not None else set()
         self.names = [n for n in fields if n in read_fields]
         self.schema = self.question.result

@@ -8,10 +8,10 @@ from confluo_tools.expr.aggregate_functions import ANY_FIELD, KNOWN, WRITTEN, fu
 from confluo_tools.expr.leaves import Leaf
 from confluo_tools.expr.syntax import MAX_TEXT, ExprError
 from confluo_tools.schema import Field, Schema
+from confluo_tools.schema.choose import FLOW_FIELDS
 from confluo_tools.units import format_duration, try_duration
 
 MAX_ITEMS = 64
-FLOW_FIELDS = ("src_ip", "dst_ip", "src_port", "dst_port", "proto")
 
 _ITEM = re.compile(
     r"\s*([A-Za-z_][A-Za-z0-9_.]*~?)\s*(?:\(\s*([A-Za-z_][A-Za-z0-9_]*|\*)?\s*\))?\s*(?:\s[aA][sS]\s+([A-Za-z_]\w*)\s*)?\Z"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from confluo_tools.errors import UsageError
 from confluo_tools.schema.model import Schema
 
+FLOW_FIELDS = ("src_ip", "dst_ip", "src_port", "dst_port", "proto")  # what `flow` names where it is not a field
+
 
 def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
-    """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names; None for all."""
+    """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names, ``flow`` as five; None for all."""
     if text is None:
         return None
     from fnmatch import fnmatchcase
@@ -20,6 +22,8 @@ def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
             if not found:
                 raise UsageError(f"no field is like '{word}'", where="-f", hint="--fields help lists the names")
             return found
+        if word == "flow" and word not in schema and all(name in schema for name in FLOW_FIELDS):
+            return list(FLOW_FIELDS)
         return [schema[word].name]
 
     words = [w.strip() for w in text.split(",") if w.strip()]

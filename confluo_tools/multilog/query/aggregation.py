@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.expr.aggregate_functions import FUNCTIONS
 from confluo_tools.schema import Field, Schema
+from confluo_tools.schema.choose import FLOW_FIELDS
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from confluo_tools.expr import Expr
     from confluo_tools.expr.aggregates import Aggregate, GroupKey
 
-FLOW = ("src_ip", "dst_ip", "src_port", "dst_port", "proto")
 NS = 1_000_000_000
 DAY = 86400 * NS
 
@@ -256,7 +256,7 @@ def _flat(by: Iterable[GroupKey]) -> Iterator[tuple[GroupKey, str]]:
 
     for key in by:
         if key.kind == "flow":
-            for name in FLOW:
+            for name in FLOW_FIELDS:
                 yield GroupKey("field", name, 0, 0, name), name
         else:
             yield key, key.label
