@@ -271,6 +271,7 @@ class GroupedRows:
         from confluo_tools import config
         from confluo_tools.expr import compile, parse_aggregates, parse_by
         from confluo_tools.multilog.query import aggregation
+        from confluo_tools.schema.choose import FLOW_FIELDS
 
         self.selection, self.top = selection, top
         fields = [f.name for f in selection.schema.fields]
@@ -285,7 +286,7 @@ class GroupedRows:
         if self.question.local_days and selection.reader.chosen:
             raise local_elsewhere("write steps of less than a day, such as --by 1h")
         read_fields = {*(a.field for a in aggs), *(k.field for k in keys)}
-        read_fields |= set(aggregation.FLOW_FIELDS) if any(k.kind == "flow" for k in keys) else set()
+        read_fields |= set(FLOW_FIELDS) if any(k.kind == "flow" for k in keys) else set()
         read_fields |= {selection.schema.time_field.name} if selection.schema.time_field is not None else set()
         self.names = [n for n in fields if n in read_fields]
         self.schema = self.question.result

@@ -130,7 +130,8 @@ def test_fields_in_the_order_asked(log: Path, rows: list[dict[str, Any]]) -> Non
     found = asked(log, "-f", "len,src_ip, ts", "-c", "5")
     assert [list(r) for r in found] == [["len", "src_ip", "ts"]] * 5
     assert found == [{k: r[k] for k in ("len", "src_ip", "ts")} for r in rows[:5]]
-    assert list(asked(log, "-f", "ts,flow", "-c", "1")[0]) == ["ts", "src_ip", "dst_ip", "src_port", "dst_port", "proto"]
+    five = ["src_ip", "dst_ip", "src_port", "dst_port", "proto"]
+    assert list(asked(log, "-f", "ts,flow", "-c", "1")[0]) == ["ts", *five]
     assert list(asked(log, "-f", "tcp_*", "-c", "1")[0]) == [k for k in rows[0] if k.startswith("tcp_")]
     assert list(asked(log, "-f", "-tcp_*,-eth_src", "-c", "1")[0]) == [
         k for k in rows[0] if not k.startswith("tcp_") and k != "eth_src"
