@@ -4,12 +4,15 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from c_wire cimport be16
+from c_wire cimport be16, be32
 
 cdef enum:
     OFFLOADS = 24           # bytes of virtio_net_hdr and Ethernet header
     HEAD_ROOM = 128         # these, IPv6 header 40, TCP header 60
     TCP = 6
+    NEEDS_CSUM = 1          # of the flags of virtio_net_hdr
+    GSO_TCP4 = 1            # its gso_type
+    GSO_TCP6 = 4
 
 ctypedef struct Packet:
     int64_t at              # ns after the start of the replay
@@ -43,7 +46,47 @@ cdef inline void mark_congestion(uint8_t* p) noexcept nogil:
         return
     before = be16(p)
     p[1] |= 3
-    total = (<uint32_t>(~be16(p + 10)) & 0xFFFF) + (~before & 0xFFFF) + be16(p)
+    patch_checksum(p, before, be16(p))
+
+
+cdef inline void patch_checksum(uint8_t* p, uint32_t before, uint32_t after) noexcept nogil:
+    """Mend the checksum of an IPv4 header in which one 16-bit word has changed (RFC 1624)."""
+    cdef uint32_t total = (<uint32_t>(~be16(p + 10)) & 0xFFFF) + (~before & 0xFFFF) + after
     total = (total & 0xFFFF) + (total >> 16)
     total = ~(total + (total >> 16)) & 0xFFFF
     p[10], p[11] = <uint8_t>(total >> 8), <uint8_t>total
+
+
+cdef inline bint join_packet(Packet* p, const Packet* next) noexcept nogil:
+    """Make ``p`` the packet that TCP makes of both while a call holds the socket (tcp_add_backlog of Linux).
+
+    It has the payload of both and the later acknowledgement.  False: they do not fit, and nothing is changed.
+    """
+    cdef uint32_t ip, size = p.length - p.head, more = next.length - next.head, at, before
+    cdef uint16_t gso, other
+    cdef uint8_t* h = p.bytes + OFFLOADS
+    cdef const uint8_t* n = next.bytes + OFFLOADS
+    if p.head != next.head or p.length + more - OFFLOADS > 0xFFFF:
+        return False
+    if size + more == 0:
+        p[0] = next[0]
+        return True
+    if not p.bytes[0] & next.bytes[0] & NEEDS_CSUM:
+        return False
+    ip = 40 if h[0] >> 4 == 6 else (h[0] & 15) << 2
+    memcpy(&gso, p.bytes + 4, 2)
+    memcpy(&other, next.bytes + 4, 2)
+    gso = max(gso if gso else <uint16_t>size, other if other else <uint16_t>more)
+    p.bytes[1] = GSO_TCP6 if h[0] >> 4 == 6 else GSO_TCP4
+    memcpy(p.bytes + 4, &gso, 2)
+    at = 4 if h[0] >> 4 == 6 else 2     # of the length
+    before = be16(h + at)
+    h[at], h[at + 1] = <uint8_t>(before + more >> 8), <uint8_t>(before + more)
+    if at == 2:
+        patch_checksum(h, before, be16(h + at))
+    if <uint32_t>(be32(n + ip + 8) - be32(h + ip + 8)) < <uint32_t>0x80000000:
+        memcpy(h + ip + 8, n + ip + 8, 4)       # acknowledgement
+        memcpy(h + ip + 14, n + ip + 14, 2)     # window
+    h[ip + 13] |= n[ip + 13]
+    p.length += more
+    return True

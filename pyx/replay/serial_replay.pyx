@@ -12,7 +12,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from posix.unistd cimport close, read
 from c_array cimport grow
 from c_feed cimport Sender, move_packet, note_sent
-from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, mark_congestion, tcp_head
+from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, join_packet, mark_congestion, tcp_head
 cimport cython
 
 cdef extern from "replay_calls.h" nogil:
@@ -52,6 +52,7 @@ cdef enum:
     MOST = 1 << 20          # packets that have memory from the start
     SIGNALS = 8192          # rounds between two looks for signals
     BLOCKING = 1            # of a step: the call waited until all was sent
+    JOINED = 2              # of a step: TCP processed the packet together with the one before
     ANY_COUNT = 0xFFFFFFFF  # of a step: the number of packets sent before it is not known
 
 ctypedef packed struct Step:
@@ -76,7 +77,7 @@ STEP = "<qqQIIIBBBx"
 DONE = "<qqII"
 PACKET = "<qII%ds" % HEAD_ROOM
 IP_OFFSET = OFFLOADS            # of the IP header in a packet, after virtio_net_hdr
-WAITS = BLOCKING                # of the notes of a step
+WAITS, MERGED = BLOCKING, JOINED        # of the notes of a step
 
 cdef struct End:
     void* ring              # of the device, for packets to this end
@@ -303,10 +304,43 @@ cdef class SerialReplay:
             if not self.end[e].fed or now < s.at + GRACE or s.kind == K_GATE:
                 return False
         if s.kind == K_PACKET:
-            if self.end[e].fed:
-                return s.size <= self.end[e].sender.reached
-            return self.end[1 - e].n_packets > s.packet
+            return self._packets_sent(e)
         return self.end[e].unsent == 0 or s.kind == K_GATE or self._finish_send(e)
+
+    cdef bint _packets_sent(self, int e) noexcept nogil:
+        """Whether the packet of the next step, and those that are joined with it, can be delivered."""
+        cdef End* end = &self.end[e]
+        cdef const Step* s = end.steps + end.at
+        cdef const Step* last = end.steps + end.n_steps
+        while True:
+            if s.size > end.sender.reached if end.fed else s.packet >= self.end[1 - e].n_packets:
+                return False
+            s += 1
+            if s == last or not s.notes & JOINED:
+                return True
+
+    cdef bint _take(self, int e, uint32_t number, Packet* p) noexcept nogil:
+        """A packet for an end, of its feed or of the other end; False: there is none."""
+        cdef End* end = &self.end[e]
+        if number >= (end.n_feed if end.fed else self.end[1 - e].n_packets):
+            return False
+        p[0] = end.feed[number] if end.fed else self.end[1 - e].packets[number]
+        if end.fed:
+            move_packet(p, &end.sender)
+        return True
+
+    cdef void _join(self, int e, Packet* p) noexcept nogil:
+        """Put the packets that TCP processed together with the next step into ``p``; they count as applied."""
+        cdef End* end = &self.end[e]
+        cdef const Step* s = end.steps
+        cdef Packet next
+        while end.at + 1 < end.n_steps and s[end.at + 1].notes & JOINED:
+            if not self._take(e, s[end.at + 1].packet, &next) or not join_packet(p, &next):
+                break
+            end.at += 1
+            end.received += 1
+            end.done[end.at] = end.done[end.at - 1]
+            end.done[end.at].received, end.done[end.at].result = end.received, 0
 
     cdef int64_t _due(self, int64_t now) noexcept nogil:
         """When the loop must look again; -1: never, all is done or stuck."""
@@ -364,7 +398,7 @@ cdef class SerialReplay:
         cdef const Step* s = end.steps + end.at
         cdef Done* done = end.done + end.at
         done.at, done.sent, done.received = now, <uint32_t>end.n_packets, end.received
-        done.result = self._input(e, s)
+        done.result = self._input(e, s)     # it also applies packets that are joined with this one
         end.at += 1
         if s.kind == K_PACKET:
             end.received += 1
@@ -382,13 +416,9 @@ cdef class SerialReplay:
         cdef Packet p
         cdef int64_t got
         if s.kind == K_PACKET:
-            if end.fed:
-                if s.packet >= end.n_feed:
-                    return -EINVAL
-                p = end.feed[s.packet]
-                move_packet(&p, &end.sender)
-            else:
-                p = self.end[1 - e].packets[s.packet]
+            if not self._take(e, s.packet, &p):
+                return -EINVAL
+            self._join(e, &p)
             if s.mark:
                 mark_congestion(p.bytes + OFFLOADS)
             return -replay_deliver(end.device, end.ring, p.bytes, p.head, p.length)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_recording import ends_of, place
 
-from confluo_tools.replay.record.call_pieces import CallPieces
+from confluo_tools.replay.record.call_pieces import CallPiece, CallPieces
 from confluo_tools.replay.record.end_recorder import EndRecorder, Packet
 from confluo_tools.replay.recording.connection import arrivals
 from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role
@@ -59,12 +60,40 @@ def test_a_send_that_waits_for_room_and_one_that_lets_packets_in() -> None:
     assert first is not None
     assert second is not None
     assert third is not None
-    pieces = [(p.bytes, p.asked, p.notes, p.flags, p.sk) for p in (first, second, third)]
+    pieces = [(p.bytes, p.asked, p.notes, p.looked, p.sk) for p in (first, second, third)]
     assert pieces == [
-        (16_000, 16_000, Note.YIELDS, 0x8000, 0xABC),
-        (1_000, 24_000, Note.CONTINUED | Note.WAITS, 0, 0xABC),
-        (23_000, 23_000, Note.CONTINUED, 0, 0xABC),
+        (16_000, 40_000, Note.YIELDS, True, 0xABC),
+        (1_000, 24_000, Note.CONTINUED | Note.WAITS, False, 0xABC),
+        (23_000, 23_000, Note.CONTINUED, False, 0xABC),
     ]
+
+
+@pytest.mark.parametrize("guess", [Note.YIELDS, Note.WAITS])
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        ([(0, 1460, 0), (1460, 1460, 8)], Note.WAITS),
+        ([(0, 1460, 8), (1460, 1460, 0)], Note.YIELDS),
+        ([(0, 1460, 8), (1460, 2920, 8)], None),  # a packet goes beyond the place
+        ([(0, 1460, 8)], None),
+    ],
+    ids=["push", "none", "beyond", "unsent"],
+)
+def test_a_push_tells_a_wait_from_a_yield(sent: list[tuple[int, int, int]], found: Note | None, guess: Note) -> None:
+    """TCP sets PSH where it waits for room; the guess is used where no packet ends there."""
+    rows: list[dict[str, Any]] = []
+    end = EndRecorder(place(), rows.append, threshold=0, headers=False, earlier=False)
+    end.sent(packet(0, 0, 0)._replace(flags=2, seq=4999))
+    end.call(5, CallPiece(5, Call.SEND, 7, 0xABC, 2920, 65536, 0, guess, looked=True))
+    end.call(6, CallPiece(6, Call.SEND, 7, 0xABC, 62616, 62616, 0, Note.CONTINUED))
+    for n, (seq, length, push) in enumerate(sent, 1):
+        end.sent(packet(n, length, 0)._replace(seq=5000 + seq, flags=16 | push))
+    end.finish(9, ended=False)
+    calls = sorted(
+        (row["number"], row["notes"], row["asked"], row["flags"]) for row in rows if row["kind"] == Kind.CALL
+    )
+    first = (0, Note.WAITS, 65536, 0) if (found or guess) == Note.WAITS else (0, Note.YIELDS, 2920, 0x8000)
+    assert calls == [first, (1, Note.CONTINUED, 62616, 0)]
 
 
 def test_a_send_that_gets_nothing_in() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,21 @@ def test_a_recorded_path_with_a_real_queue_is_replayed(tmp_path: Path) -> None:
         if status == 0:
             return
     pytest.fail("no recording can be replayed")
+
+
+def test_packets_that_were_processed_together_are_acknowledged_together(recording: Path) -> None:
+    """As TCP does with packets that wait while a call holds the socket."""
+    script = script_of(connection_of(recording))
+    steps, headers = script.steps[CLIENT], script.connection.server.headers_sent
+    data = [n for n, s in enumerate(steps) if s.kind == inputs.PACKET and headers["len"][s.packet]]
+    first, second = next((a, b) for a, b in pairwise(data) if steps[a].sent < steps[b].sent)
+    between = headers["seq"][steps[second].packet]
+    steps.insert(first + 1, steps.pop(second)._replace(notes=inputs.MERGED, sent=steps[first].sent))
+    (outcome,) = outcomes(script, 1)
+    acks = {p.ack for p in outcome.done.segments[CLIENT]}
+    assert between in script.connection.client.headers_sent["ack"]
+    assert between not in acks
+    assert between + headers["len"][steps[first + 1].packet] in acks
 
 
 def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:

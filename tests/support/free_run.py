@@ -26,6 +26,7 @@ from confluo_tools.replay.engine.rows import rows_of
 from confluo_tools.replay.engine.script import Script, Step
 from confluo_tools.replay.engine.segments import RawPacket, segments_of
 from confluo_tools.replay.engine.tick import on_time
+from confluo_tools.replay.record.host_settings import STRICT
 from confluo_tools.replay.recording import ConnectionEnd, FiveTuple, RecordedConnection
 from confluo_tools.replay.recording.kinds import Role
 from confluo_tools.schema import builtin
@@ -33,7 +34,6 @@ from netns import PORTS
 
 REQUEST = 100
 PORT = PORTS + 11  # of the client: another one in each worker, because tracing reports all namespaces
-STRICT = {"tcp_timestamps": "0", "tcp_moderate_rcvbuf": "0", "tcp_comp_sack_nr": "0"}
 ADDRESSES = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd00:9::1", "fd00:9::2")}
 CLIENT, SERVER = 0, 1
 SILENCE = 0.06  # s after the end of the response

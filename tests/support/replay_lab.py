@@ -23,10 +23,7 @@ RECORDER = str(ROOT / "bin/confluo-replay-record")
 
 SERVER = """
 import socket, sys
-s = socket.socket()
-s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.bind(("", int(sys.argv[1])))
-s.listen(64)
+s = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True)
 print("listening", flush=True)
 """
 SINK = (
@@ -48,6 +45,23 @@ while left:
     left -= c.send(bytes(min(65536, left)))
 c.close()
 """
+SOURCE = (
+    SERVER
+    + """
+c, _ = s.accept()
+left = int(c.recv(100))
+while left:
+    left -= c.send(bytes(min(65536, left)))
+c.close()
+"""
+)
+FETCH = """
+import socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+c.send(sys.argv[3].encode())
+while c.recv(65536): pass
+c.close()
+"""
 
 
 class RoutedPath(NamedTuple):
@@ -58,8 +72,10 @@ class RoutedPath(NamedTuple):
     server: Space
 
 
-def routed(lab: Lab, *, rate: str = "100mbit", limit: int = 60_000) -> RoutedPath:
-    """Three namespaces in a row; data towards the server pass a queue of ``limit`` bytes that drops at its tail."""
+def routed(
+    lab: Lab, *, rate: str = "100mbit", limit: int = 60_000, version: int = 4, towards: str = "server"
+) -> RoutedPath:
+    """Three namespaces in a row; data ``towards`` an end pass a queue of ``limit`` bytes that drops at its tail."""
     client, router, server = lab.space("c"), lab.space("r"), lab.space("s")
     lab.link(client, router, ("v0", "v0"), net="10.78.1")
     lab.link(server, router, ("v0", "v1"), net="10.78.2")
@@ -67,8 +83,22 @@ def routed(lab: Lab, *, rate: str = "100mbit", limit: int = 60_000) -> RoutedPat
     router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
     client.ip("route", "add", "default", "via", "10.78.1.2")
     server.ip("route", "add", "default", "via", "10.78.2.2")
-    router.run("tc", "qdisc", "add", "dev", "v1", "root", "tbf", "rate", rate, "burst", "3000", "limit", limit)
+    if version == 6:
+        _add_ipv6(client, router, server)
+    device = "v1" if towards == "server" else "v0"
+    router.run("tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "3000", "limit", limit)
     return RoutedPath(client, router, server)
+
+
+def _add_ipv6(client: Space, router: Space, server: Space) -> None:
+    for space in (client, router, server):
+        space.run("sh", "-c", "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 0 >$f; done")
+    router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+    for n, (space, device) in enumerate(((client, "v0"), (server, "v1")), 1):
+        space.ip("addr", "add", f"fd78:{n}::1/64", "dev", "v0", "nodad")
+        router.ip("addr", "add", f"fd78:{n}::2/64", "dev", device, "nodad")
+        space.ip("route", "add", "default", "via", f"fd78:{n}::2")
+        space.address = f"fd78:{n}::1"
 
 
 def recorder(space: Space, log: Path, *command: Any, options: tuple[str, ...] = (), **more: Any) -> Any:

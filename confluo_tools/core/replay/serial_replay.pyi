@@ -7,6 +7,7 @@ KINDS: tuple[str, ...]
 PACKET: str
 STEP: str
 WAITS: int
+MERGED: int
 
 @final
 class FrameSender:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from confluo_tools.core.replay.serial_replay import MERGED
 from confluo_tools.formats.block_builder import address_columns
 from confluo_tools.replay.engine.attempt import Applied, Attempt
 from confluo_tools.replay.engine.script import ACCEPT, CLOSE, CONNECT, OPTION, PACKET, POLL, RECV, SEND, SHUTDOWN, Step
@@ -108,8 +109,8 @@ class EndRows:
             if step.kind == PACKET and step.packet < len(others):
                 segment = others[step.packet]._replace(at=applied.at)
                 ecn = 3 if step.mark else segment.ecn
-                notes = int(Note.CE) if ecn == 3 else 0
-                yield segment._replace(ecn=ecn), notes, applied.sent, applied.received
+                notes = (Note.CE if ecn == 3 else 0) | (Note.MERGED if step.notes & MERGED else 0)
+                yield segment._replace(ecn=ecn), int(notes), applied.sent, applied.received
 
     def _header(self, kind: Kind, s: SentPacket, tx: int, rx: int) -> Row:
         return self._row(

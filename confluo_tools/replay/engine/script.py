@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluo_tools.core.replay.serial_replay import KINDS, STEP, WAITS
+from confluo_tools.core.replay.serial_replay import KINDS, MERGED, STEP, WAITS
 from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.engine.arrivals import arrivals
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
@@ -182,7 +182,9 @@ def _packets(end: ConnectionEnd, numbers: array[int], origin: int, name: str) ->
                 f"the {name} processed a packet that the other end did not record (its number {place})",
                 hint="if devices on the path split or merge packets, record with --grade strict",
             )
-        yield Step(ts - origin, sent=tx, packet=numbers[place], kind=PACKET, mark=int(bool(notes & Note.CE)))
+        joined = MERGED if notes & Note.MERGED and place else 0
+        mark = int(bool(notes & Note.CE))
+        yield Step(ts - origin, sent=tx, packet=numbers[place], kind=PACKET, mark=mark, notes=joined)
 
 
 def _calls(end: ConnectionEnd, origin: int) -> Iterator[tuple[int, Step]]:
@@ -199,6 +201,6 @@ def _calls(end: ConnectionEnd, origin: int) -> Iterator[tuple[int, Step]]:
 def _call(kind: int, at: int, tx: int, notes: int, count: int, asked: int, flags: int, value: int) -> Step:
     if kind == OPTION:
         return Step(at, count, value & 0xFFFFFFFF, tx, 0, flags, kind)
-    waits = WAITS if kind == SEND and count > 0 and not flags & MSG_DONTWAIT else 0
+    waits = WAITS if kind == SEND and (count > 0 or notes & Note.WAITS) and not flags & MSG_DONTWAIT else 0
     result = 0 if kind == CONNECT else count  # a connect that waits begins as one that does not
     return Step(at, result, asked, tx, 0, flags, kind, notes=waits)

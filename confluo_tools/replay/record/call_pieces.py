@@ -20,6 +20,9 @@ class CallPiece:
     asked: int = 0
     flags: int = 0
     notes: int = 0
+    looked: bool = (
+        False  # whether it yields or waits at its end is a guess
+    )
 
     @property
     def known(self) -> bool:
@@ -28,7 +31,6 @@ class CallPiece:
 
 LOOKS = 16  # new segments after which a send looks for packets that have come
 SLEEPS = 100_000  # ns: a call that was away for longer slept until there was room
-MSG_MORE = 0x8000
 MAX_PROCESSES = 1 << 16  # that are inside a call
 
 
@@ -69,9 +71,9 @@ class CallPieces:
             return None
         before = call.pieces[-1]  # nothing was copied since the last event
         before.bytes = before.asked - left
-        if call.opened == LOOKS and ts - call.ts < SLEEPS:
+        before.looked = call.opened == LOOKS
+        if before.looked and ts - call.ts < SLEEPS:
             before.notes |= Note.YIELDS
-            before.asked = before.bytes  # a replay must not go on here
             call.opened = 0
         else:
             before.notes |= Note.WAITS
@@ -88,7 +90,7 @@ class CallPieces:
             return CallPiece(ts, Call.SEND, pid, sk, result, 0, flags & 0xFFFFFFFF)
         done = 0
         for piece in call.pieces:
-            piece.sk, piece.flags = sk, (flags | (MSG_MORE if piece.notes & Note.YIELDS else 0)) & 0xFFFFFFFF
+            piece.sk, piece.flags = sk, flags & 0xFFFFFFFF
             if piece.bytes is None:  # the last one
                 piece.bytes = result - done if result > 0 else result if not done else 0
             done += piece.bytes

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from confluo_tools.replay.record.call_pieces import CallPiece
 from confluo_tools.replay.recording.digest import Identity, header_digests
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, OUT_OF_SEQUENCE, Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
@@ -14,6 +15,8 @@ from confluo_tools.replay.recording.run_writer import RunWriter
 MASK = 0xFFFFFFFF
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 CE = 3
+MSG_MORE = 0x8000
+UNSETTLED = 4096  # pieces of send calls whose bytes were not sent yet
 PENDING = 4096  # packets that wait for TCP; more: their order is lost
 
 
@@ -66,6 +69,8 @@ class EndRecorder:
         self.iface = -1
         self.problem = "it began before the recorder" if earlier else ""
         self._notes = Note.EARLIER if earlier else 0
+        self._written = -1 if earlier else 0  # bytes given to TCP; -1: not known
+        self._unsettled: deque[tuple[int, CallPiece, dict[str, int]]] = deque()  # by the bytes written before their end
         self._headers = headers
         self._pending: deque[Packet] = deque()
         self._identities: list[Identity] = []
@@ -80,9 +85,50 @@ class EndRecorder:
 
     def event(self, ts: int, kind: int, tx: int | None = None, rx: int | None = None, **values: int) -> None:
         """An input, or what TCP did, now."""
-        self._events.add({"ts": ts, "kind": kind, "number": self.number, "tx": self.tx, "rx": self.rx, **values})
+        self._events.add(self._place(ts, kind) | values)
+
+    def _place(self, ts: int, kind: int) -> dict[str, int]:
+        """The place of the next event in the order of this end."""
+        place = {"ts": ts, "kind": kind, "number": self.number, "tx": self.tx, "rx": self.rx}
         self.number += 1
         self.last = ts
+        return place
+
+    def call(self, ts: int, piece: CallPiece) -> None:
+        """A send or receive call, or a piece of one, begins."""
+        size = piece.bytes or 0
+        if not size and piece.notes & Note.CONTINUED and piece.notes & (Note.YIELDS | Note.WAITS):
+            return  # it came to the same place again
+        place = self._place(ts, Kind.CALL)
+        if piece.call == Call.SEND and size > 0 and self._written >= 0:
+            self._written += size
+            if piece.looked:
+                self._unsettled.append((self._written, piece, place))
+                if len(self._unsettled) > UNSETTLED:
+                    self._settle(*self._unsettled.popleft()[1:])
+                return
+        self._settle(piece, place)
+
+    def _settle(self, piece: CallPiece, place: dict[str, int]) -> None:
+        size, asked, flags = piece.bytes or 0, piece.asked, piece.flags
+        if piece.notes & Note.YIELDS:  # a replay must not go on here, and not push
+            asked, flags = size, flags | MSG_MORE
+        values = {"call": piece.call, "bytes": size, "asked": asked, "flags": flags, "notes": piece.notes}
+        self._events.add(place | values)
+
+    def _pushed(self, p: Packet) -> None:
+        """Tell waits from yields: when TCP waits for room, it sets PSH in the last segment so far."""
+        end = p.seq + p.len - self.isn - 1 & MASK
+        while self._unsettled:
+            written, piece, place = self._unsettled[0]
+            ahead = written - end & MASK
+            if 0 < ahead < 1 << 31:
+                return
+            if not ahead:
+                other = piece.notes & ~(Note.WAITS | Note.YIELDS)
+                piece.notes = other | (Note.WAITS if p.flags & PSH else Note.YIELDS)
+            self._unsettled.popleft()
+            self._settle(piece, place)
 
     def begin(self, ts: int) -> None:
         self.began = True
@@ -109,6 +155,8 @@ class EndRecorder:
             self.isn = p.seq
             self.setting(p.ts, "isn", p.seq)
             self._options(p, "")
+        if p.len and self._unsettled:
+            self._pushed(p)
         self._digest(p)
         self._sent.add(p.ts, self.tx, self.rx, p.ip_id, self._segments(p), first=_is_synack(p))
         if self._headers:
@@ -218,6 +266,8 @@ class EndRecorder:
     def finish(self, ts: int, *, ended: bool) -> None:
         """Write what is left; with ``ended`` the connection is over, else the recorder."""
         self.processed_all(ts)
+        while self._unsettled:
+            self._settle(*self._unsettled.popleft()[1:])
         if self._identities:
             self._hash(ts)
         self._emit_digests(ts)

@@ -12,7 +12,8 @@ from confluo_tools.kernel.network_namespace import unshare_network
 from confluo_tools.kernel.tick import tick_length
 
 _SYSCTLS = "/proc/sys/net/ipv4"
-STRICT = {"tcp_timestamps": "0", "tcp_moderate_rcvbuf": "0", "tcp_comp_sack_nr": "0"}
+# backlog_ack_defer 0: each packet gets its acknowledgement, also those that wait while a call holds the socket.
+STRICT = {"tcp_timestamps": "0", "tcp_moderate_rcvbuf": "0", "tcp_comp_sack_nr": "0", "tcp_backlog_ack_defer": "0"}
 CONTROLS = ("reno", "cubic")  # congestion controls that can be replayed exactly
 ALWAYS = (
     "tcp_congestion_control",
@@ -65,7 +66,7 @@ def host_settings() -> dict[str, str]:
 
 
 def _is_strict(sysctls: dict[str, str]) -> bool:
-    return all(sysctls.get(name) == value for name, value in STRICT.items()) and (
+    return all(sysctls.get(name, value) == value for name, value in STRICT.items()) and (
         sysctls.get("tcp_congestion_control") in CONTROLS
     )
 
@@ -110,7 +111,7 @@ class StrictGrade:
     def _set(self, name: str, value: str) -> None:
         path = f"{_SYSCTLS}/{name}"
         before = _read(path)
-        if before == value:
+        if before in (value, ""):  # a kernel without it does not do it
             return
         try:
             with open(path, "w", encoding="ascii") as f:

@@ -361,8 +361,7 @@ class Machine:
         end = self._by_sk.get(piece.sk)
         if end is not None and piece.bytes is not None:
             self._follow(piece.pid)
-            values = {"bytes": piece.bytes, "asked": piece.asked, "flags": piece.flags, "notes": piece.notes}
-            end.event(piece.ts + self._base, Kind.CALL, call=piece.call, **values)
+            end.call(piece.ts + self._base, piece)
 
     # -- ends of connections
 
