@@ -40,7 +40,7 @@ cdef inline uint32_t tcp_head(const uint8_t* p, uint32_t n) noexcept nogil:
 
 cdef inline void mark_congestion(uint8_t* p) noexcept nogil:
     """Set the ECN bits of the IP header to CE; the checksum of IPv4 stays right (RFC 1624)."""
-    cdef uint32_t before, total
+    cdef uint32_t before
     if p[0] >> 4 == 6:
         p[1] |= 0x30
         return

@@ -16,7 +16,7 @@ MASK = 0xFFFFFFFF
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 CE = 3
 MSG_MORE = 0x8000
-UNSETTLED = 4096  # pieces of send calls whose bytes were not sent yet
+UNSETTLED = 4096  # pieces of send calls that wait for the packet with their last byte
 PENDING = 4096  # packets that wait for TCP; more: their order is lost
 
 
