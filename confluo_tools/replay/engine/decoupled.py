@@ -11,12 +11,11 @@ from array import array
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.tick import tick_length
 from confluo_tools.replay.engine.feed import Feed, feed_of
-from confluo_tools.replay.engine.script import LEAD, PACKET, Script, Step, steps_of
+from confluo_tools.replay.engine.script import LEAD, PACKET, Script, Step, bounded, forward, steps_of
 from confluo_tools.replay.engine.settings import phase_of
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 from confluo_tools.replay.recording.kinds import Role
 
-NAMES = ("client", "server")
 ONE_CLOCK = 10**9  # ns: two ends that begin within it are taken to have one clock
 
 
@@ -33,12 +32,10 @@ def decoupled_script(connection: RecordedConnection) -> Script:
     if feeds == (None, None):
         raise ConfluoError("no packet was sent")
     origin = _origins(*ends)
-    problems: list[str] = []
     steps = tuple(
-        _fed(steps_of(end, array("q", range(end.packets_received)), origin[side], NAMES[side], problems), feeds[side])
-        for side, end in enumerate(ends)
+        fed_steps(end, feed, at) if feed is not None else [] for end, feed, at in zip(ends, feeds, origin, strict=True)
     )
-    return Script(connection, steps, origin, problems, feeds)  # type: ignore[arg-type]
+    return bounded(Script(connection, steps, origin, feeds=feeds))  # type: ignore[arg-type]
 
 
 def _origins(client: ConnectionEnd, server: ConnectionEnd) -> tuple[int, int]:
@@ -50,9 +47,16 @@ def _origins(client: ConnectionEnd, server: ConnectionEnd) -> tuple[int, int]:
     return first, second - (phase_of(server, second) - phase_of(client, first)) % tick_length()
 
 
-def _fed(steps: list[Step], feed: Feed | None) -> list[Step]:
-    """The steps, with what an end must have sent before a packet can acknowledge it; none for an end without a feed."""
-    if feed is None:
-        return []
-    reach = [max(p.ack, *p.sack) if p.sack else p.ack for p in feed.packets]
-    return [s._replace(size=reach[s.packet]) if s.kind == PACKET else s for s in steps]
+def fed_steps(end: ConnectionEnd, feed: Feed, origin: int) -> list[Step]:
+    """The inputs of an end.  A packet has its time and its place by its header, which runs of packets do not keep.
+
+    ``size`` of a packet: the highest byte that the end must have sent before the packet can acknowledge it.
+    """
+    steps = steps_of(end, array("q", range(end.packets_received)), origin, "client" if end.client else "server", [])
+    sent = end.headers_received["tx"]
+    for place, step in enumerate(steps):
+        if step.kind == PACKET:
+            packet = feed.packets[step.packet]
+            reach = max(packet.ack, *packet.sack) if packet.sack else packet.ack
+            steps[place] = step._replace(at=packet.at - origin, sent=sent[step.packet], size=reach)
+    return forward(steps)

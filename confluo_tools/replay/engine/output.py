@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from confluo_tools import cli
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.replay.engine.attempt import Attempt
@@ -24,6 +25,30 @@ class ReplayOutput(cli.LogOptions):
     formats = (*cli.RECORD_FORMATS, "pcap", "multilog")
     default_format = "nothing; of -w, the format of its suffix"
 
+    def write_script(self, lines: Iterable[str]) -> None:
+        """Write a script, line by line, to -w FILE or standard output.  Raises UsageError for other output options."""
+        given = {"-o": self.format, "-T": self.tsv, "-J": self.ndjson, "-f": self.fields, "--append": self.append}
+        for name, value in given.items():
+            if value:
+                raise UsageError("--as-packetdrill writes a script", where=name, hint=f"leave {name} out")
+        with self._sink() as sink:
+            for line in lines:
+                sink.write(f"{line}\n".encode())
+
+    @contextmanager
+    def _sink(self) -> Iterator[Any]:
+        """A file that appears when it is complete, or standard output."""
+        from confluo_tools import config
+        from confluo_tools.formats.output_file import open_sink
+
+        sink = open_sink(self.output, force=config.truth("clobber", self.force))
+        try:
+            yield sink
+        except BaseException:
+            sink.abort()
+            raise
+        sink.close()
+
     @contextmanager
     def opened(self) -> Iterator[ReplayWriter]:
         """The writer of replays."""
@@ -32,16 +57,8 @@ class ReplayOutput(cli.LogOptions):
             return
         kind = self.kind()
         if kind == "pcap":
-            from confluo_tools import config
-            from confluo_tools.formats.output_file import open_sink
-
-            sink = open_sink(self.output, force=config.truth("clobber", self.force))
-            try:
+            with self._sink() as sink:
                 yield CaptureWriter(sink)
-            except BaseException:
-                sink.abort()
-                raise
-            sink.close()
             return
         from confluo_tools.schema import builtin
 

@@ -29,6 +29,9 @@ sudo confluo-replay server.ml --engine decoupled
 # replay again, look deeper
 sudo confluo-replay c.ml --trace tcp_probe,cong_state,retransmit -w deep.ml
 
+# a script of one end for packetdrill, from headers
+confluo-replay again.ml --as-packetdrill >case.pkt
+
 # the packets that were not captured
 sudo confluo-replay c.ml -o pcap | tshark -r -
 """
@@ -56,13 +59,19 @@ Trace = Annotated[
 ]
 
 
-@app.command(panels={"Options": "--flow --tries --engine --trace -w -o"})
+AsPacketdrill = Annotated[
+    bool, option("--as-packetdrill", help="Replay nothing; write a script of one end for packetdrill.")
+]
+
+
+@app.command(panels={"Options": "--flow --tries --engine --trace --as-packetdrill -w -o"})
 def replay(
     inputs: cli.Inputs = None,
     flow: Flow = None,
     tries: Tries = 1,
     engine: Engine = "serial",
     trace: Trace = None,
+    as_packetdrill: AsPacketdrill = False,
     *,
     ins: cli.InputOptions,
     out: ReplayOutput,
@@ -83,6 +92,9 @@ def replay(
     if ins.missing(inputs):
         return cli.usage(app)
     if out.listed(builtin("recording")):
+        return cli.OK
+    if as_packetdrill:
+        write_script(ins.open(inputs), flow, out)
         return cli.OK
     found = chosen(ins.open(inputs), flow, engine)
     check_rights()
@@ -134,6 +146,20 @@ def chosen(reader: Reader, flow: str | None, engine: str) -> list[RecordedConnec
         else:
             able.append(connection)
     return able
+
+
+def write_script(reader: Reader, flow: str | None, out: ReplayOutput) -> None:
+    """Write one end as a script for packetdrill: the first one of --flow, else the one that sent more bytes."""
+    from confluo_tools.replay.engine.flow import parse_flow
+    from confluo_tools.replay.engine.packetdrill import end_for_script, packetdrill_script
+    from confluo_tools.replay.recording import read_ends
+
+    wanted = parse_flow(flow) if flow is not None else None
+    ends = [end for end in read_ends(reader) if wanted in (None, end.flow)]
+    if not ends:
+        what = "the recording has no connection" if wanted is None else f"the recording has no end {wanted}"
+        raise ConfluoError(what, where=reader.name)
+    out.write_script(packetdrill_script(end_for_script(ends, wanted is not None)))
 
 
 def check_rights() -> None:

@@ -124,7 +124,11 @@ def script_of(connection: RecordedConnection) -> Script:
         steps_of(end, numbers[side], origin[side], ("client", "server")[side], problems)
         for side, end in enumerate((client, server))
     )
-    script = Script(connection, steps, origin, problems)  # type: ignore[arg-type]
+    return bounded(Script(connection, steps, origin, problems))  # type: ignore[arg-type]
+
+
+def bounded(script: Script) -> Script:
+    """The script.  Raises ConfluoError if it lasts too long."""
     if script.length > MAX_LENGTH:
         raise ConfluoError(f"it lasts {script.length // 10**9} s; at most {MAX_LENGTH // 10**9} s are replayed")
     return script
@@ -160,10 +164,10 @@ def steps_of(end: ConnectionEnd, numbers: array[int], origin: int, name: str, pr
     out += packets
     # The gate at the end: all packets of this end were sent.
     out.append(Step(max(end.ended - origin, out[-1].at if out else 0), sent=end.packets_sent))
-    return _forward(out)
+    return forward(out)
 
 
-def _forward(steps: list[Step]) -> list[Step]:
+def forward(steps: list[Step]) -> list[Step]:
     """The steps with times that never go back: their order is known, their times are inferred within a threshold."""
     latest = 0
     for place, step in enumerate(steps):
