@@ -3,6 +3,7 @@
 #define CONFLUO_REPLAY_CALLS_H
 #include <errno.h>
 #include <linux/if_packet.h>
+#include <linux/sock_diag.h>
 #include <poll.h>
 #include <stdint.h>
 #include <string.h>
@@ -65,6 +66,16 @@ static inline int replay_wait(const int *fd, int64_t ns) {
 static inline int64_t replay_send(int fd, uint64_t n, int flags) {
     ssize_t done = send(fd, replay_zeros, n < ZEROS ? n : ZEROS, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
     return done < 0 ? -(int64_t)errno : done;
+}
+
+/* After a part of a send at whose end TCP of the recording may have waited for room: if there is none here, ask for some
+ * as a send that waits does (it sets SOCK_NOSPACE, with which the buffer grows later). */
+static inline void replay_ask_room(int fd, int flags) {
+    uint32_t memory[SK_MEMINFO_VARS];
+    socklen_t n = sizeof memory;
+    if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &n) == 0
+        && memory[SK_MEMINFO_WMEM_QUEUED] >= memory[SK_MEMINFO_SNDBUF])
+        replay_send(fd, 1, flags);
 }
 
 static inline int64_t replay_receive(int fd, uint64_t n, int flags) {

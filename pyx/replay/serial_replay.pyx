@@ -22,6 +22,7 @@ cdef extern from "replay_calls.h" nogil:
     int replay_deliver(int fd, void* ring, const uint8_t* bytes, uint32_t head, uint32_t length)
     int replay_wait(const int* fd, int64_t ns)
     int64_t replay_send(int fd, uint64_t n, int flags)
+    void replay_ask_room(int fd, int flags)
     int64_t replay_receive(int fd, uint64_t n, int flags)
     int64_t replay_poll(int fd, int16_t events)
     int64_t replay_option(int fd, int level, int name, int value)
@@ -52,6 +53,7 @@ cdef enum:
     MOST = 1 << 20          # packets that have memory from the start
     SIGNALS = 8192          # rounds between two looks for signals
     BLOCKING = 1            # of a step: the call waited until all was sent
+    PARTIAL = 4             # of a step: the send stopped there for packets, or for room
     JOINED = 2              # of a step: TCP processed the packet together with the one before
     ANY_COUNT = 0xFFFFFFFF  # of a step: the number of packets sent before it is not known
 
@@ -77,7 +79,7 @@ STEP = "<qqQIIIBBBx"
 DONE = "<qqII"
 PACKET = "<qII%ds" % HEAD_ROOM
 IP_OFFSET = OFFLOADS            # of the IP header in a packet, after virtio_net_hdr
-WAITS, MERGED = BLOCKING, JOINED        # of the notes of a step
+WAITS, MERGED, YIELDS = BLOCKING, JOINED, PARTIAL        # of the notes of a step
 
 cdef struct End:
     void* ring              # of the device, for packets to this end
@@ -403,6 +405,8 @@ cdef class SerialReplay:
         if s.kind == K_PACKET:
             end.received += 1
             self._finish_send(e)
+        elif s.kind == K_SEND and s.notes & PARTIAL and done.result == s.result:
+            replay_ask_room(end.socket, s.flags)
         elif s.kind == K_SEND and s.notes & BLOCKING:
             if done.result == -EAGAIN:
                 done.result = 0

@@ -120,7 +120,7 @@ def test_traced_retransmissions_are_those_in_the_packets(tmp_path: Path) -> None
 
 
 def test_a_recorded_path_with_a_real_queue_is_replayed(tmp_path: Path) -> None:
-    """Of three recordings one at least: acknowledgements that wait during a blocking send may be recorded too late."""
+    """Of three recordings one at least: with other work on the machine, timers may fire between other inputs."""
     for name in "abc":
         folder = tmp_path / name
         folder.mkdir()

@@ -95,10 +95,13 @@ def _add_ipv6(client: Space, router: Space, server: Space) -> None:
         space.run("sh", "-c", "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 0 >$f; done")
     router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
     for n, (space, device) in enumerate(((client, "v0"), (server, "v1")), 1):
-        space.ip("addr", "add", f"fd78:{n}::1/64", "dev", "v0", "nodad")
-        router.ip("addr", "add", f"fd78:{n}::2/64", "dev", device, "nodad")
-        space.ip("route", "add", "default", "via", f"fd78:{n}::2")
-        space.address = f"fd78:{n}::1"
+        sides = (space, "v0", f"fd78:{n}::1"), (router, device, f"fd78:{n}::2")
+        macs = [place.run("cat", f"/sys/class/net/{name}/address").stdout.decode().strip() for place, name, _ in sides]
+        for (place, name, address), mac, (*_, other) in zip(sides, reversed(macs), reversed(sides), strict=True):
+            place.ip("addr", "add", f"{address}/64", "dev", name, "nodad")
+            place.ip("neigh", "replace", other, "lladdr", mac, "dev", name, "nud", "permanent")
+        space.ip("route", "add", "default", "via", sides[1][2])
+        space.address = sides[0][2]
 
 
 def recorder(space: Space, log: Path, *command: Any, options: tuple[str, ...] = (), **more: Any) -> Any:

@@ -8,6 +8,7 @@ PACKET: str
 STEP: str
 WAITS: int
 MERGED: int
+YIELDS: int
 
 @final
 class FrameSender:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluo_tools.core.replay.serial_replay import KINDS, MERGED, STEP, WAITS
+from confluo_tools.core.replay.serial_replay import KINDS, MERGED, STEP, WAITS, YIELDS
 from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.engine.arrivals import arrivals
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
@@ -206,5 +206,7 @@ def _call(kind: int, at: int, tx: int, notes: int, count: int, asked: int, flags
     if kind == OPTION:
         return Step(at, count, value & 0xFFFFFFFF, tx, 0, flags, kind)
     waits = WAITS if kind == SEND and (count > 0 or notes & Note.WAITS) and not flags & MSG_DONTWAIT else 0
+    if notes & Note.YIELDS:
+        waits |= YIELDS
     result = 0 if kind == CONNECT else count  # a connect that waits begins as one that does not
     return Step(at, result, asked, tx, 0, flags, kind, notes=waits)

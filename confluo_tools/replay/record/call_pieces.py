@@ -20,9 +20,7 @@ class CallPiece:
     asked: int = 0
     flags: int = 0
     notes: int = 0
-    looked: bool = (
-        False  # whether it yields or waits at its end is a guess
-    )
+    looked: bool = False  # whether it yields or waits at its end is a guess
 
     @property
     def known(self) -> bool:
