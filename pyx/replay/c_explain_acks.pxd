@@ -25,8 +25,14 @@ cdef inline void sample(Side* me, const Segment* newest, int64_t rtt) noexcept n
             me.rate = rate
 
 
-cdef inline void advance(const Packet* p, Side* me, Result* x) noexcept nogil:
+cdef inline int64_t late_by(const Side* you, const Packet* p) noexcept nogil:
+    """For how long the other end delayed this acknowledgement, ns."""
+    return you.late if you.late and you.late_ack == p.ack else 0
+
+
+cdef inline void advance(const Packet* p, Side* me, const Side* you, Result* x) noexcept nogil:
     """The acknowledgement covers new data."""
+    cdef bint waited = me.speaks and before(me.una, me.message.edge)
     cdef Segment newest
     cdef Segment* s
     cdef bint found = False
@@ -60,8 +66,8 @@ cdef inline void advance(const Packet* p, Side* me, Result* x) noexcept nogil:
         me.state = OPEN
     if me.watched:
         settle(p, me, x)
-    if me.speaks:
-        me.message.end = p.ts
+    if waited and not before(p.ack, me.message.edge):
+        me.message.end, me.message.late, me.message.late_label = p.ts, late_by(you, p), you.late_label
 
 
 cdef inline void sack(const Packet* p, Side* me, uint32_t left, uint32_t right) noexcept nogil:
@@ -98,7 +104,7 @@ cdef inline void acknowledged(Flow* f, const Packet* p, int side, Result* x) noe
             p.edges > 2 and not before(p.sack[0], p.sack[2]) and not before(p.sack[3], p.sack[1]))):
         first = 2
     if before(me.una, p.ack):
-        advance(p, me, x)
+        advance(p, me, you, x)
     elif p.ack == me.una and flight and not p.size and window == me.window and not p.flags & (SYN | FIN):
         me.duplicates += 1
         if me.duplicates == DUP_THRESHOLD and me.third_ts == NEVER:
@@ -114,5 +120,5 @@ cdef inline void acknowledged(Flow* f, const Packet* p, int side, Result* x) noe
     me.acks += 1
     me.since += 1
     me.in_ts, me.in_number, me.in_plain = p.ts, p.number, not p.size
-    me.in_late = you.late if you.late and you.late_ack == p.ack else 0
+    me.in_late = late_by(you, p)
     me.in_label = you.late_label

@@ -1,7 +1,7 @@
 # The end that sends: what new data and probes waited for.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from c_explain_rows cimport finish_message, new_row, start_message
+from c_explain_rows cimport count_wait, extend_message, finish_message, new_row, start_message
 from c_explain_state cimport (
     C_KNOWN, C_LIKELY, C_POSSIBLE, E_GAP, E_PROBE, FIN, INITIAL_WINDOW, L_APP_LIMITED, L_CWND_LIMITED, L_IDLE_RESTART,
     L_KEEP_ALIVE, L_NAGLE_WAIT, L_NONE, L_RWND_LIMITED, L_TAIL_LOSS, L_TLP, L_WINDOW_PROBE, L_ZERO_WINDOW, MS, NEVER,
@@ -17,10 +17,9 @@ cdef inline bint triggered(const Packet* p, Side* me, int64_t gap) noexcept nogi
     return me.burst
 
 
-cdef inline void spent(Side* me, int64_t gap) noexcept nogil:
+cdef inline void spent(Side* me, const Packet* p) noexcept nogil:
     """A short wait: it has no row of its own."""
-    if me.speaks:
-        me.message.sending += gap
+    me.message.sending += count_wait(me, p)
 
 
 cdef inline void probe(Flow* f, const Packet* p, int side, Result* x) noexcept nogil:
@@ -83,12 +82,12 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
     if not me.speaks:
         if p.size:
             start_message(f, me, p)
-            me.message.bytes = p.size
+            extend_message(me, p)
         return
     by_ack = triggered(p, me, gap)
     if gap < x.gap and flight:
-        spent(me, gap)
-        me.message.bytes += p.size
+        spent(me, p)
+        extend_message(me, p)
         return
     trigger = T_PACKET if by_ack else T_APPLICATION
     if by_ack:
@@ -119,6 +118,8 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
             row.window = <uint32_t>max(me.window, <int64_t>0)
             if begins:
                 row.message = 0         # it was between two messages
+            else:
+                row.counted = count_wait(me, p)
     elif not begins:
-        spent(me, gap)
-    me.message.bytes += p.size
+        spent(me, p)
+    extend_message(me, p)

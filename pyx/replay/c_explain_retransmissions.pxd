@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from c_explain_gaps cimport spent, triggered
 from c_explain_needless cimport watch
-from c_explain_rows cimport new_row
+from c_explain_rows cimport count_wait, new_row
 from c_explain_segments cimport at, find, mark
 from c_explain_state cimport (
     C_KNOWN, C_LIKELY, DUP_THRESHOLD, E_ORDER, E_RETRANSMISSION, LOSS, L_ACK_LOSS, L_AFTER_RTO, L_DELAYED_ACK,
@@ -80,7 +80,7 @@ cdef inline void again(Flow* f, const Packet* p, int side, Result* x, uint32_t e
             <uint16_t>(p.ip_id - me.highest_id) >= 0x8000):
         old.sent, old.last, old.last_number = 1, p.ts, p.number
         row.event, row.label, row.certainty = E_ORDER, L_REORDERING, C_KNOWN
-        spent(me, gap)
+        spent(me, p)
         return
     by_ack = triggered(p, me, gap)
     row.event, row.trigger = E_RETRANSMISSION, T_PACKET if by_ack else T_TIMER
@@ -90,6 +90,7 @@ cdef inline void again(Flow* f, const Packet* p, int side, Result* x, uint32_t e
     if old != NULL:
         row.previous = old.last_number
     name_retransmission(f, p, side, end, old, by_ack, row)
+    row.counted = count_wait(me, p)
     number = x.count - 1
     watch(me, p, end, number)
     if me.speaks:

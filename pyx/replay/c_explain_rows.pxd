@@ -1,11 +1,12 @@
 # Rows of the result: labels, messages, connections.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy, memset
 from c_explain_segments cimport free_side
 from c_explain_state cimport (
-    M_HANDSHAKE, M_OTHER_END, NEVER, Flow, FlowRow, Message, MessageRow, Packet, Result, Row, Side, start_side)
+    M_HANDSHAKE, M_OTHER_END, NEVER, Flow, FlowRow, Message, MessageRow, Packet, Result, Row, Side,
+    before, elapsed, start_side)
 
 
 cdef inline Row* new_row(Result* x, const Flow* f, int side) noexcept nogil:
@@ -51,6 +52,8 @@ cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
     x.message_count += 1
     memset(row, 0, sizeof(MessageRow))
     memcpy(row.key, f.key, sizeof(row.key))
+    if before(me.una, me.message.edge):
+        me.message.end = 0              # not acknowledged
     row.m, row.flow, row.message, row.side = me.message, f.number, me.message_number, <uint8_t>side
 
 
@@ -58,8 +61,26 @@ cdef inline void start_message(Flow* f, Side* me, const Packet* p) noexcept nogi
     f.messages += 1
     me.message_number = f.messages
     memset(&me.message, 0, sizeof(Message))
-    me.message.start, me.message.first = p.ts, p.number
+    me.message.start = me.message.counted = p.ts
+    me.message.first = p.number
     me.speaks = True
+
+
+cdef inline void extend_message(Side* me, const Packet* p) noexcept nogil:
+    """New data of the open message."""
+    if p.size:
+        me.message.bytes += p.size
+        me.message.edge = p.seq + p.size
+
+
+cdef inline int64_t count_wait(Side* me, const Packet* p) noexcept nogil:
+    """The wait of the open message until this packet, which is then counted; 0 after its last acknowledgement."""
+    cdef int64_t wait
+    if not me.speaks or (not p.size or before(p.seq, me.nxt)) and not before(me.una, me.message.edge):
+        return 0
+    wait = elapsed(me.message.counted, p.ts)
+    me.message.counted = p.ts
+    return wait
 
 
 cdef inline void start_flow(Flow* f, Result* x) noexcept nogil:

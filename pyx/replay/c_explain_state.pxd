@@ -55,6 +55,8 @@ cdef enum Label:
     L_LOST_RETRANSMISSION
     L_REORDERING
     L_LOSS
+    L_SENDING                   # of times of messages: waits shorter than a gap
+    L_ROUND_TRIP                # and the wait for the last acknowledgement
     LABELS
 
 cdef enum Certainty:
@@ -131,7 +133,11 @@ cdef struct Message:
     uint64_t bytes
     uint32_t packets
     uint32_t again
+    uint32_t edge               # after its last byte
+    int64_t counted             # its waits are counted up to here
     int64_t sending             # ns in waits shorter than a gap
+    int64_t late                # ns that its last acknowledgement was delayed
+    int late_label
 
 cdef struct Side:               # one end, as sender and as receiver
     bint known
@@ -221,11 +227,13 @@ cdef struct Row:
     uint64_t key[5]
     int64_t ts
     int64_t duration
+    int64_t counted             # of it, in the time of its message
     int64_t rtt
     int64_t age
     uint64_t packet
     uint64_t previous
     uint64_t ack
+    uint64_t place              # of its message in the result, plus 1; 0: it belongs to none
     uint32_t n
     uint32_t seq
     uint32_t size
@@ -245,7 +253,7 @@ cdef struct Row:
 cdef struct MessageRow:
     uint64_t key[5]
     Message m
-    int64_t times[LABELS]       # ns by cause; 0: sending
+    int64_t times[LABELS]       # ns above the ideal, by cause: their sum is `above`
     int64_t took                # until the last byte was acknowledged
     int64_t ideal               # one round trip, and at least its bytes at the best rate
     int64_t above               # ns above the ideal
@@ -266,6 +274,7 @@ cdef struct FlowRow:            # what is known at the end of a connection, by t
 cdef struct Result:
     int64_t gap
     uint8_t missing             # evidence that the input lacks as a whole
+    uint8_t lacking             # evidence that some row lacks
     Row* rows
     uint64_t count
     uint64_t room

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from c_conversation cimport KeyedRow
-from c_explain_causes cimport judge_all
+from c_explain_causes cimport Tally, judge_all, keep_slowest, tally
 from c_explain_rows cimport end_flow, start_flow
 from c_explain_rules cimport segment
 from c_explain_state cimport (
@@ -79,6 +79,16 @@ cdef class Explainer:
     def labels(self):
         """Labels so far."""
         return self.result.count
+
+    @property
+    def messages_found(self):
+        """Messages of connections that have ended."""
+        return self.result.message_count
+
+    @property
+    def lacking(self):
+        """Bits of evidence that some label lacks; after `finish`."""
+        return self.result.lacking
 
     @property
     def evicted(self):
@@ -249,13 +259,54 @@ cdef class Explainer:
             found.append(tuple([(f.min_rtt[s], f.rate[s], f.dsacks[s], f.zero_windows[s]) for s in range(2)]))
         return found
 
-    def rows(self, Layout layout not None, patterns=()):
+    def keep_slowest(self, double share):
+        """Forget all messages but this share, the slowest, at least one, and their labels; after `finish`."""
+        cdef bint done
+        with nogil:
+            done = keep_slowest(&self.result, share)
+        if not done:
+            raise MemoryError(f"{self.result.message_count} messages")
+
+    def causes(self, tuple limits not None):
+        """Sums by size class and cause; after `finish`.
+
+        ``limits``: largest sizes of the classes 1, 2, ... in ascending order, bytes; the last class has no limit.
+        Class 0 are labels of no message; without limits, everything.  Each (class, cause, messages with this main
+        cause, labels, time above the ideal in ns, number of the label with the longest wait or -1), without those
+        that have nothing.
+        """
+        cdef int64_t[16] sizes
+        cdef int classes = <int>len(limits) + 2 if limits else 1, i
+        cdef Tally* sums
+        cdef Tally* one
+        if len(limits) > 16:
+            raise ValueError(limits)
+        for i in range(len(limits)):
+            sizes[i] = limits[i]
+        sums = <Tally*>calloc(classes * LABELS, sizeof(Tally))
+        if sums == NULL:
+            raise MemoryError
+        with nogil:
+            tally(&self.result, sizes, classes, sums)
+        found = []
+        for i in range(classes * LABELS):
+            one = sums + i
+            if i % LABELS and (one.messages or one.events or one.time):
+                found.append((i // LABELS, i % LABELS, one.messages, one.events, one.time, <int64_t>one.row - 1))
+        free(sums)
+        return found
+
+    def rows(self, Layout layout not None, patterns=(), only=None):
         """The labels so far as Rows of the schema explanation, in the order in which they were found.
 
-        ``patterns``: how each label is written, with %u for its number, for the column name.
+        ``patterns``: how each label is written, with %u for its number, for the column name.  ``only``: the numbers
+        of those wanted.
         """
         cdef Row r
         cdef size_t start = <size_t>&r
+        cdef uint64_t i, n = self.result.count
+        cdef const Row* made = self.result.rows
+        cdef Row* chosen = NULL
         fields = {
             "ts": <size_t>&r.ts - start, "event": <size_t>&r.event - start, "label": <size_t>&r.label - start,
             "why": <size_t>&r.why - start, "certainty": <size_t>&r.certainty - start,
@@ -267,14 +318,27 @@ cdef class Explainer:
             "flight": <size_t>&r.flight - start, "window": <size_t>&r.window - start, "rtt": <size_t>&r.rtt - start,
             "age": <size_t>&r.age - start, "message": <size_t>&r.message - start, "flow": <size_t>&r.flow - start,
         }
-        out = _table(layout, fields, <const uint8_t*>self.result.rows, self.result.count, sizeof(Row),
-                     <size_t>&r.key - start, <size_t>&r.side - start)
-        if patterns:
-            _spell(out, layout.index("name"), self.result.rows, self.result.count, patterns)
+        if only is not None:
+            n = len(only)
+            chosen = <Row*>malloc((n + 1) * sizeof(Row))
+            if chosen == NULL:
+                raise MemoryError(f"{n} labels")
+            made = chosen
+        try:
+            for i in range(n if only is not None else 0):
+                if not 0 <= only[i] < self.result.count:
+                    raise IndexError(only[i])
+                chosen[i] = self.result.rows[<uint64_t>only[i]]
+            out = _table(layout, fields, <const uint8_t*>made, n, sizeof(Row), <size_t>&r.key - start,
+                         <size_t>&r.side - start)
+            if patterns:
+                _spell(out, layout.index("name"), made, n, patterns)
+        finally:
+            free(chosen)
         return out
 
     def messages(self, Layout layout not None, names not None):
-        """The messages as Rows; ``names``: of the labels, the columns of their times ('sending': of label 0)."""
+        """The messages as Rows; ``names``: of the labels, which are the columns of their times."""
         if len(names) != LABELS:
             raise ValueError(f"{len(names)} labels")
         cdef MessageRow r
@@ -290,7 +354,7 @@ cdef class Explainer:
             "main": <size_t>&r.main - start,
         }
         for i in range(LABELS):
-            fields[names[i] or "sending"] = <size_t>&r.times[i] - start
+            fields[names[i]] = <size_t>&r.times[i] - start
         return _table(layout, fields, <const uint8_t*>self.result.messages, self.result.message_count,
                       sizeof(MessageRow), <size_t>&r.key - start, <size_t>&r.side - start)
 

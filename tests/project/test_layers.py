@@ -106,7 +106,6 @@ PURE = {
     "pingmesh/plan/graphs.py",
     "replay/queues/score.py",
     "replay/sampling.py",
-    "replay/explain/causes.py",
     "replay/explain/labels.py",
     "replay/explain/timeline.py",
     "trace/token_bucket.py",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from test_explain_twin import START, frame, write
 
+from confluo_tools.replay.explain.labels import LABELS
 from running import BIN, environment, run
 
 MSS = 1000
@@ -89,6 +90,9 @@ def test_messages_and_sums_agree(pcap: Path) -> None:
         assert row["time"] == sum(m[row["cause"]] for m in messages)
         assert row["messages"] == sum(m["main"] == row["cause"] for m in messages)
     assert sum(r["share"] for r in rows) == pytest.approx(1)
+    assert sum(r["time"] for r in rows) == sum(m["above"] for m in messages)
+    for m in messages:
+        assert m["took"] == m["ideal"] + sum(m[label] for label in LABELS if label in m)
     assert {r["size"] for r in lines(pcap, "--by", "size")} == {"to 10 kB"}
 
 

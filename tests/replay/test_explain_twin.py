@@ -114,11 +114,14 @@ def compare(found: tuple[Any, Any]) -> None:
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected if expected else rows == []
     assert len(messages) == len(twin_messages)
     for ours, m in zip(messages, twin_messages, strict=True):
-        times = {labels.LABELS[i] or "sending": ns for i, ns in enumerate(m["times"]) if ns}
+        times = {labels.LABELS[i]: ns for i, ns in enumerate(m["times"]) if ns}
         wanted = {"ts": m["start"], "message": m["number"], "bytes": m["bytes"], "packets": m["packets"], **times}
-        wanted |= {"retransmissions": m["again"], "took": m["end"] - m["start"] if m["end"] else 0}
+        wanted |= {"retransmissions": m["again"], "took": m["took"], "ideal": m["ideal"]}
+        wanted |= {"main": labels.LABELS[m["main"]]}
         wanted |= {"first_packet": m["first"], "last_packet": m["last"]}
         assert {name: ours.get(name, 0) for name in wanted} == wanted
+        if ours["took"] > 0:
+            assert ours["took"] == ours["ideal"] + sum(ours.get(name, 0) for name in labels.LABELS)
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,6 +15,7 @@ from twin_explain_state import (
     NEVER,
     OPEN,
     RECOVERY,
+    SENDING,
     Again,
     Flow,
     Message,
@@ -22,6 +23,7 @@ from twin_explain_state import (
     Segment,
     Side,
     before,
+    judge,
     quotient,
     sent_after,
 )
@@ -86,8 +88,11 @@ class TwinExplainer:
         messages = {(m["flow"], m["number"]): m for m in self.messages}
         for row in self.rows:
             row["cause"] = row["why"] if LABELS[row["why"]] in SAYS_MORE else row["label"]
-            if row["message"] and EVENTS[row["event"]] in ("gap", "retransmission"):
-                messages[row["flow"], row["message"]]["times"][row["cause"]] += row["duration"]
+            counted = row.pop("counted")
+            if row["message"]:
+                messages[row["flow"], row["message"]]["times"][row["cause"]] += counted
+        for message in self.messages:
+            judge(message, message.pop("sender"))
 
     def _end(self, f: Flow) -> None:
         for s, side in enumerate(f.side):
@@ -211,7 +216,7 @@ class TwinExplainer:
         ):
             duplicate = blocks.pop(0)
         if before(me.una, p.ack):
-            self._advance(f, p, me)
+            self._advance(f, p, me, late, you.late_label)
         elif p.ack == me.una and flight and not p.size and window == me.window and not p.flags & (SYN | FIN):
             me.duplicates += 1
             if me.duplicates == DUP_THRESHOLD and me.third_ts == NEVER:
@@ -237,7 +242,10 @@ class TwinExplainer:
             me.burst = False
         return me.burst
 
-    def _advance(self, f: Flow, p: Packet, me: Side) -> None:
+    def _advance(self, f: Flow, p: Packet, me: Side, late: int, label: int) -> None:
+        m = me.message
+        if m is not None and before(me.una, m.edge) and not before(p.ack, m.edge):
+            m.end, m.late, m.late_label = p.ts, late, label
         sample = 0
         newest: Segment | None = None
         if before(me.nxt, p.ack):
@@ -288,8 +296,6 @@ class TwinExplainer:
             elif me.min_rtt and soon < me.min_rtt // 2 and row["label"] != LABELS.index("fast_rtx"):
                 self._why(row, "spurious", "likely")
         me.again = [a for a in me.again if before(p.ack, a.end) or p.ts - a.ts < WATCH]
-        if me.message is not None:
-            me.message.end = p.ts
 
     def _sack(self, p: Packet, me: Side, left: int, right: int) -> None:
         if before(me.nxt, right) or not before(left, right):
@@ -393,12 +399,12 @@ class TwinExplainer:
         if me.message is None:
             if p.size:
                 self._start_message(f, p, me)
-                me.message.bytes = p.size  # type: ignore[attr-defined]
+                self._extend_message(p, me)
             return
         if gap < self.gap and flight:
             self._triggered(p, me, gap)
-            self._spent(me, gap)
-            me.message.bytes += p.size
+            self._spent(p, me)
+            self._extend_message(p, me)
             return
         triggered = self._triggered(p, me, gap)
         why, certainty, n, trigger = "", "likely", 0, "packet" if triggered else "application"
@@ -441,10 +447,11 @@ class TwinExplainer:
                 f, p.side, p, "gap", label, why=why, certainty=certainty, duration=gap, start=p.ts - gap, n=n,
                 trigger=trigger, seq=p.seq - me.base, size=p.size, previous=me.sent_number,
                 cause=me.in_number if triggered else 0, flight=flight, window=me.window, rtt=me.srtt, inside=not fresh,
+                counted=0 if fresh else self._count_wait(p, me),
             )  # fmt: skip
         elif not fresh:
-            self._spent(me, gap)
-        me.message.bytes += p.size
+            self._spent(p, me)
+        self._extend_message(p, me)
 
     def _may_be_probe(self, p: Packet, me: Side, gap: int) -> bool:
         if me.since or me.probed or me.state != OPEN or not me.srtt or p.size < me.mss or me.last_size < me.mss:
@@ -467,7 +474,7 @@ class TwinExplainer:
                 f, p.side, p, "order", "reordering", certainty="known", duration=gap, start=p.ts - gap,
                 seq=p.seq - me.base, size=p.size, previous=me.sent_number,
             )  # fmt: skip
-            self._spent(me, gap)
+            self._spent(p, me)
             return
         times = old.sent if old is not None else 1
         age = p.ts - old.last if old is not None and old.sent else gap
@@ -522,6 +529,7 @@ class TwinExplainer:
             trigger=trigger, n=n, seq=p.seq - me.base, size=p.size,
             previous=old.last_number if old is not None else me.sent_number,
             cause=me.in_number if trigger == "packet" else 0, flight=flight, window=me.window, rtt=me.srtt, age=age,
+            counted=self._count_wait(p, me),
         )  # fmt: skip
         me.again.append(Again(row, p.seq, end, p.ts, p.tsval, p.ip_id, me.acks))
         if len(me.again) > 64:
@@ -550,19 +558,36 @@ class TwinExplainer:
 
     # ---- results
 
-    def _spent(self, me: Side, gap: int) -> None:
+    def _count_wait(self, p: Packet, me: Side) -> int:
+        """The wait of the open message until this packet; 0 after its last acknowledgement."""
+        m = me.message
+        if m is None or ((not p.size or before(p.seq, me.nxt)) and not before(me.una, m.edge)):
+            return 0
+        wait, m.counted = p.ts - m.counted, p.ts
+        return wait
+
+    def _spent(self, p: Packet, me: Side) -> None:
+        wait = self._count_wait(p, me)
         if me.message is not None:
-            me.message.times[0] += gap
+            me.message.times[SENDING] += wait
 
     def _start_message(self, f: Flow, p: Packet, me: Side) -> None:
         f.messages += 1
-        me.message = Message(f.messages, p.ts, p.number)
+        me.message = Message(f.messages, p.ts, p.number, counted=p.ts)
+
+    def _extend_message(self, p: Packet, me: Side) -> None:
+        if p.size and me.message is not None:
+            me.message.bytes += p.size
+            me.message.edge = (p.seq + p.size) & MASK
 
     def _finish_message(self, f: Flow, s: int, me: Side) -> None:
         m, me.message = me.message, None
         if m is None:
             return
-        self.messages.append({"flow": f.number, "side": s, **{k: getattr(m, k) for k in m.__slots__}})
+        if before(me.una, m.edge):
+            m.end = 0  # not acknowledged
+        values = {k: getattr(m, k) for k in m.__slots__}
+        self.messages.append({"flow": f.number, "side": s, "sender": me, **values})
 
     def _why(self, row: dict[str, Any], why: str, certainty: str) -> None:
         row["why"], row["certainty"] = LABELS.index(why), CERTAINTY.index(certainty)
@@ -570,7 +595,7 @@ class TwinExplainer:
     def _row(self, f: Flow, s: int, p: Packet, event: str, label: str, *, why: str = "", certainty: str = "likely",
              duration: int = 0, start: int | None = None, trigger: str = "", n: int = 0, seq: int = 0, size: int = 0,
              previous: int = 0, cause: int = 0, flight: int = 0, window: int = 0, rtt: int = 0, age: int = 0,
-             inside: bool = True) -> int:  # fmt: skip
+             inside: bool = True, counted: int = 0) -> int:  # fmt: skip
         """Append a row; returns its number."""
         self.rows.append(
             {
@@ -580,7 +605,8 @@ class TwinExplainer:
                 "trigger": TRIGGERS.index(trigger), "n": n, "seq": seq & MASK, "len": size, "packet": p.number,
                 "previous_packet": previous, "trigger_packet": cause, "flight": flight, "window": max(window, 0),
                 "rtt": rtt,
-                "age": age, "message": f.side[1 - s if event == "ack" else s].open_message() if inside else 0,
+                "age": age, "counted": counted,
+                "message": f.side[1 - s if event == "ack" else s].open_message() if inside else 0,
             }
         )  # fmt: skip
         return len(self.rows) - 1

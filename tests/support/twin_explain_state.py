@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluo_tools.replay.explain.labels import LABELS
 
 NEVER = -(1 << 62)
 OPEN, RECOVERY, LOSS = 0, 1, 2
 MASK = 0xFFFFFFFF
+SENDING, ROUND_TRIP = LABELS.index("sending"), LABELS.index("round_trip")
 
 
 def before(a: int, b: int) -> bool:
@@ -88,6 +90,10 @@ class Message:
     bytes: int = 0
     packets: int = 0
     again: int = 0
+    edge: int = 0  # after its last byte
+    counted: int = 0  # waits are counted up to here
+    late: int = 0  # ns that its last acknowledgement was delayed
+    late_label: int = 0
     times: list[int] = field(default_factory=lambda: [0] * len(LABELS))
 
 
@@ -175,3 +181,25 @@ class Flow:
     messages: int = 0
     syn: int = NEVER
     syn_ack: int = NEVER
+
+
+def judge(m: dict[str, Any], sender: Side) -> None:
+    """What the time of a message above its ideal went to: ideal and times add up to what it took."""
+    times = m["times"]
+    m["took"] = m["ideal"] = 0
+    if m["end"]:
+        m["took"], last = m["end"] - m["start"], m["end"] - m["counted"]
+        late = min(m["late"], last)
+        times[ROUND_TRIP] = last - late
+        times[m["late_label"]] += late
+        at_best = int(m["bytes"] * 1e9 / sender.rate) if sender.rate else 0
+        m["ideal"] = max(min(max(sender.min_rtt, at_best), m["took"]), 0)
+    rest = m["ideal"]
+    for cause in (SENDING, ROUND_TRIP, LABELS.index("cwnd_limited"), *[-1] * len(LABELS)):
+        cause = cause if cause > 0 else times.index(max(times))
+        part = min(rest, times[cause])
+        times[cause] -= part
+        rest -= part
+        if rest <= 0:
+            break
+    m["main"] = times.index(max(times))

@@ -23,7 +23,8 @@ from sessions import ROOT
 from twin_explain_state import Packet
 
 WSCALE, SACK_OK = 2, 4  # bits of tcp_opts
-_NAMED = {"event": EVENTS, "label": LABELS, "why": LABELS, "cause": LABELS, "trigger": TRIGGERS, "certainty": CERTAINTY}
+_NAMED = {"event": EVENTS, "trigger": TRIGGERS, "certainty": CERTAINTY}
+_NAMED |= dict.fromkeys(("label", "why", "cause", "main"), LABELS)
 
 
 def _load() -> Any:

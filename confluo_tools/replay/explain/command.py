@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.block.block import Block
     from confluo_tools.core.block.result_table import Rows
     from confluo_tools.core.replay.explainer import Explainer
-    from confluo_tools.replay.explain.causes import Judged, Labelled
     from confluo_tools.replay.explain.flows import FlowEnds
-    from confluo_tools.schema import Schema
 
 app = cli.command_app(
     """
@@ -93,6 +90,7 @@ def explain(
 
     INPUT is one capture, taken anywhere on the path, or two: one of each end; or recordings, or a replay.
     """
+    from confluo_tools.replay.explain.causes import causes
     from confluo_tools.replay.explain.flows import parse_flow
     from confluo_tools.replay.explain.taps import Taps
     from confluo_tools.schema import builtin
@@ -133,26 +131,29 @@ def explain(
         chosen = (chosen or set()) | read_flows(flows)
     taps = Taps(inputs or ["-"], ins, shortest, chosen)
     explainer = taps.explain()
-    found = Explained(explainer, share)
+    counts = f"{explainer.labels:,} labels, {explainer.messages_found:,} messages"
+    if share is not None:
+        explainer.keep_slowest(share)
     if kind in ("svg", "html"):
         from confluo_tools.replay.explain.timeline_output import write_timeline
 
         if explainer.packets:
-            write_timeline(kind, taps, explainer.count, found.rows, out)
-        note_missing(explainer, found)
+            write_timeline(kind, taps, explainer.count, labels_of(explainer), out)
+        note_missing(explainer)
         return cli.OK if explainer.packets else cli.NOTHING
     with out.open(schema, kind, names, metadata=taps.metadata) as into:
         rows = 0
-        for block in found.causes(schema, by == "size") if by else (found.messages if messages else found.rows):
+        if by:
+            found = causes(explainer, schema, by_size=by == "size")
+        else:
+            found = messages_of(explainer) if messages else labels_of(explainer)
+        for block in found:
             into.write(block, None)
             rows += block.rows
     if not common.quiet:
-        note_missing(explainer, found)
+        note_missing(explainer)
     if common.stats or common.verbose:
-        cli.note(
-            f"{explainer.packets:,} TCP packets of {explainer.count:,} connections: "
-            f"{len(found.all_rows):,} labels, {len(found.all_messages):,} messages"
-        )
+        cli.note(f"{explainer.packets:,} TCP packets of {explainer.count:,} connections: {counts}")
     return cli.OK if rows else cli.NOTHING
 
 
@@ -168,99 +169,37 @@ def read_flows(path: str) -> set[FlowEnds]:
     return found
 
 
-class Explained:
-    """Labels and messages of a run, those of the slowest messages if ``share`` is given."""
+def labels_of(explainer: Explainer) -> Iterator[Block]:
+    """Records of the schema `explanation`, by time."""
+    from confluo_tools.replay.explain.labels import PATTERNS
+    from confluo_tools.schema import builtin
 
-    def __init__(self, explainer: Explainer, share: float | None) -> None:
-        from confluo_tools.replay.explain.labels import LABELS, PATTERNS
-        from confluo_tools.schema import builtin
-
-        self._labels, self._messages = builtin("explanation"), builtin("message")
-        self.all_rows: Rows = explainer.rows(self._labels.layout, PATTERNS)
-        self.all_messages: Rows = explainer.messages(self._messages.layout, LABELS)
-        self.missing = 0
-        for block in self.all_rows.blocks():
-            for bits in set(bytes(block.buffer(self._labels.index("missing")))):
-                self.missing |= bits
-        if share is not None:
-            from confluo_tools.replay.explain.causes import slowest
-
-            kept = slowest(self.judged(), share)
-            self.all_rows.keep(lambda block: _pick(block, self._labels, kept))
-            self.all_messages.keep(lambda block: _pick(block, self._messages, kept))
-        self.all_rows.sort([(self._labels.index("ts"), False)])
-        self.all_messages.sort([(self._messages.index("ts"), False)])
-
-    @property
-    def rows(self) -> Iterator[Block]:
-        return self.all_rows.blocks()
-
-    @property
-    def messages(self) -> Iterator[Block]:
-        return self.all_messages.blocks()
-
-    def judged(self) -> Iterator[Judged]:
-        from confluo_tools.replay.explain.causes import Judged
-
-        for block in self.all_messages.blocks():
-            yield from map(Judged, *_values(block, self._messages, Judged._fields))
-
-    def labelled(self) -> Iterator[Labelled]:
-        from confluo_tools.replay.explain.causes import Labelled
-
-        fields = Labelled._fields[:-1]
-        for block in self.all_rows.blocks():
-            columns = zip(*_values(block, self._labels, fields), strict=True)
-            for i, (flow, message, event, cause, duration) in enumerate(columns):
-                yield Labelled(flow, message, event, cause, duration, (block, i))
-
-    def causes(self, schema: Schema, by_size: bool) -> Iterator[Block]:
-        from confluo_tools.formats.block_builder import blocks_of_rows
-        from confluo_tools.replay.explain.causes import tally_causes
-
-        copied = [c.name for c in schema.columns if c.name.startswith(("ts", "src_", "dst_", "ip_", "packet"))]
-        rows = []
-        for size, cause, tally, share in tally_causes(self.labelled(), self.judged(), by_size):
-            row: dict[str, Any] = {"size": size.encode(), "cause": cause, "messages": tally.messages, "share": share}
-            row |= {"events": tally.events, "time": tally.time, "longest": max(tally.longest, 0)}
-            if tally.place:
-                block, i = tally.place
-                row |= {name: block.get(block.layout.index(name), i) for name in copied}
-            rows.append(row)
-        yield from blocks_of_rows(schema, rows)
+    schema = builtin("explanation")
+    rows = explainer.rows(schema.layout, PATTERNS)
+    rows.sort([(schema.index("ts"), False)])
+    return rows.blocks()
 
 
-CODES = "BHIQbhiqfd"  # of array, by the physical types 1 to 10
+def messages_of(explainer: Explainer) -> Iterator[Block]:
+    """Records of the schema `message`, by time."""
+    from confluo_tools.replay.explain.labels import LABELS
+    from confluo_tools.schema import builtin
+
+    schema = builtin("message")
+    rows = explainer.messages(schema.layout, LABELS)
+    rows.sort([(schema.index("ts"), False)])
+    return rows.blocks()
 
 
-def _values(block: Block, schema: Schema, names: Sequence[str]) -> list[array[Any]]:
-    """Columns as numbers."""
-    found = []
-    for name in names:
-        i = schema.index(name)
-        values: array[Any] = array(CODES[schema.columns[i].code - 1])
-        values.frombytes(block.buffer(i))
-        found.append(values)
-    return found
-
-
-def _pick(block: Block, schema: Schema, kept: set[tuple[int, int]]) -> Picks:
-    from confluo_tools.core.block.block import Picks
-
-    pairs = zip(*_values(block, schema, ("flow", "message")), strict=True)
-    return Picks.of(block.rows, [i for i, pair in enumerate(pairs) if pair in kept])
-
-
-def note_missing(explainer: Explainer, found: Explained) -> None:
+def note_missing(explainer: Explainer) -> None:
     """Say which evidence was not in the input."""
     from confluo_tools.replay.explain.labels import EVIDENCE
 
     if not explainer.packets:
         cli.tell("the input contains no TCP packets of these connections")
         return
-    named = [
-        EVIDENCE_HINTS[name] for bit, name in enumerate(EVIDENCE) if found.missing >> bit & 1 and name in EVIDENCE_HINTS
-    ]
+    lacking = {name for bit, name in enumerate(EVIDENCE) if explainer.lacking >> bit & 1}
+    named = [hint for name, hint in EVIDENCE_HINTS.items() if name in lacking]
     if named:
         cli.tell(f"evidence that could say more is missing: {', '.join(named)}")
 

@@ -29,6 +29,8 @@ LABELS = (
     "lost_retransmission",
     "reordering",
     "loss",
+    "sending",
+    "round_trip",
 )
 CERTAINTY = ("", "possible", "likely", "known")
 TRIGGERS = ("", "packet", "timer", "application", "reply")
