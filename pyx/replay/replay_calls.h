@@ -68,7 +68,7 @@ static inline int64_t replay_send(int fd, uint64_t n, int flags) {
     return done < 0 ? -(int64_t)errno : done;
 }
 
-/* After a part of a send at whose end TCP of the recording may have waited for room: if there is none here, ask for some
+/* After a part of a send, where TCP of the recording may have waited for room: if there is none here, ask for some
  * as a send that waits does (it sets SOCK_NOSPACE, with which the buffer grows later). */
 static inline void replay_ask_room(int fd, int flags) {
     uint32_t memory[SK_MEMINFO_VARS];
