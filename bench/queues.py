@@ -3,6 +3,7 @@
 Bars: 10 M hop events a second on one core; drop error by tags at most 2.5 % where it is above 50 % without (fat tree of
 16-port switches, load 30 %, clocks and times off by up to 5 us).  In process, least of ROUNDS (3).  A hop event is a
 packet at a switch.  ns-3, where it is installed, runs one port with the packets of its busiest queue, in the same run.
+At the end, how fast packets are collected: from recordings of both ends, in runs of four, and from captures of both.
 """
 
 from __future__ import annotations
@@ -13,20 +14,30 @@ import tempfile
 import time
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from timing import ROOT, header, row
 
+from confluo_tools.core.block.block import Block
+from confluo_tools.formats.block_builder import block_of
+from confluo_tools.formats.reader import Reader
 from confluo_tools.network.topology_file import parse_network
+from confluo_tools.replay.queues.collect import Collector
 from confluo_tools.replay.queues.open_loop import OpenLoop, drops_of
 from confluo_tools.replay.queues.ports import PortMap
 from confluo_tools.replay.queues.score import compare_drops, queue_differences
 from confluo_tools.replay.queues.sent_packets import SentPackets, sampled_times, shifted_times
 from confluo_tools.replay.queues.synthetic import make_traffic
+from confluo_tools.schema import builtin
 
 CASES = ((8, 0.3, 4), (16, 0.3, 4), (16, 0.8, 3))  # ports of a switch, load, ms
 ERRORS = (2000, 5000, 10_000)  # ns
 CLOCKS = 5000
+COLLECTED = 10_000_000  # packets
+TREE = parse_network("topology: 1\nfat_tree: 4\n", "fat.yaml").topology()
+ENDS = ((0x0A000002, 1000), (0x0A030103, 80))  # addresses and ports
 LIBRARIES = ("core", "network", "point-to-point", "stats")
 
 
@@ -57,6 +68,66 @@ def main() -> None:
     for k, load, replay in replays:
         for error in ERRORS:
             score(f"K={k} load {load:.0%}", replay, error)
+    print()
+    header("input", "packets", "seconds", "M_packets_s")
+    for name, collect in (("recordings", recordings), ("captures", captures)):
+        best = min(collect() for _ in range(rounds))
+        row(name, COLLECTED, best, COLLECTED / best / 1e6)
+
+
+def recordings() -> float:
+    """CPU seconds to collect both ends of 10 connections."""
+    blocks = []
+    for connection in range(10):
+        runs = COLLECTED // 40
+        for kind, ends in ((8, ENDS), (7, ENDS[::-1])):
+            (src, sport), (dst, dport) = ends
+            fixed = {"kind": kind, "src_ip": src, "dst_ip": dst, "src_port": sport, "dst_port": dport, "cookie": 1}
+            fixed |= {"dst_port" if kind == 8 else "src_port": 80 + connection, "role": 1 if kind == 8 else 2}
+            fixed |= {"ip_version": 4, "proto": 6, "count": 4, "segments": 1, "step": 900}
+            steps = {"ts": 4000, "ip_id": 4, "tx" if kind == 8 else "rx": 4}
+            blocks += blocks_with("recording", runs, fixed, steps)
+    collector = Collector(TREE)
+    start = time.process_time()
+    collector.add_recording(blocks)
+    assert len(collector.packets) == COLLECTED
+    return time.process_time() - start
+
+
+def captures() -> float:
+    """CPU seconds to collect captures of the sender and the receiver."""
+    (src, sport), (dst, dport) = ENDS
+    fixed = {"src_ip": src, "dst_ip": dst, "src_port": sport, "dst_port": dport, "ip_version": 4, "proto": 6}
+    fixed |= {"ip_len": 1500, "payload_len": 1460}
+    both = [list(blocks_with("packet", COLLECTED, fixed, {"ts": 1000, "ip_id": 1, "tcp_seq": 1460})) for _ in range(2)]
+    collector = Collector(TREE)
+    start = time.process_time()
+    for blocks in both:
+        collector.add_capture(Blocks("packet", blocks))
+    assert len(collector.packets) == COLLECTED
+    return time.process_time() - start
+
+
+class Blocks(Reader):
+    """Blocks as an input."""
+
+    def __init__(self, kind: str, blocks: list[Block]) -> None:
+        super().__init__(kind)
+        self.schema, self._blocks = builtin(kind), blocks
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self._blocks
+
+
+def blocks_with(kind: str, rows: int, fixed: dict[str, int], steps: dict[str, int]) -> Iterator[Block]:
+    """Blocks of rows with ``fixed`` values, and values that grow by a step from row to row."""
+    for first in range(0, rows, 65536):
+        some = range(first, min(first + 65536, rows))
+        columns: dict[str, Any] = {name: [value] * len(some) for name, value in fixed.items()}
+        for name, step in steps.items():
+            bits = {"ts": 63, "ip_id": 16}.get(name, 32)
+            columns[name] = [i * step & (1 << bits) - 1 for i in some]
+        yield block_of(builtin(kind), columns, len(some))
 
 
 def made(k: int, load: float, ms: float) -> OpenLoop:

@@ -8,24 +8,20 @@ from array import array
 from typing import Any
 
 import pytest
+from test_collect import Rows
 
 from confluo_tools.errors import FormatError
-from confluo_tools.formats.block_builder import address_columns, block_of_rows
-from confluo_tools.formats.reader import Reader
+from confluo_tools.formats.block_builder import address_columns
 from confluo_tools.network.hardware import LinkSpeed, SwitchBuffer
 from confluo_tools.network.topology import Topology
 from confluo_tools.network.topology_file import parse_network
 from confluo_tools.network.topology_writer import text_of
-from confluo_tools.replay.queues.collect import Collector
 from confluo_tools.replay.queues.open_loop import OpenLoop, drops_of
 from confluo_tools.replay.queues.path_input import read_paths
 from confluo_tools.replay.queues.ports import PortMap
 from confluo_tools.replay.queues.score import compare_drops, queue_differences
 from confluo_tools.replay.queues.sent_packets import QueueFlow, SentPackets, sampled_times, shifted_times
 from confluo_tools.replay.queues.synthetic import make_traffic
-from confluo_tools.replay.recording import read_ends
-from confluo_tools.replay.recording.kinds import Kind, Role
-from confluo_tools.schema import builtin
 
 GBIT = 10**9
 
@@ -38,17 +34,6 @@ def traffic(network: Topology, ms: float, **more: Any) -> SentPackets:
     hosts = sorted(network.tor_of)
     given = {"load": 0.3, "incasts": 2400.0, "speed": 10 * GBIT, "seed": 1} | more
     return make_traffic(hosts, {host: host for host in hosts}, length=int(ms * 1e6), **given)
-
-
-class Rows(Reader):
-    """Rows as an input."""
-
-    def __init__(self, kind: str, rows: list[dict[str, Any]], name: str = "rows") -> None:
-        super().__init__(name)
-        self.schema, self._rows = builtin(kind), rows
-
-    def blocks(self) -> Any:
-        yield block_of_rows(self.schema, self._rows)
 
 
 # -- topology ---------------------------------------------------------------------------------------------------
@@ -208,71 +193,6 @@ def test_made_up_traffic_has_the_load_and_repeats_by_its_seed() -> None:
     share = sum(packets.sizes) * 8 / (hosts * 10 * GBIT * 0.005)
     assert 0.2 <= share < 0.25
     assert max(packets.times) < 5_000_000
-
-
-# -- inputs -----------------------------------------------------------------------------------------------------
-
-
-def packet(src: str, dst: str, ts: int, ip_id: int, size: int = 1000) -> dict[str, Any]:
-    row = {"ts": ts, "proto": 6, "src_port": 1000, "dst_port": 80, "ip_id": ip_id, "ip_len": size, "tcp_seq": ip_id}
-    return row | address_columns("src", src) | address_columns("dst", dst)
-
-
-def test_captures_of_both_ends_show_what_was_lost() -> None:
-    a, b, outside = "10.0.0.2", "10.3.1.3", "192.0.2.1"
-    sent = [packet(a, b, 100 * n, n) for n in range(6)]
-    back = [packet(b, a, 1000 + n, 50 + n, 40) for n in range(2)]
-    ours = Rows("packet", [*sent, packet(b, a, 3000, 51, 40), packet(a, outside, 5, 99)], "a.pcap")
-    theirs = Rows("packet", [packet(a, b, 100 * n + 70, n) for n in (0, 1, 3, 5)] + back, "b.pcap")
-    for inputs in ((ours, theirs), (theirs, ours)):
-        collector = Collector(fat_tree(4))
-        for reader in inputs:
-            collector.add_capture(reader)
-        found = collector.packets
-        assert collector.unknown == 1
-        rows = list(zip(found.times, found.sizes, found.lost, strict=True))
-        assert rows == [*((100 * n, 1038, int(n in (2, 4))) for n in range(6)), (1000, 84, 1), (1001, 84, 0)]
-
-
-def test_a_capture_of_one_end_alone_shows_no_losses() -> None:
-    collector = Collector(fat_tree(4))
-    collector.add_capture(Rows("packet", [packet("10.0.0.2", "10.3.1.3", 5, 1)]))
-    assert list(collector.packets.lost) == [0]
-
-
-def end_rows(src: str, dst: str, role: Role, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    ports = {"src_port": 1000, "dst_port": 80} if role == Role.CLIENT else {"src_port": 80, "dst_port": 1000}
-    base = {"cookie": 1, "proto": 6, "role": role} | ports | address_columns("src", src) | address_columns("dst", dst)
-    return [base | {"count": 1} | row for row in rows]
-
-
-def test_recordings_of_both_ends_show_what_was_lost() -> None:
-    a, b = "10.0.0.2", "10.3.1.3"
-    client = [
-        {"kind": Kind.BEGIN, "ts": 1},
-        {"kind": Kind.TX, "ts": 1000, "step": 100, "count": 5, "ip_id": 7, "segments": 1},
-        {"kind": Kind.END, "ts": 9000, "tx": 5},
-    ]
-    client += [{"kind": Kind.SENT, "ts": 1000 + 100 * n, "tx": n, "len": 100 * n, "tsval": 1} for n in range(5)]
-    server = [
-        {"kind": Kind.BEGIN, "ts": 2},
-        {"kind": Kind.RX, "ts": 1500, "step": 100, "count": 2, "ip_id": 7, "segments": 1},
-        {"kind": Kind.RX, "ts": 1900, "count": 1, "ip_id": 10, "segments": 1, "gap": 1},
-        {"kind": Kind.END, "ts": 9000, "rx": 3},
-    ]
-    rows = end_rows(a, b, Role.CLIENT, client) + end_rows(b, a, Role.SERVER, server)
-    collector = Collector(fat_tree(4))
-    collector.add_recording(read_ends([block_of_rows(builtin("recording"), rows)]))
-    found = collector.packets
-    assert list(found.times) == [1000, 1100, 1200, 1300, 1400]
-    assert list(found.lost) == [0, 0, 1, 0, 1]
-    assert list(found.sizes) == [90, 190, 290, 390, 490]
-    assert collector.guessed == 0
-    alone = Collector(fat_tree(4))
-    only = [row for row in end_rows(a, b, Role.CLIENT, client) if row["kind"] != Kind.SENT]
-    alone.add_recording(read_ends([block_of_rows(builtin("recording"), only)]))
-    assert list(alone.packets.lost) == [0] * 5
-    assert alone.guessed == 5
 
 
 def test_the_queue_of_an_incast() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_queues import Role, end_rows, packet
+from test_collect import Role, end_rows, packet
 
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.replay.recording.kinds import Kind

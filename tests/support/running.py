@@ -31,9 +31,12 @@ COMMANDS = (
 )
 
 
+SANITIZERS = {k: v for k, v in os.environ.items() if k in ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS")}
+
+
 def environment(**more: str) -> dict[str, str]:
-    """What a cron job has, and PATH; nothing of the developer's own settings."""
-    kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "CONFLUO_PYTHON") if k in os.environ}
+    """What a cron job has, PATH, and what a build with sanitizers needs; nothing of the developer's own settings."""
+    kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "CONFLUO_PYTHON") if k in os.environ} | SANITIZERS
     return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "XDG_CONFIG_DIRS": "/nonexistent", **more}
 
 

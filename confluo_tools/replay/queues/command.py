@@ -163,25 +163,27 @@ def _simulated(network: Topology, length: int, load: float, incasts: float, seed
 
 def _collected(inputs: Sequence[str] | None, ins: cli.InputOptions, network: Topology) -> SentPackets:
     from confluo_tools.replay.queues.collect import Collector
-    from confluo_tools.replay.recording import RecordingReader
 
-    collector, recordings = Collector(network), RecordingReader()
+    collector = Collector(network)
     for path in inputs or ["-"]:
         with ins.open([path]) as reader:
             if reader.schema.kind == "recording":
-                for block in reader:
-                    recordings.add(block)
+                collector.add_recording(reader)
             elif reader.schema.kind == "packet":
                 collector.add_capture(reader)
             else:
                 what = f"holds records of kind '{reader.schema.kind}'"
                 raise SchemaError(what, where=path, hint="give recordings, replays or captures")
-    collector.add_recording(recordings.settled())
     packets = collector.packets
     if collector.unknown:
         cli.tell(f"{collector.unknown} flows have a host that is not in the topology, and are left out")
-    if collector.guessed:
-        cli.tell(f"the sizes of {collector.guessed} packets are not recorded: each has the mean of its connection")
+    if collector.derived:
+        cli.tell(f"the sizes of {collector.derived} packets are not recorded: they follow from the calls of their end")
+    if collector.unmatched:
+        cli.tell(
+            f"which packets of {collector.unmatched} directions were lost is not known: IPv6 needs recordings of both"
+            " ends with headers"
+        )
     return packets
 
 
