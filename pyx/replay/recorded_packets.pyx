@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from c_array cimport grow
-from c_hash_table cimport HashTable, NOT_FOUND, table_find, table_free, table_insert, table_reserve
+from c_hash_table cimport HashTable, table_find, table_free, table_insert, table_reserve
 from confluo_tools.core.replay.packet_store cimport PacketStore
 cimport cython
 import os
