@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdint.h>
 #include <string.h>
@@ -88,8 +90,20 @@ static inline int64_t replay_poll(int fd, short events) {
     return poll(&p, 1, 0) < 0 ? -(int64_t)errno : p.revents;
 }
 
-static inline int64_t replay_option(int fd, int level, int name, int value) {
-    return setsockopt(fd, level, name, &value, sizeof value) < 0 ? -(int64_t)errno : 0;
+/* ``value`` as in recordings: confluo_tools/replay/recording/socket_options.py. */
+static inline int64_t replay_option(int fd, int level, int name, int64_t value) {
+    int number = (int)value, done;
+    char control[9] = {0};
+    if (level == SOL_SOCKET && name == SO_LINGER) {
+        struct linger l = {(int)value && !(value >> 32), 0}; /* a close that waits would wait here */
+        done = setsockopt(fd, level, name, &l, sizeof l);
+    } else if (level == IPPROTO_TCP && name == TCP_CONGESTION) {
+        memcpy(control, &value, 8);
+        done = setsockopt(fd, level, name, control, (socklen_t)strlen(control));
+    } else {
+        done = setsockopt(fd, level, name, &number, sizeof number);
+    }
+    return done < 0 ? -(int64_t)errno : 0;
 }
 
 static inline int64_t replay_connect(int fd, const void *address, unsigned n) {

@@ -25,7 +25,7 @@ cdef extern from "replay_calls.h" nogil:
     void replay_ask_room(int fd, int flags)
     int64_t replay_receive(int fd, uint64_t n, int flags)
     int64_t replay_poll(int fd, int16_t events)
-    int64_t replay_option(int fd, int level, int name, int value)
+    int64_t replay_option(int fd, int level, int name, int64_t value)
     int64_t replay_connect(int fd, const void* address, unsigned n)
     int64_t replay_accept(int fd)
     void replay_abort(int fd)
@@ -439,7 +439,7 @@ cdef class SerialReplay:
         if s.kind == K_POLL:
             return replay_poll(end.socket, <int16_t>s.flags)
         if s.kind == K_OPTION:
-            return replay_option(end.socket, s.flags >> 16, s.flags & 0xFFFF, <int>s.size)
+            return replay_option(end.socket, s.flags >> 16, s.flags & 0xFFFF, <int64_t>s.size)
         if s.kind == K_SHUTDOWN:
             return shutdown(end.socket, s.flags)
         if s.kind == K_CONNECT:

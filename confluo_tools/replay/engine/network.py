@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from confluo_tools.errors import ConfluoError
@@ -159,7 +159,7 @@ class ReplayEnd:
             if s.congestion:
                 self._congestion(made, s.congestion)
             for level, name, value in s.options:
-                made.setsockopt(level, name, value)
+                self._option(made, level, name, value)
             made.bind((s.address, s.port))
             if server:
                 made.listen(16)
@@ -167,6 +167,14 @@ class ReplayEnd:
             made.close()
             raise
         return made
+
+    @staticmethod
+    def _option(made: socket.socket, level: int, name: int, value: int) -> None:
+        linger = (level, name) == (socket.SOL_SOCKET, socket.SO_LINGER)
+        # A close that waits would wait here; one that resets is repeated.
+        packed = struct.pack("ii", int(value == 1), 0) if linger else struct.pack("I", value & 0xFFFFFFFF)
+        with suppress(OSError):  # the kernel refused it when it was recorded, too
+            made.setsockopt(level, name, packed)
 
     @staticmethod
     def _congestion(made: socket.socket, name: str) -> None:

@@ -44,6 +44,10 @@ def rows_of(done: Attempt, traced: Sequence[Sequence[Row]] = ((), ())) -> list[R
     return out
 
 
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
 _COMMON = ("ip_version", "proto", "src_ip", "src_ip6", "dst_ip", "dst_ip6", "src_port", "dst_port", "cookie", "role")
 
 
@@ -99,7 +103,7 @@ class EndRows:
             return None
         call = place | {"kind": Kind.CALL, "call": CALLS[step.kind], "bytes": applied.result, "asked": step.size}
         if step.kind == OPTION:
-            return call | {"asked": 0, "value": step.size, "flags": step.flags}
+            return call | {"asked": 0, "value": _signed(step.size), "flags": step.flags}
         return call | {"flags": step.flags}
 
     def _received(self) -> Iterator[tuple[SentPacket, int, int, int]]:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluo_tools.core.replay.serial_replay import KINDS, MERGED, STEP, WAITS, YIELDS
 from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.engine.arrivals import arrivals
+from confluo_tools.replay.engine.replayed_options import replayed_option
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
+from confluo_tools.replay.recording.socket_options import OptionValue
 
 if TYPE_CHECKING:
     from confluo_tools.replay.engine.feed import Feed
@@ -31,7 +33,6 @@ CALLS = {
     Call.RECV: RECV,
     Call.SHUTDOWN: SHUTDOWN,
     Call.CLOSE: CLOSE,
-    Call.SETSOCKOPT: OPTION,
 }
 MSG_DONTWAIT = 0x40
 MAX_LENGTH = 86_400 * 10**9  # ns: longer is damage
@@ -198,13 +199,15 @@ def _calls(end: ConnectionEnd, origin: int) -> Iterator[tuple[int, Step]]:
         at = ts - origin
         if kind == Kind.POLL:
             yield rx, Step(at, count, 0, tx, 0, flags, POLL)
+        elif kind == Kind.CALL and call == Call.SETSOCKOPT:
+            option = replayed_option(end, OptionValue(flags >> 16, flags & 0xFFFF, value))
+            if option is not None:
+                yield rx, Step(at, count, option.value & 0xFFFFFFFFFFFFFFFF, tx, 0, option.flags, OPTION)
         elif kind == Kind.CALL and call in CALLS:
-            yield rx, _call(CALLS[Call(call)], at, tx, notes, count, asked or max(count, 1), flags, value)
+            yield rx, _call(CALLS[Call(call)], at, tx, notes, count, asked or max(count, 1), flags)
 
 
-def _call(kind: int, at: int, tx: int, notes: int, count: int, asked: int, flags: int, value: int) -> Step:
-    if kind == OPTION:
-        return Step(at, count, value & 0xFFFFFFFF, tx, 0, flags, kind)
+def _call(kind: int, at: int, tx: int, notes: int, count: int, asked: int, flags: int) -> Step:
     waits = WAITS if kind == SEND and (count > 0 or notes & Note.WAITS) and not flags & MSG_DONTWAIT else 0
     if notes & Note.YIELDS:
         waits |= YIELDS

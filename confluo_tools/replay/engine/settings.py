@@ -8,9 +8,11 @@ from dataclasses import replace
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.tick import WHEEL, tick_length, tick_phase
 from confluo_tools.replay.engine.network import EndSettings
+from confluo_tools.replay.engine.replayed_options import options_before
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 
 CONGESTION = "tcp_congestion_control"
+CHOSEN = "option:TCP_CONGESTION"
 SYSCTL = "tcp_"  # settings with this prefix are of net.ipv4
 SEGMENTS = "gso:"  # most segments of a packet, with the name of the device
 HEADERS = {4: 40, 6: 60}  # bytes of IP and TCP
@@ -38,10 +40,16 @@ def end_settings(end: ConnectionEnd) -> EndSettings:
         port=end.flow.src_port,
         mtu=(number(end, "mss") or 1500 - HEADERS[end.flow.version]) + HEADERS[end.flow.version],
         sysctls=sysctls,
-        congestion=str(words.get(CONGESTION, "")),
+        options=options_before(end),
+        congestion=congestion_of(end),
         gso_max_segs=min(segments, default=0) or int(words.get("grade") == "strict"),
         route=str(words.get("route", "")),
     )
+
+
+def congestion_of(end: ConnectionEnd) -> str:
+    """The congestion control that the program chose, else that of the host."""
+    return str(end.settings.get(CHOSEN) or end.settings.get(CONGESTION, ""))
 
 
 def number(end: ConnectionEnd, name: str) -> int:
@@ -73,7 +81,7 @@ def differences(connection: RecordedConnection) -> list[str]:
             found.append(
                 f"the {name} was recorded with HZ={10**9 // tick}, this kernel has HZ={10**9 // tick_length()}"
             )
-        _check_congestion(str(end.settings.get(CONGESTION, "")), name)
+        _check_congestion(congestion_of(end), name)
     return found
 
 

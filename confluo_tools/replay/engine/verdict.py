@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluo_tools.replay.engine.attempt import Attempt
-from confluo_tools.replay.engine.script import ANY_COUNT, GATE, PACKET, POLL, Step
+from confluo_tools.replay.engine.script import ANY_COUNT, GATE, OPTION, PACKET, POLL, Step
 from confluo_tools.replay.engine.segments import SentPacket
 from confluo_tools.replay.recording import ConnectionEnd
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS
 
 NAMES = ("client", "server")
-UNCOMPARED = (GATE, PACKET, POLL)  # of a poll, only the number of ready descriptors is recorded
+UNCOMPARED = (GATE, PACKET, POLL, OPTION)  # of a poll, only the number of ready descriptors is recorded
 
 
 class Difference(NamedTuple):

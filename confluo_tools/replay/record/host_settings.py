@@ -14,6 +14,7 @@ from confluo_tools.kernel.tick import tick_length
 _SYSCTLS = "/proc/sys/net/ipv4"
 # backlog_ack_defer 0: each packet gets its acknowledgement, also those that wait while a call holds the socket.
 STRICT = {"tcp_timestamps": "0", "tcp_moderate_rcvbuf": "0", "tcp_comp_sack_nr": "0", "tcp_backlog_ack_defer": "0"}
+LIMITS = ("rmem_max", "wmem_max")  # of the options SO_RCVBUF and SO_SNDBUF, bytes
 CONTROLS = ("reno", "cubic")  # congestion controls that can be replayed exactly
 ALWAYS = (
     "tcp_congestion_control",
@@ -61,6 +62,7 @@ def host_settings() -> dict[str, str]:
         fresh = {}
     found = {"kernel": os.uname().release, "tick": str(tick_length())}
     found |= {name: value for name, value in ours.items() if name in ALWAYS or fresh.get(name, value) != value}
+    found |= {name: value for name in LIMITS if (value := _read(f"/proc/sys/net/core/{name}"))}
     found["grade"] = "strict" if _is_strict(ours) else "default"
     return found
 

@@ -12,11 +12,14 @@ from operator import itemgetter
 from typing import Any
 
 from confluo_tools.formats.block_builder import address_columns
+from confluo_tools.kernel.socket_option_trace import MADE
 from confluo_tools.replay.record import trace_events as ev
 from confluo_tools.replay.record.call_pieces import CallPiece, CallPieces
 from confluo_tools.replay.record.end_recorder import RST, SYN, EndRecorder, Packet, role_of
+from confluo_tools.replay.record.socket_options import SocketOptions, problem_of
 from confluo_tools.replay.recording.kinds import Call, Kind, Role, Timer
 from confluo_tools.replay.recording.run_writer import THRESHOLD
+from confluo_tools.replay.recording.socket_options import OptionValue, option_of
 
 LAG = 100_000_000  # ns that an event waits for packets of the rings
 HOLD = 2_000_000_000  # ns that events wait for a call before them
@@ -26,7 +29,7 @@ IDLE = 10_000_000_000  # ns after which an end without a socket is given up
 SLEPT = 50_000  # ns: a poll that took longer has slept, and looked at its sockets again
 READ_OR_WRITE = 5  # POLLIN | POLLOUT
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
-ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE, LAST_ACK = 1, 2, 4, 7, 9
+ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE, LAST_ACK, LISTEN = 1, 2, 4, 7, 9, 10
 AF_INET6 = 10
 _MAPPED = bytes(10) + b"\xff\xff"
 Key = tuple[bytes, int, bytes, int]  # address and port of this end, of the other end
@@ -91,6 +94,7 @@ class Machine:
         self._reset: int = 0  # the socket that got a reset
         self.made = 0
         self._swept = 0
+        self.options = SocketOptions()
         self.events = self.unknown = self.excess = 0
 
     @property
@@ -177,6 +181,8 @@ class Machine:
                 end.probe(ts + self._base, probe.length, probe.next_una)
         elif what == ev.STATE:
             self._state(item)
+        elif what == ev.OPTION:
+            self._option(*item)
         elif what in (ev.TIMER, ev.HRTIMER):
             end = self._owner(item[3])
             if end is not None:
@@ -199,6 +205,24 @@ class Machine:
         end = self._by_sk.get(self._calls.socket_of(pid))
         if end is not None:
             end.event(ts + self._base, Kind.POLL, bytes=result, flags=READ_OR_WRITE)
+
+    def _option(self, ts: int, _: int, sk: int, level: int, option: int, value: bytes) -> None:
+        """A program sets an option of a socket."""
+        end = self._by_sk.get(sk)
+        if end is None or level == MADE:
+            self.options.set(sk, level, option, value)
+            return
+        end.problem = end.problem or problem_of(level, option)
+        found = option_of(level, option, value)
+        if found is not None:
+            values = {"flags": found.flags, "value": found.value}
+            end.event(ts + self._base, Kind.CALL, call=Call.SETSOCKOPT, **values)
+
+    def _options_before(self, end: EndRecorder, ts: int, found: tuple[list[OptionValue], str]) -> None:
+        """The options that the socket of ``end`` had before its connection."""
+        for option in found[0]:
+            end.emit({"kind": Kind.SETTING, "ts": ts, **option.setting()})
+        end.problem = end.problem or found[1]
 
     def _note(self, item: Item) -> None:
         end = self._by_sk.get(item[3])
@@ -252,6 +276,7 @@ class Machine:
         else:
             end.begin(p.ts)
             self._began(end, p.ts - self._base)
+            self._options_before(end, p.ts, self.options.inherited(key[1]))
         return end
 
     def _begin_client(self, end: EndRecorder, key: Key, ts: int) -> None:
@@ -261,6 +286,7 @@ class Machine:
         self._began(end, when)
         if sk:
             del self._connects[sk]
+            self._options_before(end, when + self._base, self.options.connects(sk))
             end.event(when + self._base, Kind.CALL, call=Call.CONNECT)
 
     def _began(self, end: EndRecorder, ts: int) -> None:
@@ -336,6 +362,9 @@ class Machine:
     def _state(self, item: Item) -> None:
         ts, sk, old, new = item[0], item[3], item[11], item[12]
         key = (_plain(item[9]), item[4], _plain(item[10]), item[5])
+        if new == LISTEN:
+            self.options.listens(sk, key[1])
+            return
         if new == SYN_SENT:
             self._connects[sk] = (ts, key[2], key[3])
             return

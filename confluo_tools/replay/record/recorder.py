@@ -12,14 +12,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.replay.header_reader import HeaderReader
+from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.kernel import bpf
 from confluo_tools.kernel.interfaces import find
 from confluo_tools.kernel.packet_tap import Tap
+from confluo_tools.kernel.socket_option_trace import SocketOptionTrace
 from confluo_tools.kernel.tick import tick_phase
 from confluo_tools.replay.record.host_settings import host_settings
 from confluo_tools.replay.record.machine import Machine
-from confluo_tools.replay.record.trace_events import HRTIMERS, TIMERS, RecorderTrace
+from confluo_tools.replay.record.trace_events import HRTIMERS, OPTION, TIMERS, RecorderTrace
 from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Timer
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ class ConnectionRecorder:
         except BaseException:
             self.trace.close()
             raise
+        self.options: SocketOptionTrace | None = None
+        self.without_options = ""  # why they are not recorded
+        try:
+            self.options = SocketOptionTrace()
+        except ConfluoError as e:
+            self.without_options = e.what
         self._program = _filter(ports)
         self.base = wall_offset()
         self._headers = HeaderReader([self.tap.ring])
@@ -65,6 +73,7 @@ class ConnectionRecorder:
             headers=headers,
             cookies=self._cookies,
         )
+        self._ports = ports
         self._lost = 0
         self.steps = 0  # of the wall clock
 
@@ -72,6 +81,7 @@ class ConnectionRecorder:
         self.tap.bind(promiscuous=False)
         bpf.attach(self.tap.socket.fileno(), self._program)
         self.trace.begin()
+        self.machine.options.ask_listeners(self._ports)
         now = time.clock_gettime_ns(time.CLOCK_REALTIME)
         for name, value in host_settings().items():
             number = {"value": int(value)} if re.fullmatch(r"-?\d{1,18}", value) else {"text": value}
@@ -87,7 +97,10 @@ class ConnectionRecorder:
             self.base += moved
             self.steps += 1
             self.machine.clock_step(moved)
-        self.machine.feed(self.trace.read(), packets, now)
+        events = self.trace.read()
+        if self.options is not None:
+            events += [(o.ts, OPTION, *o[1:]) for o in self.options.read()]
+        self.machine.feed(events, packets, now)
         lost = self.lost()
         if lost > self._lost:
             self.machine.lost(lost - self._lost, now)
@@ -106,9 +119,12 @@ class ConnectionRecorder:
     def lost(self) -> int:
         """Trace events and packets that the kernel dropped because a buffer was full."""
         self.tap.count()
-        return self.trace.lost() + self.tap.dropped
+        options = self.options.lost() if self.options is not None else 0
+        return self.trace.lost() + self.tap.dropped + options
 
     def close(self) -> None:
+        if self.options is not None:
+            self.options.close()
         self.tap.socket.close()
         self.trace.close()
 

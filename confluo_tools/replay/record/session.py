@@ -51,6 +51,8 @@ class RecordingSession:
         self.recorder.begin()
         if not cli.state.quiet:
             cli.note(f"recording; pid {os.getpid()}")
+            if self.recorder.without_options:
+                cli.note(f"{self.recorder.without_options}: a replay has the options of a new socket")
 
     def pump(self, over: Callable[[], bool]) -> None:
         """Record until ``over()`` or a signal."""

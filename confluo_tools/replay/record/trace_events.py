@@ -15,6 +15,7 @@ PACKET = -1  # in place of an event: a packet of the rings
 SEND_CHUNK, RECV_CHUNK, SEND_END, RECV_END, PROBE, STATE = range(6)
 RETRANSMIT, CONGESTION, TIMER, HRTIMER, RESET_SEEN, SHUT, SHUT_END = range(6, 13)
 POLL, POLL_END = 13, 14
+OPTION = 50  # of `SocketOptionTrace`
 MAX_FOLLOWED = 4096  # processes
 BUFFER, POLL_BUFFER = 64 << 10, 8 << 10  # KiB of all CPUs
 MIN_BUFFER, MAX_BUFFER = 1 << 10, 16 << 10  # KiB of each CPU
