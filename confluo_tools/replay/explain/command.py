@@ -117,15 +117,23 @@ def explain(
     if flows == "-" and "-" in (inputs or ["-"]):
         raise UsageError("standard input can be read only once", where="--flows -", hint="name the capture")
     if flows == "-" and not (by or messages or chosen or share is not None or kind in ("svg", "html")):
+        from confluo_tools.inputs.follow import StopSignal
         from confluo_tools.replay.explain.labels import PATTERNS
         from confluo_tools.replay.explain.live_flows import LiveFlows
 
         def labels(named: set[FlowEnds]) -> Rows:
             return Taps(inputs or [], ins, shortest, named).explain().rows(schema.layout, PATTERNS)
 
-        with cli.open_records(["-"]) as reader, out.open(schema, kind, names, metadata=reader.metadata) as into:
-            live = LiveFlows(labels, into)
+        with (
+            StopSignal() as ending,
+            cli.open_records(["-"]) as reader,
+            out.open(schema, kind, names, metadata=reader.metadata) as into,
+            cli.signals(ending),
+        ):
+            live = LiveFlows(labels, into, ending)
             live.read(reader)
+        if ending.number:
+            return 128 + ending.number
         return cli.OK if live.rows else cli.NOTHING
     if flows is not None:
         chosen = (chosen or set()) | read_flows(flows)
