@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,8 +66,22 @@ static inline int replay_wait(const int *fd, int64_t ns) {
     return ppoll(p, 2, &t, NULL) < 0 && errno == EINTR;
 }
 
+/* n bytes as parts that are all the same memory: at most PARTS * ZEROS bytes, so a call stays one call. */
+enum { PARTS = 1024 };                  /* IOV_MAX */
+
+static inline size_t replay_parts(struct iovec *parts, void *memory, uint64_t n) {
+    size_t used = 0;
+    for (; n && used < PARTS; n -= parts[used++].iov_len) {
+        parts[used].iov_base = memory;
+        parts[used].iov_len = n < ZEROS ? n : ZEROS;
+    }
+    return used;
+}
+
 static inline int64_t replay_send(int fd, uint64_t n, int flags) {
-    ssize_t done = send(fd, replay_zeros, n < ZEROS ? n : ZEROS, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+    struct iovec parts[PARTS];
+    struct msghdr m = {.msg_iov = parts, .msg_iovlen = replay_parts(parts, replay_zeros, n)};
+    ssize_t done = sendmsg(fd, &m, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
     return done < 0 ? -(int64_t)errno : done;
 }
 
@@ -81,7 +96,9 @@ static inline void replay_ask_room(int fd, int flags) {
 }
 
 static inline int64_t replay_receive(int fd, uint64_t n, int flags) {
-    ssize_t done = recv(fd, replay_sink, n < ZEROS ? n : ZEROS, flags | MSG_DONTWAIT);
+    struct iovec parts[PARTS];
+    struct msghdr m = {.msg_iov = parts, .msg_iovlen = replay_parts(parts, replay_sink, n)};
+    ssize_t done = recvmsg(fd, &m, flags | MSG_DONTWAIT);
     return done < 0 ? -(int64_t)errno : done;
 }
 

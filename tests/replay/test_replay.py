@@ -75,6 +75,17 @@ def test_a_replay_is_the_same(traffic: Traffic, headers: bool, tmp_path: Path) -
     assert last.verdict.proof == ("headers" if headers else "digests")
 
 
+def test_a_call_of_megabytes_is_one_call(tmp_path: Path) -> None:
+    run = FreeRun(Traffic(4_000_000, chunk=3_000_000, rate=1e9))
+    for end in run.ends:
+        end.settings |= {"tcp_wmem": "4096 8000000 8000000", "tcp_rmem": "4096 8000000 8000000"}
+    connection = connection_of(write_recording(tmp_path / "c.ml", run.run()))
+    last = list(outcomes(script_of(connection), TRIES))[-1]
+    steps = zip(last.done.steps[SERVER], last.done.applied[SERVER], strict=True)
+    assert [done.result for step, done in steps if step.kind == inputs.SEND] == [3_000_000, 1_000_000]
+    assert last.verdict.same, last.verdict.differences
+
+
 def test_a_replay_is_a_recording_that_can_be_replayed(recording: Path, tmp_path: Path) -> None:
     again, third = tmp_path / "again.ml", tmp_path / "third.ml"
     assert main([str(recording), "--tries", str(TRIES), "-q", "-w", str(again)]) == 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 from array import array
 
 from confluo_tools.errors import ConfluoError
-from confluo_tools.kernel.tick import tick_length
+from confluo_tools.kernel.tick import WHEEL, tick_length
 from confluo_tools.replay.engine.feed import Feed, feed_of
 from confluo_tools.replay.engine.script import LEAD, PACKET, Script, Step, bounded, forward, steps_of
 from confluo_tools.replay.engine.settings import phase_of
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
 from confluo_tools.replay.recording.kinds import Role
 
+_NEAR = LEAD // 4  # ns: error of a place among the ticks
 ONE_CLOCK = 10**9  # ns: two ends that begin within it are taken to have one clock
 
 
@@ -44,7 +45,9 @@ def _origins(client: ConnectionEnd, server: ConnectionEnd) -> tuple[int, int]:
     second = first if 0 <= server.began - client.began < ONE_CLOCK else server.began - LEAD
     if not client.packets_sent or not server.packets_sent:
         return first, second
-    return first, second - (phase_of(server, second) - phase_of(client, first)) % tick_length()
+    period = WHEEL * tick_length()
+    later = (phase_of(server, second) - phase_of(client, first) + _NEAR) % period - _NEAR
+    return first, second - later
 
 
 def fed_steps(end: ConnectionEnd, feed: Feed, origin: int) -> list[Step]:
