@@ -1,4 +1,7 @@
-"""Share of replays that are the same as recorded, by flow size, grade, congestion control and loss; time errors.
+"""Share of replays that are the same as recorded, by flow size, grade, congestion control and loss; time errors, cost.
+
+The cost is the wall time of a try, with its networks and the comparison, by the time that was recorded: the mean of a
+line.
 
 Each cell is one recording of a request and its response at 100 Mb/s and 1 ms each way, replayed --runs times with
 one try each.  Needs root.
@@ -12,7 +15,9 @@ import argparse
 import random
 import sys
 import tempfile
+import time
 from pathlib import Path
+from statistics import mean
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "tests/support")]
 
@@ -37,17 +42,19 @@ def drops(loss: str, size: int, strict: bool) -> frozenset[tuple[int, int]]:
     return frozenset((SERVER, n) for n in numbers)
 
 
-def measure(traffic: Traffic, runs: int) -> tuple[int, float, float]:
-    """(runs that were the same, p50 and p99 of the time errors of the last one in us)."""
+def measure(traffic: Traffic, runs: int) -> tuple[int, float, float, float]:
+    """(runs that were the same, p50 and p99 of the time errors of the last one in us, cost of a run)."""
     with tempfile.TemporaryDirectory() as folder:
         ends = read_ends(open_records([str(record(Path(folder) / "c.ml", traffic))]))
         script = script_of(pair_ends(ends)[0][0])
         same, p50, p99 = 0, 0.0, 0.0
+        began = time.monotonic_ns()
         for _ in range(runs):
             (outcome,) = outcomes(script, 1)
             same += outcome.verdict.same
             p50, p99 = outcome.verdict.percentile(50), outcome.verdict.percentile(99)
-    return same, p50, p99
+        cost = (time.monotonic_ns() - began) / runs / script.length
+    return same, p50, p99, cost
 
 
 def main() -> None:
@@ -59,19 +66,21 @@ def main() -> None:
     parser.add_argument("--losses", default="none,1%,tail,burst")
     chosen = parser.parse_args()
     losses = chosen.losses.split(",")
-    print(f"| grade | control | size | {' | '.join(losses)} | p50/p99 us |")
-    print("|---" * (len(losses) + 4) + "|")
+    print(f"| grade | control | size | {' | '.join(losses)} | p50/p99 us | cost |")
+    print("|---" * (len(losses) + 5) + "|")
     for grade in chosen.grades.split(","):
         for control in chosen.controls.split(","):
             for size in map(int, chosen.sizes.split(",")):
-                cells, times = [], ""
+                cells, times, costs = [], "", []
                 for loss in losses:
                     strict = grade == "strict"
                     traffic = Traffic(size, drops(loss, size, strict), control, strict)
-                    same, p50, p99 = measure(traffic, chosen.runs)
+                    same, p50, p99, cost = measure(traffic, chosen.runs)
                     cells.append(f"{same}/{chosen.runs}")
                     times = f"{p50:.1f}/{p99:.0f}"
-                print(f"| {grade} | {control} | {size:,} | {' | '.join(cells)} | {times} |", flush=True)
+                    costs.append(cost)
+                words = (grade, control, f"{size:,}", *cells, times, f"{mean(costs):.2f}")
+                print(f"| {' | '.join(words)} |", flush=True)
 
 
 if __name__ == "__main__":

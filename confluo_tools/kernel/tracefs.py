@@ -62,12 +62,12 @@ class TraceInstance:
         self._root = root
         self.path = f"/proc/self/fd/{root}/instances/{self.name}"
         try:
+            self._keep(self.path)  # first: this process may be killed in mkdir, which takes long
             os.mkdir(self.path, 0o700)
         except OSError as e:
-            os.close(root)
+            self.close()
             raise ConfluoError(f"tracefs allows no instance: {e.strerror}") from None
         try:
-            self._keep(self.path)
             self._write(f"{self.path}/trace_clock", "mono")
             self._write(f"{self.path}/tracing_on", "0")
             self._write(f"{self.path}/buffer_size_kb", str(buffer))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -159,24 +157,6 @@ def test_packets_that_were_processed_together_are_acknowledged_together(recordin
     assert between + headers["len"][steps[first + 1].packet] in acks
 
 
-def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:
-    path = record(tmp_path / "c.ml", Traffic(1_000_000))
-    program = "import sys; from confluo_tools.replay.command import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, str(path)]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        child = subprocess.Popen([*command, "--tries", "1000", "--engine", "naive"], stderr=subprocess.PIPE, text=True)
-        assert child.stderr is not None
-        assert "try 1" in child.stderr.readline()  # the next try runs
-        child.send_signal(number)
-        child.communicate(timeout=60)
-        assert child.returncode in (-number, 128 + number)
-        held = f"confluo-{child.pid}"
-        links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
-        spaces = subprocess.run(["lsns", "-t", "net", "-n", "-o", "PID"], capture_output=True, text=True, check=True)
-        assert held not in links
-        assert str(child.pid) not in spaces.stdout.split()
-
-
 def test_half_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = FreeRun(Traffic(10_000)).run()
     rows = [row for row in rows_of(run) if row["role"] == 1]
@@ -207,14 +187,6 @@ def test_hostile_values_end_in_one_line(
     assert len(printed) == 1
     assert "internal error" not in printed[0]
     assert says in printed[0]
-
-
-def test_a_congestion_control_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = FreeRun(Traffic(10_000)).run()
-    for end in (run.script.connection.client, run.script.connection.server):
-        end.settings |= {"tcp_congestion_control": "nonesuch", "kernel": "2.4.37"}
-    assert main([str(write_recording(tmp_path / "c.ml", run))]) == 2
-    assert "congestion control 'nonesuch', this kernel has" in capsys.readouterr().err
 
 
 def test_diff(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

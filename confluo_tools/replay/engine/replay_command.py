@@ -103,7 +103,8 @@ def replay(
         for connection in found:
             name = str(connection.client.flow)
             try:
-                for line in obstacles(connection):
+                others = obstacles(connection)
+                for line in others:
                     cli.tell(f"{name}: {line}")
                 script, last = engine_script(connection, engine), None
                 for number, last in enumerate(outcomes(script, tries, naive=engine == "naive", trace=points), 1):
@@ -112,6 +113,9 @@ def replay(
                 cli.warn(e.what, where=e.where or name, hint=e.hint)
                 continue
             assert last is not None
+            if cli.state.quiet and not last.verdict.same:  # they may be why
+                for line in others:
+                    cli.note(line, where=name)
             same = same and last.verdict.same
             into.write(last.done, last.traced)
     return cli.TROUBLE if cli.state.trouble else cli.OK if same else DIFFERENT

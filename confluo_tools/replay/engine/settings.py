@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 from confluo_tools.errors import ConfluoError
@@ -15,6 +16,7 @@ CONGESTION = "tcp_congestion_control"
 CHOSEN = "option:TCP_CONGESTION"
 SYSCTL = "tcp_"  # settings with this prefix are of net.ipv4
 SEGMENTS = "gso:"  # most segments of a packet, with the name of the device
+_SYSCTL_NAME = re.compile(r"tcp_[a-z0-9_]+")
 HEADERS = {4: 40, 6: 60}  # bytes of IP and TCP
 INSTEAD = {4: ("192.0.2.1", "192.0.2.2"), 6: ("2001:db8::1", "2001:db8::2")}  # RFC 5737, RFC 3849
 
@@ -31,9 +33,7 @@ def connection_settings(connection: RecordedConnection) -> tuple[EndSettings, En
 def end_settings(end: ConnectionEnd) -> EndSettings:
     """The settings of one end."""
     words = end.settings
-    sysctls = {
-        f"ipv4/{name}": str(value) for name, value in words.items() if name.startswith(SYSCTL) and name != CONGESTION
-    }
+    sysctls = {f"ipv4/{name}": str(value) for name, value in words.items() if name != CONGESTION and _is_sysctl(name)}
     segments = [number(end, name) for name in words if name.startswith(SEGMENTS)]
     return EndSettings(
         address=end.flow.src,
@@ -56,6 +56,11 @@ def number(end: ConnectionEnd, name: str) -> int:
     """A setting that is a number, also if it was written as a word; 0 if it is missing."""
     value = end.settings.get(name, 0)
     return int(value) if isinstance(value, int) or value.isdecimal() else 0
+
+
+def _is_sysctl(name: str) -> bool:
+    """Whether a setting is one of net.ipv4 that this kernel has."""
+    return _SYSCTL_NAME.fullmatch(name) is not None and os.path.exists(f"/proc/sys/net/ipv4/{name}")
 
 
 def phase_of(end: ConnectionEnd, origin: int) -> int:
@@ -81,6 +86,11 @@ def differences(connection: RecordedConnection) -> list[str]:
             found.append(
                 f"the {name} was recorded with HZ={10**9 // tick}, this kernel has HZ={10**9 // tick_length()}"
             )
+        found += [
+            f"this kernel has no net.ipv4.{setting}, which was {value} at the {name}"
+            for setting, value in end.settings.items()
+            if setting.startswith(SYSCTL) and not _is_sysctl(setting)
+        ]
         _check_congestion(congestion_of(end), name)
     return found
 
@@ -91,5 +101,5 @@ def _check_congestion(wanted: str, name: str) -> None:
     if wanted and wanted not in here:
         raise ConfluoError(
             f"the {name} used congestion control '{wanted}', this kernel has {', '.join(here)}",
-            hint=f"load it: modprobe tcp_{wanted}",
+            hint=f"load it: modprobe tcp_{wanted}; confluo-replay explain, diff and --as-packetdrill need none",
         )
