@@ -46,8 +46,13 @@ cdef enum:
     K_CLOSE
 
 cdef enum:
-    SPIN = 60_000           # ns: the last part of a wait is spun, not slept
+    SPIN = 1_000_000        # ns: the last part of a wait is spun, not slept: TCP stays in the caches
+    SHORT_SPIN = 60_000     # ns, when other programs of this processor must have a part
+    GREEDY = 500_000_000    # ns after which they must, and what they get: else the scheduler stops a real-time thread
+    PART = 40_000_000
     GRACE = 6_000_000       # ns after which an end with a feed does without packets that it should have sent: > a tick
+    OF_TIMER = 0x7FFFFFFF   # no time: a timer sent the packet
+    LATE = 50_000           # ns: an input that is later than this is less late than its cause
     MAX_SLEEP = 100_000_000     # ns of one sleep, so that signals are seen
     SPARE = 1024            # packets more than recorded that have memory
     MOST = 1 << 20          # packets that have memory from the start
@@ -59,7 +64,7 @@ cdef enum:
 
 ctypedef packed struct Step:
     int64_t at              # ns after the start
-    int64_t result          # what the call returned
+    int64_t result          # what the call returned; of a packet, when the other end sent it, ns after the start
     uint64_t size          # bytes of a call; value of an option; of a fed packet, the highest byte that it acknowledges
     uint32_t sent           # packets that this end had sent before; ANY_COUNT
     uint32_t packet         # number of the peer's packet, from 0
@@ -90,6 +95,9 @@ cdef struct End:
     Packet* packets
     uint64_t n_packets, room
     uint32_t received
+    int64_t late            # ns by which its last packet came late
+    int64_t* lates          # of the packets sent: ns by which their input came late, or OF_TIMER
+    uint64_t lates_room
     uint64_t unsent         # bytes of a blocking send that are not in the socket yet
     uint32_t unsent_step
     uint32_t foreign        # packets that were not TCP
@@ -132,7 +140,10 @@ cdef class SerialReplay:
     """
 
     cdef End end[2]
+    cdef bint relative
+    cdef int64_t cause              # ns by which the input that is applied came late, or OF_TIMER
     cdef int64_t start, patience
+    cdef int64_t slept, rested      # ns slept since the time ``rested``
     cdef bytes address
     cdef const char* address_bytes
     cdef unsigned address_length
@@ -144,6 +155,7 @@ cdef class SerialReplay:
     def __cinit__(self, devices, int socket, int listener, bytes address, steps, int64_t patience=300_000_000,
                   feeds=(b"", b"")):
         cdef int e
+        self.cause = OF_TIMER
         self.packet = <uint8_t*>malloc(PACKET_ROOM)
         if self.packet == NULL:
             raise MemoryError
@@ -177,7 +189,12 @@ cdef class SerialReplay:
         for i in range(end.n_steps):
             if end.steps[i].sent != <uint32_t>ANY_COUNT:
                 expected = max(expected, <uint64_t>end.steps[i].sent + SPARE)
-        return grow(<void**>&end.packets, &end.room, min(expected, <uint64_t>MOST), SPARE, sizeof(Packet))
+        return self._grow(e, min(expected, <uint64_t>MOST))
+
+    cdef int _grow(self, int e, uint64_t packets) noexcept nogil:
+        cdef End* end = &self.end[e]
+        return (grow(<void**>&end.lates, &end.lates_room, packets, SPARE, sizeof(int64_t))
+                or grow(<void**>&end.packets, &end.room, packets, SPARE, sizeof(Packet)))
 
     def __dealloc__(self):
         cdef int e
@@ -186,11 +203,14 @@ cdef class SerialReplay:
         for e in range(2):
             free(self.end[e].done)
             free(self.end[e].packets)
+            free(self.end[e].lates)
             if self.end[e].ring != NULL:
                 replay_unmap(self.end[e].ring)
 
-    def run(self, int64_t start, int64_t linger=2_000_000):
+    def run(self, int64_t start, int64_t linger=2_000_000, bint relative=False):
         """Apply all steps.  ``start``: CLOCK_MONOTONIC of time 0, ns.  ``linger``: ns to collect packets afterwards.
+
+        ``relative``: inputs come at their times after what caused them, not after the start.
 
         The first end for which a packet did not come in time is in ``stuck``; the replay stops there.
         Raises what a signal handler raises.
@@ -199,7 +219,7 @@ cdef class SerialReplay:
         cdef int64_t now, due, sleep
         cdef uint32_t rounds = 0
         cdef bint interrupted
-        self.start = start
+        self.start, self.relative = start, relative
         with nogil:
             while True:
                 self._drain()
@@ -207,16 +227,20 @@ cdef class SerialReplay:
                 e = self._next(now)
                 if e >= 0:
                     self._finish_send(e)
+                    self._note_lateness(e, now)
                     self._apply(e, now)
+                    self._drain()
+                    self.cause = OF_TIMER
                     continue
                 due = self._due(now)
                 if due < 0:
                     break
                 rounds += 1
                 interrupted = rounds % SIGNALS == 0
-                sleep = min(due - now - SPIN, <int64_t>MAX_SLEEP)
+                sleep = min(due - now - self._spin(now), <int64_t>MAX_SLEEP)
                 if sleep > 0:
                     interrupted |= replay_wait(self.pair, sleep)
+                    self.slept += replay_now() - start - now
                 if interrupted:
                     with gil:
                         PyErr_CheckSignals()
@@ -288,15 +312,45 @@ cdef class SerialReplay:
                 end.done[end.at].sent, end.done[end.at].received = <uint32_t>end.n_packets, end.received
                 end.at += 1
 
+    cdef int64_t _spin(self, int64_t now) noexcept nogil:
+        """How long before an input to spin, ns."""
+        if self.slept >= PART:
+            self.rested, self.slept = now, 0
+        return SPIN if now - self.rested < GREEDY else SHORT_SPIN
+
     cdef int _next(self, int64_t now) noexcept nogil:
         """The end with the earliest step that is due and may be applied; -1: none."""
         cdef int e, found = -1
         cdef int64_t first = now + 1
         for e in range(2):
-            if (self.end[e].at < self.end[e].n_steps and self.end[e].steps[self.end[e].at].at < first
-                    and self._ready(e, now)):
-                found, first = e, self.end[e].steps[self.end[e].at].at
+            if self.end[e].at < self.end[e].n_steps and self._time(e) < first and self._ready(e, now):
+                found, first = e, self._time(e)
         return found
+
+    cdef void _note_lateness(self, int e, int64_t now) noexcept nogil:
+        cdef const Step* s = self.end[e].steps + self.end[e].at
+        self.cause = min(now - s.at, <int64_t>OF_TIMER - 1)
+        if s.kind == K_PACKET:
+            self.end[e].late = self.cause
+
+    cdef int64_t _time(self, int e) noexcept nogil:
+        """When the next step of an end is due.
+
+        With ``relative`` an input comes as long after its cause as in the recording, also if that came late: the cause
+        of a packet is a timer or an input of the other end, that of a call the packet before it.
+        """
+        cdef End* end = &self.end[e]
+        cdef End* other = &self.end[1 - e]
+        cdef const Step* s = end.steps + end.at
+        cdef int64_t late
+        if not self.relative or end.fed:
+            return s.at
+        if s.kind != K_PACKET or s.packet >= other.n_packets:
+            return s.at + end.late
+        late = other.lates[s.packet]
+        if late == OF_TIMER:
+            late = other.packets[s.packet].at - s.result
+        return s.at + late - max(late - LATE, <int64_t>0) // 8
 
     cdef bint _ready(self, int e, int64_t now) noexcept nogil:
         cdef const Step* s = self.end[e].steps + self.end[e].at
@@ -351,7 +405,7 @@ cdef class SerialReplay:
         for e in range(2):
             if self.end[e].at >= self.end[e].n_steps:
                 continue
-            at = self.end[e].steps[self.end[e].at].at
+            at = self._time(e)
             if at <= now:                       # it waits for packets
                 at += GRACE if self.end[e].fed and now < at + GRACE else self.patience
                 if at <= now:
@@ -375,13 +429,14 @@ cdef class SerialReplay:
                 if n <= OFFLOADS:
                     break
                 head = tcp_head(self.packet + OFFLOADS, <uint32_t>n - OFFLOADS)
-                if head == 0 or grow(<void**>&end.packets, &end.room, end.n_packets + 1, SPARE, sizeof(Packet)):
+                if head == 0 or self._grow(e, end.n_packets + 1):
                     end.foreign += 1
                     continue
                 p = &end.packets[end.n_packets]
                 p.at, p.length, p.head = replay_now() - self.start, <uint32_t>n, head + OFFLOADS
                 memcpy(p.bytes, self.packet, p.head)
                 note_sent(&end.sender, p)
+                end.lates[end.n_packets] = self.cause
                 end.n_packets += 1
 
     cdef bint _finish_send(self, int e) noexcept nogil:

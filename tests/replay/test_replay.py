@@ -14,12 +14,14 @@ from confluo_tools import multilog
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.inputs.open import open_records
 from confluo_tools.replay.engine import script as inputs
+from confluo_tools.replay.engine.attempt import attempt
 from confluo_tools.replay.engine.diff_command import main as diff
 from confluo_tools.replay.engine.flow import parse_flow
 from confluo_tools.replay.engine.network import missing
 from confluo_tools.replay.engine.replay_command import main
 from confluo_tools.replay.engine.rows import rows_of
 from confluo_tools.replay.engine.script import script_of
+from confluo_tools.replay.engine.settings import connection_settings
 from confluo_tools.replay.engine.tries import outcomes
 from confluo_tools.replay.recording import RecordedConnection, pair_ends, read_ends
 from confluo_tools.replay.recording.kinds import Kind
@@ -92,6 +94,17 @@ def test_a_replay_is_a_recording_that_can_be_replayed(recording: Path, tmp_path:
     for before, after in ((one.client, two.client), (one.server, two.server)):
         assert before.digests == after.digests
         assert before.packets_received == after.packets_received
+
+
+def test_a_relative_replay_keeps_the_time_after_the_cause(tmp_path: Path) -> None:
+    traffic = Traffic(10_000, frozenset({(SERVER, 9)}))  # its FIN: a timer sends packet 10, the FIN again
+    script = script_of(connection_of(record(tmp_path / "c.ml", traffic)))
+    steps = script.steps[CLIENT]
+    timed = next(n for n, s in enumerate(steps) if s.kind == inputs.PACKET and s.packet == 10)
+    steps[timed] = steps[timed]._replace(result=steps[timed].result - 50_000_000)  # as if it were recorded earlier
+    settings = connection_settings(script.connection)
+    done = attempt(script, settings, 0, relative=True)
+    assert done.applied[CLIENT][timed].at - steps[timed].at > 30_000_000
 
 
 def test_changed_inputs_are_found_at_or_after_their_place(tmp_path: Path, recording: Path) -> None:

@@ -53,11 +53,13 @@ def attempt(
     settings: tuple[EndSettings, EndSettings],
     phase: int,
     naive: bool = False,
+    relative: bool = False,
     observe: Callable[[Sequence[ReplayEnd]], None] | None = None,
 ) -> Attempt:
     """Replay ``script`` once in fresh networks.  ``phase``: place of time 0 among the ticks.
 
     ``naive``: without order: the calls at their times, and a wire with the recorded delay and drops.
+    ``relative``: inputs come at their times after what caused them, not after the start.
     ``observe`` is called with the ends before the start.  Raises ConfluoError.
     """
     feeds = _packed_feeds(script, settings)
@@ -78,7 +80,7 @@ def attempt(
         if naive:
             core.run_freely(start, *script.wire(), script.length + TAIL)
         else:
-            core.run(start)
+            core.run(start, relative=relative)
         packets = list(raw_packets(core.packets(0))), list(raw_packets(core.packets(1)))
         applied = tuple([Applied(*a) for a in struct.iter_unpack(DONE, core.applied(side))] for side in (0, 1))
         stuck = core.stuck

@@ -42,8 +42,8 @@ EAGAIN, EINPROGRESS = 11, 115
 class Step(NamedTuple):
     """One input.  ``at``: ns after the start; ``sent``: packets that this end had sent before.
 
-    ``result``: what the call returned; ``size``: bytes to send or receive, or the value of an option;
-    ``packet``: number of the packet of the other end.
+    ``result``: what the call returned, or when the other end sent the packet, ns after the start; ``size``: bytes to
+    send or receive, or the value of an option; ``packet``: number of the packet of the other end.
     """
 
     at: int
@@ -99,7 +99,7 @@ class Script:
         delays, drops = [], []
         for side, end in enumerate((self.connection.client, self.connection.server)):
             lost = bytearray(b"\1" * end.packets_sent)
-            sent = end.sent.expanded("ts")
+            sent = sent_times(end)
             times = []
             for step in self.steps[1 - side]:
                 if step.kind == PACKET and step.packet < len(lost):
@@ -121,8 +121,9 @@ def script_of(connection: RecordedConnection) -> Script:
     numbers = arrivals(server, client), arrivals(client, server)
     origin = _origins(client, server, numbers)
     problems: list[str] = []
+    sent = [array("q", (ts - origin[side] for ts in sent_times(end))) for side, end in enumerate((client, server))]
     steps = tuple(
-        steps_of(end, numbers[side], origin[side], ("client", "server")[side], problems)
+        steps_of(end, numbers[side], origin[side], ("client", "server")[side], problems, sent[1 - side])
         for side, end in enumerate((client, server))
     )
     return bounded(Script(connection, steps, origin, problems))  # type: ignore[arg-type]
@@ -147,15 +148,36 @@ def _origins(client: ConnectionEnd, server: ConnectionEnd, numbers: tuple[array[
 
 def _shortest(sender: ConnectionEnd, receiver: ConnectionEnd, numbers: array[int]) -> int | None:
     """The shortest time from sending to processing a packet, ns."""
-    sent = sender.sent.expanded("ts")
-    times = zip(receiver.received.expanded("ts"), numbers, strict=True)
+    sent = sent_times(sender)
+    times = zip(processed_times(receiver), numbers, strict=True)
     return min((at - sent[number] for at, number in times if 0 <= number < len(sent)), default=None)
 
 
-def steps_of(end: ConnectionEnd, numbers: array[int], origin: int, name: str, problems: list[str]) -> list[Step]:
-    """The inputs of one end in their order: its events by number, and packet n before the events with rx > n."""
+def sent_times(end: ConnectionEnd) -> array[int]:
+    """When each packet was sent, ns since 1970: exactly if the headers are there, else within a threshold."""
+    return end.headers_sent["ts"] if len(end.headers_sent) == end.packets_sent > 0 else end.sent.expanded("ts")
+
+
+def processed_times(end: ConnectionEnd) -> array[int]:
+    """When each packet was processed, as `sent_times`."""
+    exact = len(end.headers_received) == end.packets_received > 0
+    return end.headers_received["ts"] if exact else end.received.expanded("ts")
+
+
+def steps_of(
+    end: ConnectionEnd,
+    numbers: array[int],
+    origin: int,
+    name: str,
+    problems: list[str],
+    sent: array[int] | None = None,
+) -> list[Step]:
+    """The inputs of one end in their order: its events by number, and packet n before the events with rx > n.
+
+    ``sent``: when the other end sent its packets, ns after the start.
+    """
     out: list[Step] = []
-    packets = _packets(end, numbers, origin, name)
+    packets = _packets(end, numbers, origin, name, sent)
     taken = 0
     for rx, step in _calls(end, origin):
         while taken < rx and (packet := next(packets, None)) is not None:
@@ -178,18 +200,20 @@ def forward(steps: list[Step]) -> list[Step]:
     return steps
 
 
-def _packets(end: ConnectionEnd, numbers: array[int], origin: int, name: str) -> Iterator[Step]:
-    received = end.received
-    columns = [received.expanded(c) for c in ("ts", "tx", "notes")]
+def _packets(
+    end: ConnectionEnd, numbers: array[int], origin: int, name: str, sent: array[int] | None
+) -> Iterator[Step]:
+    columns = [processed_times(end), *(end.received.expanded(c) for c in ("tx", "notes"))]
     for place, (ts, tx, notes) in enumerate(zip(*columns, strict=True)):
         if numbers[place] < 0:
             raise ConfluoError(
                 f"the {name} processed a packet that the other end did not record (its number {place})",
                 hint="if devices on the path split or merge packets, record with --grade strict",
             )
+        number, marked = numbers[place], int(bool(notes & Note.CE))
+        when = sent[number] if sent is not None and number < len(sent) else 0
         joined = MERGED if notes & Note.MERGED and place else 0
-        mark = int(bool(notes & Note.CE))
-        yield Step(ts - origin, sent=tx, packet=numbers[place], kind=PACKET, mark=mark, notes=joined)
+        yield Step(ts - origin, when, sent=tx, packet=number, kind=PACKET, mark=marked, notes=joined)
 
 
 def _calls(end: ConnectionEnd, origin: int) -> Iterator[tuple[int, Step]]:

@@ -37,18 +37,19 @@ def outcomes(
     """Up to ``tries`` replays; the last one is the same as recorded, if one is.  ``naive``: see `attempt`;
     ``trace``: trace points of the kernel.
 
-    Raises ConfluoError.
+    Every second try has inputs at their times after what caused them: what no try of one kind does, one of the other
+    may do.  Raises ConfluoError.
     """
     ends = script.connection.client, script.connection.server
     settings = connection_settings(script.connection)
     busier = max((0, 1), key=lambda side: ends[side].packets_sent)
     phase = phase_of(ends[busier], script.origin[busier])
-    for _ in range(tries):
+    for number in range(tries):
         with ExitStack() as stack:
             ports = ends[0].flow.src_port, ends[0].flow.dst_port
             tracing = stack.enter_context(ReplayTrace(trace, *ports)) if trace else None
             with on_time():
-                done = attempt(script, settings, phase, naive=naive)
+                done = attempt(script, settings, phase, naive=naive, relative=number % 2 == 1)
             traced = tracing.rows(done) if tracing is not None else ([], [])
         outcome = Outcome(done, judge(done), traced)
         yield outcome

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluo_tools.replay.engine.attempt import Attempt
-from confluo_tools.replay.engine.script import ANY_COUNT, GATE, OPTION, PACKET, POLL, Step
+from confluo_tools.replay.engine.script import ANY_COUNT, GATE, OPTION, PACKET, POLL, Step, sent_times
 from confluo_tools.replay.engine.segments import SentPacket
 from confluo_tools.replay.recording import ConnectionEnd
 from confluo_tools.replay.recording.digest import header_digests
@@ -148,5 +148,5 @@ def _after(step: Step, place: int) -> bool:
 
 
 def _time_errors(came: Sequence[SentPacket], end: ConnectionEnd, origin: int) -> list[int]:
-    sent = end.sent.expanded("ts") if end.sent.events else array("q")
+    sent = sent_times(end) if end.sent.events else array("q")
     return [abs(s.at + origin - ts) for s, ts in zip(came, sent, strict=False)]
