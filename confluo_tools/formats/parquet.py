@@ -76,11 +76,7 @@ class ArrowFileWriter:
         if format == "arrow":
             self._writer: Any = pa.ipc.new_file(self._sink, self._arrow)
         else:
-            import pyarrow.parquet as pq
-
-            self._writer = pq.ParquetWriter(
-                self._sink, self._arrow, compression="zstd", version="2.6", store_schema=True, use_dictionary=True
-            )
+            self._writer = None  # the first rows decide how columns are encoded
 
     def start(self) -> None:
         """Does nothing: the header was written when the file was opened."""
@@ -142,13 +138,34 @@ class ArrowFileWriter:
         table = pa.Table.from_batches(self._batches).combine_chunks()
         self._batches, self._rows = [], 0
         if self.format == "parquet":
-            self._writer.write_table(table, row_group_size=GROUP)
+            self._parquet(table).write_table(table, row_group_size=GROUP)
         else:
             for batch in table.to_batches():
                 self._writer.write_batch(batch)
 
+    def _parquet(self, table: Any) -> Any:
+        """The writer; ``table``: the first rows."""
+        if self._writer is None:
+            import pyarrow.parquet as pq
+
+            from confluo_tools.formats.parquet_encoding import column_encodings
+
+            dictionary, encodings = column_encodings(table)
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._arrow,
+                compression="zstd",
+                version="2.6",
+                store_schema=True,
+                use_dictionary=dictionary,
+                column_encoding=encodings or None,
+            )
+        return self._writer
+
     def close(self) -> None:
         self.flush()
+        if self._writer is None:
+            self._parquet(self._arrow.empty_table())
         self._writer.close()
         self._sink.close()
 

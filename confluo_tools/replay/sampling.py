@@ -15,7 +15,10 @@ MAX_COUNT = (1 << 32) - 1  # packets of a run
 
 
 class TimeRun(NamedTuple):
-    """A number of ``packets``: the i-th, from 0, is at ``time`` + i * ``step`` (ns).  The first time is exact."""
+    """A number of ``packets``: the i-th, from 0, is at ``time`` + i * ``step`` (ns).
+
+    The first time is exact, or the next multiple of the grain of the sampler.
+    """
 
     time: int
     packets: int
@@ -26,13 +29,15 @@ class RateSampler:
     """Algorithm 1 for one flow: four numbers of state.  Every inferred time is within ``threshold`` (ns) of its own.
 
     ``low``..``high`` are the steps that fit all packets since the sampled one.  A step is never negative, so inferred
-    times go back only between runs.
+    times go back only between runs.  With a ``grain`` above 1, at most the threshold, times of runs are multiples of it
+    and steps are round numbers in base 2: they take fewer bytes of a compressed log.
     """
 
-    def __init__(self, threshold: int) -> None:
+    def __init__(self, threshold: int, grain: int = 1) -> None:
         if not 0 <= threshold < UNBOUNDED:
             raise ValueError("the threshold")
         self.threshold = threshold
+        self._grain = max(min(grain, threshold), 1)
         self.time, self.count, self.low, self.high = 0, 0, 0, UNBOUNDED
 
     def offer(self, time: int) -> TimeRun | None:
@@ -44,17 +49,31 @@ class RateSampler:
                 self.low, self.high, self.count = low, high, self.count + 1
                 return None
         done = self.flush()
-        self.time, self.count = time, 1
+        self.time, self.count = (time + self._grain // 2) // self._grain * self._grain, 1
         return done
 
     def flush(self) -> TimeRun | None:
         """The run so far, if there is one: the paper's Algorithm 1 leaves the last run out."""
         if not self.count:
             return None
-        step = (self.low + self.high) // 2 if self.count > 1 else 0
+        low, high = self.low, self.high
+        if self.count == 1:
+            step = 0
+        elif self._grain > 1:
+            step = roundest(low + (high - low) // 4, high - (high - low) // 4)
+        else:
+            step = (low + high) // 2
         done = TimeRun(self.time, self.count, step)
         self.count, self.low, self.high = 0, 0, UNBOUNDED
         return done
+
+
+def roundest(low: int, high: int) -> int:
+    """The number from ``low`` to ``high``, both at least 0, that ends in the most zero bits."""
+    if low == 0:
+        return 0
+    free = (low - 1 ^ high).bit_length() - 1
+    return high >> free << free
 
 
 def rate_runs(times: Iterable[int], threshold: int) -> Iterator[TimeRun]:

@@ -25,10 +25,11 @@ from test_text import ALL, block_of
 
 from confluo_tools.core.block.block import Block
 from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.formats.bytestream import ByteStream, open_bytes, sniff, unzip
 from confluo_tools.formats.detect import PEEK, detect, is_multilog
 from confluo_tools.formats.output_file import FileSink, OutputSink, open_sink
-from confluo_tools.formats.parquet import ArrowFileReader
+from confluo_tools.formats.parquet import ArrowFileReader, ArrowFileWriter
 from confluo_tools.formats.pcap.writer import PcapWriter
 from confluo_tools.formats.registry import OUTPUTS
 from confluo_tools.formats.table import TableWriter, cut, default_fields
@@ -559,6 +560,23 @@ status = query.main([sys.argv[1], "--count"])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 sys.exit(status)
 """
+
+
+def test_numbers_that_go_up_are_stored_as_differences(tmp_path: Path) -> None:
+    """pyarrow reads them back; columns that repeat, or jump, are stored otherwise."""
+    schema = builtin("packet").project(["ts", "src_port", "tcp_seq"])
+    rows = [{"ts": 1 << 60 | n * 1001, "src_port": n % 3, "tcp_seq": n * 2654435761 % (1 << 32)} for n in range(5000)]
+    out = io.BytesIO()
+    writer = ArrowFileWriter("parquet", schema, out)
+    for block in blocks_of_rows(schema, rows):
+        writer.write(block)
+    writer.close()
+    table = pq.read_table(io.BytesIO(out.getvalue()))
+    assert [int(t.value) for t in table.column("ts")] == [row["ts"] for row in rows]
+    assert table.column("tcp_seq").to_pylist() == [row["tcp_seq"] for row in rows]
+    stored = pq.ParquetFile(io.BytesIO(out.getvalue())).metadata.row_group(0)
+    encodings = {stored.column(n).path_in_schema: stored.column(n).encodings for n in range(stored.num_columns)}
+    assert {name for name, used in encodings.items() if "DELTA_BINARY_PACKED" in used} == {"ts"}
 
 
 def test_a_small_parquet_file_with_long_texts_costs_bounded_memory(tmp_path: Path) -> None:

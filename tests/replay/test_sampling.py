@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from confluo_tools.core.replay.rate_sampling import RunList, RunSampler, infer_times
-from confluo_tools.replay.sampling import TimeRun, gap_runs, inferred_times, rate_runs
+from confluo_tools.replay.sampling import RateSampler, TimeRun, gap_runs, inferred_times, rate_runs, roundest
 
 STEPS = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 40_000), st.sampled_from([0, 1230, 1_000_000])))
 THRESHOLDS = st.sampled_from([0, 1, 999, 5000, 20_000])
@@ -53,6 +53,23 @@ def test_no_inferred_time_is_further_than_the_threshold(steps: list[int], thresh
 def test_the_bound_holds_for_times_that_go_back(times: list[int], threshold: int) -> None:
     inferred = [run.time + i * run.step for run in rate_runs(times, threshold) for i in range(run.packets)]
     assert all(abs(a - b) <= threshold for a, b in zip(times, inferred, strict=True))
+
+
+@given(TIMES, THRESHOLDS, st.sampled_from([2, 1000, 1024]))
+def test_the_bound_holds_with_a_grain(times: list[int], threshold: int, grain: int) -> None:
+    sampler = RateSampler(threshold, grain)
+    runs = [run for run in (*map(sampler.offer, times), sampler.flush()) if run is not None]
+    inferred = [run.time + i * run.step for run in runs for i in range(run.packets)]
+    assert all(abs(a - b) <= threshold for a, b in zip(times, inferred, strict=True))
+    assert threshold < grain or all(run.time % grain == 0 for run in runs)
+
+
+@given(st.integers(0, 1 << 62), st.integers(0, 100_000))
+def test_the_roundest_number(low: int, width: int) -> None:
+    found = roundest(low, low + width)
+    zeros = max(n for n in range(64) if (low + width) >> n << n >= low)
+    assert low <= found <= low + width
+    assert found % (1 << zeros) == 0
 
 
 @given(STEPS, THRESHOLDS)

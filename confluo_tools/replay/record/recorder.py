@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluo_tools.core.replay.header_reader import HeaderReader
 from confluo_tools.errors import ConfluoError
-from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.kernel import bpf
 from confluo_tools.kernel.interfaces import find
 from confluo_tools.kernel.packet_tap import Tap
@@ -23,6 +22,7 @@ from confluo_tools.replay.record.host_settings import host_settings
 from confluo_tools.replay.record.machine import Machine
 from confluo_tools.replay.record.trace_events import HRTIMERS, OPTION, TIMERS, RecorderTrace
 from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Timer
+from confluo_tools.replay.recording.row_batch import RowBatch
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -44,7 +44,7 @@ class ConnectionRecorder:
 
     def __init__(self, schema: Schema, *, ports: frozenset[int], headers: bool, interface: str = "any") -> None:
         self.schema = schema
-        self._rows: list[dict[str, Any]] = []
+        self._rows = RowBatch(schema)
         self.trace = RecorderTrace(ports)
         try:
             self.tap = Tap(find(interface), RING, RETIRE, SNAP, BLOCK)
@@ -109,8 +109,7 @@ class ConnectionRecorder:
             self.machine.finish(now)
         else:
             self.machine.step(now)
-        rows, self._rows[:] = list(self._rows), []
-        yield from blocks_of_rows(self.schema, rows) if rows else ()
+        yield from self._rows.blocks(now, last=last)
 
     @property
     def packets(self) -> int:

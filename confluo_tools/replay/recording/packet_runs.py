@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from confluo_tools.replay.recording.kinds import Kind
-from confluo_tools.replay.recording.run_writer import THRESHOLD
+from confluo_tools.replay.recording.run_writer import GRAIN, THRESHOLD
 from confluo_tools.replay.sampling import RateSampler, TimeRun
 
 NEAR = 1024  # identification 0 is one of the sequence if the expected one is so near
@@ -20,7 +20,7 @@ class PacketRunWriter:
 
     def __init__(self, kind: Kind, emit: Callable[[dict[str, int]], object], threshold: int = THRESHOLD) -> None:
         self._kind, self._emit = kind, emit
-        self._times = RateSampler(threshold)
+        self._times = RateSampler(threshold, GRAIN)
         self._row: dict[str, int] = {}
         self._next = -1  # identification that continues the run
         self._expected = -1  # after the highest so far; -1: any
@@ -59,7 +59,7 @@ class PacketRunWriter:
 
     def _emit_row(self, run: TimeRun | None) -> None:
         if run is not None:
-            self._emit({**self._row, "count": run.packets, "step": run.step})
+            self._emit({**self._row, "ts": run.time, "count": run.packets, "step": run.step})
 
     def flush(self) -> None:
         self._emit_row(self._times.flush())

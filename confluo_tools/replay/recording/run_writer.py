@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from confluo_tools.replay.sampling import RateSampler, TimeRun
 
 THRESHOLD = 5_000  # ns: largest error of an inferred time
+GRAIN = 1024  # ns: times of runs are multiples of it
 OPEN_RUNS = 32  # of one end
 Event = Mapping[str, int]
 _STEPPED = ("ts", "tx", "rx", "number")
@@ -23,7 +24,7 @@ class _Run:
     def __init__(self, event: Event, threshold: int) -> None:
         self.first = self.last = event
         self.steps: tuple[int, int, int] | None = None
-        self.times = RateSampler(threshold)
+        self.times = RateSampler(threshold, GRAIN)
         self.times.offer(event["ts"])
         self.time: TimeRun | None = None  # when it has ended
 
@@ -42,7 +43,7 @@ class _Run:
         tx, rx, number = self.steps or (0, 0, 0)
         time = self.time or self.times.flush()
         assert time is not None
-        steps = {"step": time.step, "tx_step": tx, "rx_step": rx, "number_step": number}
+        steps = {"ts": time.time, "step": time.step, "tx_step": tx, "rx_step": rx, "number_step": number}
         return {**self.first, **steps, "count": time.packets}
 
 

@@ -1,0 +1,48 @@
+"""How columns of Parquet are encoded: a dictionary for values that repeat, differences for numbers that go up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+SAMPLE = 1 << 16  # rows that are looked at
+SAVES = 2.0  # bits that differences of neighbours must be shorter, on average
+
+
+def column_encodings(table: Any) -> tuple[list[str], dict[str, str]]:
+    """(columns with a dictionary, encodings of others) for the rows of a pyarrow ``table``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sample = table.slice(0, SAMPLE)
+    repeated: list[str] = []
+    encodings: dict[str, str] = {}
+    for column, field in zip(sample.columns, sample.schema, strict=True):
+        if pa.types.is_nested(field.type):
+            continue
+        if not (pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type)):
+            repeated.append(field.name)
+            continue
+        if 2 * pc.count_distinct(column).as_py() > sample.num_rows and _goes_in_steps(column):
+            encodings[field.name] = "DELTA_BINARY_PACKED"
+        else:
+            repeated.append(field.name)
+    return repeated, encodings
+
+
+def _goes_in_steps(column: Any) -> bool:
+    """Whether the differences of neighbours are much shorter than the values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.cast(column.combine_chunks(), pa.int64(), safe=False)
+    steps = pc.pairwise_diff(values)
+    return _bits(pc.subtract(values, pc.min(values))) >= _bits(steps) + SAVES
+
+
+def _bits(numbers: Any) -> float:
+    """Mean bits of a number, without its sign."""
+    import pyarrow.compute as pc
+
+    mean = pc.mean(pc.log2(pc.add(pc.abs(pc.cast(numbers, "float64")), 1.0))).as_py()
+    return 0.0 if mean is None or math.isnan(mean) else float(mean)
