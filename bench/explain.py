@@ -19,7 +19,7 @@ from timing import ROOT, header, row, run
 
 from confluo_tools.core.replay.explainer import Explainer
 from confluo_tools.formats.pcap.files import Captures
-from confluo_tools.replay.explain.taps import with_sack
+from confluo_tools.replay.explain.packet_schemas import with_sack
 
 
 def rules(path: Path, gap: int) -> tuple[float, int, int]:

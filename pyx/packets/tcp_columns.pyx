@@ -6,8 +6,9 @@ from confluo_tools.core.block.block cimport Layout
 NEEDED = ("ts", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "tcp_seq", "tcp_ack", "tcp_flags", "tcp_window",
           "payload_len")
 ANALYSED = (*NEEDED, "ip_version", "src_ip6", "dst_ip6", "frag_offset", "notes", "tcp_opts", "tcp_wscale")
-USED = (*ANALYSED, "tcp_mss", "ip_id", "tcp_tsval", "tcp_tsecr", "tcp_sack")
-WIDTHS = (8, 1, 4, 4, 2, 2, 4, 4, 2, 2, 4, 1, 16, 16, 2, 1, 1, 1, 2, 2, 4, 4, 32)
+USED = (*ANALYSED, "tcp_mss", "ip_id", "tcp_tsval", "tcp_tsecr", "tcp_sack", "evidence", "sent_by", "queued",
+        "unsent", "held", "cwnd")
+WIDTHS = (8, 1, 4, 4, 2, 2, 4, 4, 2, 2, 4, 1, 16, 16, 2, 1, 1, 1, 2, 2, 4, 4, 32, 1, 1, 8, 4, 1, 4)
 
 
 @cython.final

@@ -1,16 +1,19 @@
 # The end that sends: what new data and probes waited for.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from c_explain_rows cimport count_wait, extend_message, finish_message, new_row, start_message
 from c_explain_state cimport (
-    C_KNOWN, C_LIKELY, C_POSSIBLE, E_GAP, E_PROBE, FIN, INITIAL_WINDOW, L_APP_LIMITED, L_CWND_LIMITED, L_IDLE_RESTART,
-    L_KEEP_ALIVE, L_NAGLE_WAIT, L_NONE, L_RWND_LIMITED, L_TAIL_LOSS, L_TLP, L_WINDOW_PROBE, L_ZERO_WINDOW, MS, NEVER,
-    OPEN, RTO_MIN, SLACK, SYN, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, Result, Row, Side, before, elapsed)
+    C_KNOWN, C_LIKELY, C_POSSIBLE, E_GAP, E_PROBE, FIN, HELD_FULL, HELD_MORE, INITIAL_WINDOW, L_APP_LIMITED, L_CORK,
+    L_CWND_LIMITED, L_IDLE_RESTART, L_KEEP_ALIVE, L_NAGLE_WAIT, L_NONE, L_RWND_LIMITED, L_SNDBUF_LIMITED,
+    L_TAIL_LOSS, L_TLP, L_WINDOW_PROBE, L_ZERO_WINDOW, MS, M_CALLS, NEVER, OPEN, RTO_MIN, SLACK, SYN, S_LOSS_PROBE,
+    S_PACE, S_PACKET, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, Result, Row, Side, before, elapsed)
 
 
 cdef inline bint triggered(const Packet* p, Side* me, int64_t gap) noexcept nogil:
     """Whether an acknowledgement made the sender send, also as a later packet of the same burst."""
-    if me.since:
+    if p.sent_by:
+        me.burst = p.sent_by == S_PACKET
+    elif me.since:
         me.burst = elapsed(me.in_ts, p.ts) <= SLACK + me.distance
     elif gap > SLACK:
         me.burst = False
@@ -62,6 +65,41 @@ cdef inline int blocked_by(const Packet* p, const Side* me, uint32_t flight, int
     return L_CWND_LIMITED
 
 
+cdef inline uint32_t full_size(const Side* me, const Side* you) noexcept nogil:
+    """A segment of this size or more is full; options may take 60 bytes."""
+    return you.offered - 60 if you.offered > me.mss + 60 else me.mss
+
+
+cdef inline int held_by(const Packet* p, const Side* me, const Side* you, uint32_t flight, int64_t gap,
+                        int* certainty) noexcept nogil:
+    """The same with the calls of the application: when data came, and whether it waited for room in the send buffer."""
+    cdef uint32_t size = p.size if p.size < me.mss else me.mss
+    cdef bint acked = p.sent_by == S_PACKET
+    cdef uint32_t out = me.before_flight if acked else flight
+    cdef int64_t window = me.before_window if acked else me.window
+    cdef uint32_t edge = me.before_edge if acked else me.edge
+    cdef bint full = p.cwnd and out - min(me.sacked, <uint64_t>out) + size > <uint64_t>p.cwnd * me.mss
+    certainty[0] = C_KNOWN
+    if p.queued < gap - p.queued:
+        return L_SNDBUF_LIMITED if p.held & HELD_FULL else L_APP_LIMITED
+    if window >= 0 and before(edge, me.nxt + size):
+        return L_ZERO_WINDOW if window < me.mss else L_RWND_LIMITED
+    if not full and p.unsent < full_size(me, you) and p.sent_by != S_PACE:
+        if p.held & HELD_MORE:
+            return L_CORK
+        if not acked:
+            certainty[0] = C_LIKELY
+        if me.smalls and before(me.nxt - out, me.small):
+            return L_NAGLE_WAIT
+        if not acked:
+            return L_CORK               # nothing else holds back so little
+    if not full:
+        certainty[0] = C_POSSIBLE if p.cwnd else C_KNOWN if acked and flight else C_LIKELY
+    if me.idle and me.before_flight <= <uint32_t>INITIAL_WINDOW * me.mss:
+        return L_IDLE_RESTART
+    return L_CWND_LIMITED
+
+
 cdef inline bint may_be_probe(const Packet* p, const Side* me, int64_t gap) noexcept nogil:
     """Whether new data may be a tail loss probe (RFC 8985, section 7)."""
     cdef int64_t timeout = 2 * me.srtt + (RTO_MIN if me.count == 1 else 2 * MS)
@@ -90,15 +128,17 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
         extend_message(me, p)
         return
     trigger = T_PACKET if by_ack else T_APPLICATION
-    if by_ack:
-        label = blocked_by(p, me, flight, &certainty)
-        if label != L_APP_LIMITED and me.in_late > gap // 2:
-            why = me.in_label
-    elif flight and may_be_probe(p, me, gap):
-        label, certainty, trigger, why = L_TLP, C_POSSIBLE, T_TIMER, L_TAIL_LOSS
+    if (p.sent_by == S_LOSS_PROBE and flight) or (not p.sent_by and not by_ack and flight and may_be_probe(p, me, gap)):
+        label, trigger, why = L_TLP, T_TIMER, L_TAIL_LOSS
+        certainty = C_KNOWN if p.sent_by else C_POSSIBLE
         me.probed, me.probe_end = True, end
+    elif p.evidence & M_CALLS:
+        label = held_by(p, me, &f.side[1 - side], flight, gap, &certainty)
     else:
-        label = L_APP_LIMITED
+        label = blocked_by(p, me, flight, &certainty) if by_ack else L_APP_LIMITED
+    if label in (L_CWND_LIMITED, L_IDLE_RESTART, L_NAGLE_WAIT, L_RWND_LIMITED, L_SNDBUF_LIMITED, L_ZERO_WINDOW):
+        if me.in_late > gap // 2:
+            why = me.in_label
     begins = not flight and label == L_APP_LIMITED
     if begins and p.size:
         finish_message(f, side, x)

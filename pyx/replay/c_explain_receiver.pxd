@@ -5,8 +5,16 @@ from c_explain_needless cimport arrives
 from c_explain_rows cimport new_row
 from c_explain_segments cimport at, find
 from c_explain_state cimport (
-    ACK, C_KNOWN, C_LIKELY, DELACK, E_ACK, FIN, L_DELACK_WINDOW_SHRINK, L_DELAYED_ACK, NEVER, SLACK, SYN,
-    T_APPLICATION, T_PACKET, T_REPLY, T_TIMER, Flow, Packet, Result, Row, Side, before, elapsed, scaled)
+    ACK, C_KNOWN, C_LIKELY, DELACK, E_ACK, FIN, L_DELACK_WINDOW_SHRINK, L_DELAYED_ACK, NEVER, SLACK, SYN, S_CALL,
+    S_PACKET, S_UNKNOWN, T_APPLICATION, T_NONE, T_PACKET, T_REPLY, T_TIMER, Flow, Packet, Result, Row, Side, before,
+    elapsed, scaled)
+
+
+cdef inline int sent_because(const Packet* p) noexcept nogil:
+    """What a recording says of an acknowledgement; T_NONE: nothing."""
+    if p.sent_by == S_UNKNOWN:
+        return T_NONE
+    return T_PACKET if p.sent_by == S_PACKET else T_APPLICATION if p.sent_by == S_CALL else T_TIMER
 
 
 cdef inline void late_ack(Flow* f, const Packet* p, int side, Result* x, int64_t window) noexcept nogil:
@@ -21,13 +29,14 @@ cdef inline void late_ack(Flow* f, const Packet* p, int side, Result* x, int64_t
     row = new_row(x, f, side)
     if row == NULL:
         return
-    row.trigger = (T_REPLY if p.size else T_PACKET if youngest < SLACK else T_TIMER if youngest >= DELACK
-                   else T_APPLICATION)
+    row.trigger = T_REPLY if p.size else sent_because(p)
+    if row.trigger == T_NONE:
+        row.trigger = T_PACKET if youngest < SLACK else T_TIMER if youngest >= DELACK else T_APPLICATION
     row.label = L_DELAYED_ACK
     if me.pending > you.mss and you.mss and 0 <= window < me.own_window and row.trigger != T_PACKET:
         row.label = L_DELACK_WINDOW_SHRINK
     row.event = E_ACK
-    row.certainty = C_KNOWN if me.here and row.trigger == T_TIMER else C_LIKELY
+    row.certainty = C_KNOWN if p.sent_by or (me.here and row.trigger == T_TIMER) else C_LIKELY
     row.ts, row.duration = p.ts - oldest, oldest
     row.seq, row.size, row.flight = me.acked - you.base, me.pending, me.pending
     row.packet, row.previous = p.number, me.pending_number

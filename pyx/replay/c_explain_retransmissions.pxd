@@ -7,9 +7,14 @@ from c_explain_rows cimport count_wait, new_row
 from c_explain_segments cimport at, find, mark
 from c_explain_state cimport (
     C_KNOWN, C_LIKELY, DUP_THRESHOLD, E_ORDER, E_RETRANSMISSION, LOSS, L_ACK_LOSS, L_AFTER_RTO, L_DELAYED_ACK,
-    L_FAST_RTX, L_FEW_DUPACKS, L_LATE_FR, L_LOSS, L_LOST_RETRANSMISSION, L_REORDERING, L_RTO, L_SPURIOUS, L_TAIL_LOSS,
-    L_TLP, MS, NEVER, OPEN, RECOVERY, SLACK, SYN, T_PACKET, T_TIMER, Flow, Packet, Result, Row, Segment, Side, before,
-    elapsed)
+    L_FAST_RTX, L_FEW_DUPACKS, L_LATE_FR, L_LOSS, L_LOST_RETRANSMISSION, L_REORDERING, L_RTO, L_SPURIOUS,
+    L_TAIL_LOSS, L_TLP, MS, NEVER, OPEN, RECOVERY, SLACK, SYN, S_LOSS_PROBE, S_REORDERING, S_RTO, T_PACKET, T_TIMER,
+    Flow, Packet, Result, Row, Segment, Side, before, elapsed)
+
+
+cdef inline bint by_timer(const Packet* p) noexcept nogil:
+    """Whether a recording says which timer sent it."""
+    return S_RTO <= p.sent_by <= S_REORDERING
 
 
 cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_t end, const Segment* old,
@@ -30,10 +35,11 @@ cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_
         if not by_ack:
             me.backoff += 1
         row.label, row.n, row.why, row.certainty = L_RTO, me.backoff, L_SPURIOUS, C_KNOWN
-    elif by_ack and me.state == LOSS:
+    elif (by_ack or p.sent_by == S_REORDERING) and me.state == LOSS:
         row.label, row.n = L_AFTER_RTO, me.backoff
-    elif by_ack or (count and me.state != LOSS
-                    and elapsed(me.in_ts, p.ts) <= max(me.srtt, me.min_rtt) + 4 * MS):
+    elif by_ack or p.sent_by == S_REORDERING or (
+            not by_timer(p) and count and me.state != LOSS
+            and elapsed(me.in_ts, p.ts) <= max(me.srtt, me.min_rtt) + 4 * MS):
         late = (me.state == OPEN and me.third_ts > NEVER and count > DUP_THRESHOLD
                 and elapsed(me.third_ts, p.ts) > SLACK + 2 * me.distance)
         row.label, row.n = L_LATE_FR if late else L_FAST_RTX, count
@@ -43,10 +49,11 @@ cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_
             me.state, me.recover = RECOVERY, me.nxt
         if times > 1:
             row.why = L_LOST_RETRANSMISSION
-    elif (end == me.nxt and times == 1 and not me.probed and me.state == OPEN
-          and me.sack_ok and you.sack_ok):
+    elif p.sent_by == S_LOSS_PROBE or (
+            p.sent_by != S_RTO and end == me.nxt and times == 1 and not me.probed and me.state == OPEN
+            and me.sack_ok and you.sack_ok):
         row.label, row.why = L_TLP, L_TAIL_LOSS
-        row.certainty = C_LIKELY if me.count == 1 else C_KNOWN
+        row.certainty = C_LIKELY if me.count == 1 and not by_timer(p) else C_KNOWN
         me.probed, me.probe_end = True, end
     else:
         me.backoff += 1
@@ -55,7 +62,7 @@ cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_
             row.why = L_LOST_RETRANSMISSION
         else:
             row.why = L_FEW_DUPACKS if count else L_TAIL_LOSS
-        row.certainty = C_LIKELY if before(me.una, p.seq) else C_KNOWN
+        row.certainty = C_LIKELY if before(me.una, p.seq) and not by_timer(p) else C_KNOWN
         me.state, me.recover = LOSS, me.nxt
     if old != NULL and old.arrived > NEVER:
         row.why, row.certainty = L_ACK_LOSS if old.answered else L_DELAYED_ACK, C_KNOWN

@@ -27,7 +27,7 @@ cdef inline Row* new_row(Result* x, const Flow* f, int side) noexcept nogil:
     memcpy(row.key, f.key, sizeof(row.key))
     row.flow, row.side = f.number, <uint8_t>side
     row.message = f.side[side].message_number if f.side[side].speaks else 0
-    row.missing = x.missing | (0 if f.both else M_OTHER_END)
+    row.missing = (x.missing & ~f.side[side].evidence) | (0 if f.both else M_OTHER_END)
     if f.handshake != 3:
         row.missing |= M_HANDSHAKE
     return row

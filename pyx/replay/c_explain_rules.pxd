@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int64_t, uint32_t
 from c_explain_acks cimport acknowledged
-from c_explain_gaps cimport fresh, probe
+from c_explain_gaps cimport fresh, full_size, probe
 from c_explain_receiver cimport acknowledges, receives
 from c_explain_retransmissions cimport again
 from c_explain_rows cimport end_flow, start_flow
@@ -42,6 +42,7 @@ cdef inline void sends(Flow* f, const Packet* p, int side, Result* x) noexcept n
     cdef Side* you = &f.side[1 - side]
     cdef uint32_t size = p.size + (p.flags & SYN != 0) + (p.flags & FIN != 0), end = p.seq + size, limit
     cdef int64_t gap
+    me.evidence |= p.evidence
     if not me.known:
         me.known, me.una, me.nxt = True, p.seq, p.seq
         me.base = p.seq if p.flags & SYN else p.seq - 1
@@ -62,6 +63,8 @@ cdef inline void sends(Flow* f, const Packet* p, int side, Result* x) noexcept n
         fresh(f, p, side, x, end, gap)
         append(me, x, p.seq, end, p, 1)
         me.last_size, me.highest_id = p.size, p.ip_id
+        if p.size and p.size < full_size(me, you):
+            me.small, me.smalls = end, True
     if before(me.nxt, end):
         me.nxt = end
     if me.nxt - me.una > me.most:

@@ -80,6 +80,21 @@ cdef enum Missing:
     M_CALLS = 16
     M_PROBES = 32
 
+cdef enum SentBy:               # numbers of evidence.py; 0: not known
+    S_UNKNOWN
+    S_PACKET
+    S_CALL
+    S_RTO
+    S_LOSS_PROBE
+    S_REORDERING
+    S_DELACK
+    S_KEEPALIVE
+    S_PACE
+
+cdef enum Held:
+    HELD_FULL = 1               # the application waited for room in the send buffer
+    HELD_MORE = 2               # it has said that more data follows
+
 cdef extern from *:
     """
     #define CFL_MS 1000000LL
@@ -102,6 +117,12 @@ cdef struct Packet:
     uint16_t ip_id
     uint32_t tsval
     uint32_t tsecr
+    int evidence                # bits of Missing that are known; the following need them
+    int sent_by
+    int held
+    uint32_t cwnd               # packets
+    uint32_t unsent             # bytes in the send buffer before the last call or packet
+    int64_t queued              # ns that data had waited in the send buffer
     int edges
     uint32_t sack[EDGES]
 
@@ -146,12 +167,15 @@ cdef struct Side:               # one end, as sender and as receiver
     bint probed
     bint idle
     bint speaks                 # a message is open
+    uint8_t evidence            # what is known of what it sent
     uint32_t base
     uint32_t nxt
     uint32_t una
     int64_t sent_ts
     uint64_t sent_number
     uint32_t last_size
+    uint32_t small              # after the last segment smaller than a full one; valid if `smalls`
+    bint smalls
     uint16_t highest_id
     uint32_t mss
     uint32_t offered

@@ -15,8 +15,8 @@ from c_ipv6_hash cimport fold6
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.block.result_table cimport Rows
 from confluo_tools.core.packets.tcp_columns cimport (
-    N_ACK, N_FLAGS, N_ID, N_MSS, N_OPTS, N_SACK, N_SCALE, N_SEQ, N_TS, N_TSECR, N_TSVAL, N_WINDOW, OPT_SACK_OK,
-    OPT_WSCALE, TCP, TcpColumns, gather, optional, payload)
+    N_ACK, N_CWND, N_EVIDENCE, N_FLAGS, N_HELD, N_ID, N_MSS, N_OPTS, N_QUEUED, N_SACK, N_SCALE, N_SENT_BY, N_SEQ, N_TS,
+    N_TSECR, N_TSVAL, N_UNSENT, N_WINDOW, OPT_SACK_OK, OPT_WSCALE, TCP, USES, TcpColumns, gather, optional, payload)
 cimport cython
 import os
 
@@ -40,6 +40,7 @@ cdef class Explainer:
 
     def __cinit__(self, Layout layout not None, int64_t gap=1_000_000, int taps=1, uint32_t max_flows=1 << 16,
                   uint64_t segments=MAX_SEGMENTS):
+        cdef int i
         cdef uint64_t seed[2]
         if not 1 <= max_flows <= 1 << 24 or not 1 <= taps <= TAPS or gap < 0:
             raise ValueError(f"{max_flows} flows, {taps} taps, gap {gap}")
@@ -47,6 +48,9 @@ cdef class Explainer:
         self.columns = TcpColumns(layout)
         self.result.gap, self.result.max_segments = gap, segments
         self.result.missing = M_TIMERS | M_CALLS | M_PROBES
+        for i in range(<int>N_EVIDENCE, <int>USES):
+            if (self.columns.at[i] < 0) != (self.columns.at[<int>N_EVIDENCE] < 0):
+                raise ValueError("the columns of recordings are not complete")
         if self.columns.at[<int>N_SACK] < 0:
             self.result.missing |= M_SACK
         if self.columns.at[<int>N_OPTS] < 0 or self.columns.at[<int>N_SCALE] < 0:
@@ -202,6 +206,10 @@ cdef class Explainer:
         p.tsval = (<const uint32_t*>column)[r] if column != NULL else 0
         column = optional(self.columns, block.col, N_TSECR)
         p.tsecr = (<const uint32_t*>column)[r] if column != NULL else 0
+        p.evidence = p.sent_by = p.held = 0
+        p.cwnd, p.unsent, p.queued = 0, 0, 0
+        if at[<int>N_EVIDENCE] >= 0:
+            self._evidence(block, r, &p)
         p.edges = 0
         edges = <const uint32_t*>optional(self.columns, block.col, N_SACK)
         if edges != NULL:
@@ -210,6 +218,14 @@ cdef class Explainer:
                 p.sack[p.edges], p.sack[p.edges + 1] = edges[p.edges], edges[p.edges + 1]
                 p.edges += 2
         segment(f, &p, b.side, sent, received, &self.result)
+
+    cdef void _evidence(self, Block block, uint32_t r, Packet* p) noexcept nogil:
+        cdef const int* at = self.columns.at
+        p.evidence = block.col[at[<int>N_EVIDENCE]][r]
+        p.sent_by, p.held = block.col[at[<int>N_SENT_BY]][r], block.col[at[<int>N_HELD]][r]
+        p.queued = (<const int64_t*>block.col[at[<int>N_QUEUED]])[r]
+        p.unsent = (<const uint32_t*>block.col[at[<int>N_UNSENT]])[r]
+        p.cwnd = (<const uint32_t*>block.col[at[<int>N_CWND]])[r]
 
     def finish(self):
         """End all connections.  No block may come after this."""

@@ -41,13 +41,15 @@ def rows_of(path: Path, side: int) -> list[dict[str, Any]]:
         common | {"ts": captured[0].ts, "kind": Kind.SETTING, "name": name.encode(), "value": value}
         for name, value in settings.items()
     ]
+    sent = got = 0
     for p in captured:
         back = base[1 - p.side]
         row = {"ts": p.ts, "kind": Kind.SENT if p.side == side else Kind.RECEIVED, "seq": (p.seq - base[p.side]) & MASK}
         row |= {"ack": (p.ack - back) & MASK if p.flags & 16 else 0, "len": p.size, "tcp_flags": p.flags}
         row |= {"window": p.window, "tsval": p.tsval, "tsecr": p.tsecr, "ip_id": p.ip_id}
         row["sack"] = [(edge - back) & MASK for block in p.sacks for edge in block]
-        found.append(common | row)
+        found.append(common | row | {"tx": sent, "rx": got})
+        sent, got = sent + (p.side == side), got + (p.side != side)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confluo_tools.core.replay.explainer import Explainer
+from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.formats.pcap.files import Captures
 from confluo_tools.replay.explain import labels
-from confluo_tools.replay.explain.taps import with_sack
+from confluo_tools.replay.explain.evidence import SentEvidence
+from confluo_tools.replay.explain.packet_schemas import with_evidence, with_sack
 from confluo_tools.schema import builtin
 from twin_explain import TwinExplainer
-from wire_lab import packets, table
+from wire_lab import packets, rows_of_packets, table
 
 CLIENT, SERVER = 0x0A4E0001, 0x0A4E0002
 START = 1_700_000_000_000_000_000
@@ -146,6 +149,34 @@ def test_any_conversation_seen_at_both_ends(
         folder = tmp_path_factory.getbasetemp()
         paths = [write(folder / f"end-{n}.pcap", sorted(tap)) for n, tap in enumerate(taps)]
         compare(of_both_ends((paths[0], paths[1]), 1_000_000))
+
+
+KNOWN = st.builds(
+    SentEvidence,
+    evidence=st.sampled_from((0, 24, 24, 56)),
+    sent_by=st.sampled_from((0, 1, 1, 2, 3, 4, 5, 6, 7, 8)),
+    queued=st.sampled_from((0, 1_500_000, 41_000_000)),
+    unsent=st.sampled_from((0, 10, 999, 1000, 5000)),
+    held=st.integers(0, 3),
+    cwnd=st.sampled_from((0, 1, 4, 10)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(conversations(), st.lists(KNOWN, min_size=70, max_size=70))
+def test_any_recording(tmp_path_factory: pytest.TempPathFactory, frames: list[Any], known: list[Any]) -> None:
+    """With what a recording says of each packet."""
+    path = write(tmp_path_factory.getbasetemp() / "recording.pcap", frames)
+    twin, explainer = TwinExplainer(), Explainer(with_evidence().layout)
+    rows = [row | one._asdict() for row, one in zip(rows_of_packets(path), known, strict=False)]
+    for block in blocks_of_rows(with_evidence(), rows):
+        explainer.feed(block)
+    explainer.finish()
+    for (key, packet), one in zip(packets(path), known, strict=False):
+        twin.packet(key, replace(packet, **one._asdict()))
+    twin.finish()
+    found = table(explainer, "explanation"), table(explainer, "message")
+    compare((found, (twin.rows, twin.messages)))
 
 
 def test_labels_have_the_same_numbers() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from confluo_tools.replay.explain.evidence import CALLS, LOSS_PROBE, PACKET, REORDERING, RTO
 from confluo_tools.replay.explain.labels import CERTAINTY, EVENTS, EVIDENCE, LABELS, TRIGGERS
+from twin_explain_evidence import ack_trigger, full_size, held_by, timer_known
 from twin_explain_state import (
     LOSS,
     MASK,
@@ -137,12 +139,12 @@ class TwinExplainer:
                 me.doubt = before(p.ack, me.doubted)
             elif me.pending and oldest >= self.gap and not (p.sacks and not before(p.ack, p.sacks[0][1])):
                 shrinks = me.pending > you.mss > 0 and 0 <= window < me.own_window
-                trigger = "reply" if p.size else "packet" if youngest < SLACK else ""
+                trigger = "reply" if p.size else ack_trigger(p) or ("packet" if youngest < SLACK else "")
                 trigger = trigger or ("timer" if youngest >= DELACK else "application")
                 label = "delack_window_shrink" if shrinks and trigger != "packet" else "delayed_ack"
                 self._row(
                     f, p.side, p, "ack", label,
-                    certainty="likely" if not me.here or trigger != "timer" else "known",
+                    certainty="known" if p.sent_by or (me.here and trigger == "timer") else "likely",
                     duration=oldest, start=p.ts - oldest, trigger=trigger, seq=me.acked - you.base,
                     size=me.pending, previous=me.pending_number, window=window, flight=me.pending,
                 )  # fmt: skip
@@ -236,7 +238,9 @@ class TwinExplainer:
 
     def _triggered(self, p: Packet, me: Side, gap: int) -> bool:
         """Whether an acknowledgement made the sender send, also as a later packet of the same burst."""
-        if me.since:
+        if p.sent_by:
+            me.burst = p.sent_by == PACKET
+        elif me.since:
             me.burst = p.ts - me.in_ts <= SLACK + me.distance
         elif gap > SLACK:
             me.burst = False
@@ -348,6 +352,7 @@ class TwinExplainer:
     def _sends(self, f: Flow, p: Packet, me: Side, you: Side) -> None:
         size = p.size + bool(p.flags & SYN) + bool(p.flags & FIN)
         end = (p.seq + size) & MASK
+        me.evidence |= p.evidence
         if not me.known:
             me.known, me.base, me.una, me.nxt = True, p.seq, p.seq, p.seq
             if not p.flags & SYN:
@@ -369,6 +374,8 @@ class TwinExplainer:
             self._fresh(f, p, me, you, end, gap)
             me.segments.append(Segment(p.seq, end, p.ts, p.ts, p.number, p.number, me.delivered))
             me.last_size, me.highest_id = p.size, p.ip_id
+            if p.size and p.size < full_size(me, you):
+                me.small, me.smalls = end, True
         if before(me.nxt, end):
             me.nxt = end
         me.most = max(me.most, (me.nxt - me.una) & MASK)
@@ -408,7 +415,13 @@ class TwinExplainer:
             return
         triggered = self._triggered(p, me, gap)
         why, certainty, n, trigger = "", "likely", 0, "packet" if triggered else "application"
-        if triggered:
+        probe = not (p.sent_by or triggered) and flight and self._may_be_probe(p, me, gap)
+        if (p.sent_by == LOSS_PROBE and flight) or probe:
+            label, certainty, trigger, why = "tlp", "known" if p.sent_by else "possible", "timer", "tail_loss"
+            me.probed, me.probe_end = True, end
+        elif p.evidence & CALLS:
+            label, certainty = held_by(p, me, you, flight, gap)
+        elif triggered:
             blocked = me.before_window >= 0 and before(me.before_edge, (me.nxt + min(p.size, me.mss)) & MASK)
             if blocked and me.before_window < me.mss:
                 label, certainty = "zero_window", "known"
@@ -424,15 +437,10 @@ class TwinExplainer:
                 label = "idle_restart"
             else:
                 label, certainty = "cwnd_limited", "known" if flight else "likely"
-            if me.in_late > gap // 2 and label != "app_limited":
-                why = LABELS[me.in_label]
-        elif not flight:
-            label, certainty = "app_limited", "likely"
-        elif self._may_be_probe(p, me, gap):
-            label, certainty, trigger, why = "tlp", "possible", "timer", "tail_loss"
-            me.probed, me.probe_end = True, end
         else:
             label = "app_limited"
+        if me.in_late > gap // 2 and label not in ("app_limited", "tlp", "cork"):
+            why = LABELS[me.in_label]
         fresh = not flight and label == "app_limited"  # the next message
         if fresh and p.size:
             restarts = gap > max(RTO_MIN, me.srtt + 4 * me.rttvar) and me.most > INITIAL_WINDOW * me.mss
@@ -492,9 +500,12 @@ class TwinExplainer:
             if not triggered:
                 me.backoff += 1
                 n = me.backoff
-        elif triggered and me.state == LOSS:
+        elif (triggered or p.sent_by == REORDERING) and me.state == LOSS:
             label, n = "after_rto", me.backoff
-        elif triggered or (count and me.state != LOSS and p.ts - me.in_ts <= max(me.srtt, me.min_rtt) + 4 * MS):
+        elif triggered or p.sent_by == REORDERING or (
+            not timer_known(p) and count
+            and me.state != LOSS and p.ts - me.in_ts <= max(me.srtt, me.min_rtt) + 4 * MS
+        ):  # fmt: skip
             late = (
                 me.state == OPEN and me.third_ts > NEVER and count > DUP_THRESHOLD
                 and p.ts - me.third_ts > SLACK + 2 * me.distance
@@ -506,9 +517,12 @@ class TwinExplainer:
                 me.state, me.recover = RECOVERY, me.nxt
             if times > 1:
                 why = "lost_retransmission"
-        elif tail and times == 1 and not me.probed and me.state == OPEN and me.sack_ok and you.sack_ok:
+        elif p.sent_by == LOSS_PROBE or (
+            p.sent_by != RTO and tail and times == 1 and not me.probed and me.state == OPEN and me.sack_ok
+            and you.sack_ok
+        ):  # fmt: skip
             label, why = "tlp", "tail_loss"
-            certainty = "likely" if len(me.segments) == 1 else "known"
+            certainty = "likely" if len(me.segments) == 1 and not timer_known(p) else "known"
             me.probed, me.probe_end = True, end
         else:
             me.backoff += 1
@@ -518,7 +532,7 @@ class TwinExplainer:
                 else "few_dupacks" if count
                 else "tail_loss"
             )  # fmt: skip
-            certainty = "known" if p.seq == me.una or before(p.seq, me.una) else "likely"
+            certainty = "known" if timer_known(p) or not before(me.una, p.seq) else "likely"
             me.state, me.recover = LOSS, me.nxt
         if old is not None and old.arrived > NEVER:
             why, certainty = ("ack_loss" if old.answered else "delayed_ack"), "known"
@@ -601,7 +615,8 @@ class TwinExplainer:
             {
                 "flow": f.number, "side": s, "ts": p.ts if start is None else start, "event": EVENTS.index(event),
                 "label": LABELS.index(label), "why": LABELS.index(why), "certainty": CERTAINTY.index(certainty),
-                "missing": self.missing | (not f.both) | (f.handshake != 3) << 1, "duration": duration,
+                "missing": (self.missing & ~f.side[s].evidence) | (not f.both) | (f.handshake != 3) << 1,
+                "duration": duration,
                 "trigger": TRIGGERS.index(trigger), "n": n, "seq": seq & MASK, "len": size, "packet": p.number,
                 "previous_packet": previous, "trigger_packet": cause, "flight": flight, "window": max(window, 0),
                 "rtt": rtt,

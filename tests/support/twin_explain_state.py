@@ -41,6 +41,12 @@ class Packet:
     tsval: int = 0
     tsecr: int = 0
     sacks: tuple[tuple[int, int], ...] = ()
+    evidence: int = 0  # of a recording: bits; the following need it
+    sent_by: int = 0
+    queued: int = 0
+    unsent: int = 0
+    held: int = 0
+    cwnd: int = 0
 
 
 @dataclass(slots=True)
@@ -108,6 +114,9 @@ class Side:
     sent_ts: int = NEVER
     sent_number: int = 0
     last_size: int = 0
+    small: int = 0  # after the last segment smaller than a full one
+    smalls: bool = False
+    evidence: int = 0
     last_id: int = 0
     mss: int = 0
     scale: int = -1

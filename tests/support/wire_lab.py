@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -17,8 +20,10 @@ from confluo_tools.cli import InputOptions
 from confluo_tools.core.replay.explainer import Explainer
 from confluo_tools.formats.pcap.files import Captures
 from confluo_tools.replay.explain.labels import CERTAINTY, EVENTS, LABELS, PATTERNS, TRIGGERS
-from confluo_tools.replay.explain.taps import Taps, with_sack
+from confluo_tools.replay.explain.packet_schemas import with_sack
+from confluo_tools.replay.explain.taps import Taps
 from confluo_tools.schema import builtin
+from running import BIN, environment
 from sessions import ROOT
 from twin_explain_state import Packet
 
@@ -54,6 +59,38 @@ def carried(rule: Any, traffic: Callable[[Any], None], **settings: Any) -> Any:
     return wire
 
 
+def recorded(rule: Any, traffic: Callable[[Any], None], folder: Path, **settings: Any) -> tuple[Any, Path, Path]:
+    """(a wire that has carried this traffic, recordings of client and server with headers)."""
+    needs_wire()
+    logs = [folder / f"{end}.ml" for end in stalls.ENDS]
+    with stalls.Wire(rule, **settings) as wire, ExitStack() as stack:
+        recorders = [stack.enter_context(_recorder(*which)) for which in zip(wire.names, logs, strict=True)]
+        traffic(wire)
+        limit, seen = time.monotonic() + 10, -1
+        while len(wire.log) > seen and time.monotonic() < limit:  # until nothing is on its way any more
+            seen = len(wire.log)
+            time.sleep(0.3)
+        for process in recorders:
+            process.terminate()
+            process.wait(60)
+    return wire, logs[0], logs[1]
+
+
+@contextmanager
+def _recorder(namespace: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+    words = [BIN / "confluo-replay-record", "attach", "--netns", namespace, "--level", "headers", "-w", log]
+    with subprocess.Popen(
+        [*words, "--port", str(stalls.PORT)], stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert "recording; pid" in said, said
+            yield process
+        finally:
+            process.kill()
+
+
 def explained(*paths: Path, gap: int = 1_000_000) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Explainer]:
     """(labels in the order in which they were found, messages, the explainer); two captures: of both ends."""
     taps = Taps(
@@ -75,37 +112,43 @@ def table(explainer: Explainer, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def packets(path: Path) -> Iterator[tuple[Any, Packet]]:
-    """(connection, packet) of a capture, for the twin."""
-    layout, number = with_sack().layout, 0
+def rows_of_packets(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a capture."""
+    layout = with_sack().layout
     for block in Captures([str(path)], with_sack()):
         for i in range(block.rows):
-            number += 1
-            v = {name: block.get(k, i) for k, name in enumerate(layout.names)}
-            if v["proto"] != 6:
-                continue
-            a, b = (v["src_ip"], v["src_port"]), (v["dst_ip"], v["dst_port"])
-            edges = v["tcp_sack"]
-            yield (
-                (min(a, b), max(a, b)),
-                Packet(
-                    number,
-                    v["ts"],
-                    int(a > b),
-                    v["tcp_seq"],
-                    v["tcp_ack"],
-                    v["payload_len"],
-                    v["tcp_flags"],
-                    v["tcp_window"],
-                    v["tcp_wscale"] if v["tcp_opts"] & WSCALE else -1,
-                    v["tcp_mss"],
-                    bool(v["tcp_opts"] & SACK_OK),
-                    v["ip_id"],
-                    v["tcp_tsval"],
-                    v["tcp_tsecr"],
-                    tuple((edges[k], edges[k + 1]) for k in range(0, 8, 2) if edges[k] or edges[k + 1]),
-                ),
-            )
+            yield {name: block.get(k, i) for k, name in enumerate(layout.names)}
+
+
+def packets(path: Path) -> Iterator[tuple[Any, Packet]]:
+    """(connection, packet) of a capture, for the twin."""
+    number = 0
+    for v in rows_of_packets(path):
+        number += 1
+        if v["proto"] != 6:
+            continue
+        a, b = (v["src_ip"], v["src_port"]), (v["dst_ip"], v["dst_port"])
+        edges = v["tcp_sack"]
+        yield (
+            (min(a, b), max(a, b)),
+            Packet(
+                number,
+                v["ts"],
+                int(a > b),
+                v["tcp_seq"],
+                v["tcp_ack"],
+                v["payload_len"],
+                v["tcp_flags"],
+                v["tcp_window"],
+                v["tcp_wscale"] if v["tcp_opts"] & WSCALE else -1,
+                v["tcp_mss"],
+                bool(v["tcp_opts"] & SACK_OK),
+                v["ip_id"],
+                v["tcp_tsval"],
+                v["tcp_tsecr"],
+                tuple((edges[k], edges[k + 1]) for k in range(0, 8, 2) if edges[k] or edges[k + 1]),
+            ),
+        )
 
 
 def sent_again(rows: list[dict[str, Any]], side: str) -> Counter[str]:

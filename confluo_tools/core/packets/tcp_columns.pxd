@@ -30,6 +30,12 @@ cdef enum TcpColumn:                    # in the order of USED; those below NEED
     N_TSVAL
     N_TSECR
     N_SACK
+    N_EVIDENCE
+    N_SENT_BY
+    N_QUEUED
+    N_UNSENT
+    N_HELD
+    N_CWND
     USES
 
 cdef enum:

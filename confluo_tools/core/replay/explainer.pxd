@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from c_conversation cimport KeyedRow
-from c_explain_state cimport Result
+from c_explain_state cimport Packet, Result
 from c_hash_table cimport LruTable
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.packets.tcp_columns cimport TcpColumns
@@ -18,4 +18,5 @@ cdef class Explainer:
     cdef readonly uint64_t packets      # TCP segments seen
     cdef LruTable only                  # the connections chosen
     cdef public bint chosen             # only those
+    cdef void _evidence(self, Block block, uint32_t r, Packet* p) noexcept nogil
     cdef void _one(self, Block block, KeyedRow* b, int tap) noexcept nogil

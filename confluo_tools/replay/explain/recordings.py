@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.block_builder import address_columns, blocks_of_rows
+from confluo_tools.replay.explain.evidence import evidence_of
 from confluo_tools.replay.recording import ConnectionEnd, pair_ends, read_ends
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ class RecordedTap:
         self.ends.append(end)
         self.rows += packets_of_end(end)
 
+    @property
+    def payload(self) -> int:
+        """Bytes that its ends sent."""
+        return sum(sum(end.headers_sent["len"]) for end in self.ends)
+
     def blocks(self, schema: Schema) -> Iterator[Block]:
         self.rows.sort(key=lambda row: row["ts"])
         yield from blocks_of_rows(schema, self.rows)
@@ -53,11 +59,21 @@ def recorded_taps(readers: Sequence[Reader]) -> list[RecordedTap]:
 
 
 def packets_of_end(end: ConnectionEnd) -> Iterator[dict[str, Any]]:
-    """Rows of the schema `packet` of the headers that this end sent and received."""
+    """The headers that this end sent and received, in their order, which times of two clocks may not show exactly."""
     here = _addresses(end, "src", "dst")
     there = _addresses(end, "dst", "src")
-    yield from _packets(end.headers_sent, end.sack_sent, here, end.settings, "")
-    yield from _packets(end.headers_received, end.sack_received, there, end.settings, "peer_")
+    sent = _packets(end.headers_sent, end.sack_sent, here, end.settings, "")
+    got = list(_packets(end.headers_received, end.sack_received, there, end.settings, "peer_"))
+    evidence = evidence_of(end, timers=not end.setting("replay"))
+    after = end.headers_received["tx"]  # packets that it had sent before each one that it processed
+    now, place = 0, 0
+    for number, (row, known) in enumerate(zip(sent, evidence, strict=True)):
+        while place < len(got) and after[place] <= number:
+            yield got[place] | {"ts": (now := max(now, got[place]["ts"]))}
+            place += 1
+        yield row | known._asdict() | {"ts": (now := max(now, row["ts"]))}
+    for row in got[place:]:
+        yield row | {"ts": (now := max(now, row["ts"]))}
 
 
 def _addresses(end: ConnectionEnd, source: str, target: str) -> dict[str, Any]:

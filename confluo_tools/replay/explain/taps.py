@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from confluo_tools import cli
 from confluo_tools.errors import SchemaError
 from confluo_tools.replay.explain.flows import FlowEnds, choose_flows
+from confluo_tools.replay.explain.packet_schemas import with_evidence, with_sack
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.core.replay.explainer import Explainer
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.schema import Schema
+    from confluo_tools.replay.explain.recordings import RecordedTap
 
 NO_TIME = (1 << 63) - 1
 MAX_FLOWS = 1 << 16
@@ -27,6 +27,7 @@ class Taps:
         self.inputs, self.ins, self.gap, self.flows = list(inputs), ins, gap, flows
         self.metadata: dict[str, str] = {}
         self.both = False
+        self._tapped: list[RecordedTap] = []  # of recordings
 
     def explain(self) -> Explainer:
         """Read all packets; the explainer has finished."""
@@ -69,18 +70,25 @@ class Taps:
         finally:
             for reader in readers:
                 reader.close()
+        self._tapped = taps
         self.both = len(taps) > 1
-        explainer = Explainer(with_sack().layout, self.gap, len(taps), MAX_FLOWS)
+        explainer = Explainer(with_evidence().layout, self.gap, len(taps), MAX_FLOWS)
         choose_flows(explainer, self.flows)
         for number, tap in enumerate(taps if self.both else []):
             explainer.place(number, dict(recordings.key_of(end) for end in tap.ends))
-        cursors = [_Cursor(tap.blocks(with_sack()), explainer, number) for number, tap in enumerate(taps)]
+        cursors = [_Cursor(tap.blocks(with_evidence()), explainer, number) for number, tap in enumerate(taps)]
         _merge(cursors)
         explainer.finish()
         return explainer
 
     def again(self) -> Iterator[tuple[int, Block]]:
-        """The packets of the first tap once more: (rows before, block)."""
+        """The packets of the first tap, or of the recorded end that sent most, once more: (rows before, block)."""
+        if self._tapped:
+            rows = 0
+            for block in max(self._tapped, key=lambda tap: tap.payload).blocks(with_evidence()):
+                yield rows, block
+                rows += block.rows
+            return
         with self._open(self.inputs[:1] if self.both else self.inputs) as reader:
             rows = 0
             for block in reader:
@@ -187,17 +195,6 @@ def _merge(cursors: list[_Cursor]) -> None:
         if cursors[0].block is None:
             return
         cursors[0].feed(cursors[1].ts if len(cursors) > 1 else NO_TIME)
-
-
-@cache
-def with_sack() -> Schema:
-    """The packet schema with SACK blocks."""
-    from confluo_tools.core.packets.tcp_columns import USED
-    from confluo_tools.schema import builtin
-
-    full = builtin("packet")
-    wanted = {name.removesuffix("6") if name in ("src_ip6", "dst_ip6") else name for name in USED}
-    return full.project([field.name for field in full.fields if field.name in wanted])
 
 
 def _is_capture(path: str) -> bool:

@@ -23,6 +23,7 @@ class TimedPacket(NamedTuple):
     window: int
     scale: int
     number: int
+    cwnd: int = 0  # packets, of a recording with probes
 
 
 class TimedLabel(NamedTuple):
@@ -66,6 +67,7 @@ class Timeline:
     end: int = 0
     sent: list[Sent] = field(default_factory=list)
     acked: list[Acked] = field(default_factory=list)
+    congestion: list[tuple[int, int]] = field(default_factory=list)  # time, end of the congestion window
     labels: list[TimedLabel] = field(default_factory=list)
 
     @property
@@ -87,7 +89,7 @@ def draw(title: str, packets: list[TimedPacket], labels: Iterable[TimedLabel]) -
     side = main_side(packets)
     line = Timeline(title, packets[0].ts if packets else 0)
     scales = [-1, -1]
-    base, high = -1, 0
+    base, high, mss, una = -1, 0, 0, 0
     for p in packets:
         at = p.ts - line.start
         line.end = max(line.end, at)
@@ -100,11 +102,15 @@ def draw(title: str, packets: list[TimedPacket], labels: Iterable[TimedLabel]) -
                 seq = _near(p.seq - base, high)
                 line.sent.append(Sent(at, seq, p.size, seq < high, p.number))
                 high = max(high, seq + p.size + (p.flags & SYN > 0) + (p.flags & FIN > 0))
+            mss = max(mss, p.size)
+            if p.cwnd:
+                line.congestion.append((at, una + p.cwnd * mss))
         elif p.flags & ACK:
             if base < 0:
                 base = (p.ack - 1) % WHOLE
             ack = _near(p.ack - base, high)
             scaled = 0 if p.flags & SYN or min(scales) < 0 else min(scales[1 - side], MAX_SCALE)
+            una = max(una, ack)
             line.acked.append(Acked(at, ack, ack + (p.window << scaled), p.number))
     line.labels = [label._replace(ts=label.ts - line.start) for label in labels]
     return line

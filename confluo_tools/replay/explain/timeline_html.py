@@ -20,6 +20,7 @@ def page(line: Timeline) -> Iterator[str]:
         "high": max(line.highest, 1),
         "sent": [[s.ts, s.seq, s.size, int(s.again), s.number] for s in line.sent],
         "acked": [[a.ts, a.ack, a.edge, a.number] for a in line.acked],
+        "congestion": line.congestion,
         "labels": [[w.ts, w.duration, KINDS.index(kind_of(w.cause)), tip(w)] for w in line.labels],
         "kinds": [[name, COLOURS[name]] for name in KINDS],
     }

@@ -70,8 +70,9 @@ def packets_of(block: Block, before: int, flows: set[FlowEnds] | None, ends: lis
         opts = block.get(at["tcp_opts"], row) if "tcp_opts" in at else 0
         scale = block.get(at["tcp_wscale"], row) if opts & WSCALE else -1
         seq, ack, size, flags, window = (block.get(at[name], row) for name in FIELDS)
-        side = int(flow != ends[0])
-        yield TimedPacket(block.get(at["ts"], row), side, seq, ack, size, flags, window, scale, before + row + 1)
+        side, cwnd = int(flow != ends[0]), block.get(at["cwnd"], row) if "cwnd" in at else 0
+        number = before + row + 1
+        yield TimedPacket(block.get(at["ts"], row), side, seq, ack, size, flags, window, scale, number, cwnd)
 
 
 def labels_of(blocks: Iterator[Block]) -> Iterator[TimedLabel]:

@@ -16,7 +16,7 @@ APPLICATION = {"app_limited", "nagle_wait", "cork", "sndbuf_limited", "keep_aliv
 CONGESTION = {"cwnd_limited", "idle_restart"}
 KINDS = ("network", "receiver", "application", "congestion")
 COLOURS = {"network": "#c1312b", "receiver": "#d98312", "application": "#8a8f98", "congestion": "#3b73b9"}
-DATA, AGAIN, ACKED, WINDOW = "#20242b", "#c1312b", "#3b8f52", "#b9a3d6"
+DATA, AGAIN, ACKED, WINDOW, CWND = "#20242b", "#c1312b", "#3b8f52", "#b9a3d6", "#3b73b9"
 
 
 def kind_of(cause: str) -> str:
@@ -41,7 +41,8 @@ def tip(label: TimedLabel) -> str:
 def svg(line: Timeline) -> Iterator[str]:
     """The text of the picture."""
     end, high = max(line.end, 1), max(line.highest, 1)
-    edge = max([a.edge for a in line.acked if a.edge <= 2 * high], default=high)
+    edges = [a.edge for a in line.acked] + [end for _, end in line.congestion]
+    edge = max([edge for edge in edges if edge <= 2 * high], default=high)
     top = max(high, min(edge, 2 * high))
 
     def x(ns: int) -> float:
@@ -57,7 +58,7 @@ def svg(line: Timeline) -> Iterator[str]:
         f'<text x="{LEFT}" y="24" font-size="16">{escape(line.title)}</text>\n'
     )
     for i, (name, colour) in enumerate(
-        {"data": DATA, "sent again": AGAIN, "acknowledged": ACKED, "window": WINDOW, **COLOURS}.items()
+        {"data": DATA, "sent again": AGAIN, "acknowledged": ACKED, "window": WINDOW, "cwnd": CWND, **COLOURS}.items()
     ):
         yield f'<rect x="{LEFT + 120 * i}" y="36" width="10" height="10" fill="{colour}"/>'
         yield f'<text x="{LEFT + 120 * i + 15}" y="45">{name}</text>\n'
@@ -66,15 +67,14 @@ def svg(line: Timeline) -> Iterator[str]:
         yield f'<path d="M{x(at):.1f} {TOP}V{TOP + HEIGHT}M{LEFT} {y(seq):.1f}H{LEFT + WIDTH}" stroke="#e3e5e8"/>'
         yield f'<text x="{x(at):.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{time_text(at)}</text>'
         yield f'<text x="{LEFT - 8}" y="{y(seq) + 4:.1f}" text-anchor="end">{seq:,}</text>\n'
-    for points, colour in ((("ack", ACKED)), ("edge", WINDOW)):
-        steps, before = [], None
-        for a in line.acked:
-            value = y(max(min(getattr(a, points), top), 0))
-            steps.append(f"{'M' if before is None else 'H'}{x(a.ts):.1f}" + (f" {value:.1f}" if before is None else ""))
-            if before is not None:
-                steps.append(f"V{value:.1f}")
-            before = value
-        yield f'<path d="{"".join(steps)}" fill="none" stroke="{colour}" class="{points}"/>\n' if steps else ""
+    acked, window = [(a.ts, a.ack) for a in line.acked], [(a.ts, a.edge) for a in line.acked]
+    curves = {"cwnd": (line.congestion, CWND), "ack": (acked, ACKED), "edge": (window, WINDOW)}
+    for name, (points, colour) in curves.items():
+        steps = ""
+        for ts, seq in points:
+            value = y(max(min(seq, top), 0))
+            steps += f"H{x(ts):.1f}V{value:.1f}" if steps else f"M{x(ts):.1f} {value:.1f}"
+        yield f'<path d="{steps}" fill="none" stroke="{colour}" class="{name}"/>\n' if steps else ""
     for s in line.sent:
         colour = AGAIN if s.again else DATA
         yield (
