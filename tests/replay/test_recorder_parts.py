@@ -11,7 +11,7 @@ from test_recording import ends_of, place
 
 from confluo_tools.replay.record.call_pieces import CallPiece, CallPieces
 from confluo_tools.replay.record.end_recorder import EndRecorder, Packet
-from confluo_tools.replay.recording.connection import arrivals
+from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats.block_builder import address_columns, block_of_rows
 from confluo_tools.replay.recording import ConnectionEnd, RecordingReader, Runs, RunWriter, pair_ends, read_ends
-from confluo_tools.replay.recording.connection import arrivals
+from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role, Timer
 from confluo_tools.schema import builtin
 

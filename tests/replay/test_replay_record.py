@@ -17,7 +17,7 @@ import pytest
 
 from confluo_tools.inputs.open import open_records
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection, pair_ends, read_ends
-from confluo_tools.replay.recording.connection import arrivals
+from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from netns import Lab
@@ -448,17 +448,6 @@ def test_wrong_usage_is_one_line(words: list[str], line: str, tmp_path: Path) ->
     done = subprocess.run([RECORDER, words[0], "-q", *out, *words[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert line in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_without_privileges_it_says_so(tmp_path: Path) -> None:
-    drop = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-    words = [*drop, sys.executable, "-m", "confluo_tools", "replay-record", "attach", "--port", "80", "-o", "ndjson"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
-    if "No module" in done.stderr or "Permission denied: '" in done.stderr:
-        pytest.skip("this tree cannot be read by other users")
-    assert done.returncode == 2
-    assert "tracefs cannot be used" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.core.replay.serial_replay import KINDS, MERGED, STEP, WAITS, YIELDS
 from confluo_tools.errors import ConfluoError
-from confluo_tools.replay.engine.arrivals import arrivals
 from confluo_tools.replay.engine.replayed_options import replayed_option
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
+from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from confluo_tools.replay.recording.socket_options import OptionValue
 

@@ -91,6 +91,8 @@ def differences(connection: RecordedConnection) -> list[str]:
             for setting, value in end.settings.items()
             if setting.startswith(SYSCTL) and not _is_sysctl(setting)
         ]
+        if end.settings.get("options") == 0:
+            found.append(f"the socket options of the {name} were not recorded")
         _check_congestion(congestion_of(end), name)
     return found
 

@@ -26,6 +26,8 @@ HOLD = 2_000_000_000  # ns that events wait for a call before them
 MAX_STRANGERS = 4096
 MAX_ENDS = 1 << 16  # that are recorded at a time; others are counted
 IDLE = 10_000_000_000  # ns after which an end without a socket is given up
+UNSURE = 1_000_000_000  # ns after a step of the wall clock: packets of before may still come
+CLOCK_SET = "the clock of the host was set"
 SLEPT = 50_000  # ns: a poll that took longer has slept, and looked at its sockets again
 READ_OR_WRITE = 5  # POLLIN | POLLOUT
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
@@ -93,7 +95,7 @@ class Machine:
         self._closing: list[EndRecorder] = []
         self._reset: int = 0  # the socket that got a reset
         self.made = 0
-        self._swept = 0
+        self._swept = self._now = self._at = self._stepped = 0
         self.options = SocketOptions()
         self.events = self.unknown = self.excess = 0
 
@@ -152,6 +154,7 @@ class Machine:
 
     def step(self, now: int, *, all: bool = False) -> None:
         """Process events up to ``now``, less the time that they wait; or ``all`` of them."""
+        self._now = now
         items, done = self._items, 0
         for item in items:
             if not all and item[0] > now - LAG:
@@ -170,6 +173,7 @@ class Machine:
 
     def _process(self, item: Item) -> None:
         ts, what = item[0], item[1]
+        self._at = ts
         if what == ev.PACKET:
             self._packet(Packet(*item[2]))
         elif what == PIECE:
@@ -309,6 +313,8 @@ class Machine:
         }
         end = EndRecorder(place, self._emit, threshold=self._threshold, headers=self._headers, earlier=earlier)
         end.key = key  # type: ignore[attr-defined]
+        if min(self._now, self._at) < self._stepped:
+            end.problem = end.problem or CLOCK_SET
         self._ends[key] = end
         return end
 
@@ -425,11 +431,16 @@ class Machine:
         self._unbind(end)
         end.finish(end.last, ended=ended)
 
-    def clock_step(self, by: int) -> None:
-        """The wall clock was set: from now on packets have other times, while events go on."""
+    def clock_step(self, by: int, now: int) -> None:
+        """The wall clock was set: from now on packets have other times, while events go on.
+
+        Connections of now cannot be replayed, nor can those that begin soon: their first packets may have been
+        stamped before.
+        """
         self._base += by
+        self._stepped = now + UNSURE
         for end in self._ends.values():
-            end.problem = end.problem or "the clock of the host was set"
+            end.problem = end.problem or CLOCK_SET
 
     def lost(self, count: int, now: int) -> None:
         """``count`` trace events or packets were lost: every connection of now may lack some."""

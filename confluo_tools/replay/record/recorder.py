@@ -32,6 +32,8 @@ TICK = 0.02  # s between two readings
 SNAP = 160  # bytes of each packet: all headers
 RING, BLOCK, RETIRE = 16 << 20, 64 << 10, 10  # bytes, bytes, ms: the recorder may sleep for 2.5 s
 ADDRESSES = 4096  # addresses that are remembered as local or not
+SETTINGS_EVERY = 60_000_000_000  # ns between two records of the settings of the host
+LATE, RECENT = 20_000_000, 3_000_000_000  # ns that a packet may be newer, and older, than its reading
 _STEP = 1_000_000  # ns by which the wall clock may move against the other one without being a step
 
 
@@ -45,7 +47,10 @@ class ConnectionRecorder:
     def __init__(self, schema: Schema, *, ports: frozenset[int], headers: bool, interface: str = "any") -> None:
         self.schema = schema
         self._rows = RowBatch(schema)
-        self.trace = RecorderTrace(ports)
+        try:
+            self.trace = RecorderTrace(ports)
+        except ConfluoError as e:
+            raise ConfluoError(e.what, where=e.where, hint=e.hint or "run it with sudo") from None
         try:
             self.tap = Tap(find(interface), RING, RETIRE, SNAP, BLOCK)
         except BaseException:
@@ -74,6 +79,8 @@ class ConnectionRecorder:
             cookies=self._cookies,
         )
         self._ports = ports
+        self._settings: dict[str, str] = {}
+        self._next_settings = 0
         self._lost = 0
         self.steps = 0  # of the wall clock
 
@@ -82,21 +89,29 @@ class ConnectionRecorder:
         bpf.attach(self.tap.socket.fileno(), self._program)
         self.trace.begin()
         self.machine.options.ask_listeners(self._ports)
-        now = time.clock_gettime_ns(time.CLOCK_REALTIME)
-        for name, value in host_settings().items():
+        self._settings = host_settings() | {"options": str(int(self.options is not None))}
+
+    def _add_settings(self, now: int) -> None:
+        """Settings of the host, again and again: retention removes the oldest rows."""
+        if now < self._next_settings:
+            return
+        self._next_settings = now + SETTINGS_EVERY
+        place = {"kind": Kind.SETTING, "ts": now + self.base, "count": 1, "cookie": self._cookies}
+        for name, value in self._settings.items():
             number = {"value": int(value)} if re.fullmatch(r"-?\d{1,18}", value) else {"text": value}
-            place = {"kind": Kind.SETTING, "ts": now, "count": 1, "cookie": self._cookies}
             self._rows.append({**place, "name": name, **number})
 
     def poll(self, *, last: bool = False) -> Iterator[Block]:
         """Read what came, and return the rows that are complete.  ``last``: of all that is left."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         moved = wall_offset() - self.base
+        self._add_settings(now)
         packets = self._headers.read()
         if abs(moved) > _STEP:  # the stamps of packets follow the wall clock, those of events do not
+            packets = restamped(packets, self.base, self.base + moved, now)
             self.base += moved
             self.steps += 1
-            self.machine.clock_step(moved)
+            self.machine.clock_step(moved, now)
         events = self.trace.read()
         if self.options is not None:
             events += [(o.ts, OPTION, *o[1:]) for o in self.options.read()]
@@ -126,6 +141,19 @@ class ConnectionRecorder:
             self.options.close()
         self.tap.socket.close()
         self.trace.close()
+
+
+def restamped(packets: list[tuple[Any, ...]], old: int, new: int, now: int) -> list[tuple[Any, ...]]:
+    """Packets that were read when the wall clock had been set, with stamps of the new clock.
+
+    ``old``, ``new``: wall clock less monotonic clock, before and after.  A stamp that would be in the future, or long
+    ago, is one of the old clock.
+    """
+    found = []
+    for p in packets:
+        ago = now - (p[0] - new)
+        found.append(p if -LATE < ago < RECENT else (p[0] - old + new, *p[1:]))
+    return found
 
 
 def recording_number() -> int:

@@ -51,8 +51,8 @@ class RecordingSession:
         self.recorder.begin()
         if not cli.state.quiet:
             cli.note(f"recording; pid {os.getpid()}")
-            if self.recorder.without_options:
-                cli.note(f"{self.recorder.without_options}: a replay has the options of a new socket")
+        if self.recorder.without_options:
+            cli.note(self.recorder.without_options, hint="replays of programs that set options will differ")
 
     def pump(self, over: Callable[[], bool]) -> None:
         """Record until ``over()`` or a signal."""
@@ -75,7 +75,7 @@ class RecordingSession:
         time.sleep(2 * TICK)  # until the ring has handed over its last block
         self._write(last=True)
         lost = self.recorder.lost()
-        if lost and not cli.state.quiet:
+        if lost:
             cli.note(f"{lost} events were lost: the connections of that time cannot be replayed")
 
     def counts(self) -> str:

@@ -164,24 +164,3 @@ def _same(client: ConnectionEnd, server: ConnectionEnd) -> bool:
         ours = client.settings["isn"], client.settings["peer_isn"]
         return ours == (server.settings["peer_isn"], server.settings["isn"])
     return client.began < (server.ended or 1 << 62) and server.began < (client.ended or 1 << 62)
-
-
-def arrivals(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
-    """For each packet that ``receiver`` processed, the number of this packet in the order in which it was sent.
-
-    -1: the sender did not record such a packet.  Found by IP identification, which counts by one: the packet next to
-    the one expected that has it.
-    """
-    places: dict[int, list[int]] = defaultdict(list)
-    for number, ip_id in enumerate(sender.sent.expanded("ip_id")):
-        places[ip_id].append(number)
-    out, expected = array("q"), 0
-    for ip_id in receiver.received.expanded("ip_id"):
-        found = places.get(ip_id)
-        if not found:
-            out.append(-1)
-            continue
-        number = found[0] if len(found) == 1 else min(found, key=lambda n: abs(n - expected))
-        out.append(number)
-        expected = max(expected, number + 1)
-    return out

@@ -1,0 +1,89 @@
+"""Which packet of the sender each received packet is: what is missing was lost, what goes back was late."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from confluo_tools.errors import ConfluoError
+from confluo_tools.replay.recording.connection import ConnectionEnd
+
+_FIELDS = ("seq", "ack", "len", "tcp_flags", "window", "tsval", "tsecr")
+SLACK = 20_000  # ns: times of packets at both ends are inferred within 5 us, and of TCP a little later
+NEVER = 1 << 62
+
+
+def arrivals(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
+    """For each packet that ``receiver`` processed, its number in the order in which ``sender`` sent it; -1: none.
+
+    IPv4 packets are found by their identification, those of IPv6 by their headers at both ends.  Raises ConfluoError
+    without these.
+    """
+    return by_identification(sender, receiver) if receiver.flow.version == 4 else by_headers(sender, receiver)
+
+
+def by_identification(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
+    """IP identification counts by one: the packet next to the one expected that has it."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for number, ip_id in enumerate(sender.sent.expanded("ip_id")):
+        places[ip_id].append(number)
+    out, expected = array("q"), 0
+    for ip_id in receiver.received.expanded("ip_id"):
+        found = places.get(ip_id)
+        if not found:
+            out.append(-1)
+            continue
+        number = found[0] if len(found) == 1 else min(found, key=lambda n: abs(n - expected))
+        out.append(number)
+        expected = max(expected, number + 1)
+    return out
+
+
+def by_headers(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
+    """By equal headers.  Of several packets with the same header, it is the next one that was not received before and
+    that was sent early enough: not faster than the fastest packet with a header of its own.
+    """
+    if len(sender.headers_sent) < sender.packets_sent or len(receiver.headers_received) < receiver.packets_received:
+        raise ConfluoError("packets of IPv6 have no identification", hint="record with --level headers at both ends")
+    sent, came = _headers(sender, "sent"), _headers(receiver, "received")
+    places: dict[Any, list[int]] = defaultdict(list)
+    for number, header in enumerate(sent):
+        places[header].append(number)
+    left, at = sender.headers_sent["ts"], receiver.headers_received["ts"]
+    fastest = _fastest(came, places, left, at)
+    out, expected = array("q"), 0
+    for header, when in zip(came, at, strict=True):
+        found = places.get(header)
+        number = _next(found, expected, left, when - fastest + SLACK) if found else -1
+        if found and number >= 0:
+            found.remove(number)
+        out.append(number)
+        expected = max(expected, number + 1)
+    return out
+
+
+def _headers(end: ConnectionEnd, which: str) -> list[Any]:
+    headers = end.headers_sent if which == "sent" else end.headers_received
+    sacks = end.sack_sent if which == "sent" else end.sack_received
+    return list(zip(*(headers[name] for name in _FIELDS), sacks, strict=True))
+
+
+def _fastest(came: Sequence[Any], places: dict[Any, list[int]], left: Sequence[int], at: Sequence[int]) -> int:
+    """The shortest time from sending to processing a packet with a header of its own, ns by both clocks."""
+    alone = (
+        (places[header][0], when) for header, when in zip(came, at, strict=True) if len(places.get(header, ())) == 1
+    )
+    return min((when - left[number] for number, when in alone), default=-NEVER)
+
+
+def _next(found: list[int], expected: int, left: Sequence[int], latest: int) -> int:
+    """Of the packets ``found``, ascending: the first from ``expected`` on if it was sent by ``latest``, else the last
+    one before it.
+    """
+    place = bisect_left(found, expected)
+    if place < len(found) and left[found[place]] <= latest:
+        return found[place]
+    return found[place - 1] if place else found[0]
