@@ -202,6 +202,30 @@ def test_hostile_values_end_in_one_line(
     assert says in printed[0]
 
 
+def test_connections_are_chosen_by_records(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As confluo-retx writes them: from either end; others are not replayed."""
+    flow = connection_of(recording).server.flow
+    head = "#fields\tip_version\tproto\tsrc_ip\tdst_ip\tsrc_port\tdst_port\n#types\tu8\tu8\tip\tip\tu16\tu16\n"
+    listed = tmp_path / "flows.tsv"
+    listed.write_text(f"{head}4\t6\t{flow.src}\t{flow.dst}\t{flow.src_port}\t{flow.dst_port}\n")
+    assert main([str(recording), "--flows", str(listed), "--tries", str(TRIES), "-q"]) == 0
+    listed.write_text(f"{head}4\t6\t{flow.src}\t{flow.dst}\t{flow.src_port}\t9\n")
+    assert main([str(recording), "--flows", str(listed)]) == 2
+    assert "has none of these connections" in capsys.readouterr().err
+
+
+def test_digests_name_a_range_of_packets(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A difference is known to 64 packets; a try that is not the last is not an error."""
+    run = FreeRun(Traffic(60_000)).run()
+    packet = [n for n, step in enumerate(run.steps[CLIENT]) if step.kind == inputs.PACKET][10]
+    del run.steps[CLIENT][packet], run.applied[CLIENT][packet]
+    path = write_recording(tmp_path / "c.ml", run, headers=False)
+    assert main([str(path), "--tries", "2", "-q"]) == 3
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 1
+    assert "try 2: differs: one of the packets 0 to " in printed[0]
+
+
 def test_diff(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again, naive = tmp_path / "again.ml", tmp_path / "naive.ml"
     assert main([str(recording), "--tries", str(TRIES), "-q", "-w", str(again)]) == 0

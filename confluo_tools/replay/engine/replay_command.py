@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.errors import ConfluoError
+from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.replay.engine.output import ReplayOutput
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.replay.engine.tries import Outcome
-    from confluo_tools.replay.recording import RecordedConnection
+    from confluo_tools.replay.recording import FiveTuple, RecordedConnection
 
 app = cli.command_app(
     """
@@ -25,6 +25,9 @@ sudo confluo-replay server.ml client.ml --flow 10.0.0.1:4711-10.0.0.2:8080/tcp -
 
 # only the server was recorded, with headers
 sudo confluo-replay server.ml --engine decoupled
+
+# the connections that lost packets
+confluo-query retx.ml 'lost > 5' -o stream | sudo confluo-replay c.ml --flows - -w again.ml
 
 # replay again, look deeper
 sudo confluo-replay c.ml --trace tcp_probe,cong_state,retransmit -w deep.ml
@@ -42,6 +45,9 @@ DIFFERENT = 3  # exit status: a replay differs from its recording
 
 Flow = Annotated[
     str | None, option("--flow", metavar="FLOW", help="Replay this connection: SRC:PORT-DST:PORT/tcp (all).")
+]
+Flows = Annotated[
+    str | None, option("--flows", metavar="FILE", help="Replay only the connections in these records (-: stdin).")
 ]
 Tries = Annotated[
     int, option("--tries", metavar="N", min=1, max=1000, help="Replay up to N times until it is the same (1).")
@@ -64,10 +70,11 @@ AsPacketdrill = Annotated[
 ]
 
 
-@app.command(panels={"Options": "--flow --tries --engine --trace --as-packetdrill -w -o"})
+@app.command(panels={"Options": "--flow --flows --tries --engine --trace --as-packetdrill -w -o"})
 def replay(
     inputs: cli.Inputs = None,
     flow: Flow = None,
+    flows: Flows = None,
     tries: Tries = 1,
     engine: Engine = "serial",
     trace: Trace = None,
@@ -96,7 +103,10 @@ def replay(
     if as_packetdrill:
         write_script(ins.open(inputs), flow, out)
         return cli.OK
-    found = chosen(ins.open(inputs), flow, engine)
+    if flows == "-" and "-" in (inputs or ["-"]):
+        raise UsageError("standard input can be read only once", where="--flows -", hint="name the recording")
+    listed = listed_flows(flows) if flows is not None else None
+    found = chosen(ins.open(inputs), flow, engine, listed)
     check_rights()
     same = True
     with out.opened() as into:
@@ -108,7 +118,7 @@ def replay(
                     cli.tell(f"{name}: {line}")
                 script, last = engine_script(connection, engine), None
                 for number, last in enumerate(outcomes(script, tries, naive=engine == "naive", trace=points), 1):
-                    report(name, number, last)
+                    report(name, number, last, tries)
             except ConfluoError as e:
                 cli.warn(e.what, where=e.where or name, hint=e.hint)
                 continue
@@ -121,10 +131,21 @@ def replay(
     return cli.TROUBLE if cli.state.trouble else cli.OK if same else DIFFERENT
 
 
-def chosen(reader: Reader, flow: str | None, engine: str) -> list[RecordedConnection]:
-    """The connections to replay.  What cannot be replayed is reported; raises ConfluoError if none is left.
+def listed_flows(path: str) -> set[FiveTuple]:
+    """The connections in the records of ``path``, both ways.  Raises SchemaError."""
+    from confluo_tools.replay.engine.flow import parse_flow
+    from confluo_tools.replay.explain.flows import read_flows
 
-    An end alone is one for the engine decoupled.
+    found = {parse_flow(str(ends)) for ends in read_flows(path)}
+    return found | {flow.reversed for flow in found}
+
+
+def chosen(
+    reader: Reader, flow: str | None, engine: str, listed: set[FiveTuple] | None = None
+) -> list[RecordedConnection]:
+    """The connections to replay, of those that are ``listed``.  What cannot be replayed is reported.
+
+    An end alone is one for the engine decoupled.  Raises ConfluoError if none is left.
     """
     from confluo_tools.replay.engine.decoupled import lone_connection
     from confluo_tools.replay.engine.flow import parse_flow
@@ -132,7 +153,9 @@ def chosen(reader: Reader, flow: str | None, engine: str) -> list[RecordedConnec
     from confluo_tools.replay.recording.kinds import OUT_OF_SEQUENCE
 
     wanted = parse_flow(flow) if flow is not None else None
-    connections, alone = pair_ends(read_ends(reader, wanted))
+    connections, alone = pair_ends([end for end in read_ends(reader, wanted) if listed is None or end.flow in listed])
+    if listed is not None and not connections and not alone:
+        raise ConfluoError("the recording has none of these connections", where=reader.name)
     if not connections and not alone:
         what = "the recording has no connection" if wanted is None else f"the recording has no connection {wanted}"
         raise ConfluoError(what, where=reader.name)
@@ -185,14 +208,15 @@ def obstacles(connection: RecordedConnection) -> list[str]:
     return differences(connection)
 
 
-def report(name: str, number: int, outcome: Outcome) -> None:
-    """Print what came of a try."""
+def report(name: str, number: int, outcome: Outcome, tries: int) -> None:
+    """Print what came of a try; with --quiet only of the last one, if it differs."""
     verdict = outcome.verdict
+    say = cli.tell if number < tries else cli.note
     times = f"time error p50 {verdict.percentile(50):.1f} us, p99 {verdict.percentile(99):.1f} us"
     if verdict.same:
         cli.tell(f"{name}: try {number}: same ({verdict.packets} packets, by {verdict.proof}); {times}")
     elif verdict.differences:
-        cli.note(f"{name}: try {number}: differs: {verdict.differences[0]}{_likeness(outcome)}")
+        say(f"{name}: try {number}: differs: {verdict.differences[0]}{_likeness(outcome)}")
     else:
         cli.note(f"{name}: try {number}: cannot be proved: the recording has no digests and no headers")
 

@@ -27,8 +27,12 @@ class Difference(NamedTuple):
     expected: str
     came: str
     following: str  # the input that was next
+    last: int = -1  # it is one of the packets up to this one: digests have no headers
 
     def __str__(self) -> str:
+        if self.last >= 0:
+            place = f"{self.packet} to {self.last}" if self.last > self.packet else f"{self.packet}"
+            return f"one of the packets {place} of the {NAMES[self.side]}; recordings with --level headers name it"
         where = f"packet {self.packet} of the {NAMES[self.side]} at {self.at / 1e6:.3f} ms"
         text = f"{where}: expected {self.expected}, got {self.came}"
         return f"{text}; next input: {self.following}" if self.following else text
@@ -87,8 +91,8 @@ def _compare(done: Attempt, side: int, end: ConnectionEnd) -> tuple[str, Differe
         if chunk is not None:
             last = min((chunk + 1) * DIGEST_PACKETS, end.packets_sent) - 1
             first = chunk * DIGEST_PACKETS
-            expected = f"other headers in packets {first} to {last}"
-            return proof, _difference(done, side, min(first, len(came)), expected)
+            found = _difference(done, side, min(first, len(came)), "")
+            return proof, found._replace(last=last)
     if len(came) != end.packets_sent and end.packets_sent:
         place = min(len(came), end.packets_sent)
         expected = "no more packets" if len(came) > place else _recorded(end, place)

@@ -136,6 +136,8 @@ def explain(
             return 128 + ending.number
         return cli.OK if live.rows else cli.NOTHING
     if flows is not None:
+        from confluo_tools.replay.explain.flows import read_flows
+
         chosen = (chosen or set()) | read_flows(flows)
     taps = Taps(inputs or ["-"], ins, shortest, chosen)
     explainer = taps.explain()
@@ -163,18 +165,6 @@ def explain(
     if common.stats or common.verbose:
         cli.note(f"{explainer.packets:,} TCP packets of {explainer.count:,} connections: {counts}")
     return cli.OK if rows else cli.NOTHING
-
-
-def read_flows(path: str) -> set[FlowEnds]:
-    """The connections in the records of ``path``."""
-    from confluo_tools.replay.explain.flows import check_flows, flows_of
-
-    with cli.open_records([path]) as reader:
-        check_flows(reader.schema, reader.name)
-        found: set[FlowEnds] = set()
-        for block in reader:
-            found |= flows_of(block, reader.schema)
-    return found
 
 
 def labels_of(explainer: Explainer) -> Iterator[Block]:

@@ -71,6 +71,18 @@ def flows_of(block: Block, schema: Schema) -> set[FlowEnds]:
     return {flow for flow in (ends_of(block, at, row) for row in rows) if flow is not None}
 
 
+def read_flows(path: str) -> set[FlowEnds]:
+    """The connections in the records of ``path``, '-' is standard input.  Raises SchemaError."""
+    from confluo_tools import cli
+
+    with cli.open_records([path]) as reader:
+        check_flows(reader.schema, reader.name)
+        found: set[FlowEnds] = set()
+        for block in reader:
+            found |= flows_of(block, reader.schema)
+    return found
+
+
 def ends_of(block: Block, at: Mapping[str, int], row: int) -> FlowEnds | None:
     """The ends in a row; ``at``: numbers of its columns.  None: the addresses are not known."""
     ends = []
