@@ -165,12 +165,7 @@ def processed_times(end: ConnectionEnd) -> array[int]:
 
 
 def steps_of(
-    end: ConnectionEnd,
-    numbers: array[int],
-    origin: int,
-    name: str,
-    problems: list[str],
-    sent: array[int] | None = None,
+    end: ConnectionEnd, numbers: array[int], origin: int, name: str, problems: list[str], sent: array[int] | None = None
 ) -> list[Step]:
     """The inputs of one end in their order: its events by number, and packet n before the events with rx > n.
 
