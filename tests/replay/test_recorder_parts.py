@@ -139,6 +139,7 @@ def test_acknowledgements_that_tcp_merged_are_found_by_what_they_acknowledge() -
     assert merged(acks, [(9000, 0, 200), (9500, 0, -1)]) == [0, Note.MERGED, 0]
     assert merged(acks, [(9000, 0, 100), (9500, 0, 200), (9900, 0, -1)]) == [0, 0, 0]
     assert merged(acks, [(1500, 0, 300)]) == [0]  # the others came later
+    assert merged(acks, [(9000, 0, -1)]) == [0, Note.MERGED, Note.MERGED]  # no packet was processed later
 
 
 def test_data_that_tcp_merged_are_found_by_their_length() -> None:

@@ -184,7 +184,8 @@ class EndRecorder:
     def probe(self, ts: int, length: int, una: int) -> None:
         """TCP processes the oldest packet, or several that it has merged because a call held the socket.
 
-        ``length``: their payload.  ``una``: what was acknowledged when TCP processed the next one; -1: not known.
+        ``length``: their payload.  ``una``: what was acknowledged when TCP processed the next one; -1: there was none
+        for so long that packets which had come before were processed with this one.
         Packets before them that do not fit were processed in other ways.
         """
         pending = self._pending
@@ -286,7 +287,7 @@ def _merged(last: Packet, p: Packet, length: int, una: int) -> bool:
     if p.len or length:
         return 0 < p.len <= length
     ahead = p.ack - last.ack & MASK
-    return una >= 0 and 0 < ahead < 1 << 31 and (una - p.ack & MASK) < 1 << 31
+    return 0 < ahead < 1 << 31 and (una < 0 or (una - p.ack & MASK) < 1 << 31)
 
 
 def _is_synack(p: Packet) -> bool:
