@@ -46,7 +46,7 @@ extensions = [
         depends=glob("pyx/*/*.pxd") + glob("pyx/*/*.h") + glob(f"{GENERATED}/*.pxd"),
         extra_compile_args=FLAGS,
         extra_link_args=["-fsanitize=address,undefined"] if DEBUG else [],
-        libraries=["pthread"],
+        libraries=["pthread", "dl"],
     )
     for source in sorted(glob("pyx/*/*.pyx"))
     if not ONLY or Path(source).stem in ONLY

@@ -17,6 +17,7 @@ from netns import Lab, Space
 
 if TYPE_CHECKING:
     from agent_lab import Pki
+    from kafka_lab import Broker
 
 # What starts us in the background (nohup, a script's &) may ignore these; the programs that we start would, too.
 for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
@@ -98,3 +99,16 @@ def lab() -> Iterator[Lab]:
 def pair(lab: Lab) -> tuple[Space, Space]:
     """Two namespaces with an interface v0 each, joined by a cable."""
     return lab.pair()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of Kafka, for all tests of a worker."""
+    from kafka_lab import Broker, jars
+
+    libs, why = jars()
+    if libs is None:
+        pytest.skip(why)
+    made = Broker(tmp_path_factory.mktemp("kafka"), libs)
+    yield made
+    made.close()

@@ -18,6 +18,7 @@ from confluo_tools.cli.groups import (
     RecordingOptions,
     TalkOptions,
 )
+from confluo_tools.cli.operands import split_operands
 from confluo_tools.cli.option_values import (
     core_share,
     duration,
@@ -129,6 +130,7 @@ __all__ = [
     "seconds",
     "shell",
     "signals",
+    "split_operands",
     "state",
     "tell",
     "token",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.errors import UsageError
+from confluo_tools.formats.limit import limited
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -94,7 +94,7 @@ def query(
     common: cli.CommonOptions,
 ) -> int:
     """Print the records of INPUT for which EXPR holds."""
-    inputs, text = split_operands(operands or [], read or [], expression, ins.at)
+    inputs, text = cli.split_operands(operands or [], read or [], expression, ins.at)
     if ins.missing(inputs):
         return cli.usage(app)
     if (by or having or top) and agg is None:
@@ -141,32 +141,6 @@ def query(
         return cli.OK if rows else cli.NOTHING
 
 
-def split_operands(
-    operands: list[str], read: list[str], expression: str | None, at: str | None = None
-) -> tuple[list[str], str]:
-    """(inputs, expression).
-
-    The first operand is the input and the others are the expression, as if joined by blanks (like tcpdump's);
-    with -r or --at every operand belongs to the expression, with -e every operand is an input (like grep's).
-    """
-    if at is not None:
-        if read or (expression is not None and operands):
-            raise UsageError("the snapshot names the logs", where="--at", hint="leave the other inputs out")
-        return [], " ".join(operands) if expression is None else expression
-    if expression is not None:
-        return [*read, *operands], expression
-    if read:
-        return read, " ".join(operands)
-    if operands and operands[0] != "-" and cli.remote(operands[0]) is None and not os.path.lexists(operands[0]):
-        hint = "the first operand is the input, - for standard input"
-        raise FormatError("No such file or directory", where=operands[0], hint=hint)
-    for word in operands[1:]:
-        if os.path.exists(word):
-            hint = "several inputs: -r A -r B, or -e EXPR A B"
-            raise UsageError("is a file, not an expression", where=word, hint=hint)
-    return operands[:1], " ".join(operands[1:])
-
-
 def compile_expr(
     text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None, local: bool = False
 ) -> Expr:
@@ -194,31 +168,6 @@ def compile_expr(
 def local_elsewhere(hint: str) -> UsageError:
     """The error for local times in a question to another host."""
     return UsageError("another host does not know the local time of this one", where="--local", hint=hint)
-
-
-def limited(pairs: Iterator[tuple[Block, Picks | None]], limit: int | None) -> Iterator[tuple[Block, Picks | None]]:
-    """The first ``limit`` rows; reading stops with the last of them."""
-    if limit is None:
-        yield from pairs
-        return
-    left = limit
-    if left == 0:
-        return
-    for block, picks in pairs:
-        n = block.rows if picks is None else len(picks)
-        if n >= left:
-            yield first_rows(block, picks, left)
-            return
-        left -= n
-        yield block, picks
-
-
-def first_rows(block: Block, picks: Picks | None, n: int) -> tuple[Block, Picks | None]:
-    if picks is None:
-        return block.slice(0, n), None
-    from confluo_tools.core.block.block import Picks
-
-    return block, Picks.of(block.rows, picks.tolist()[:n])
 
 
 class Selection:

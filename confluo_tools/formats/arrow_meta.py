@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError, FormatError
 
@@ -194,10 +194,14 @@ def _schema(schema: Schema, metadata: Mapping[str, str] | None) -> Write:
     return _table({0: ("h", 0), 1: _vector([_column(c) for c in schema.columns]), 2: _key_values(pairs)})
 
 
-def _message(kind: int, header: Write, body_length: int, size: int | None) -> bytes:
+def _message(
+    kind: int, header: Write, body_length: int, size: int | None, metadata: Mapping[str, str] | None = None
+) -> bytes:
     b = _Builder()
-    root = b.table({0: ("h", V5), 1: ("B", kind), 2: ("o", header), 3: ("q", body_length)})
-    return _encapsulate(b.finish(root), size)
+    fields: dict[int, tuple[str, Any]] = {0: ("h", V5), 1: ("B", kind), 2: ("o", header), 3: ("q", body_length)}
+    if metadata:
+        fields[4] = _key_values(metadata)
+    return _encapsulate(b.finish(b.table(fields)), size)
 
 
 def _encapsulate(metadata: bytes, size: int | None) -> bytes:
@@ -217,12 +221,18 @@ def schema_message(schema: Schema, metadata: Mapping[str, str] | None = None, *,
 
 
 def batch_message(
-    schema: Schema, rows: int, buffers: Sequence[tuple[int, int]], body_length: int, *, size: int | None = None
+    schema: Schema,
+    rows: int,
+    buffers: Sequence[tuple[int, int]],
+    body_length: int,
+    *,
+    size: int | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> bytes:
     """The encapsulated record batch message for ``rows`` rows.
 
     ``buffers``: (offset in the body, bytes) of each physical column of ``schema``; they may stand anywhere
-    in the body, with gaps.  No column has nulls; validity buffers have length 0.
+    in the body, with gaps.  No column has nulls; validity buffers have length 0.  ``metadata``: of this batch.
     """
     if len(buffers) != len(schema.columns):
         raise ValueError(f"{len(buffers)} buffers for {len(schema.columns)} columns")
@@ -236,7 +246,28 @@ def batch_message(
             places.append((0, 0))
         places.append(place)
     header = _table({0: ("q", rows), 1: _structs("<qq", nodes), 2: _structs("<qq", places)})
-    return _message(BATCH, header, body_length, size)
+    return _message(BATCH, header, body_length, size, metadata)
+
+
+class BatchPlaces(NamedTuple):
+    """Where a record batch message has its numbers, each of 8 bytes: offsets from its continuation mark.
+
+    ``nodes``: the first of (length, nulls) pairs; ``buffers``: the first of (offset, bytes) pairs.
+    """
+
+    body_length: int
+    rows: int
+    nodes: int
+    buffers: int
+
+
+def batch_places(message: bytes) -> BatchPlaces:
+    """The places of a message of `batch_message` with rows and a body (a number of zero has no place)."""
+    v = _FlatBuffer(message[8:])
+    root = v.follow(0)
+    header = v.child(root, 2)
+    places = v.slot(root, 3), v.slot(header, 0), v.child(header, 1) + 4, v.child(header, 2) + 4
+    return BatchPlaces(*(8 + place for place in places))
 
 
 def batch_message_bytes(schema: Schema) -> int:
@@ -285,7 +316,7 @@ class Message:
     """A parsed message.  ``kind`` is SCHEMA, DICTIONARY or BATCH; ``body_length`` the bytes that follow it.
 
     SCHEMA: ``fields``, ``metadata``, ``little_endian``.
-    BATCH: ``rows``, ``nodes`` [(length, nulls)], ``buffers`` [(offset, bytes)], all inside the body,
+    BATCH: ``rows``, ``nodes`` [(length, nulls)], ``buffers`` [(offset, bytes)], all inside the body, ``metadata``,
     ``compression`` (None, 'lz4', 'zstd', 'unknown').
     """
 
@@ -467,6 +498,7 @@ def parse_message(data: bytes | memoryview, *, fields: bool = True) -> Message:
     if kind == SCHEMA:
         _read_schema(v, header, message, fields)
     elif kind == BATCH:
+        message.metadata = v.key_values(root, 4)
         _read_batch(v, header, message)
     return message
 

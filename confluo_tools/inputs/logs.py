@@ -30,7 +30,7 @@ class LogPlace(NamedTuple):
 
 def remote(name: str) -> Address | None:
     """HOST:PATH as an address; None for a path on this host."""
-    if ":" not in name:  # most names, and no import
+    if ":" not in name or name.startswith("kafka://"):  # most names, and no import
         return None
     from confluo_tools.remote import address
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.console import is_terminal, note, say, state, tell, warn
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.inputs.logs import open_logs, places, remote
+from confluo_tools.inputs.topics import is_topic, open_topic
 
 if TYPE_CHECKING:
     from confluo_tools.formats.bytestream import ByteStream
@@ -58,6 +59,8 @@ def open_records(
 
         return open_logs(places_at(Snapshot.load(at), at), request, host=True, partial=partial)
     names = list(inputs) or ["-"]
+    if any(is_topic(name) for name in names):
+        return open_topic(names, request)
     if names.count("-") > 1:
         raise UsageError("standard input can be read only once")
     elsewhere = [remote(name) is not None for name in names]

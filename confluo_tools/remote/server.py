@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
@@ -393,6 +392,7 @@ class QueryServer:
 
     def _rows(self, reader: Reader, expr: Expr, request: QueryRequest, omit: str | None) -> int:
         from confluo_tools.formats.arrow import StreamWriter
+        from confluo_tools.formats.limit import limited
         from confluo_tools.schema.choose import choose_fields
 
         schema = reader.schema
@@ -407,7 +407,7 @@ class QueryServer:
         most = max(BATCH // writer.layout.row_bytes, 1)
         writer.start()
         found, due = 0, 0.0
-        for block, picks in _limited(reader.select(expr, columns), request.limit):
+        for block, picks in limited(reader.select(expr, columns), request.limit):
             found += block.rows if picks is None else len(picks)
             for start in range(0, block.rows, most):
                 end = min(start + most, block.rows)
@@ -516,17 +516,3 @@ def compiled(request: QueryRequest, reader: Reader) -> Expr:
 
     expr = compile(request.expr, reader.schema, filters=reader.filters).within(request.since, request.until)
     return expr if request.sample is None else sampled(expr, request.sample)
-
-
-def _limited(pairs: Iterable[tuple[Block, Picks | None]], limit: int | None) -> Iterable[tuple[Block, Picks | None]]:
-    if limit is None:
-        yield from pairs
-        return
-    left = limit
-    for block, picks in pairs if left else ():
-        n = block.rows if picks is None else len(picks)
-        if n >= left:
-            yield (block if picks is None else block.take(picks)).slice(0, left), None
-            return
-        left -= n
-        yield block, picks

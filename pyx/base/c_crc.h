@@ -41,21 +41,33 @@ static uint32_t cfl_crc_soft(uint32_t crc, const uint8_t *p, size_t n) {
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 
-__attribute__((target("sse4.2"))) static uint32_t cfl_crc_hard(uint32_t crc, const uint8_t *p, size_t n) {
-    uint64_t c = crc, v;
-    for (; n >= 8; n -= 8, p += 8) {
-        memcpy(&v, p, 8);
-        c = _mm_crc32_u64(c, v);
-    }
-    crc = (uint32_t)c;
-    while (n--)
-        crc = _mm_crc32_u8(crc, *p++);
-    return crc;
-}
-
 static inline uint32_t cfl_crc_append_zeros(int which, uint32_t crc) {
     const uint32_t (*t)[256] = cfl_crc_shift[which];
     return t[0][crc & 255] ^ t[1][(crc >> 8) & 255] ^ t[2][(crc >> 16) & 255] ^ t[3][crc >> 24];
+}
+
+__attribute__((target("sse4.2"))) static uint32_t cfl_crc_hard(uint32_t crc, const uint8_t *p, size_t n) {
+    uint64_t a = crc, b, c, u, v, w;
+    for (; n >= 3 * CFL_THIRD; n -= 3 * CFL_THIRD, p += 3 * CFL_THIRD) {
+        b = c = 0;
+        for (int i = 0; i < CFL_THIRD; i += 8) {
+            memcpy(&u, p + i, 8);
+            memcpy(&v, p + CFL_THIRD + i, 8);
+            memcpy(&w, p + 2 * CFL_THIRD + i, 8);
+            a = _mm_crc32_u64(a, u);
+            b = _mm_crc32_u64(b, v);
+            c = _mm_crc32_u64(c, w);
+        }
+        a = cfl_crc_append_zeros(1, (uint32_t)a) ^ cfl_crc_append_zeros(0, (uint32_t)b) ^ (uint32_t)c;
+    }
+    for (; n >= 8; n -= 8, p += 8) {
+        memcpy(&u, p, 8);
+        a = _mm_crc32_u64(a, u);
+    }
+    crc = (uint32_t)a;
+    while (n--)
+        crc = _mm_crc32_u8(crc, *p++);
+    return crc;
 }
 
 __attribute__((target("sse4.2"))) static uint32_t cfl_crc_page_hard(const uint8_t *p) {
@@ -80,12 +92,17 @@ __attribute__((target("sse4.2"))) static uint32_t cfl_crc_page_hard(const uint8_
 }
 #endif
 
-static inline uint32_t cfl_crc32c(const void *data, size_t n) {
+/* Continue a CRC: `crc` is that of the bytes before `data`, 0 if there are none. */
+static inline uint32_t cfl_crc32c_more(uint32_t crc, const void *data, size_t n) {
 #if defined(__x86_64__)
     if (cfl_crc_hardware)
-        return ~cfl_crc_hard(0xFFFFFFFFu, (const uint8_t *)data, n);
+        return ~cfl_crc_hard(~crc, (const uint8_t *)data, n);
 #endif
-    return ~cfl_crc_soft(0xFFFFFFFFu, (const uint8_t *)data, n);
+    return ~cfl_crc_soft(~crc, (const uint8_t *)data, n);
+}
+
+static inline uint32_t cfl_crc32c(const void *data, size_t n) {
+    return cfl_crc32c_more(0, data, n);
 }
 
 static inline uint32_t cfl_crc_page(const void *page) {

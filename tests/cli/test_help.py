@@ -14,16 +14,19 @@ from confluo_tools.cli.options import MAX_IMPORTANT, PANELS
 from confluo_tools.cli.output import PACKET_FORMATS, RECORD_FORMATS
 from confluo_tools.pingmesh.command import VERBS
 from confluo_tools.replay.command import VERBS as REPLAY_VERBS
+from confluo_tools.stream.command import VERBS as STREAM_VERBS
 
+GROUPS = ("pingmesh", "vote", "replay-record", "replay", "stream")
 # {command: its module}
 PAGES = {
-    **{name: module_of(name) for name, _, _ in COMMANDS if name not in ("pingmesh", "vote", "replay-record", "replay")},
+    **{name: module_of(name) for name, _, _ in COMMANDS if name not in GROUPS},
     **{f"pingmesh-{verb.name}": f"confluo_tools.pingmesh.{verb.module}" for verb in VERBS},
     "replay-explain": "confluo_tools.replay.explain.command",
     "replay": "confluo_tools.replay.engine.replay_command",
     "replay-record-run": "confluo_tools.replay.record.run_command",
     "replay-record-attach": "confluo_tools.replay.record.attach_command",
     **{f"replay-{verb.name}": f"confluo_tools.replay.{verb.module}" for verb in REPLAY_VERBS},
+    **{f"stream-{verb.name}": f"confluo_tools.stream.{verb.module}" for verb in STREAM_VERBS},
     "vote": "confluo_tools.vote.analyse_command",
     "vote-simulate": "confluo_tools.vote.simulate_command",
     "vote-bound": "confluo_tools.vote.bound_command",
@@ -101,6 +104,7 @@ def test_help_names_the_formats_that_the_command_writes(name: str, capsys: pytes
             "replay-diff",
             "serve",
             "snapshot",
+            "stream-publish",
             "topology",
         }
         return

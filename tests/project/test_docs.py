@@ -19,6 +19,7 @@ from setuptools import find_packages
 from confluo_tools.__main__ import COMMANDS, GROUPS, module_of
 from confluo_tools.pingmesh.command import VERBS as PINGMESH
 from confluo_tools.replay.record.command import VERBS as RECORD
+from confluo_tools.stream.command import VERBS as STREAM
 from sessions import FENCE, ROOT, Shell, agrees, blocks, commands
 
 NAMES = [name for name, _, _ in COMMANDS]
@@ -33,6 +34,7 @@ VERBS = [
     *(f"pingmesh-{verb.name}" for verb in PINGMESH),
 ]
 VERBS += [f"replay-record-{verb}" for verb in RECORD]
+VERBS += [f"stream-{verb.name}" for verb in STREAM]
 PAGES = sorted((ROOT / "man").glob("man*/*.[1-8]"))
 README = ROOT / "README.md"
 DOCUMENTS = sorted(
@@ -305,7 +307,7 @@ def test_libraries_that_the_design_names_are_used() -> None:
 def test_the_dependencies_are_those_that_the_design_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["parquet"], *extras["milp"], *extras["pingmesh"]]
+    wanted = [*project["dependencies"], *extras["parquet"], *extras["milp"], *extras["pingmesh"], *extras["kafka"]]
     names = {re.split(r"[<>=\[ ]", item)[0].lower() for item in wanted}
     text = (ROOT / "DESIGN.md").read_text().lower()
     assert sorted(name for name in names if name not in text) == []

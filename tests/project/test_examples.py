@@ -15,11 +15,15 @@ SEED = Path("/proc/sys/net/ipv4/fib_multipath_hash_seed")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
+def test_prints_what_it_shows(
+    path: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if path.stem.startswith(("diagnosis", "vote_live")) and netns.missing():
         pytest.skip(netns.missing())
     if path.stem == "vote_live_example" and not SEED.exists():
         pytest.skip("multipath hashes without a seed: Linux 6.11 has one")
+    if path.stem.startswith("stream"):
+        monkeypatch.setenv("BROKER", request.getfixturevalue("broker").address)
     try:
         wrong = disagreements(path, tmp_path)
     finally:

@@ -27,12 +27,12 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("console",),
     ("kernel", "multilog", "network"),
-    ("remote",),
+    ("remote", "kafka"),
     ("inputs",),
     ("cli",),
 )
 # Each is a package with its own commands, algorithms and I/O.  What passes between them is records.
-SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay"}
+SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream"}
 COMMANDS = {"commands"}  # of the platform itself: query, index, info ...
 BELOW = {name: {"", *(n for line in PLATFORM[:i] for n in line)} for i, line in enumerate(PLATFORM) for name in line}
 ALLOWED: dict[str, set[str]] = {
@@ -50,7 +50,13 @@ ALLOWED: dict[str, set[str]] = {
     **{name: {"", *(n for line in PLATFORM for n in line)} for name in SYSTEMS | COMMANDS},
 }
 # The compiled core has the same subjects; a subject of a system is that system's alone.
-CORE: tuple[tuple[str, ...], ...] = (("base",), ("block",), ("text", "packets", "query"), ("multilog",), ("kernel",))
+CORE: tuple[tuple[str, ...], ...] = (
+    ("base",),
+    ("block",),
+    ("text", "packets", "query", "kafka"),
+    ("multilog",),
+    ("kernel",),
+)
 CORE_ALLOWED = {name: {n for line in CORE[:i] for n in line} for i, line in enumerate(CORE) for name in line} | {
     name: {n for line in CORE for n in line} for name in SYSTEMS
 }
@@ -59,7 +65,7 @@ HEADERS = {p.stem: p.parent.name for p in (ROOT / "pyx").rglob("c_*.pxd")} | GEN
 # Imported only inside functions: a command that does not need them should not load them.
 LAZY_FOR = {
     "cli": {"formats", "config", "schema", "core", "multilog", "remote"},
-    "inputs": {"multilog", "formats", "config", "schema"},
+    "inputs": {"multilog", "formats", "config", "schema", "kafka"},
     "console": {"config"},
 }
 CHEAP = ("confluo_tools.formats.registry.",)  # a table of names: also there outside a function
@@ -79,12 +85,13 @@ THIRD: dict[str, tuple[str, ...]] = {
         "pingmesh/controller/tls.py",
         "pingmesh/plan/pinglist_folder.py",
     ),
+    "confluent_kafka": ("kafka/",),
     "starlette": ("pingmesh/controller/asgi_app.py",),
     "uvicorn": ("pingmesh/controller/http_server.py",),
     "prometheus_client": ("pingmesh/controller/asgi_app.py", "pingmesh/agent/metrics.py"),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn"}
-HEAVY |= {"prometheus_client"}
+HEAVY |= {"prometheus_client", "confluent_kafka"}
 # Algorithms of the papers, readable next to them: no I/O, no clock, no unseeded randomness.
 PURE = {
     "network/fat_tree.py",

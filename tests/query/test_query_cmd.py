@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from confluo_tools.commands.query import split_operands
+from confluo_tools.cli import split_operands
 from confluo_tools.errors import UsageError
 from running import CAMPUS, DATA, environment, lines, run, shell
 

@@ -1,0 +1,38 @@
+# A Kafka producer: messages of records, sent and counted without the interpreter lock.
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from c_rdkafka cimport rd_kafka_t, rd_kafka_topic_t
+
+cdef enum:
+    MAX_TOPICS = 256
+    PROBLEM = 512                       # bytes of a text about what is wrong
+
+cdef enum Sent:
+    SENT = 0
+    BUSY = 1                            # the client's queue is full: serve, and try again
+    REFUSED = 2                         # the message can never be sent: see `problem`
+
+# Each field has one writer: the thread that sends, or the one that serves.
+cdef struct ProducerCounts:
+    uint64_t sent                       # messages given to the client
+    uint64_t records_sent
+    uint64_t bytes_sent
+    uint64_t busy                       # times that the queue was full
+    uint64_t acked                      # messages that a broker has
+    uint64_t records_acked
+    uint64_t bytes_acked
+    uint64_t failed                     # messages given up
+    uint64_t records_failed
+    int refusal                         # why the last message was refused, 0: none was
+    int failure                         # why the last message was given up
+    int trouble                         # of the client: the last error with a broker
+    char text[PROBLEM]                  # and what it said
+
+cdef class KafkaProducer:
+    cdef rd_kafka_t* rk
+    cdef rd_kafka_topic_t* topics[MAX_TOPICS]
+    cdef readonly int topic_count
+    cdef ProducerCounts n
+    cdef Sent send(self, int topic, int32_t partition, void* value, size_t size, uint32_t records, const void* key,
+                   size_t key_size, bint give) noexcept nogil
+    cdef int serve(self, int timeout) noexcept nogil

@@ -1,0 +1,124 @@
+"""The client of Kafka: librdkafka, as the package confluent-kafka brings it, or the system's below that package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.kafka.address import TopicAddress
+
+if TYPE_CHECKING:
+    from confluo_tools.core.kafka.producer import KafkaProducer
+
+CONNECT = 5.0  # s that a broker has to take a connection
+ANSWER = 10.0  # s that brokers have to answer the first request
+
+
+def python_client() -> Any:
+    """The package confluent_kafka.  Raises UsageError where it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise UsageError(
+            "needs the package confluent-kafka", where="kafka://", hint="pip install 'confluo-tools[kafka]'"
+        ) from None
+    return confluent_kafka
+
+
+def library() -> str:
+    """The path of the librdkafka that `python_client` uses."""
+    python_client()
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as f:
+        for line in f:
+            path = line.rstrip("\n").split(maxsplit=5)[-1]
+            if "librdkafka" in path.rpartition("/")[2]:
+                return path
+    raise ConfluoError("confluent-kafka has no librdkafka of its own", hint="reinstall the package confluent-kafka")
+
+
+def producer(address: TopicAddress, settings: dict[str, str]) -> KafkaProducer:
+    """A compiled producer for the brokers of ``address``.  Raises UsageError for a setting that is wrong."""
+    from confluo_tools.core.kafka import producer as core
+
+    try:
+        core.load(library())
+        return core.KafkaProducer({"bootstrap.servers": address.brokers, **settings})
+    except ValueError as e:
+        raise UsageError(str(e), where="-X") from None
+    except OSError as e:
+        raise ConfluoError(str(e), where=str(address)) from None
+
+
+def partitions(address: TopicAddress, settings: dict[str, str], *, create: int = 0) -> int:
+    """The number of partitions of the topic.  ``create``: if it does not exist, make it with this number.
+
+    Raises ConfluoError when no broker answers, or the topic does not exist.
+    """
+    found = describe(address, settings).get(address.topic, 0)
+    if found:
+        return found
+    if not create:
+        hint = "confluo-stream topics lists those that exist"
+        raise ConfluoError("the topic does not exist", where=str(address), hint=hint)
+    make_topic(address, settings, create)
+    return describe(address, settings).get(address.topic) or create
+
+
+def describe(address: TopicAddress, settings: dict[str, str]) -> dict[str, int]:
+    """{topic: partitions} of all topics.  (A request for one topic could create it.)"""
+    kafka = python_client()
+    from confluent_kafka.admin import AdminClient
+
+    _knock(address)
+    try:
+        client = AdminClient(admin_settings(address, settings))
+        found = client.list_topics(timeout=ANSWER)
+    except kafka.KafkaException as e:
+        raise unreachable(address, e.args[0]) from None
+    return {str(t.topic): len(t.partitions) for t in found.topics.values() if t.error is None}
+
+
+def _knock(address: TopicAddress) -> None:
+    """Raise ConfluoError at once when no broker of the address takes a connection; librdkafka would try for long."""
+    import socket
+
+    why: OSError | None = None
+    for broker in address.brokers.split(","):
+        host, _, port = broker.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+            return
+        except OSError as e:
+            why = e
+    raise unreachable(address, why.strerror if why is not None and why.strerror else why)
+
+
+def make_topic(address: TopicAddress, settings: dict[str, str], count: int) -> None:
+    """Create the topic with ``count`` partitions."""
+    kafka = python_client()
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    client = AdminClient(admin_settings(address, settings))
+    made = client.create_topics([NewTopic(address.topic, num_partitions=count)], operation_timeout=ANSWER)
+    try:
+        made[address.topic].result()
+    except kafka.KafkaException as e:
+        error = e.args[0]
+        if error.code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+            raise ConfluoError(f"cannot create the topic: {error.str()}", where=str(address)) from None
+
+
+def admin_settings(address: TopicAddress, settings: dict[str, str]) -> dict[str, Any]:
+    """Those of ``settings`` that a client without data takes: how to connect."""
+    connect = ("security.", "sasl.", "ssl.", "socket.", "broker.", "enable.ssl", "client.id", "https.ca")
+    return {
+        "bootstrap.servers": address.brokers,
+        "log_level": 0,
+        **{k: v for k, v in settings.items() if k.startswith(connect)},
+    }
+
+
+def unreachable(address: TopicAddress, error: Any) -> ConfluoError:
+    """The error for brokers that do not answer.  ``error``: of confluent_kafka."""
+    text = error.str() if hasattr(error, "str") else str(error)
+    return ConfluoError(f"no broker answers: {text}", where=str(address), hint="check the address and -X")

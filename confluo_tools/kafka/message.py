@@ -1,0 +1,177 @@
+"""Messages of records: one Arrow stream each, with an envelope: its place in its sequence.
+
+A message is a whole Arrow stream: a schema, one batch, the end mark.  Any Arrow program opens one alone; this costs
+the bytes of the schema in each message (docs/format.md has the measure).  The envelope is a JSON object in the
+metadata of the batch, under ``confluo:message``; its numbers are padded with spaces, so that they have fixed places.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluo_tools.core.kafka.message import MessageShape
+from confluo_tools.errors import FormatError
+from confluo_tools.formats import arrow_meta as meta
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.schema import Schema
+
+VERSION = 1
+KEY = "confluo:message"
+NUMBERS = ("partition", "seq", "first", "last", "records", "dropped")
+DIGITS, CRC_DIGITS = 20, 8
+MAX_ROWS = 65536
+MAX_MESSAGE = 64 << 20  # bytes of a part that is read
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The place of a message in its sequence.
+
+    ``host``, ``pipeline``, ``run`` (ns, when the producer began) name a sequence in each ``partition``; ``seq`` counts
+    from 0.  ``first``, ``last``: times of its records, ns.  ``dropped``: records of the sequence's pipeline that were
+    lost before they were in a message, so far.
+    """
+
+    host: str
+    pipeline: int
+    run: int
+    partition: int
+    seq: int
+    first: int
+    last: int
+    records: int
+    dropped: int
+
+
+def slim(schema: Schema) -> Schema:
+    """The schema without descriptions, as messages carry it."""
+    from confluo_tools.schema import Schema
+
+    data = schema.as_dict()
+    data["description"] = ""
+    data["fields"] = [{k: v for k, v in f.items() if k != "description"} for f in data["fields"]]
+    return Schema.from_dict(data)
+
+
+def shape_of(schema: Schema, host: str, pipeline: int, run: int) -> MessageShape:
+    """The shape of the messages of one sequence.  ``schema``: of their rows."""
+    text = envelope_text(host, pipeline, run)
+    columns = len(schema.columns)
+    # Numbers of zero have no place in a batch message: any others will do.
+    batch = meta.batch_message(schema, 1, [(0, 0)] * columns, 64, metadata={KEY: text})
+    head = meta.schema_message(slim(schema), {"confluo:kind": schema.kind})
+    return _shape(schema, head, batch, text)
+
+
+def envelope_text(host: str, pipeline: int, run: int) -> str:
+    """The envelope with empty numbers."""
+    fixed = json.dumps({"version": VERSION, "host": host, "pipeline": pipeline, "run": run})[:-1]
+    numbers = "".join(f', "{name}": {"0":>{DIGITS}}' for name in NUMBERS)
+    return f'{fixed}{numbers}, "crc32c": "{"0" * CRC_DIGITS}"}}'
+
+
+def _shape(schema: Schema, head: bytes, batch: bytes, text: str) -> MessageShape:
+    places = meta.batch_places(batch)
+    start = len(head) + batch.index(text.encode())
+    found = [start + text.index(f'"{name}": ') + len(name) + 4 for name in (*NUMBERS, "crc32c")]
+    found[-1] += 1  # the quotation mark
+    columns, node, buffer = [], 0, 0
+    for column in schema.columns:
+        is_list = column.field.type.is_list
+        columns.append((node, buffer + (2 if is_list else 1), column.count if is_list else 0))
+        node += 2 if is_list else 1
+        buffer += 3 if is_list else 2
+    time = next((i for i, c in enumerate(schema.columns) if c.name == "ts"), -1)
+    return MessageShape(
+        schema.layout, head + batch, columns, [*(len(head) + at for at in places), *found], node, buffer, time
+    )
+
+
+class MessageReader:
+    """Reads messages of any producer; remembers the shapes that it has met."""
+
+    MOST = 64  # shapes
+
+    def __init__(self) -> None:
+        self._known: list[tuple[MessageShape, Schema, tuple[str, int, int]]] = []
+
+    def read(self, value: bytes) -> tuple[Schema, Block, Envelope]:
+        """The rows of a message.  Raises FormatError for what is not one, or is damaged."""
+        for i, (shape, schema, fixed) in enumerate(self._known):
+            found = shape.read(value)
+            if found is not None:
+                if i:
+                    self._known.insert(0, self._known.pop(i))
+                block, (*numbers, right) = found
+                if not right:
+                    raise FormatError("its checksum is wrong")
+                return schema, block, Envelope(*fixed, *numbers)
+        self._known.insert(0, _learn(value))
+        del self._known[self.MOST :]
+        if self._known[0][0].read(value) is None:
+            del self._known[0]
+            raise FormatError("is damaged: its numbers do not fit its length")
+        return self.read(value)
+
+
+def _learn(value: bytes) -> tuple[MessageShape, Schema, tuple[str, int, int]]:
+    """The shape of a message that was not met before: its bytes are checked and parsed."""
+    head = _encapsulated(value, 0)
+    message = meta.parse_message(head)
+    if message.kind != meta.SCHEMA:
+        raise FormatError("does not begin with a schema")
+    schema = meta.schema_from_metadata(message.metadata)
+    if schema is None or not message.little_endian or not meta.matches(message, schema):
+        raise FormatError("is an Arrow stream, but not one of these tools")
+    batch = _encapsulated(value, len(head))
+    message = meta.parse_message(batch)
+    text = message.metadata.get(KEY)
+    if message.kind != meta.BATCH or text is None:
+        raise FormatError(f"has no batch with '{KEY}'")
+    try:
+        data = json.loads(text)
+        fixed = str(data["host"]), int(data["pipeline"]), int(data["run"])
+        if data["version"] != VERSION:
+            raise FormatError(f"has version {data['version']} of messages, these tools read {VERSION}")
+        return _shape(schema, head, batch, text), schema, fixed
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        raise FormatError(f"has an envelope that cannot be read: {e}") from None
+
+
+def _encapsulated(value: bytes, at: int) -> bytes:
+    """The Arrow message at ``at``, with its 8 bytes of prefix."""
+    size = int.from_bytes(value[at + 4 : at + 8], "little")
+    if value[at : at + 4] != b"\xff\xff\xff\xff" or not 0 < size <= len(value) - at - 8:
+        raise FormatError("is not an Arrow stream")
+    return value[at : at + 8 + size]
+
+
+def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The messages of a file, one after the other.  ``read``: n bytes, fewer at the end.
+
+    Raises FormatError for what is not a message.
+    """
+
+    def exactly(n: int) -> bytes:
+        if not 0 <= n <= MAX_MESSAGE:
+            raise FormatError(f"claims a part of {n} bytes")
+        piece = read(n)
+        if len(piece) < n:
+            raise FormatError("ends in the middle of a message")
+        return piece
+
+    def message(start: bytes) -> bytes:
+        if start[:4] != b"\xff\xff\xff\xff":
+            raise FormatError("is not an Arrow stream")
+        return start + exactly(int.from_bytes(start[4:], "little"))
+
+    while start := read(8):
+        head = message(start)
+        batch = message(exactly(8))
+        body = meta.parse_message(batch).body_length
+        yield head + batch + exactly(body) + exactly(len(meta.EOS))

@@ -1,0 +1,73 @@
+"""Settings of librdkafka from -X: secrets come from files and the environment, never from the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from confluo_tools.errors import UsageError
+
+SECRETS = frozenset(
+    {"sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"}
+)
+OURS = frozenset({"bootstrap.servers", "metadata.broker.list", "plugin.library.paths", "test.mock.num.brokers"})
+MAX_SECRET = 1 << 16  # bytes
+MAX_FILE = 1 << 20
+VARIABLE = "CONFLUO_KAFKA"  # environment: a file of settings
+
+
+def settings(given: Iterable[str] | None) -> dict[str, str]:
+    """{name: value} of the file in CONFLUO_KAFKA and of ``given``, each NAME=VALUE; later ones win.
+
+    VALUE may be @FILE (its content) or env:NAME (an environment variable).  Raises UsageError.
+    """
+    out: dict[str, str] = {}
+    path = os.environ.get(VARIABLE)
+    if path:
+        for number, line in enumerate(_read(path, MAX_FILE, VARIABLE).splitlines(), 1):
+            text = line.strip()
+            if text and not text.startswith("#"):
+                name, value = _split(text, f"{path}:{number}")
+                out[name] = _value(name, value, f"{path}:{number}")
+    for text in given or ():
+        name, value = _split(text, f"-X {text.partition('=')[0]}")
+        if name in SECRETS and not value.startswith(("@", "env:")):
+            raise UsageError(
+                "is a secret, and other users see command lines",
+                where=f"-X {name}",
+                hint=f"write -X {name}=@FILE, or -X {name}=env:VARIABLE",
+            )
+        out[name] = _value(name, value, f"-X {name}")
+    return out
+
+
+def _split(text: str, where: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals or not name:
+        raise UsageError("is not NAME=VALUE", where=where, hint="the names are those of librdkafka's CONFIGURATION.md")
+    if name in OURS:
+        raise UsageError("cannot be set", where=where, hint="brokers stand in the address: kafka://HOST:PORT/TOPIC")
+    return name, value.strip()
+
+
+def _value(name: str, value: str, where: str) -> str:
+    if value.startswith("@"):
+        return _read(value[1:], MAX_SECRET, where).rstrip("\r\n")
+    if value.startswith("env:"):
+        variable = value[4:]
+        if variable not in os.environ:
+            raise UsageError(f"the variable {variable} is not set", where=where)
+        return os.environ[variable]
+    return value
+
+
+def _read(path: str, most: int, where: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = f.read(most + 1)
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"{path}: {getattr(e, 'strerror', None) or 'is not UTF-8 text'}", where=where) from None
+    if len(text) > most:
+        raise UsageError(f"{path}: is longer than {most} characters", where=where)
+    return text

@@ -1,0 +1,166 @@
+"""Records from a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.errors import ConfluoError, FormatError
+from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.kafka import client
+from confluo_tools.kafka.message import Envelope, MessageReader
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.kafka.address import TopicAddress
+
+MAX_SEQUENCES = 1 << 16
+MAX_GAPS = 1024  # missing messages of a sequence that may still come
+REPORTED = 5  # messages that cannot be read, each with a line; others are only counted
+DEFAULTS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "fetch.message.max.bytes": 16 << 20,
+    "queued.max.messages.kbytes": 64 << 10,
+    "group.id": "confluo",  # a name is required, also without a group
+    "log_level": 0,
+}
+
+
+class TopicReader(Reader):
+    """The rows that a topic has now, as its partitions send them; with ``follow`` those that come later, too.
+
+    ``since``: ns, from the first message with a Kafka time of then or later.  Each message is checked; those that are
+    missing between two others are counted and reported, repeated ones are skipped.  Raises ConfluoError.
+    """
+
+    format = "kafka"
+
+    def __init__(
+        self,
+        address: TopicAddress,
+        settings: dict[str, str],
+        *,
+        since: int | None = None,
+        follow: bool = False,
+        warn: Warn | None = None,
+    ) -> None:
+        super().__init__(str(address), warn)
+        self.address, self._follow = address, follow
+        self._kafka = kafka = client.python_client()
+        count = client.partitions(address, settings)
+        self._errors: list[Any] = []
+        try:
+            self._consumer = kafka.Consumer(
+                {"bootstrap.servers": address.brokers, **DEFAULTS, **settings, "error_cb": self._errors.append}
+            )
+            self._ends = self._assign(count, since)
+        except kafka.KafkaException as e:
+            raise client.unreachable(address, e.args[0]) from None
+        self._messages = MessageReader()
+        self._seen: dict[tuple[str, int, int, int], tuple[int, set[int]]] = {}
+        self.missing = self.repeated = self.unreadable = self.dropped = 0
+        self._first: list[Block] = []
+        self._rest = self._blocks()
+        first = next(self._rest, None)
+        if first is None:
+            raise FormatError("the topic has no records", where=self.name)
+        self._first.append(first)
+
+    def _assign(self, count: int, since: int | None) -> dict[int, int]:
+        """Begin at ``since``, or at the beginning; returns where each partition ends now: {partition: offset}."""
+        kafka, topic = self._kafka, self.address.topic
+        begin = [kafka.TopicPartition(topic, p, kafka.OFFSET_BEGINNING) for p in range(count)]
+        if since is not None:
+            wanted = [kafka.TopicPartition(topic, p, since // 1_000_000) for p in range(count)]
+            begin = self._consumer.offsets_for_times(wanted, timeout=client.ANSWER)
+        ends = {}
+        for p in range(count):
+            low, high = self._consumer.get_watermark_offsets(begin[p], timeout=client.ANSWER)
+            if high > low and begin[p].offset != kafka.OFFSET_END and begin[p].offset < high:
+                ends[p] = high
+        self._consumer.assign([b for b in begin if self._follow or b.partition in ends])
+        return ends
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self._first
+        self._first.clear()
+        yield from self._rest
+
+    def _blocks(self) -> Iterator[Block]:
+        while self._ends or self._follow:
+            message = self._consumer.poll(0.2)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                if error.code() != self._kafka.KafkaError._PARTITION_EOF:
+                    raise ConfluoError(error.str(), where=self.name)
+                if not self._follow:
+                    self._ends.pop(message.partition(), None)
+                continue
+            block = self._rows(message)
+            if not self._follow and message.offset() + 1 >= self._ends.get(message.partition(), 0):
+                self._ends.pop(message.partition(), None)
+            if block is not None:
+                yield block
+        self._report()
+
+    def _rows(self, message: Any) -> Block | None:
+        value = message.value()
+        if value is None:  # a tombstone
+            return None
+        try:
+            schema, block, envelope = self._messages.read(value)
+        except FormatError as e:
+            self.unreadable += 1
+            if self.unreadable <= REPORTED:
+                self.warn(f"message {message.partition()}:{message.offset()} {e}")
+            return None
+        if not self._in_sequence(envelope):
+            return None
+        if not hasattr(self, "schema"):
+            self.schema = schema
+            self.metadata = {"confluo:kind": schema.kind, "confluo:host": envelope.host}
+        if block.layout is not self.schema.layout:
+            if schema.kind != self.schema.kind:
+                self.unreadable += 1
+                if self.unreadable <= REPORTED:
+                    where = f"message {message.partition()}:{message.offset()}"
+                    self.warn(f"{where} has records of kind {schema.kind}, not {self.schema.kind}")
+                return None
+            block = block.project(self.schema.layout)
+        return block
+
+    def _in_sequence(self, e: Envelope) -> bool:
+        """Whether this message is new; counts those between it and the last one."""
+        key = e.host, e.pipeline, e.run, e.partition
+        last, gaps = self._seen.pop(key, (e.seq - 1, set()))  # what was before the first one is not known
+        if len(self._seen) >= MAX_SEQUENCES:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = max(last, e.seq), gaps
+        if e.seq > last:
+            self.missing += e.seq - last - 1
+            gaps.update(range(max(last + 1, e.seq - MAX_GAPS), e.seq))
+        elif e.seq in gaps:
+            gaps.remove(e.seq)
+            self.missing -= 1
+        else:
+            self.repeated += 1
+            return False
+        while len(gaps) > MAX_GAPS:
+            gaps.remove(min(gaps))
+        return True
+
+    def _report(self) -> None:
+        if self.missing:
+            self.warn(f"messages that are missing: {self.missing}")
+        if self.unreadable > REPORTED:
+            self.warn(f"messages that could not be read: {self.unreadable}")
+
+    def on_idle(self, call: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,1 @@
+"""Records as a stream: into Kafka, through functions, to services (High-Touch)."""

@@ -1,0 +1,129 @@
+"""A real broker of Apache Kafka for tests: one node, KRaft, on loopback, in a folder of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+POM = Path(__file__).resolve().parents[1] / "kafka" / "pom.xml"
+START = 120.0  # s that a broker may take on a busy machine
+CLUSTER = "confluo-tests-cluster0"  # 22 characters
+
+
+def jars() -> tuple[Path | None, str]:
+    """The folder with the jars of the broker, or None and why there is none."""
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        return None, "java and mvn are not installed"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "confluo-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    libs = cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if libs.is_dir():
+            return libs, ""
+        made = cache / "unfinished"
+        shutil.rmtree(made, ignore_errors=True)
+        command = ["mvn", "-q", "-B", "-f", POM, "dependency:copy-dependencies", f"-DoutputDirectory={made}"]
+        done = subprocess.run(command, capture_output=True, timeout=300, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode or not made.is_dir():
+            return None, f"Maven Central does not answer: {done.stdout.decode(errors='replace')[-300:]}"
+        made.rename(libs)
+    return libs, ""
+
+
+class Broker:
+    """A broker that runs.  ``more``: lines of its configuration.  `close` ends it and removes nothing else."""
+
+    def __init__(self, folder: Path, libs: Path, more: Sequence[str] = ()) -> None:
+        self.folder, self.libs = folder, libs
+        self.port, controller = free_ports(2)
+        self.address = f"127.0.0.1:{self.port}"
+        lines = [
+            "process.roles=broker,controller",
+            "node.id=1",
+            f"controller.quorum.voters=1@127.0.0.1:{controller}",
+            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names=CONTROLLER",
+            f"log.dirs={folder / 'data'}",
+            "offsets.topic.replication.factor=1",
+            "offsets.topic.num.partitions=4",
+            "transaction.state.log.replication.factor=1",
+            "transaction.state.log.min.isr=1",
+            "transaction.state.log.num.partitions=2",
+            "group.initial.rebalance.delay.ms=0",
+            "auto.create.topics.enable=false",
+            "broker.session.timeout.ms=1000",  # after a crash, the broker may come back no sooner
+            "broker.heartbeat.interval.ms=200",
+            "num.network.threads=2",
+            "num.io.threads=2",
+            "log.flush.interval.messages=1000000",
+            *more,
+        ]
+        self.configuration = folder / "server.properties"
+        self.configuration.write_text("\n".join(lines) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", self.configuration)
+        self.start()
+
+    def topic(self, name: str) -> str:
+        """The address of a topic."""
+        return f"kafka://{self.address}/{name}"
+
+    def _command(self, *words: object) -> list[str]:
+        # One collector thread and the first compiler only: a broker for tests should start soon, and stay small.
+        java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self.libs}/*"]
+        return [*java, *(str(word) for word in words)]
+
+    def _java(self, *words: object) -> str:
+        done = subprocess.run(self._command(*words), capture_output=True, timeout=START, check=True)
+        return done.stdout.decode()
+
+    def start(self) -> None:
+        with open(self.folder / "broker.log", "ab") as log:
+            self.process = subprocess.Popen(
+                self._command("kafka.Kafka", self.configuration), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        end = time.monotonic() + START
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > end:
+                tail = (self.folder / "broker.log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the broker does not start: {tail}")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Whether the broker takes part in its cluster: it says so of itself."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return bool(AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(timeout=2).brokers)
+        except (OSError, KafkaException):
+            return False
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of loopback that were free a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
