@@ -67,7 +67,7 @@ def recorded(folder: Path, case: str) -> tuple[list[Path], list[float], float]:
     server, caller, many, plan = CASES[case]
     logs = [folder / "client.ml", folder / "server.ml"]
     with Lab() as lab:
-        path = routed(lab)
+        path = routed(lab, towards="client")
         there = recorder(path.server, logs[1], sys.executable, "-c", server, PORT, many)
         peaks = [Peak(there)]
         assert there.stdout.readline() == "listening\n"
@@ -94,6 +94,13 @@ def replayed(logs: list[Path], connections: list[RecordedConnection], share: int
     return found
 
 
+def parquet_size(log: Path) -> int:
+    """Bytes of a log as Parquet, as it is archived."""
+    out = log.with_suffix(".parquet")
+    subprocess.run([ROOT / "bin/confluo-convert", "-q", log, "-w", out, "--force"], check=True)
+    return out.stat().st_size
+
+
 def row(case: str, replays: int) -> str:
     with tempfile.TemporaryDirectory() as name:
         logs, memory, took = recorded(Path(name), case)
@@ -105,7 +112,7 @@ def row(case: str, replays: int) -> str:
             for problem in connection.problems[:1]:
                 print(f"{connection.client.flow}: {problem}", file=sys.stderr)
         same = [ok for _, ok in replayed(logs, able, replays)]
-        size = sum(f.stat().st_size for log in logs for f in log.rglob("*") if f.is_file())
+        size = sum(parquet_size(log) for log in logs)
         lost = max((end.lost for end in ends), default=0)
         gone = sum(c.server.packets_sent - c.client.packets_received for c in connections)
         figures = (len(connections), len(alone), packets, gone, lost, len(able), f"{sum(same)}/{len(same)}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import random
 from bisect import bisect
+from itertools import pairwise
 
 LISTEN = """
 import selectors, socket, struct, sys, threading
@@ -130,7 +131,17 @@ else:
 """
 
 # Web search (the DCTCP paper, as section 5.2 of the DETER paper uses it): kB, share of responses up to this size.
-SEARCH = ((6, 0.15), (13, 0.2), (19, 0.3), (33, 0.4), (53, 0.53), (133, 0.6), (667, 0.7), (1333, 0.8), (3333, 0.9))
+SEARCH: tuple[tuple[int, float], ...] = (
+    (6, 0.15),
+    (13, 0.2),
+    (19, 0.3),
+    (33, 0.4),
+    (53, 0.53),
+    (133, 0.6),
+    (667, 0.7),
+    (1333, 0.8),
+    (3333, 0.9),
+)
 SEARCH += ((6667, 0.97), (20000, 1.0))
 INCAST_SHARE = 0.2  # of the bytes
 
@@ -145,6 +156,12 @@ def search_size(chance: random.Random, scale: float) -> int:
     high = SEARCH[min(place, len(SEARCH) - 1)]
     part = (share - low[1]) / max(high[1] - low[1], 1e-9)
     return max(int((low[0] + part * (high[0] - low[0])) * 1000 * scale), 1)
+
+
+def mean_size(scale: float) -> float:
+    """Bytes of a response on average, times ``scale``."""
+    points = [(1, 0.0), *SEARCH]
+    return sum((b[1] - a[1]) * (a[0] + b[0]) / 2 for a, b in pairwise(points)) * 1000 * scale
 
 
 def poisson(connections: int, requests: int, rate: float, size: int, seed: int = 1) -> Plan:
@@ -169,16 +186,13 @@ def search_mix(connections: int, seconds: float, load: float, scale: float, seed
 
     ``load``: bytes a second; sizes are times ``scale``.
     """
-    chance = random.Random(seed)
+    chance, now = random.Random(seed), 0.0
+    together = INCAST_SHARE / 10 / (1 - INCAST_SHARE)  # share of requests
+    rate = load / (mean_size(scale) * (1 + 9 * together))
     plan: Plan = []
-    now = total = 0.0
-    while now < seconds:
-        size = search_size(chance, scale)
-        many = chance.random() < INCAST_SHARE / 10 / (1 - INCAST_SHARE)
-        who = chance.sample(range(connections), 10) if many else [chance.randrange(connections)]
-        plan.append((now, who, size))
-        total += size * len(who)
-        now = total / load * chance.uniform(0.8, 1.2)
+    while (now := now + chance.expovariate(rate)) < seconds:
+        who = chance.sample(range(connections), 10) if chance.random() < together else [chance.randrange(connections)]
+        plan.append((now, who, search_size(chance, scale)))
     used = {n for _, who, _ in plan for n in who}
     return sorted([*plan, *((0.0, [n], 1000) for n in range(connections) if n not in used)])
 
