@@ -86,9 +86,10 @@ def replayed(logs: list[Path], connections: list[RecordedConnection], share: int
     found = []
     chosen = connections[:: max(len(connections) // share, 1)][:share]
     for connection in chosen:
-        words = [ROOT / "bin/confluo-replay", *logs, "--flow", str(connection.client.flow), "--tries", "3"]
+        flow = str(connection.client.flow)
+        words = [str(ROOT / "bin/confluo-replay"), *map(str, logs), "--flow", flow, "--tries", "3"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
-        found.append((str(connection.client.flow), done.returncode == 0))
+        found.append((flow, done.returncode == 0))
         if done.returncode:
             print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
     return found
