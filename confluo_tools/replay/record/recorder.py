@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.replay.header_reader import HeaderReader
 from confluo_tools.errors import ConfluoError
