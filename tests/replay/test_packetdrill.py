@@ -175,3 +175,25 @@ def test_packetdrill_runs_it(tmp_path: Path) -> None:
 def test_the_parser_is_strict(text: str) -> None:
     with pytest.raises(ScriptError):
         parse(text)
+
+
+def test_socket_options(tmp_path: Path) -> None:
+    run = FreeRun(Traffic(5_000))
+    done = run.run()
+    place = next(n for n, s in enumerate(run.steps[SERVER]) if s.kind == inputs.SEND)
+    values = ((6 << 16 | 1, 1), (1 << 16 | 13, 1 | 5 << 32), (6 << 16 | 13, int.from_bytes(b"cubic", "little")))
+    for flags, value in values:
+        step = run.steps[SERVER][place]._replace(kind=inputs.OPTION, size=value, flags=flags, result=0)
+        run.steps[SERVER].insert(place, step)
+        run.applied[SERVER].insert(place, run.applied[SERVER][place]._replace(result=0))
+    run.ends[SERVER].settings |= {"option:TCP_CONGESTION": "reno", "option:SO_SNDBUF": 50_000}
+    script = script_of(write_recording(tmp_path / "c.ml", done))
+    calls = [e.arguments for e in script.events if isinstance(e, SystemCall) and e.name == "setsockopt"]
+    assert calls == [
+        ["3", "SOL_SOCKET", "SO_SNDBUFFORCE", ["50000"], "4"],
+        ["3", "SOL_TCP", "TCP_CONGESTION", '"reno"', "4"],
+        ["3", "SOL_SOCKET", "SO_REUSEADDR", ["1"], "4"],
+        ["4", "SOL_TCP", "TCP_CONGESTION", '"cubic"', "5"],
+        ["4", "SOL_SOCKET", "SO_LINGER", {"onoff": 1, "linger": 5}, "8"],
+        ["4", "SOL_TCP", "TCP_NODELAY", ["1"], "4"],
+    ]

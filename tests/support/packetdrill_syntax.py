@@ -16,33 +16,14 @@ TOKENS = (
     ("INTEGER", r"[-]?[0-9]+"),
     ("HEX_INTEGER", r"0x[0-9]+"),
     ("WORD", r"[a-zA-Z0-9_]+"),
+    ("STRING", r'"(\\.|[^"])*"'),
     ("BACK_QUOTED", r"`(\\.|[^`])*`"),
     ("SPACE", r"[ \t\n]+"),
     ("COMMENT", r"//[^\n]*\n"),
     ("CHARACTER", r"[^ \t\n]"),
 )
-KEYWORDS = frozenset(
-    [
-        "ack",
-        "mss",
-        "nop",
-        "sack",
-        "sackOK",
-        "TS",
-        "val",
-        "ecr",
-        "win",
-        "wscale",
-        "ect01",
-        "ect0",
-        "ect1",
-        "noecn",
-        "ce",
-        "fd",
-        "events",
-        "revents",
-    ]
-)
+KEYWORDS = {"ack", "ce", "ecr", "ect0", "ect01", "ect1", "events", "fd", "linger", "mss", "noecn"}
+KEYWORDS |= {"nop", "onoff", "revents", "sack", "sackOK", "TS", "val", "win", "wscale"}
 ECN = ("noecn", "ect0", "ect1", "ect01", "ce")
 
 
@@ -251,11 +232,26 @@ class Parser:
             inner = self._expressions("]")
             self._character("]")
             return inner
+        if self._is("{"):
+            return self._linger()
+        if self._kind() == "STRING":
+            return self._take("STRING").text
         text = self._one_of("ELLIPSIS", "INTEGER", "HEX_INTEGER", "WORD").text
         while self._is("|"):
             self._character("|")
             text += "|" + self._take("WORD").text
         return text
+
+    def _linger(self) -> dict[str, int]:
+        values = {}
+        for before, name in (("{", "onoff"), (",", "linger")):
+            self._character(before)
+            if self._take("KEYWORD").text != name:
+                raise ScriptError(name)
+            self._character("=")
+            values[name] = int(self._take("INTEGER").text)
+        self._character("}")
+        return values
 
     def _kind(self) -> str:
         return self._tokens[self._at].kind if self._at < len(self._tokens) else "END"

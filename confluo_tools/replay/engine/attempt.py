@@ -15,6 +15,7 @@ from confluo_tools.replay.engine.script import PACKET, Script, Step
 from confluo_tools.replay.engine.segments import RawPacket, SentPacket, raw_packets, segments_of
 from confluo_tools.replay.engine.tick import start_time
 
+Observer = Callable[[Sequence[ReplayEnd]], None] | None
 TAIL = 20_000_000  # ns after the last input of a naive replay
 
 
@@ -54,7 +55,7 @@ def attempt(
     phase: int,
     naive: bool = False,
     relative: bool = False,
-    observe: Callable[[Sequence[ReplayEnd]], None] | None = None,
+    observe: Observer = None,
 ) -> Attempt:
     """Replay ``script`` once in fresh networks.  ``phase``: place of time 0 among the ticks.
 

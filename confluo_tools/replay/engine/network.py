@@ -74,6 +74,7 @@ class ReplayEnd:
 
     def __init__(self, settings: EndSettings, server: bool) -> None:
         self.settings = settings
+        self.role = "server" if server else "client"
         self.name = f"confluo-{os.getpid()}{'sc'[not server]}"[:14]
         self.device = self.namespace = -1
         self.socket: socket.socket | None = None

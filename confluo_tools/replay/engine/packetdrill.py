@@ -15,9 +15,10 @@ from confluo_tools.replay.engine import script as inputs
 from confluo_tools.replay.engine.decoupled import fed_steps
 from confluo_tools.replay.engine.feed import Feed, SynOptions, feed_of
 from confluo_tools.replay.engine.segments import ACK, SYN, SentPacket
-from confluo_tools.replay.engine.settings import HEADERS, SYSCTL, end_settings, number
+from confluo_tools.replay.engine.settings import CHOSEN, HEADERS, SYSCTL, end_settings, number
 from confluo_tools.replay.engine.similarity import recorded_packets
 from confluo_tools.replay.recording import ConnectionEnd
+from confluo_tools.replay.recording.socket_options import IPPROTO_TCP, NAMES, SOL_SOCKET, OptionValue, congestion_name
 
 TOLERANCE = 10_000  # us: two ticks and a half at HZ=250
 FIRST = 3  # descriptor of the first socket
@@ -25,16 +26,8 @@ _FLAGS = ((SYN, "S"), (1, "F"), (4, "R"), (8, "P"), (32, "U"), (64, "E"), (128, 
 _ECN = {1: "[ect1] ", 2: "[ect0] ", 3: "[ce] "}
 _MESSAGES = {0x1: "MSG_OOB", 0x2: "MSG_PEEK", 0x20: "MSG_TRUNC", 0x40: "MSG_DONTWAIT", 0x100: "MSG_WAITALL"}
 _MESSAGES |= {0x4000: "MSG_NOSIGNAL", 0x8000: "MSG_MORE"}
-_OPTIONS = {
-    (1, 2): "SOL_SOCKET, SO_REUSEADDR",
-    (1, 7): "SOL_SOCKET, SO_SNDBUF",
-    (1, 8): "SOL_SOCKET, SO_RCVBUF",
-    (1, 9): "SOL_SOCKET, SO_KEEPALIVE",
-    (6, 1): "SOL_TCP, TCP_NODELAY",
-    (6, 2): "SOL_TCP, TCP_MAXSEG",
-    (6, 3): "SOL_TCP, TCP_CORK",
-    (6, 12): "SOL_TCP, TCP_QUICKACK",
-}
+_LEVELS = {SOL_SOCKET: "SOL_SOCKET", IPPROTO_TCP: "SOL_TCP"}
+_NEW = 44  # options of TCP from this number on have no name in packetdrill
 _HOW = ("SHUT_RD", "SHUT_WR", "SHUT_RDWR")
 
 
@@ -99,6 +92,10 @@ def _head(end: ConnectionEnd, feed: Feed) -> Iterator[str]:
         else "// the device takes packets of several segments"
     )
     yield f"0 socket(..., SOCK_STREAM, IPPROTO_TCP) = {FIRST}"
+    for option in end_settings(end).options:
+        yield f"+0 {_option_call(FIRST, OptionValue(*option), '0')}"
+    if CHOSEN in end.settings:
+        yield f"+0 {_congestion_call(FIRST, str(end.settings[CHOSEN]), '0')}"
     if not end.client:
         yield f"+0 setsockopt({FIRST}, SOL_SOCKET, SO_REUSEADDR, [1], 4) = 0"
         yield f"+0 bind({FIRST}, ..., ...) = 0"
@@ -196,12 +193,25 @@ class _Calls:
             name = "send" if step.kind == inputs.SEND else "recv"
             return f"{name}({fd}, ..., {step.size}, {_messages(step.flags)}) = {result}"
         if step.kind == inputs.OPTION:
-            level = step.flags >> 16, step.flags & 0xFFFF
-            words = _OPTIONS.get(level, f"{level[0]}, {level[1]}")
-            return f"setsockopt({fd}, {words}, [{step.size}], 4) = {result}"
+            return _option_call(fd, OptionValue(step.flags >> 16, step.flags & 0xFFFF, step.size), result)
         if step.kind == inputs.SHUTDOWN:
             return f"shutdown({fd}, {_HOW[step.flags] if step.flags < len(_HOW) else step.flags}) = {result}"
         return f"close({fd}) = {result}" if step.kind == inputs.CLOSE else ""
+
+
+def _option_call(fd: int, option: OptionValue, result: str) -> str:
+    value = option.value
+    if option.name == "TCP_CONGESTION":
+        return _congestion_call(fd, congestion_name(value), result)
+    named = (option.level, option.option) in NAMES and not (option.level == IPPROTO_TCP and option.option >= _NEW)
+    words = f"{_LEVELS.get(option.level, option.level)}, {option.name if named else option.option}"
+    if option.name == "SO_LINGER":
+        return f"setsockopt({fd}, {words}, {{onoff={value & 0xFFFFFFFF}, linger={value >> 32}}}, 8) = {result}"
+    return f"setsockopt({fd}, {words}, [{value}], 4) = {result}"
+
+
+def _congestion_call(fd: int, name: str, result: str) -> str:
+    return f'setsockopt({fd}, SOL_TCP, TCP_CONGESTION, "{name}", {len(name)}) = {result}'
 
 
 def _result(value: int) -> str:

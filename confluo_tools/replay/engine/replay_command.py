@@ -70,7 +70,10 @@ AsPacketdrill = Annotated[
 ]
 
 
-@app.command(panels={"Options": "--flow --flows --tries --engine --trace --as-packetdrill -w -o"})
+Hold = Annotated[bool, option("--hold", help="Before each try print how to enter its networks, and wait for Enter.")]
+
+
+@app.command(panels={"Options": "--flow --flows --tries --engine --trace --hold --as-packetdrill -w -o"})
 def replay(
     inputs: cli.Inputs = None,
     flow: Flow = None,
@@ -78,6 +81,7 @@ def replay(
     tries: Tries = 1,
     engine: Engine = "serial",
     trace: Trace = None,
+    hold: Hold = False,
     as_packetdrill: AsPacketdrill = False,
     *,
     ins: cli.InputOptions,
@@ -89,6 +93,7 @@ def replay(
     The exit status is 0 when all replays are the same as recorded, and 3 when one differs.
     The verbs diff, explain and queues have a help of their own: confluo-replay explain --help.
     """
+    from confluo_tools.replay.engine.hold import check_standard_input, holding
     from confluo_tools.replay.engine.tries import ENGINES, engine_script, outcomes
     from confluo_tools.schema import builtin
 
@@ -103,6 +108,8 @@ def replay(
     if as_packetdrill:
         write_script(ins.open(inputs), flow, out)
         return cli.OK
+    if hold:
+        check_standard_input(inputs)
     if flows == "-" and "-" in (inputs or ["-"]):
         raise UsageError("standard input can be read only once", where="--flows -", hint="name the recording")
     listed = listed_flows(flows) if flows is not None else None
@@ -117,7 +124,10 @@ def replay(
                 for line in others:
                     cli.tell(f"{name}: {line}")
                 script, last = engine_script(connection, engine), None
-                for number, last in enumerate(outcomes(script, tries, naive=engine == "naive", trace=points), 1):
+                again = outcomes(
+                    script, tries, naive=engine == "naive", trace=points, observe=holding(name) if hold else None
+                )
+                for number, last in enumerate(again, 1):
                     report(name, number, last, tries)
             except ConfluoError as e:
                 cli.warn(e.what, where=e.where or name, hint=e.hint)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from confluo_tools.replay.engine.attempt import Attempt, attempt
+from confluo_tools.replay.engine.attempt import Attempt, Observer, attempt
 from confluo_tools.replay.engine.decoupled import decoupled_script
 from confluo_tools.replay.engine.script import Script, script_of
 from confluo_tools.replay.engine.settings import connection_settings, phase_of
@@ -32,10 +32,10 @@ def engine_script(connection: RecordedConnection, engine: str) -> Script:
 
 
 def outcomes(
-    script: Script, tries: int, *, naive: bool = False, trace: tuple[TracePoint, ...] = ()
+    script: Script, tries: int, *, naive: bool = False, trace: tuple[TracePoint, ...] = (), observe: Observer = None
 ) -> Iterator[Outcome]:
-    """Up to ``tries`` replays; the last one is the same as recorded, if one is.  ``naive``: see `attempt`;
-    ``trace``: trace points of the kernel.
+    """Up to ``tries`` replays; the last one is the same as recorded, if one is.  ``naive``,
+    ``observe``: see `attempt`; ``trace``: trace points of the kernel.
 
     Every second try has inputs at their times after what caused them: what no try of one kind does, one of the other
     may do.  Raises ConfluoError.
@@ -49,7 +49,7 @@ def outcomes(
             ports = ends[0].flow.src_port, ends[0].flow.dst_port
             tracing = stack.enter_context(ReplayTrace(trace, *ports)) if trace else None
             with on_time():
-                done = attempt(script, settings, phase, naive=naive, relative=number % 2 == 1)
+                done = attempt(script, settings, phase, naive=naive, relative=number % 2 == 1, observe=observe)
             traced = tracing.rows(done) if tracing is not None else ([], [])
         outcome = Outcome(done, judge(done), traced)
         yield outcome
