@@ -5,12 +5,16 @@ CONFLUO_DEBUG_BUILD=1      bounds checks, assertions and the address and undefin
 """
 
 import os
+import platform
+import shutil
+import subprocess
 import sys
 from glob import glob
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "pyx" / "packets")]
 
@@ -52,7 +56,35 @@ extensions = [
     if not ONLY or Path(source).stem in ONLY
 ]
 
+BPF_FLAGS = ["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall"]
+BPF_FLAGS += ["-D__TARGET_x86"] if platform.machine() == "x86_64" else []
+
+
+class BuildExtensions(build_ext):
+    """Compiles pyx/SUBJECT/NAME.bpf.c as well, if clang is there: what needs them says so if they are missing."""
+
+    def run(self) -> None:
+        super().run()
+        for source in sorted(Path("pyx").glob("*/*.bpf.c")):
+            folder = Path("" if self.inplace else self.build_lib, "confluo_tools/core", source.parent.name)
+            self.compile_bpf(source, folder / source.name.replace(".c", ".o"))
+
+    def compile_bpf(self, source: Path, target: Path) -> None:
+        newest = max(path.stat().st_mtime for path in [source, *source.parent.glob("*.h")])
+        if target.exists() and target.stat().st_mtime >= newest:
+            return
+        target.unlink(missing_ok=True)
+        clang = shutil.which("clang")
+        if clang is None:
+            print(f"{source}: not compiled: there is no clang", file=sys.stderr)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if subprocess.run([clang, *BPF_FLAGS, "-c", str(source), "-o", str(target)], check=False).returncode:
+            print(f"{source}: not compiled: clang cannot", file=sys.stderr)
+
+
 setup(
+    cmdclass={"build_ext": BuildExtensions},
     ext_modules=cythonize(
         extensions,
         include_path=[*SUBJECTS, GENERATED, "."],

@@ -92,7 +92,7 @@ def main() -> None:
         for space in (client, server):
             space.ip("link", "set", "v0", "gso_max_segs", "1")
         for what, n in (("bulk", args.mb), ("requests", args.requests)):
-            for recorder in ("none", "signals", "headers", "tcpdump"):
+            for recorder in ("none", "bpf", "signals", "headers", "tcpdump"):
                 best = min((run(client, server, what, n, recorder, Path(folder)) for _ in range(3)), key=lambda r: r[0])
                 cpu, own, wall, count, size = best
                 print(f"{what}\t{recorder}\t{cpu:.3f}\t{own:.3f}\t{wall:.2f}\t{count}\t{size}\t{size / count:.2f}")
@@ -108,7 +108,8 @@ def run(
         process = client.popen("tcpdump", "-i", "v0", "-s", "94", "-w", path, stderr=subprocess.PIPE)
         process.stderr.readline()  # type: ignore[union-attr]
     elif recorder != "none":
-        words = [ROOT / "bin/confluo-replay-record", "attach", "--port", PORT, "--level", recorder, "-w", f"{path}.ml"]
+        how = ("--source", "bpf") if recorder == "bpf" else ("--level", recorder)
+        words = [ROOT / "bin/confluo-replay-record", "attach", "--port", PORT, *how, "-w", f"{path}.ml"]
         process = client.popen(*words, stderr=subprocess.PIPE)
         process.stderr.readline()  # type: ignore[union-attr]
     before = packets(client)

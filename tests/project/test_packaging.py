@@ -122,6 +122,9 @@ def test_the_wheel_holds_what_runs_and_no_more(wheel: Path) -> None:
     assert {top for top in tops if not top.startswith("confluo_tools")} == set()
     modules = {Path(name).name.split(".")[0] for name in names if name.endswith(".so")}
     assert modules == {p.stem for p in (ROOT / "pyx").glob("*/*.pyx")}
+    if shutil.which("clang"):
+        programs = {f"confluo_tools/core/{p.parent.name}/{p.stem}.o" for p in (ROOT / "pyx").glob("*/*.bpf.c")}
+        assert programs == {name for name in names if name.endswith(".o")}
     for page in (ROOT / "man").glob("*/*.[1-8]"):
         assert any(name.endswith(f"share/man/{page.parent.name}/{page.name}") for name in names), page
     for schema in (ROOT / "confluo_tools").rglob("*.yaml"):

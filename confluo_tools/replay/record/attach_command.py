@@ -28,14 +28,18 @@ MAX_PORTS = 64
 Port = Annotated[list[str] | None, option("--port", metavar="PORT", help="Connections with this port; repeatable.")]
 Netns = Annotated[str | None, option("--netns", metavar="NAME", help="Record in this network namespace.")]
 Interface = Annotated[str | None, option("-i", "--interface", metavar="NAME", help="Their interface (any).")]
+Source = Annotated[str | None, option("--source", metavar="SOURCE", help="How to record: tracefs or bpf (tracefs).")]
 Level = Annotated[str | None, option("--level", metavar="LEVEL", help="What to record: signals or headers (signals).")]
 
 
-@app.command(panels={"Options": "--port -w --keep --level --duration", "Network": "--netns", "Capture": "--interface"})
+@app.command(
+    panels={"Options": "--port -w --keep --source --level --duration", "Network": "--netns", "Capture": "--interface"}
+)
 def attach(
     port: Port = None,
     interface: Interface = None,
     level: Level = None,
+    source: Source = None,
     netns: Netns = None,
     duration: cli.Duration = None,
     *,
@@ -44,8 +48,7 @@ def attach(
 ) -> int:
     """Record the TCP connections of a port until a signal."""
     from confluo_tools.kernel.network_namespace import inside
-    from confluo_tools.replay.record.recorder import ConnectionRecorder
-    from confluo_tools.replay.record.session import RecordingSession, recording_schema
+    from confluo_tools.replay.record.session import RecordingSession, open_recorder, recording_schema
 
     headers = cli.one_of("--level", level or "signals", ("signals", "headers")) == "headers"
     schema = recording_schema(headers=headers)
@@ -59,7 +62,7 @@ def attach(
         output: Any = out.open(schema, out.kind(), out.names(schema))
         if netns is not None:
             stack.enter_context(inside(netns))
-        recorder = ConnectionRecorder(schema, ports=ports, headers=headers, interface=interface or "any")
+        recorder = open_recorder(schema, source, ports=ports, headers=headers, interface=interface or "any")
         stack.callback(recorder.close)
         session = RecordingSession(recorder, stack.enter_context(output))
         with cli.signals(session.stop, counts=session.counts):

@@ -18,21 +18,19 @@ from confluo_tools.kernel.interfaces import find
 from confluo_tools.kernel.packet_tap import Tap
 from confluo_tools.kernel.socket_option_trace import SocketOptionTrace
 from confluo_tools.kernel.tick import tick_phase
-from confluo_tools.replay.record.host_settings import host_settings
 from confluo_tools.replay.record.machine import Machine
+from confluo_tools.replay.record.setting_rows import SettingRows
 from confluo_tools.replay.record.trace_events import HRTIMERS, OPTION, TIMERS, RecorderTrace
-from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Timer
+from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Timer
 from confluo_tools.replay.recording.row_batch import RowBatch
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
 
-TICK = 0.02  # s between two readings
 SNAP = 160  # bytes of each packet: all headers
 RING, BLOCK, RETIRE = 16 << 20, 64 << 10, 10  # bytes, bytes, ms: the recorder may sleep for 2.5 s
 ADDRESSES = 4096  # addresses that are remembered as local or not
-SETTINGS_EVERY = 60_000_000_000  # ns between two records of the settings of the host
 LATE, RECENT = 20_000_000, 3_000_000_000  # ns that a packet may be newer, and older, than its reading
 _STEP = 1_000_000  # ns by which the wall clock may move against the other one without being a step
 
@@ -41,8 +39,10 @@ class ConnectionRecorder:
     """Records the TCP connections of the network namespace of this thread.
 
     ``schema`` of the rows; ``ports``: only connections with one of them, if there are any.
-    `begin` starts, then call `poll` every `TICK`; it returns blocks.  Raises ConfluoError.
+    `begin` starts, then call `poll` regularly; it returns blocks.  Raises ConfluoError.
     """
+
+    tick = 0.02  # s between two readings
 
     def __init__(self, schema: Schema, *, ports: frozenset[int], headers: bool, interface: str = "any") -> None:
         self.schema = schema
@@ -79,8 +79,7 @@ class ConnectionRecorder:
             cookies=self._cookies,
         )
         self._ports = ports
-        self._settings: dict[str, str] = {}
-        self._next_settings = 0
+        self._settings = SettingRows(self._cookies)
         self._lost = 0
         self.steps = 0  # of the wall clock
 
@@ -89,23 +88,14 @@ class ConnectionRecorder:
         bpf.attach(self.tap.socket.fileno(), self._program)
         self.trace.begin()
         self.machine.options.ask_listeners(self._ports)
-        self._settings = host_settings() | {"options": str(int(self.options is not None))}
-
-    def _add_settings(self, now: int) -> None:
-        """Settings of the host, again and again: retention removes the oldest rows."""
-        if now < self._next_settings:
-            return
-        self._next_settings = now + SETTINGS_EVERY
-        place = {"kind": Kind.SETTING, "ts": now + self.base, "count": 1, "cookie": self._cookies}
-        for name, value in self._settings.items():
-            number = {"value": int(value)} if re.fullmatch(r"-?\d{1,18}", value) else {"text": value}
-            self._rows.append({**place, "name": name, **number})
+        self._settings.begin(options=self.options is not None)
 
     def poll(self, *, last: bool = False) -> Iterator[Block]:
         """Read what came, and return the rows that are complete.  ``last``: of all that is left."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         moved = wall_offset() - self.base
-        self._add_settings(now)
+        for row in self._settings.rows(now, self.base):
+            self._rows.append(row)
         packets = self._headers.read()
         if abs(moved) > _STEP:  # the stamps of packets follow the wall clock, those of events do not
             packets = restamped(packets, self.base, self.base + moved, now)
@@ -129,6 +119,20 @@ class ConnectionRecorder:
     @property
     def packets(self) -> int:
         return self._headers.packets
+
+    @property
+    def live(self) -> int:
+        """Ends that are recorded now."""
+        return self.machine.live
+
+    @property
+    def made(self) -> int:
+        """Ends so far."""
+        return self.machine.made
+
+    @property
+    def events(self) -> int:
+        return self.machine.events
 
     def lost(self) -> int:
         """Trace events and packets that the kernel dropped because a buffer was full."""

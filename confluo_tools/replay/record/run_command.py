@@ -35,10 +35,11 @@ Bridge = Annotated[str | None, option("--bridge", metavar="NAME", help="Join the
 Address = Annotated[str | None, option("--address", metavar="ADDR/LEN", help="Address in the new namespace.")]
 Gateway = Annotated[str | None, option("--gateway", metavar="ADDR", help="Default route of the new namespace.")]
 Grade = Annotated[str | None, option("--grade", metavar="GRADE", help="Settings of TCP: strict or default (strict).")]
+Source = Annotated[str | None, option("--source", metavar="SOURCE", help="How to record: tracefs or bpf (tracefs).")]
 Level = Annotated[str | None, option("--level", metavar="LEVEL", help="What to record: signals or headers (signals).")]
 
 
-@app.command(panels={"Options": "-w --grade --level", "Network": "--netns --bridge --address --gateway"})
+@app.command(panels={"Options": "-w --grade --source --level", "Network": "--netns --bridge --address --gateway"})
 def run(
     words: Command,
     netns: Netns = None,
@@ -47,6 +48,7 @@ def run(
     gateway: Gateway = None,
     grade: Grade = None,
     level: Level = None,
+    source: Source = None,
     *,
     out: cli.RecordingOptions,
     common: cli.CommonOptions,
@@ -54,8 +56,7 @@ def run(
     """Run a command and record its TCP connections; the status is that of the command."""
     from confluo_tools.kernel.network_namespace import inside
     from confluo_tools.replay.record.host_settings import StrictGrade
-    from confluo_tools.replay.record.recorder import ConnectionRecorder
-    from confluo_tools.replay.record.session import RecordingSession, recording_schema
+    from confluo_tools.replay.record.session import RecordingSession, open_recorder, recording_schema
 
     strict = cli.one_of("--grade", grade or "strict", ("strict", "default")) == "strict"
     headers = cli.one_of("--level", level or "signals", ("signals", "headers")) == "headers"
@@ -75,7 +76,7 @@ def run(
             _new_namespace(bridge, address, gateway)
         if strict:
             stack.enter_context(StrictGrade())
-        recorder = ConnectionRecorder(schema, ports=frozenset(), headers=headers)
+        recorder = open_recorder(schema, source, ports=frozenset(), headers=headers)
         stack.callback(recorder.close)
         session = RecordingSession(recorder, stack.enter_context(output))
         with cli.signals(session.stop, counts=session.counts):
@@ -86,7 +87,7 @@ def run(
                 child.terminate()
             child.wait()
             end = time.monotonic() + QUIET
-            session.pump(lambda: not recorder.machine.live or time.monotonic() > end)
+            session.pump(lambda: not recorder.live or time.monotonic() > end)
             session.finish()
         if common.stats:
             cli.note(session.counts())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.replay.record.recorder import TICK, ConnectionRecorder
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
     from confluo_tools.multilog.capture_statistics import CaptureRecord
     from confluo_tools.schema import Schema
 
@@ -29,10 +30,50 @@ def recording_schema(*, headers: bool) -> Schema:
     return schema.project([f.name for f in schema.fields if not f.optional or (headers and f.name in HEADERS)])
 
 
+class Recorder(Protocol):
+    """What a session records with: `ConnectionRecorder` or `BpfRecorder`."""
+
+    @property
+    def live(self) -> int: ...
+    @property
+    def without_options(self) -> str: ...  # why socket options are not recorded
+    @property
+    def tick(self) -> float: ...
+    @property
+    def made(self) -> int: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def packets(self) -> int: ...
+    def begin(self) -> None: ...
+    def poll(self, *, last: bool = False) -> Iterator[Block]: ...
+    def lost(self) -> int: ...
+    def close(self) -> None: ...
+
+
+def open_recorder(
+    schema: Schema, source: str | None, *, ports: frozenset[int], headers: bool, interface: str = "any"
+) -> Recorder:
+    """The recorder of a source, tracefs (also None) or bpf.  Raises ConfluoError."""
+    if cli.one_of("--source", source or "tracefs", ("tracefs", "bpf")) == "tracefs":
+        from confluo_tools.replay.record.recorder import ConnectionRecorder
+
+        return ConnectionRecorder(schema, ports=ports, headers=headers, interface=interface)
+    if headers:
+        raise UsageError(
+            "it records no headers", where="--source bpf", hint="leave out --level headers or --source bpf"
+        )
+    if interface != "any":
+        raise UsageError("it records all interfaces", where="--source bpf", hint="leave out -i")
+    from confluo_tools.replay.record.bpf_recorder import BpfRecorder
+
+    return BpfRecorder(schema, ports=ports)
+
+
 class RecordingSession:
     """Writes the rows of ``recorder`` to ``out``."""
 
-    def __init__(self, recorder: ConnectionRecorder, out: LogOutput | cli.RecordOutput) -> None:
+    def __init__(self, recorder: Recorder, out: LogOutput | cli.RecordOutput) -> None:
         self.recorder, self.out = recorder, out
         self.rows = self.stopped = 0
         self._record: CaptureRecord | None = None
@@ -57,7 +98,7 @@ class RecordingSession:
     def pump(self, over: Callable[[], bool]) -> None:
         """Record until ``over()`` or a signal."""
         while not self.stopped and not over():
-            time.sleep(TICK)
+            time.sleep(self.recorder.tick)
             self._write()
 
     def _write(self, *, last: bool = False) -> None:
@@ -72,7 +113,7 @@ class RecordingSession:
 
     def finish(self) -> None:
         """Write the rest."""
-        time.sleep(2 * TICK)  # until the ring has handed over its last block
+        time.sleep(2 * self.recorder.tick)  # until the ring has handed over its last block
         self._write(last=True)
         lost = self.recorder.lost()
         if lost:
@@ -80,12 +121,11 @@ class RecordingSession:
 
     def counts(self) -> str:
         """Counts so far, on one line."""
-        machine = self.recorder.machine
         parts = [
             f"{self.rows} records",
-            f"{machine.made} ends of connections",
+            f"{self.recorder.made} ends of connections",
             f"{self.recorder.packets} packets",
-            f"{machine.events} events",
+            f"{self.recorder.events} events",
             f"{self.recorder.lost()} lost",
         ]
         return ", ".join([*parts, f"{time.monotonic() - self._start:.2f} s"])

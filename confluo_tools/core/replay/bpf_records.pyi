@@ -1,0 +1,16 @@
+import mmap
+from typing import Any, final
+
+from confluo_tools.core.block.block import Layout, Staging
+
+@final
+class EndPlace:
+    def __init__(self, row: dict[str, Any], base: int) -> None: ...
+
+@final
+class RecordRing:
+    strange: int
+    def __init__(self, consumer: mmap.mmap, producer: mmap.mmap, size: int, layout: Layout) -> None: ...
+    def know(self, number: int, place: EndPlace) -> None: ...
+    def forget(self, number: int) -> None: ...
+    def read(self, most: int = 65536) -> tuple[Staging | None, bytes | None]: ...

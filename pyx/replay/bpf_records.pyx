@@ -1,0 +1,230 @@
+"""The ring of the recorder's BPF program (record_tcp.bpf.c): runs become rows of the schema recording at once."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int32_t, int64_t
+from libc.string cimport memcpy
+from c_atomic cimport load_acquire, load_acquire32, store_release
+cimport cython
+from confluo_tools.core.block.block cimport Layout, Staging
+
+cdef extern from "record_tcp.h" nogil:
+    enum:
+        R_RUN
+    struct record:
+        uint16_t type, kind
+        uint32_t id
+        int64_t ts, step
+        uint32_t count, tx, rx, number, tx_step, rx_step, number_step, flags
+        int64_t bytes
+        uint64_t asked
+        uint16_t notes
+        uint8_t call, timer
+        uint16_t ip_id, segments
+        int32_t gap, value
+
+cdef enum:
+    BUSY = 1 << 31
+    DISCARD = 1 << 30
+    HEAD = 8        # bytes before each record of a ring
+
+
+cdef struct Columns:
+    int64_t* ts
+    int64_t* step
+    int64_t* bytes
+    int64_t* value
+    uint64_t* number
+    uint64_t* asked
+    uint64_t* cookie
+    uint32_t* count
+    uint32_t* tx
+    uint32_t* rx
+    uint32_t* tx_step
+    uint32_t* rx_step
+    uint32_t* number_step
+    uint32_t* flags
+    uint32_t* src_ip
+    uint32_t* dst_ip
+    int32_t* gap
+    uint16_t* notes
+    uint16_t* src_port
+    uint16_t* dst_port
+    uint16_t* ip_id
+    uint16_t* segments
+    uint8_t* kind
+    uint8_t* ip_version
+    uint8_t* proto
+    uint8_t* role
+    uint8_t* call
+    uint8_t* timer
+    uint8_t* src_ip6
+    uint8_t* dst_ip6
+
+
+@cython.final
+cdef class EndPlace:
+    """The columns that name an end of a connection.  ``base``: wall clock less monotonic clock, ns."""
+    cdef uint64_t cookie
+    cdef int64_t base
+    cdef uint32_t src_ip, dst_ip
+    cdef uint16_t src_port, dst_port
+    cdef uint8_t version, role
+    cdef uint8_t[16] src_ip6
+    cdef uint8_t[16] dst_ip6
+
+    def __cinit__(self, dict row not None, int64_t base):
+        cdef bytes six
+        self.base = base
+        self.cookie = row["cookie"]
+        self.src_ip, self.dst_ip = row["src_ip"], row["dst_ip"]
+        self.src_port, self.dst_port = row["src_port"], row["dst_port"]
+        self.version, self.role = row["ip_version"], row["role"]
+        six = row.get("src_ip6", b"").ljust(16, b"\0")
+        memcpy(self.src_ip6, <const char*>six, 16)
+        six = row.get("dst_ip6", b"").ljust(16, b"\0")
+        memcpy(self.dst_ip6, <const char*>six, 16)
+
+
+@cython.final
+cdef class RecordRing:
+    """Reads a ring of ``size`` bytes; its pages are mapped at ``consumer`` and ``producer``.
+
+    ``layout``: of the rows.  ``strange``: runs of ends that are not known.
+    """
+    cdef object pages
+    cdef uint64_t* consumed
+    cdef const uint8_t* producer
+    cdef uint64_t size, page
+    cdef Layout layout
+    cdef dict ends
+    cdef readonly uint64_t strange
+
+    def __cinit__(self, consumer not None, producer not None, uint64_t size, Layout layout not None):
+        # The page of the consumer, and that of the producer with the data twice.
+        cdef uint8_t[::1] first = consumer
+        cdef const uint8_t[::1] second = producer
+        self.page = <uint64_t>first.shape[0]
+        if size & (size - 1) or self.page < 4096 or <uint64_t>second.shape[0] < self.page + 2 * size:
+            raise ValueError("the pages of a ring")
+        self.pages = (first, second)        # they stay mapped
+        self.consumed = <uint64_t*>&first[0]
+        self.producer = &second[0]
+        self.size = size
+        self.layout = layout
+        self.ends = {}
+
+    def know(self, uint32_t number, EndPlace place not None):
+        """Runs with this number are of this end."""
+        self.ends[number] = place
+
+    def forget(self, uint32_t number):
+        self.ends.pop(number, None)
+
+    def read(self, most=65536):
+        """(rows or None, another record or None): rows until the ring has nothing more, or another record comes."""
+        cdef uint64_t at = self.consumed[0], end = load_acquire(<const uint64_t*>self.producer)
+        cdef const uint8_t* p
+        cdef uint32_t length, rows = 0, limit = min(most, 65536)
+        cdef Columns c
+        cdef Staging out = None
+        cdef object other = None
+        while at < end and rows < limit:
+            p = self.producer + self.page + (at & (self.size - 1))
+            length = load_acquire32(<const uint32_t*>p)
+            if length & BUSY:
+                break
+            if not length & DISCARD:
+                if (<const record*>(p + HEAD)).type != R_RUN:
+                    other = PyBytes_FromStringAndSize(<const char*>p + HEAD, length)
+                else:
+                    if out is None:
+                        out = Staging(self.layout, min(limit, (end - at) // (sizeof(record) + HEAD) + 1))
+                        self._columns(out, &c)
+                    rows += self._row(&c, rows, <const record*>(p + HEAD))
+            at += ((length & ~<uint32_t>(BUSY | DISCARD)) + HEAD + 7) & ~<uint64_t>7
+            if other is not None:
+                break
+        store_release(self.consumed, at)
+        if out is not None:
+            out.publish(rows)
+            if not rows:
+                out = None
+        return out, other
+
+    cdef int _row(self, Columns* c, uint32_t i, const record* r) except -1:
+        found = self.ends.get(r.id)
+        if found is None:
+            self.strange += 1
+            return 0
+        cdef EndPlace place = <EndPlace>found
+        c.ts[i] = r.ts + place.base
+        c.kind[i] = <uint8_t>r.kind
+        c.notes[i] = r.notes
+        c.ip_version[i] = place.version
+        c.proto[i] = 6
+        c.src_ip[i] = place.src_ip
+        c.dst_ip[i] = place.dst_ip
+        memcpy(c.src_ip6 + i * 16, place.src_ip6, 16)
+        memcpy(c.dst_ip6 + i * 16, place.dst_ip6, 16)
+        c.src_port[i] = place.src_port
+        c.dst_port[i] = place.dst_port
+        c.cookie[i] = place.cookie
+        c.role[i] = place.role
+        c.count[i] = r.count
+        c.step[i] = r.step
+        c.number[i] = r.number
+        c.number_step[i] = r.number_step
+        c.tx[i] = r.tx
+        c.tx_step[i] = r.tx_step
+        c.rx[i] = r.rx
+        c.rx_step[i] = r.rx_step
+        c.call[i] = r.call
+        c.bytes[i] = r.bytes
+        c.asked[i] = r.asked
+        c.flags[i] = r.flags
+        c.value[i] = r.value
+        c.timer[i] = r.timer
+        c.ip_id[i] = r.ip_id
+        c.segments[i] = r.segments
+        c.gap[i] = r.gap
+        return 1
+
+    cdef int _columns(self, Staging b, Columns* c) except -1:
+        c.ts = <int64_t*>_column(b, "ts", 8)
+        c.step = <int64_t*>_column(b, "step", 8)
+        c.bytes = <int64_t*>_column(b, "bytes", 8)
+        c.value = <int64_t*>_column(b, "value", 8)
+        c.number = <uint64_t*>_column(b, "number", 8)
+        c.asked = <uint64_t*>_column(b, 'asked', 8)
+        c.cookie = <uint64_t*>_column(b, "cookie", 8)
+        c.count = <uint32_t*>_column(b, "count", 4)
+        c.tx = <uint32_t*>_column(b, "tx", 4)
+        c.rx = <uint32_t*>_column(b, "rx", 4)
+        c.tx_step = <uint32_t*>_column(b, "tx_step", 4)
+        c.rx_step = <uint32_t*>_column(b, "rx_step", 4)
+        c.number_step = <uint32_t*>_column(b, "number_step", 4)
+        c.flags = <uint32_t*>_column(b, "flags", 4)
+        c.src_ip = <uint32_t*>_column(b, "src_ip", 4)
+        c.dst_ip = <uint32_t*>_column(b, "dst_ip", 4)
+        c.gap = <int32_t*>_column(b, "gap", 4)
+        c.notes = <uint16_t*>_column(b, "notes", 2)
+        c.src_port = <uint16_t*>_column(b, "src_port", 2)
+        c.dst_port = <uint16_t*>_column(b, "dst_port", 2)
+        c.ip_id = <uint16_t*>_column(b, "ip_id", 2)
+        c.segments = <uint16_t*>_column(b, "segments", 2)
+        c.kind = _column(b, "kind", 1)
+        c.ip_version = _column(b, "ip_version", 1)
+        c.proto = _column(b, "proto", 1)
+        c.role = _column(b, "role", 1)
+        c.call = _column(b, "call", 1)
+        c.timer = _column(b, "timer", 1)
+        c.src_ip6 = _column(b, "src_ip6", 16)
+        c.dst_ip6 = _column(b, "dst_ip6", 16)
+        return 0
+
+
+cdef uint8_t* _column(Staging block, str name, size_t width) except NULL:
+    cdef int i = block.layout.index(name)
+    if block.layout.column[i].width != width:
+        raise ValueError(f"{name} has {block.layout.column[i].width} bytes")
+    return block.out[i]

@@ -1,0 +1,287 @@
+// An end of a connection in the kernel, its runs of packets and events, and the maps.
+#pragma once
+
+#include "record_tcp_kernel.h"
+
+// ---------------------------------------------------------------- the schema
+
+enum { K_CALL = 4, K_POLL, K_TIMER, K_RX, K_TX, K_RETRANSMIT, K_STATE = 12 };
+enum { CONNECT = 1, SEND = 3, RECV, SHUTDOWN, CLOSED };
+enum { N_EARLIER = 1, N_CE = 4, N_WAITS = 32, N_CONTINUED = 64, N_MERGED = 256, N_YIELDS = 512 };
+enum { CLIENT = 1, SERVER };
+enum { MSG_MORE = 0x8000, READ_OR_WRITE = 5 };
+
+enum { LOOKS = 16 };  // new segments after which a send looks for packets that have come
+enum { GROUPS = 3, GROUP = 32 };  // of packets that TCP processes together
+enum { PENDING = 256, RUNS = 8, NEAR = 1024, SLOTS = 8192, PORTS = 64, TIMERS = 3 };
+
+enum { NO_WAKEUP = 1 };
+
+// ---------------------------------------------------------------- an end of a connection
+
+struct times { u64 ts, low, high; u32 count, unused; };  // the state of Algorithm 1
+
+struct packet_run {
+    struct times times;
+    u32 tx, rx;
+    u16 ip_id, segments, notes, unused;
+    s32 gap;
+    s32 next;      // identification that continues the run; -1: none
+    s32 expected;  // after the highest so far; -1: any
+    u32 jumps;
+};
+
+struct event_run {
+    struct times times;
+    s64 bytes;
+    u64 asked;
+    u32 flags;
+    s32 value;
+    u16 notes, kind;
+    u8 call, timer, stepped, unused;
+    u32 tx, rx, number;
+    u32 tx_step, rx_step, number_step;
+    u32 last_tx, last_rx, last_number;
+};
+
+struct place { u64 ts; u32 tx, rx, number, unused; };
+
+struct pending { u32 seq; u16 ip_id, segments; };  // segments: with CE_BIT
+enum { CE_BIT = 0x8000 };
+
+struct end {
+    u16 type;  // R_END: an entry that is replaced goes into the ring as it is
+    u8 probed, role;
+    u32 id;
+    u64 last;  // when the last packet or event was
+    u32 tx, rx, number, lost;
+    u32 isn, peer_isn;
+    u32 overflows;  // packets that found no room in `pending`
+    u32 segments_in;  // of the packets that came
+    s32 missed;  // segments more than these that its socket has counted when it closed
+    s32 out_interface, in_interface;
+    u8 has_isn, has_peer_isn, reset, nospace;
+    u16 mss, digest_count, digests_count, unused;
+    u32 digest, digest_from;
+    u32 digests[DIGESTS];
+    struct packet_run sent, received;
+    // a send call that is going on: its piece, and what is left to copy
+    struct place send_place;
+    u64 send_slept, send_left, send_asked, send_done;
+    u32 send_opened;
+    u16 send_notes;
+    u8 sending, send_opens;
+    // a receive call: where it copied last
+    struct place recv_place;
+    u64 receiving;
+    struct event_run runs[RUNS];
+    u32 first, next;  // of `pending`
+    struct pending pending[PENDING];
+};
+
+struct syn { u64 ts; s32 interface; u16 ip_id; u8 ce, unused; u8 header[HEADER]; };
+
+struct map { u32 type, key, value, entries, flags; };
+struct map ends SEC("maps") = {1, sizeof(struct key), sizeof(struct end), SLOTS, 1};
+struct map blank SEC("maps") = {2, 4, sizeof(struct end), 1, 0};
+struct map syns SEC("maps") = {9, sizeof(struct key), sizeof(struct syn), 1024, 0};  // least recently used
+struct map connects SEC("maps") = {9, 8, 8, 1024, 0};  // socket: when it began to connect
+struct map records SEC("maps") = {27, 0, 0, 8 << 20, 0};
+
+struct settings {
+    u64 threshold;  // ns
+    u64 functions[TIMERS];  // of the timers of TCP, by the number of the schema less one; 0: not known
+    u64 offsets[TIMERS];  // of the timer in its socket
+    u32 netns, ports;  // how many ports there are; 0: all are recorded
+    u16 port[PORTS];
+};
+const volatile struct settings settings SEC(".rodata") = {0};
+
+struct counters { u64 packets, events, lost, excess, made; };
+struct counters counters SEC(".bss");
+
+// ---------------------------------------------------------------- runs
+
+static inline int fits(struct times *t, u64 ts)
+{
+    u64 n = t->count, th = settings.threshold, low, high, d;
+    if (ts < t->ts)
+        return 0;
+    d = ts - t->ts;
+    low = d > th ? (d - th + n - 1) / n : 0;
+    high = (d + th) / n;
+    if (low < t->low)
+        low = t->low;
+    if (high > t->high)
+        high = t->high;
+    if (low > high)
+        return 0;
+    t->low = low;
+    t->high = high;
+    t->count++;
+    return 1;
+}
+
+static inline void start(struct times *t, u64 ts)
+{
+    t->ts = ts;
+    t->low = 0;
+    t->high = 1ULL << 62;
+    t->count = 1;
+}
+
+static inline void *reserve(struct end *e, u64 size)
+{
+    void *r = ring_reserve(&records, size, 0);
+    if (!r) {
+        e->lost++;
+        __sync_fetch_and_add(&counters.lost, 1);
+    }
+    return r;
+}
+
+static inline void set_times(struct record *r, const struct times *t)
+{
+    r->ts = t->ts;
+    r->step = t->count > 1 ? (t->low + t->high) / 2 : 0;
+    r->count = t->count;
+}
+
+static inline void emit_packets(struct end *e, const struct packet_run *p, u16 kind)
+{
+    struct record *r = reserve(e, sizeof(*r));
+    if (!r)
+        return;
+    __builtin_memset(r, 0, sizeof(*r));
+    r->type = R_RUN;
+    r->kind = kind;
+    r->id = e->id;
+    set_times(r, &p->times);
+    r->tx = p->tx;
+    r->rx = p->rx;
+    r->ip_id = p->ip_id;
+    r->segments = p->segments;
+    r->notes = p->notes;
+    r->gap = p->gap;
+    ring_submit(r, NO_WAKEUP);
+}
+
+// Whether the kernel sent it without its socket, in the state time-wait: with identification 0.
+static inline int unnumbered(const struct packet_run *p, u16 ip_id)
+{
+    return ip_id == 0 && p->expected > NEAR && p->expected < 0x10000 - NEAR;
+}
+
+// As PacketRunWriter of replay/recording/packet_runs.py.
+static inline void add_packet(struct end *e, struct packet_run *p, u16 kind, u64 ts, u16 ip_id, u16 segments, u16 notes,
+                              int first)
+{
+    if (!p->times.count || ip_id != p->next || segments != p->segments || notes != p->notes || !fits(&p->times, ts)) {
+        if (p->times.count)
+            emit_packets(e, p, kind);
+        else
+            p->expected = -1;
+        start(&p->times, ts);
+        p->tx = e->tx;
+        p->rx = e->rx;
+        p->ip_id = ip_id;
+        p->segments = segments;
+        p->notes = notes;
+        p->gap = 0;
+        if (p->expected >= 0 && !unnumbered(p, ip_id))
+            p->gap = (s32)((ip_id - p->expected + 0x8000) & 0xFFFF) - 0x8000;
+        if (p->gap)
+            p->jumps++;
+    }
+    u16 after = ip_id + segments;
+    p->next = after;
+    if (p->expected < 0 || (!((after - p->expected) & 0x8000) && !unnumbered(p, ip_id)))
+        p->expected = after;
+    if (first)
+        p->next = p->expected = -1;
+}
+
+static inline struct place now(struct end *e, u64 ts)
+{
+    struct place p = {ts, e->tx, e->rx, __sync_fetch_and_add(&e->number, 1), 0};
+    return p;
+}
+
+static inline void emit_event(struct end *e, const struct event_run *run)
+{
+    struct record *r = reserve(e, sizeof(*r));
+    if (!r)
+        return;
+    r->type = R_RUN;
+    r->kind = run->kind;
+    r->id = e->id;
+    set_times(r, &run->times);
+    r->tx = run->tx;
+    r->rx = run->rx;
+    r->number = run->number;
+    r->tx_step = run->tx_step;
+    r->rx_step = run->rx_step;
+    r->number_step = run->number_step;
+    r->flags = run->flags;
+    r->bytes = run->bytes;
+    r->asked = run->asked;
+    r->notes = run->notes;
+    r->call = run->call;
+    r->timer = run->timer;
+    r->ip_id = r->segments = 0;
+    r->gap = 0;
+    r->value = run->value;
+    ring_submit(r, NO_WAKEUP);
+}
+
+static inline int continues(struct event_run *run, const struct place *at)
+{
+    u32 tx = at->tx - run->last_tx, rx = at->rx - run->last_rx, number = at->number - run->last_number;
+    if ((s32)tx < 0 || (s32)rx < 0 || (s32)number < 0)
+        return 0;
+    if (run->stepped && (tx != run->tx_step || rx != run->rx_step || number != run->number_step))
+        return 0;
+    if (!fits(&run->times, at->ts))
+        return 0;
+    run->tx_step = tx;
+    run->rx_step = rx;
+    run->number_step = number;
+    run->stepped = 1;
+    return 1;
+}
+
+// As RunWriter of replay/recording/run_writer.py.
+static inline void add_event(struct end *e, struct place *at, u16 kind, u8 what, s64 bytes, u64 asked, u32 flags,
+                             u16 notes, s32 value)
+{
+    u8 call = kind == K_CALL ? what : 0, timer = kind == K_TIMER ? what : 0;
+    u32 slot = (kind * 3 + what + notes / 32 + (u32)bytes * 0x9E3779B1u / 0x10000) % RUNS;
+    struct event_run *run = &e->runs[slot];
+    e->last = at->ts;
+    __sync_fetch_and_add(&counters.events, 1);
+    if (run->times.count) {
+        if (run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
+            run->asked == asked && run->flags == flags && run->notes == notes && run->value == value &&
+            continues(run, at)) {
+            run->last_tx = at->tx;
+            run->last_rx = at->rx;
+            run->last_number = at->number;
+            return;
+        }
+        emit_event(e, run);
+    }
+    start(&run->times, at->ts);
+    run->kind = kind;
+    run->call = call;
+    run->timer = timer;
+    run->bytes = bytes;
+    run->asked = asked;
+    run->flags = flags;
+    run->notes = notes;
+    run->value = value;
+    run->stepped = 0;
+    run->tx = run->last_tx = at->tx;
+    run->rx = run->last_rx = at->rx;
+    run->number = run->last_number = at->number;
+    run->tx_step = run->rx_step = run->number_step = 0;
+}
