@@ -33,8 +33,21 @@ from confluo_tools.replay.queues.synthetic import make_traffic
 from confluo_tools.schema import builtin
 
 CASES = ((8, 0.3, 4), (16, 0.3, 4), (16, 0.8, 3))  # ports of a switch, load, ms
-ERRORS = (2000, 5000, 10_000)  # ns
-CLOCKS = 5000
+CLOCKS, SAMPLING = 5000, 5000  # ns: largest errors
+SWEEP = (
+    (0, 0),
+    (0, 2000),
+    (0, 5000),
+    (0, 10_000),
+    (1000, 5000),
+    (5000, 0),
+    (5000, 2000),
+    (5000, 10_000),
+    (10_000, 10_000),
+)
+LOADS = (0.1, 0.3, 0.5, 0.8)
+SCORES = ("case", "clocks_us", "sampling_us", "lost", "plain_error", "tagged_error", "false_accepts", "wrong_places",
+          "diff_mtu", "diff_p99")  # fmt: skip
 COLLECTED = 10_000_000  # packets
 TREE = parse_network("topology: 1\nfat_tree: 4\n", "fat.yaml").topology()
 ENDS = ((0x0A000002, 1000), (0x0A030103, 80))  # addresses and ports
@@ -62,12 +75,13 @@ def main() -> None:
         )
         replays.append((k, load, replay))
     print()
-    header(
-        "case", "sampling_us", "plain_error", "tagged_error", "false_accepts", "wrong_places", "diff_mtu", "diff_p99"
-    )
+    header(*SCORES)
     for k, load, replay in replays:
-        for error in ERRORS:
-            score(f"K={k} load {load:.0%}", replay, error)
+        score(f"K={k} load {load:.0%}", replay, CLOCKS, SAMPLING)
+    for clocks, sampling in SWEEP:
+        score("K=16 load 30%", replays[1][2], clocks, sampling)
+    for load in LOADS:
+        score(f"K=16 load {load:.0%}", made(16, load, 3), CLOCKS, SAMPLING)
     print()
     header("input", "packets", "seconds", "M_packets_s")
     for name, collect in (("recordings", recordings), ("captures", captures)):
@@ -147,20 +161,22 @@ def timed(replay: OpenLoop, named: bool) -> float:
     return time.process_time() - start
 
 
-def score(case: str, replay: OpenLoop, sampling: int) -> None:
+def score(case: str, replay: OpenLoop, clocks: int, sampling: int) -> None:
     truth = drops_of(replay.run(sample=64))
     contents = replay.contents()
     packets: SentPackets = replay.packets
     tags = array("B", [0]) * len(packets)
     for packet in truth:
         tags[packet] = 1
-    times = shifted_times(packets, sampled_times(packets, sampling), CLOCKS, 2)
+    times = shifted_times(packets, sampled_times(packets, sampling), clocks, 2)
     plain = compare_drops(truth, drops_of(replay.run(times)))
     tagged = compare_drops(truth, drops_of(replay.run(times, tags, sample=64)))
     apart = queue_differences(contents, replay.contents())
     row(
         case,
+        clocks / 1000,
         sampling / 1000,
+        len(truth) / len(packets),
         plain.error,
         tagged.error,
         tagged.false_accepts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import Counter
 from fractions import Fraction
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confluo_tools.core.replay.queue_engine import RULE, TAGS, QueueEngine, QueueRows, time_order
+from confluo_tools.replay.queues.score import queue_differences
 from twin_queues import TwinPacket, TwinPort, TwinRow, TwinSwitch, replay
 
 SWITCHES = 3
@@ -161,6 +163,37 @@ def test_who_is_in_the_queue(case: tuple, every: int) -> None:  # type: ignore[t
             assert contents[row.packet, hop] == shares
             kept += 1
     assert kept == len(contents)
+
+
+@given(cases(), st.lists(st.integers(-2000, 2000), max_size=60), st.integers(1, 3))
+def test_the_queue_difference_of_two_replays(case: tuple, errors: list[int], every: int) -> None:  # type: ignore[type-arg]
+    """Section 5.4 of the paper: the bytes of each flow in the queue, once for each packet and hop of both replays."""
+    switches, ports, routes, packets, flows = case
+    its = engine(switches, ports, routes)
+    wrong = [
+        packet._replace(time=max(0, packet.time + error))
+        for packet, error in itertools.zip_longest(packets, errors[: len(packets)], fillvalue=0)
+    ]
+    contents, seen = [], []
+    for some in (packets, wrong):
+        run(its, some, flows, sample=every)
+        contents.append(its.contents())
+        rows = replay(switches, ports, some)
+        seen.append({(row.packet, row.port): (i, row) for i, row in enumerate(rows) if row.packet % every == 0})
+        seen[-1] = {key: in_queue(rows, i, flows, packets) for key, (i, _) in seen[-1].items()}
+    want = []
+    for key in seen[0].keys() & seen[1].keys():
+        want.append(sum(abs(seen[0][key][flow] - seen[1][key][flow]) for flow in range(len(routes))))
+    assert queue_differences(*contents) == sorted(want)
+
+
+def in_queue(rows: list[TwinRow], at: int, flows: list[int], packets: list[TwinPacket]) -> Counter[int]:
+    """Bytes of each flow in the queue that a row of the twin saw: frames that came before it and leave after it."""
+    found: Counter[int] = Counter()
+    for row in rows[:at]:
+        if row.port == rows[at].port and not row.dropped and row.leaves > rows[at].time:
+            found[flows[row.packet]] += packets[row.packet].size
+    return found
 
 
 def test_a_queue_that_is_longer_than_the_calendar() -> None:

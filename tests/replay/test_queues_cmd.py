@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 from test_collect import Role, end_rows, packet
 
 from confluo_tools.formats.block_builder import block_of_rows
+from confluo_tools.network.topology_file import parse_network
 from confluo_tools.replay.recording.kinds import Kind
 from confluo_tools.schema import builtin
 from running import run
@@ -65,6 +67,25 @@ def test_recordings_and_captures_together(shell: Shell, tmp_path: Path) -> None:
     assert lines[0].startswith("confluo-replay queues: the sizes of 5 packets are not recorded")
     assert len([line for line in lines if line.startswith(a)]) == 5 * 5
     assert len([line for line in lines if line.startswith(b)]) == 3 * 5
+
+
+def test_the_network_of_vote_simulate(shell: Shell, tmp_path: Path) -> None:
+    """Its topology file, its hosts by their numbers, and its paths of flows."""
+    words = "confluo-vote simulate --pods 2 --tors 2 --t1s 2 --t2s 2 --hosts 2 --seed 3"
+    assert shell.run(f"{words} --connections 3 --healthy path --write-topology clos.yaml -w flows.ml")[0] == 0
+    fields = "src_ip,dst_ip,src_port,dst_port,proto"
+    status, lines = shell.run(f"confluo-query flows.ml 'hops == 3' -f {fields},path -T --no-header -c 1")
+    src, dst, sport, dport, _, path = lines[0].split("\t")
+    row = packet(src, dst, 10**18, 1) | {"src_port": int(sport), "dst_port": int(dport)}
+    write_log(tmp_path / "c.ml", "packet", [row])
+    queues = "confluo-replay queues c.ml --topology clos.yaml -f switch,to,src_ip -T --no-header"
+    status, lines = shell.run(f"{queues} --paths flows.ml")
+    assert status == 0
+    passed = [line.split("\t") for line in lines]
+    names = parse_network((tmp_path / "clos.yaml").read_text(), "clos.yaml").topology().name
+    assert [its[0] for its in passed] == [names(int(n)) for n in path.split(",")]
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(passed))
+    assert len(shell.run(queues)[1]) == 3
 
 
 def test_one_seed_gives_the_same_records_and_scores(shell: Shell) -> None:
