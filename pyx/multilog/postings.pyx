@@ -10,7 +10,7 @@ A published chunk is never overwritten: a damaged file is rebuilt under a tempor
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 from posix.mman cimport MADV_DONTNEED, MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
 from posix.unistd cimport close
 from c_atomic cimport store_release
@@ -22,6 +22,7 @@ from c_postings cimport (CHUNK_MAX, Chunk, ChunkHeader, Sorter, build_chunk, chu
                          chunk_rows, chunk_start, rows_at)
 from confluo_tools.core.block.block cimport Block
 from confluo_tools.core.base.log_file import open_log_file
+from confluo_tools.core.multilog.block_file cimport BlockFileShape, header_bytes, read_head, read_published
 cimport cython
 import os
 
@@ -35,6 +36,7 @@ cdef enum:
     INDEX_VERSION = 1
     PAGE = 4096
     KEY_BYTES = 128                 # of the header: identity of the file, under its checksum
+    BLOCKS_AT = 52
     PUBLISHED_AT = 136
     TABLE_AT = 192
 
@@ -71,8 +73,11 @@ def file_key(bytes uuid not None, int lane, uint64_t base, str field not None, i
     return (<uint8_t*>&h)[:KEY_BYTES + 4]
 
 
+cdef BlockFileShape _shape = BlockFileShape(INDEX_MAGIC, KEY_BYTES, BLOCKS_AT, PUBLISHED_AT, TABLE_AT, sizeof(Entry))
+
+
 cdef inline size_t _header_bytes(uint32_t blocks) noexcept nogil:
-    return (TABLE_AT + <size_t>blocks * sizeof(Entry) + PAGE - 1) // PAGE * PAGE
+    return header_bytes(&_shape, blocks)
 
 
 @cython.final
@@ -86,26 +91,12 @@ cdef class Postings:
 
     def __cinit__(self, path, bytes key not None, bint mapped=False):
         cdef FileHeader h
-        cdef size_t size
         cdef void* memory
         self.path, self.key, self.damaged, self.fd = path, key, set(), -1
         self.fd = open_log_file(path)
-        start = os.pread(self.fd, PAGE, 0)
-        if len(start) < PAGE:
-            raise ValueError(f"it has {len(start)} bytes")
+        start = read_head(self.fd, &_shape, key, "another segment", &self.blocks)
         memcpy(&h, <const char*>start, sizeof(h))
-        if h.crc != crc32c(&h, KEY_BYTES) or memcmp(h.magic, INDEX_MAGIC, 8):
-            raise ValueError("its header is damaged")
-        if start[:KEY_BYTES + 4] != key:
-            raise ValueError("it was made for another segment")
         self.lane, self.base, self.bucket, self.code = h.lane, h.base, h.bucket, <uint8_t>h.code
-        size = _header_bytes(h.blocks)
-        if size > PAGE:                             # the table is longer: read it again, completely
-            start = os.pread(self.fd, size, 0)
-            memcpy(&h, <const char*>start, sizeof(h))
-        if <size_t>len(start) < size or h.published > h.blocks:
-            raise ValueError("its header is damaged")
-        self.blocks = <int>h.published
         self.table = <Entry*>malloc(max(self.blocks, 1) * sizeof(Entry))
         if self.table == NULL:
             raise MemoryError
@@ -158,10 +149,7 @@ cdef class Postings:
     @property
     def grown(self):
         """True if more blocks have been published since the file was opened."""
-        cdef uint64_t published
-        data = os.pread(self.fd, 8, PUBLISHED_AT)
-        memcpy(&published, <const char*>data, 8)
-        return published > <uint64_t>self.blocks
+        return read_published(self.fd, &_shape) > <uint64_t>self.blocks
 
     def sound(self, uint64_t capacity=BLOCK_ROWS, bint whole=False):
         """True if the header and position of every chunk are valid; ``whole``: verify every byte."""

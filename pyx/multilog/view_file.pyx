@@ -10,7 +10,7 @@ A published chunk is never overwritten: a damaged file is rebuilt under a tempor
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 from posix.types cimport off_t
 from posix.unistd cimport close
 from c_block cimport BLOCK_ROWS
@@ -20,6 +20,7 @@ from c_posix cimport pread, pwrite
 from c_node cimport LIST, MASK, NONE, Picked
 from confluo_tools.core.block.block cimport Picks
 from confluo_tools.core.base.log_file import open_log_file
+from confluo_tools.core.multilog.block_file cimport BlockFileShape, header_bytes, read_head, read_published
 cimport cython
 import os
 
@@ -33,6 +34,7 @@ cdef enum:
     VIEW_VERSION = 1
     PAGE = 4096
     KEY_BYTES = 80                  # of the header: identity of the file, under its checksum
+    BLOCKS_AT = 44
     PUBLISHED_AT = 88
     TABLE_AT = 128
     MAX_BLOCKS = 1 << 14
@@ -70,8 +72,12 @@ def file_key(bytes uuid not None, int lane, uint64_t base, bytes digest not None
     return (<uint8_t*>&h)[:KEY_BYTES + 4]
 
 
+cdef BlockFileShape _shape = BlockFileShape(
+    VIEW_MAGIC, KEY_BYTES, BLOCKS_AT, PUBLISHED_AT, TABLE_AT, sizeof(ChunkEntry))
+
+
 cdef inline size_t _header_bytes(uint32_t blocks) noexcept nogil:
-    return (TABLE_AT + <size_t>blocks * sizeof(ChunkEntry) + PAGE - 1) // PAGE * PAGE
+    return header_bytes(&_shape, blocks)
 
 
 def blank(bytes key not None, uint32_t blocks):
@@ -94,25 +100,11 @@ cdef class ViewFile:
 
     def __cinit__(self, path, bytes key not None):
         cdef FileHeader h
-        cdef size_t size
         self.path, self.key, self.damaged, self.fd = path, key, set(), -1
         self.fd = open_log_file(path)
-        start = os.pread(self.fd, PAGE, 0)
-        if len(start) < PAGE:
-            raise ValueError(f"it has {len(start)} bytes")
+        start = read_head(self.fd, &_shape, key, "something else", &self.blocks)
         memcpy(&h, <const char*>start, sizeof(h))
-        if h.crc != crc32c(&h, KEY_BYTES) or memcmp(h.magic, VIEW_MAGIC, 8):
-            raise ValueError("its header is damaged")
-        if start[:KEY_BYTES + 4] != key:
-            raise ValueError("it was made for something else")
         self.base = h.base
-        size = _header_bytes(h.blocks)
-        if size > PAGE:
-            start = os.pread(self.fd, size, 0)
-            memcpy(&h, <const char*>start, sizeof(h))
-        if <size_t>len(start) < size or h.published > h.blocks:
-            raise ValueError("its header is damaged")
-        self.blocks = <int>h.published
         self.table = <ChunkEntry*>malloc(max(self.blocks, 1) * sizeof(ChunkEntry))
         if self.table == NULL:
             raise MemoryError
@@ -127,11 +119,7 @@ cdef class ViewFile:
     @property
     def grown(self):
         """True if more blocks have been published since the file was opened."""
-        cdef uint64_t published = 0
-        data = os.pread(self.fd, 8, PUBLISHED_AT)
-        if len(data) == 8:
-            memcpy(&published, <const char*>data, 8)
-        return published > <uint64_t>self.blocks
+        return read_published(self.fd, &_shape) > <uint64_t>self.blocks
 
     cdef int _load(self, int number, uint64_t base) noexcept nogil:
         # Read a chunk into the buffer.  Returns its size, 0 without data, -1 if damaged.
