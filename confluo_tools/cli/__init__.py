@@ -54,7 +54,14 @@ from confluo_tools.cli.options import (
     Tsv,
     User,
 )
-from confluo_tools.cli.output import PACKET_FORMATS, RECORD_FORMATS, RecordOutput, command_line, list_fields
+from confluo_tools.cli.output import (
+    PACKET_FORMATS,
+    RECORD_FORMATS,
+    RecordOutput,
+    command_line,
+    list_fields,
+    picture_format,
+)
 from confluo_tools.cli.progress import Progress, humane
 from confluo_tools.cli.runner import App, Stopped, command_app, describe, run
 from confluo_tools.cli.signals import signals
@@ -122,6 +129,7 @@ __all__ = [
     "one_of",
     "open_one",
     "open_records",
+    "picture_format",
     "plan_lines",
     "printable",
     "remote",

@@ -37,6 +37,7 @@ from confluo_tools.cli.options import (
     format_option,
 )
 from confluo_tools.cli.output import (
+    NO_PICTURES,
     RECORD_FORMATS,
     RecordOutput,
     choose_fields,
@@ -44,6 +45,7 @@ from confluo_tools.cli.output import (
     is_log_output,
     list_fields,
     only_for_logs,
+    picture_format,
 )
 from confluo_tools.errors import UsageError
 from confluo_tools.inputs.open import no_input, open_records
@@ -130,7 +132,8 @@ class PeriodOptions(OptionGroup):
 class OutputOptions(OptionGroup):
     """Fields, format and destination of the records."""
 
-    formats = RECORD_FORMATS  # the formats that -o accepts; not annotated: not an option itself
+    formats = RECORD_FORMATS  # the formats of records that -o accepts; not annotated: not an option itself
+    pictures = NO_PICTURES  # other formats that it accepts
     default_format = "table on a terminal, otherwise stream or, of computed results, tsv"
 
     fields: Fields = None
@@ -149,7 +152,7 @@ class OutputOptions(OptionGroup):
     @classmethod
     def options(cls) -> dict[str, Any]:
         found = super().options()
-        found["format"] = Annotated[str | None, format_option(cls.formats, cls.default_format)]
+        found["format"] = Annotated[str | None, format_option((*cls.pictures, *cls.formats), cls.default_format)]
         return found
 
     def listed(self, schema: Schema) -> bool:
@@ -160,10 +163,24 @@ class OutputOptions(OptionGroup):
         return True
 
     def kind(self, *, answers: bool = False) -> str:
-        """The format, one of ``formats``; see `choose_format`.  ``answers``: records of a computed result."""
-        return choose_format(
-            self.format, tsv=self.tsv, ndjson=self.ndjson, path=self.output, answers=answers, formats=self.formats
+        """The format: one of ``formats``, see `choose_format`, or of ``pictures``.
+
+        ``answers``: records of a computed result.
+        """
+        return self.picture() or choose_format(
+            self.format,
+            tsv=self.tsv,
+            ndjson=self.ndjson,
+            path=self.output,
+            answers=answers,
+            formats=(*self.pictures, *self.formats),
         )
+
+    def picture(self) -> str | None:
+        """The one of ``pictures`` that -o or the suffix of the output names; None: records."""
+        if not self.pictures:
+            return None
+        return picture_format(self.output, self.pictures, flag=self.format, text=self.tsv or self.ndjson)
 
     def names(self, schema: Schema, kind: str = "", usual: Sequence[str] = ()) -> list[str] | None:
         """The fields to print: those of --fields; else, in a table without --wide, the ``usual`` ones; None: all."""
@@ -201,7 +218,7 @@ class LogOptions(OutputOptions):
 
     def kind(self, *, answers: bool = False) -> str:
         """'multilog', or the format as in `OutputOptions.kind`."""
-        if is_log_output(self.output, self.format, tsv=self.tsv, ndjson=self.ndjson):
+        if self.picture() is None and is_log_output(self.output, self.format, tsv=self.tsv, ndjson=self.ndjson):
             return "multilog"
         only_for_logs({"--append": self.append, "--add-columns": self.add_columns})
         return super().kind(answers=answers)

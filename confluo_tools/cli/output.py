@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RECORD_FORMATS = tuple(name for name, _ in output_formats(""))  # formats of all records
 LOG_SUFFIX = ".ml"
+PICTURES = ("svg", "html", "png", "pdf", "jpg", "jpeg", "gif", "webp", "htm")  # suffixes that are not of records
+NO_PICTURES: tuple[str, ...] = ()
 PACKET_FORMATS = tuple(name for name, _ in output_formats("packet"))  # and of packets
 
 
@@ -60,6 +62,25 @@ def choose_format(
     if terminal:
         return "table"
     return "tsv" if answers else "stream"
+
+
+def picture_format(
+    path: str | None, pictures: tuple[str, ...], *, flag: str | None = None, text: bool = False, where: str = "-w"
+) -> str | None:
+    """The one of ``pictures`` (names of formats) that the flag or the suffix of a file names; None: records.
+
+    ``text``: flags name a text format.  Raises UsageError, at the option ``where``, for the suffix of another picture:
+    it would not hold one.
+    """
+    if text or flag is not None:
+        return flag if flag in pictures and not text else None
+    suffix = _suffix(path or "")[1:]
+    if suffix in pictures:
+        return suffix
+    if suffix in PICTURES:
+        hint = f"use {either(tuple(f'.{name}' for name in pictures))}"
+        raise UsageError(f"cannot write .{suffix}", where=f"{where} {path}", hint=hint)
+    return None
 
 
 def _suffix(path: str) -> str:

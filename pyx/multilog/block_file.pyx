@@ -1,6 +1,6 @@
 """Files with a chunk for each block of a segment: how their header and table are read.
 
-    header     magic, identity with its checksum, `published`: only so many blocks are complete and may be read
+    header     magic, identity with its checksum, `published`: the number of complete blocks; only these may be read
     table      an entry for each block of a full segment
     chunks
 

@@ -107,6 +107,7 @@ def test_one_seed_gives_the_same_records_and_scores(shell: Shell) -> None:
         ("x.ml", 2, "--topology: the network is not known; confluo-topology(5) describes the file"),
         ("--simulate 1ms x.ml --topology fat.yaml", 2, "--simulate makes the packets up; leave the inputs out"),
         ("--simulate 1ms --topology fat.yaml --score --drops buffer", 2, "--score tries both ways to drop"),
+        ("--simulate 1ms --topology fat.yaml --picture q.svg", 2, "--picture q.svg: cannot write .svg; use .html"),
         ("--simulate 1ms --topology fat.yaml --drops some", 2, "--drops: not 'some'; there are recorded, buffer"),
         ("--simulate 1ms --topology fat.yaml --load 0 --incasts 0", 1, "no packets"),
         ("--simulate 1h --topology fat.yaml", 2, "--simulate would make more than 134,217,728 packets; take less time"),

@@ -33,8 +33,6 @@ confluo-pingmesh heatmap probes.ml --patterns -J
 """
 )
 
-PICTURES = ("svg", "html", "png", "table")
-UNSUPPORTED = ("pdf", "jpg", "jpeg", "gif", "webp", "htm")  # refused: -w FILE would write records
 BY = ("pod", "podset", "server", "dc")
 ALL_CELLS = 5_000  # up to this number of cells in all windows a page contains the server pairs of every cell
 WORST_CELLS = 400  # beyond, those of this number of cells
@@ -45,7 +43,7 @@ FAILURES = ("timeout", "refused", "unreachable", "reset", "garbled")
 class HeatmapOutput(cli.OutputOptions):
     """The output options; the map can be written as a picture or a page, too."""
 
-    formats = ("svg", "html", "png", *cli.RECORD_FORMATS)
+    pictures = ("svg", "html", "png")
     default_format = "a map on a terminal, otherwise tsv"
 
 
@@ -207,19 +205,14 @@ class ProbeInputs:
         return " and ".join(f"({part})" for part in (self.text, more) if part)
 
 
-def choose(out: cli.OutputOptions, patterns: bool) -> str:
-    """The output format: a picture, or that of records.  Raises UsageError."""
-    if out.format in PICTURES and not out.tsv and not out.ndjson:
-        if patterns and out.format != "table":
-            raise UsageError("--patterns prints records, not a picture", where="-o", hint="leave one of them out")
-        return out.format
-    suffix = os.path.splitext(out.output or "")[1].lower()[1:]
-    if out.format is None and not out.tsv and not out.ndjson and not patterns:
-        if suffix in PICTURES:
-            return suffix
-        if suffix in UNSUPPORTED:
-            raise UsageError(f"cannot write .{suffix}", where=f"-w {out.output}", hint="use .svg, .png or .html")
-    return out.kind(answers=True)
+def choose(out: HeatmapOutput, patterns: bool) -> str:
+    """The output format: a picture, a map on a terminal, or that of records.  Raises UsageError."""
+    if not patterns and out.format == "table" and not out.tsv and not out.ndjson:
+        return "table"
+    kind = out.kind(answers=True)
+    if patterns and kind in out.pictures:
+        raise UsageError("--patterns prints records, not a picture", where="-o", hint="leave one of them out")
+    return kind
 
 
 def _width(text: str) -> int:

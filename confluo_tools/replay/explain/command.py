@@ -49,18 +49,7 @@ EVIDENCE_HINTS = {
 class ExplainOutput(cli.LogOptions):
     """The output options; one connection can be drawn as a picture or a page, too."""
 
-    formats = ("svg", "html", *cli.LogOptions.formats)
-
-    def kind(self, *, answers: bool = False) -> str:
-        """'svg' or 'html', or the format of the records."""
-        import os
-
-        suffix = os.path.splitext(self.output or "")[1].lower()[1:]
-        if self.format is None and not self.tsv and not self.ndjson and suffix in ("svg", "html"):
-            return suffix
-        if self.format in ("svg", "html") and not self.tsv and not self.ndjson:
-            return self.format
-        return super().kind(answers=answers)
+    pictures = ("svg", "html")
 
 
 @app.command(panels={"Options": "--by --slowest --messages --flow --flows --gap"})
@@ -108,7 +97,7 @@ def explain(
         return cli.usage(app)
     chosen = {parse_flow(text) for text in flow} if flow else None
     kind = out.kind(answers=True)
-    if kind in ("svg", "html") and (by or messages):
+    if kind in out.pictures and (by or messages):
         raise UsageError("draws labels", where=f"-o {kind}", hint="leave --by and --messages out")
     usual = (
         (*(("size",) if by == "size" else ()), *CAUSE_FIELDS) if by else MESSAGE_FIELDS if messages else LABEL_FIELDS
@@ -116,7 +105,7 @@ def explain(
     names = out.names(schema, kind, usual)
     if flows == "-" and "-" in (inputs or ["-"]):
         raise UsageError("standard input can be read only once", where="--flows -", hint="name the capture")
-    if flows == "-" and not (by or messages or chosen or share is not None or kind in ("svg", "html")):
+    if flows == "-" and not (by or messages or chosen or share is not None or kind in out.pictures):
         from confluo_tools.inputs.follow import StopSignal
         from confluo_tools.replay.explain.labels import PATTERNS
         from confluo_tools.replay.explain.live_flows import LiveFlows
@@ -144,7 +133,7 @@ def explain(
     counts = f"{explainer.labels:,} labels, {explainer.messages_found:,} messages"
     if share is not None:
         explainer.keep_slowest(share)
-    if kind in ("svg", "html"):
+    if kind in out.pictures:
         from confluo_tools.replay.explain.timeline_output import write_timeline
 
         if explainer.packets:

@@ -105,8 +105,10 @@ def queues(
     clock = cli.duration("--clock-error", clock_error, 0, 10**9)
     sampling = cli.duration("--sampling-error", sampling_error, 0, 10**9) if sampling_error is not None else None
     cli.one_of("--drops", drops or "buffer", ("recorded", "buffer"))
-    if score and picture is not None:
-        raise UsageError("--score draws nothing", hint="leave --picture out")
+    if picture is not None:
+        cli.picture_format(picture, ("html",), where="--picture")
+        if score:
+            raise UsageError("--score draws nothing", hint="leave --picture out")
     if score and drops:
         raise UsageError("--score tries both ways to drop", hint="leave --drops out")
 

@@ -445,7 +445,7 @@ def test_limits_and_shades() -> None:
         (["--green", "6ms", "--red", "5ms"], "green"),
         (["--metric", "drop", "--red", "200%"], "--red: '200%' is not a drop rate"),
         (["--palette", "neon"], "--palette"),
-        (["-w", "mesh.pdf"], "-w mesh.pdf: cannot write .pdf; use .svg, .png or .html"),
+        (["-w", "mesh.pdf"], "-w mesh.pdf: cannot write .pdf; use .svg, .html or .png"),
         (["--dc", "nowhere"], "--dc: no probes within data centre 'nowhere'"),
         (["--when", "2025-01-01"], "no probes at this time"),
         (["--topology", "nothing.yaml"], "nothing.yaml"),
