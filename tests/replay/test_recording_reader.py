@@ -15,7 +15,7 @@ from confluo_tools.core.replay.recording_rows import expand_runs
 from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.replay.engine.script import script_of
-from confluo_tools.replay.recording import RunWriter, pair_ends, read_ends
+from confluo_tools.replay.recording import RunWriter, pair_ends, read_ends, relative_headers
 from confluo_tools.replay.recording.connection import MAX_INPUTS
 from confluo_tools.replay.recording.kinds import ORDERED, Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
@@ -109,6 +109,43 @@ def test_runs_are_expanded_as_by_hand(runs: list[tuple[int, int, int]], steps: b
         assert not fits
     else:
         assert fits
+
+
+packets_sent = st.lists(
+    st.tuples(
+        *[st.integers(0, (1 << 32) - 1)] * 2,
+        st.integers(0, 70_000),
+        st.integers(0, 511),
+        *[st.integers(0, (1 << 32) - 1)] * 3,
+        st.integers(0, 65535),
+        st.integers(0, 5),
+        st.integers(-3, 9),
+    ),
+    min_size=1,
+    max_size=30,
+)
+HEADER = ("seq", "ack", "len", "tcp_flags", "window", "tsval", "tsecr", "ip_id")
+
+
+@given(packets_sent, st.sampled_from([Kind.SENT, Kind.RECEIVED]), st.integers(1, 9))
+def test_relative_headers_come_back(packets: list[Any], kind: Kind, whole: int) -> None:
+    """Any values; with absolute rows among them; from rows of two ends that alternate."""
+    mine, other = ("tx", "rx") if kind == Kind.SENT else ("rx", "tx")
+    writers = [relative_headers.RelativeHeaders(kind) for _ in range(2)]
+    rows, wanted, ts, processed = [], [], 0, 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relative_headers, "WHOLE", whole + 1)
+        for n, (*values, more, wait) in enumerate(packets):
+            ts, processed = ts + wait, processed + more
+            header = dict(zip(HEADER, values, strict=True)) | {"kind": kind, "ts": ts, mine: n, other: processed}
+            wanted.append(header)
+            for writer, common in zip(writers, PLACES, strict=False):
+                rows.append(common | {"count": 1} | writer.row(header))
+    assert [row["ts"] for row in rows] == sorted(row["ts"] for row in rows)
+    for end in ends_of(rows):
+        runs = end.headers_sent if kind == Kind.SENT else end.headers_received
+        for name in (*HEADER, mine, other):
+            assert list(runs[name]) == [header[name] for header in wanted]
 
 
 # ---------------------------------------------------------------- hostile recordings

@@ -10,6 +10,7 @@ from confluo_tools.replay.record.call_pieces import CallPiece
 from confluo_tools.replay.recording.digest import Identity, header_digests
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, OUT_OF_SEQUENCE, Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
+from confluo_tools.replay.recording.relative_headers import RelativeHeaders
 from confluo_tools.replay.recording.run_writer import RunWriter
 
 MASK = 0xFFFFFFFF
@@ -72,6 +73,7 @@ class EndRecorder:
         self._written = -1 if earlier else 0  # bytes given to TCP; -1: not known
         self._unsettled: deque[tuple[int, CallPiece, dict[str, int]]] = deque()  # by the bytes written before their end
         self._headers = headers
+        self._headers_sent, self._headers_received = RelativeHeaders(Kind.SENT), RelativeHeaders(Kind.RECEIVED)
         self._pending: deque[Packet] = deque()
         self._identities: list[Identity] = []
         self._digests: list[int] = []
@@ -160,7 +162,7 @@ class EndRecorder:
         self._digest(p)
         self._sent.add(p.ts, self.tx, self.rx, p.ip_id, self._segments(p), first=_is_synack(p))
         if self._headers:
-            self.emit(self._header(p, Kind.SENT, self.isn, self.peer_isn))
+            self.emit(self._headers_sent.row(self._header(p, Kind.SENT, self.isn, self.peer_isn)))
         self.tx += 1
         self.last = p.ts
 
@@ -214,7 +216,8 @@ class EndRecorder:
         notes = merged | (Note.CE if p.ecn == CE else 0)
         self._received.add(ts, self.tx, self.rx, p.ip_id, self._segments(p), notes, first=_is_synack(p))
         if self._headers:
-            self.emit(self._header(p, Kind.RECEIVED, self.peer_isn, self.isn) | {"ts": ts})
+            header = self._header(p, Kind.RECEIVED, self.peer_isn, self.isn) | {"ts": ts}
+            self.emit(self._headers_received.row(header))
         self.rx += 1
         self.last = ts
 

@@ -62,6 +62,7 @@ class Note(IntFlag):
     GUESSED = 128
     MERGED = 256
     YIELDS = 512
+    RELATIVE = 1024
 
 
 RECORDING_SHIFT = 32  # upper bits of a cookie: the recording that has the connection

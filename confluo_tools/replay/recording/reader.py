@@ -18,6 +18,7 @@ from confluo_tools.replay.recording.connection import (
     FiveTuple,
 )
 from confluo_tools.replay.recording.kinds import DIGESTS, ORDERED, RECORDING_SHIFT, Kind
+from confluo_tools.replay.recording.relative_headers import HeaderRuns
 from confluo_tools.replay.recording.runs import MAX_EVENTS, SortedRuns
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ _TABLES: tuple[tuple[tuple[int, ...], tuple[str, ...], bool], ...] = (
     (tuple(ORDERED), (*EVENT_FIELDS, *PROBE_FIELDS), True),
     ((Kind.RX,), PACKET_FIELDS, True),
     ((Kind.TX,), PACKET_FIELDS, True),
-    ((Kind.SENT,), (*HEADER_FIELDS, _SACK), False),
-    ((Kind.RECEIVED,), (*HEADER_FIELDS, _SACK), False),
+    ((Kind.SENT,), (*HEADER_FIELDS, "notes", _SACK), False),
+    ((Kind.RECEIVED,), (*HEADER_FIELDS, "notes", _SACK), False),
 )
 _EVENTS, _RX, _TX, _SENT, _RECEIVED = range(5)
+_COUNTERS = {_SENT: "tx", _RECEIVED: "rx"}  # the number of a packet itself
 
 
 class RecordingReader:
@@ -76,7 +78,9 @@ class RecordingReader:
 
     def _give_rows(self, end: ConnectionEnd, number: int) -> None:
         tables = [
-            SortedRuns(names, codes, self._sorter, table, number)
+            HeaderRuns(names, codes, (self._sorter, table, number), _COUNTERS[table])
+            if table in _COUNTERS
+            else SortedRuns(names, codes, self._sorter, table, number)
             for table, ((_, names, _), codes) in enumerate(zip(_TABLES, self._codes, strict=True))
         ]
         end.events, end.received, end.sent, end.headers_sent, end.headers_received = tables
