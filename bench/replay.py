@@ -3,10 +3,10 @@
 The cost is the wall time of a try, with its networks and the comparison, by the time that was recorded: the mean of a
 line.
 
-Each cell is one recording of a request and its response at 100 Mb/s and 1 ms each way, replayed --runs times with
-one try each.  Needs root.
+Each cell is --recordings recordings of a request and its response at 100 Mb/s and 1 ms each way, replayed --runs times
+with one try each.  Needs root.
 
-    python bench/replay.py [--runs 20] [--sizes 10000,30000,100000,1000000] [--grades strict,default]
+    python bench/replay.py [--runs 20] [--recordings 4] [--sizes 10000,100000] [--grades strict,default]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import mean
+from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "tests/support")]
 
@@ -42,24 +43,35 @@ def drops(loss: str, size: int, strict: bool) -> frozenset[tuple[int, int]]:
     return frozenset((SERVER, n) for n in numbers)
 
 
-def measure(traffic: Traffic, runs: int) -> tuple[int, float, float, float]:
-    """(runs that were the same, p50 and p99 of the time errors of the last one in us, cost of a run)."""
-    with tempfile.TemporaryDirectory() as folder:
-        ends = read_ends(open_records([str(record(Path(folder) / "c.ml", traffic))]))
-        script = script_of(pair_ends(ends)[0][0])
-        same, p50, p99 = 0, 0.0, 0.0
-        began = time.monotonic_ns()
-        for _ in range(runs):
+class Cell(NamedTuple):
+    """``same``: replays that were the same; ``errors``: of their packet times, ns; ``costs``: of each replay."""
+
+    same: int
+    errors: list[int]
+    costs: list[float]
+
+
+def measure(traffic: Traffic, runs: int, recordings: int) -> Cell:
+    """Replay some recordings, ``runs`` times in all."""
+    cell = Cell(0, [], [])
+    for number in range(recordings):
+        with tempfile.TemporaryDirectory() as folder:
+            ends = read_ends(open_records([str(record(Path(folder) / "c.ml", traffic))]))
+            script = script_of(pair_ends(ends)[0][0])
+        for _ in range(runs // recordings + (number < runs % recordings)):
+            began = time.monotonic_ns()
             (outcome,) = outcomes(script, 1)
-            same += outcome.verdict.same
-            p50, p99 = outcome.verdict.percentile(50), outcome.verdict.percentile(99)
-        cost = (time.monotonic_ns() - began) / runs / script.length
-    return same, p50, p99, cost
+            cell.costs.append((time.monotonic_ns() - began) / script.length)
+            if outcome.verdict.same:
+                cell.errors.extend(outcome.verdict.errors)
+                cell = cell._replace(same=cell.same + 1)
+    return cell
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--recordings", type=int, default=4)
     parser.add_argument("--sizes", default="10000,30000,100000,1000000")
     parser.add_argument("--grades", default="strict,default")
     parser.add_argument("--controls", default="reno,cubic,bbr")
@@ -71,15 +83,16 @@ def main() -> None:
     for grade in chosen.grades.split(","):
         for control in chosen.controls.split(","):
             for size in map(int, chosen.sizes.split(",")):
-                cells, times, costs = [], "", []
-                for loss in losses:
-                    strict = grade == "strict"
-                    traffic = Traffic(size, drops(loss, size, strict), control, strict)
-                    same, p50, p99, cost = measure(traffic, chosen.runs)
-                    cells.append(f"{same}/{chosen.runs}")
-                    times = f"{p50:.1f}/{p99:.0f}"
-                    costs.append(cost)
-                words = (grade, control, f"{size:,}", *cells, times, f"{mean(costs):.2f}")
+                strict = grade == "strict"
+                cells = [
+                    measure(Traffic(size, drops(loss, size, strict), control, strict), chosen.runs, chosen.recordings)
+                    for loss in losses
+                ]
+                shares = [f"{cell.same}/{chosen.runs}" for cell in cells]
+                errors = sorted(error for cell in cells for error in cell.errors)
+                times = "/".join(f"{errors[len(errors) * p // 100] / 1000:.0f}" for p in (50, 99) if errors)
+                cost = mean(cost for cell in cells for cost in cell.costs)
+                words = (grade, control, f"{size:,}", *shares, times, f"{cost:.2f}")
                 print(f"| {' | '.join(words)} |", flush=True)
 
 
