@@ -13,6 +13,9 @@ cdef enum:
     NEEDS_CSUM = 1          # of the flags of virtio_net_hdr
     GSO_TCP4 = 1            # its gso_type
     GSO_TCP6 = 4
+    FIN = 1                 # flags of TCP
+    PSH = 8
+    CWR = 0x80
 
 ctypedef struct Packet:
     int64_t at              # ns after the start of the replay
@@ -57,6 +60,56 @@ cdef inline void patch_checksum(uint8_t* p, uint32_t before, uint32_t after) noe
     p[10], p[11] = <uint8_t>(total >> 8), <uint8_t>total
 
 
+cdef inline void put_be16(uint8_t* p, uint32_t value) noexcept nogil:
+    p[0], p[1] = <uint8_t>(value >> 8), <uint8_t>value
+
+
+cdef inline void put_be32(uint8_t* p, uint32_t value) noexcept nogil:
+    put_be16(p, value >> 16)
+    put_be16(p + 2, value)
+
+
+cdef inline uint32_t segment_size(const Packet* p) noexcept nogil:
+    """Payload of each segment of a packet but the last; 0: it has one."""
+    cdef uint16_t gso = 0
+    if p.bytes[1]:
+        memcpy(&gso, p.bytes + 4, 2)
+    return gso
+
+
+cdef inline uint32_t segments_of(const Packet* p) noexcept nogil:
+    cdef uint32_t size = segment_size(p), payload = p.length - p.head
+    return (payload + size - 1) // size if size and payload else 1
+
+
+cdef inline void take_segments(Packet* p, uint32_t first, uint32_t count) noexcept nogil:
+    """Make ``p`` the packet that a device makes of ``count`` of its segments, from the segment ``first`` on."""
+    cdef uint32_t size = segment_size(p), payload = p.length - p.head, begin, end, ip, at, before
+    cdef uint8_t* h = p.bytes + OFFLOADS
+    if size == 0 or first >= segments_of(p):
+        return
+    begin = first * size
+    end = payload if count >= segments_of(p) - first else (first + count) * size
+    ip = 40 if h[0] >> 4 == 6 else (h[0] & 15) << 2
+    if end < payload:
+        h[ip + 13] &= ~<uint8_t>(FIN | PSH)
+    if begin:
+        h[ip + 13] &= ~<uint8_t>CWR
+    if end - begin <= size:
+        p.bytes[1] = 0
+        memset(p.bytes + 4, 0, 2)
+    put_be32(h + ip + 4, be32(h + ip + 4) + begin)
+    at = 4 if h[0] >> 4 == 6 else 2     # of the length
+    before = be16(h + at)
+    put_be16(h + at, before - payload + end - begin)
+    if at == 2:
+        patch_checksum(h, before, be16(h + at))
+        before = be16(h + 4)
+        put_be16(h + 4, before + first)
+        patch_checksum(h, before, be16(h + 4))
+    p.length = p.head + end - begin
+
+
 cdef inline bint join_packet(Packet* p, const Packet* next) noexcept nogil:
     """Make ``p`` the packet that TCP makes of both while a call holds the socket (tcp_add_backlog of Linux).
 
@@ -81,7 +134,7 @@ cdef inline bint join_packet(Packet* p, const Packet* next) noexcept nogil:
     memcpy(p.bytes + 4, &gso, 2)
     at = 4 if h[0] >> 4 == 6 else 2     # of the length
     before = be16(h + at)
-    h[at], h[at + 1] = <uint8_t>(before + more >> 8), <uint8_t>(before + more)
+    put_be16(h + at, before + more)
     if at == 2:
         patch_checksum(h, before, be16(h + at))
     if <uint32_t>(be32(n + ip + 8) - be32(h + ip + 8)) < <uint32_t>0x80000000:

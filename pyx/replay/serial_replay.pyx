@@ -12,7 +12,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from posix.unistd cimport close, read
 from c_array cimport grow
 from c_feed cimport Sender, move_packet, note_sent
-from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, join_packet, mark_congestion, tcp_head
+from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, join_packet, mark_congestion, segments_of, take_segments, tcp_head
 cimport cython
 
 cdef extern from "replay_calls.h" nogil:
@@ -65,7 +65,8 @@ cdef enum:
 ctypedef packed struct Step:
     int64_t at              # ns after the start
     int64_t result          # what the call returned; of a packet, when the other end sent it, ns after the start
-    uint64_t size          # bytes of a call; value of an option; of a fed packet, the highest byte that it acknowledges
+    uint64_t size          # bytes of a call; value of an option; of a packet, its first segment << 32 | segments, 0: all
+                            # of a fed packet, the highest byte that it acknowledges
     uint32_t sent           # packets that this end had sent before; ANY_COUNT
     uint32_t packet         # number of the peer's packet, from 0
     uint32_t flags          # of the call; events of a poll; level << 16 | name of an option; how of shutdown
@@ -369,20 +370,46 @@ cdef class SerialReplay:
         cdef const Step* s = end.steps + end.at
         cdef const Step* last = end.steps + end.n_steps
         while True:
-            if s.size > end.sender.reached if end.fed else s.packet >= self.end[1 - e].n_packets:
+            if s.size > end.sender.reached if end.fed else not self._segments_sent(e, s):
                 return False
             s += 1
             if s == last or not s.notes & JOINED:
                 return True
 
-    cdef bint _take(self, int e, uint32_t number, Packet* p) noexcept nogil:
-        """A packet for an end, of its feed or of the other end; False: there is none."""
+    cdef bint _segments_sent(self, int e, const Step* s) noexcept nogil:
+        """Whether the other end sent all segments of the packet of a step."""
+        cdef End* other = &self.end[1 - e]
+        cdef uint64_t wanted = (s.size >> 32) + <uint32_t>s.size, n = s.packet, found = 0
+        while n < other.n_packets:
+            found += segments_of(&other.packets[n])
+            n += 1
+            if found >= wanted:
+                return True
+        return False
+
+    cdef bint _take(self, int e, const Step* s, Packet* p) noexcept nogil:
+        """The packet of a step, of the feed of an end or of the other end; False: there is none."""
         cdef End* end = &self.end[e]
-        if number >= (end.n_feed if end.fed else self.end[1 - e].n_packets):
+        cdef Packet next
+        cdef uint32_t n = s.packet, first = s.size >> 32, left = <uint32_t>s.size, taken
+        if n >= (end.n_feed if end.fed else self.end[1 - e].n_packets):
             return False
-        p[0] = end.feed[number] if end.fed else self.end[1 - e].packets[number]
+        p[0] = end.feed[n] if end.fed else self.end[1 - e].packets[n]
         if end.fed:
             move_packet(p, &end.sender)
+            return True
+        if left == 0:
+            return True
+        taken = segments_of(p) - min(first, segments_of(p))
+        take_segments(p, first, left)
+        while taken < left and n + 1 < self.end[1 - e].n_packets:     # a device joined it with those after it
+            n += 1
+            next = self.end[1 - e].packets[n]
+            first = segments_of(&next)
+            take_segments(&next, 0, left - taken)
+            if not join_packet(p, &next):
+                break
+            taken += first
         return True
 
     cdef void _join(self, int e, Packet* p) noexcept nogil:
@@ -391,7 +418,7 @@ cdef class SerialReplay:
         cdef const Step* s = end.steps
         cdef Packet next
         while end.at + 1 < end.n_steps and s[end.at + 1].notes & JOINED:
-            if not self._take(e, s[end.at + 1].packet, &next) or not join_packet(p, &next):
+            if not self._take(e, s + end.at + 1, &next) or not join_packet(p, &next):
                 break
             end.at += 1
             end.received += 1
@@ -475,7 +502,7 @@ cdef class SerialReplay:
         cdef Packet p
         cdef int64_t got
         if s.kind == K_PACKET:
-            if not self._take(e, s.packet, &p):
+            if not self._take(e, s, &p):
                 return -EINVAL
             self._join(e, &p)
             if s.mark:

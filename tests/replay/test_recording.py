@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats.block_builder import address_columns, block_of_rows
 from confluo_tools.replay.recording import ConnectionEnd, RecordingReader, Runs, RunWriter, pair_ends, read_ends
-from confluo_tools.replay.recording.arrivals import arrivals
+from confluo_tools.replay.recording.arrivals import arrivals, arrived_segments
 from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role, Timer
 from confluo_tools.schema import builtin
 
@@ -91,6 +91,44 @@ def test_arrivals_are_numbers_of_sent_packets() -> None:
     a, b = place(), place("10.0.0.2", "10.0.0.1", (80, 4711), role=Role.SERVER, cookie=2)
     client, server = ends_of([r | a for r in packets(sent, Kind.TX)] + [r | b for r in packets(kept, Kind.RX)])
     assert list(arrivals(client, server)) == [0, 1, 3, 2, 4, 6, -1, 7]
+
+
+@given(
+    st.integers(0, 0xFFFF),
+    st.lists(st.integers(1, 45), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(1, 45), st.booleans()), min_size=1, max_size=200),
+)
+def test_devices_split_merge_and_lose_segments(first: int, sent: list[int], cuts: list[tuple[int, bool]]) -> None:
+    """Against a list of all segments: devices cut it at other places, and lose some of the pieces."""
+    segments = [(packet, place) for packet, count in enumerate(sent) for place in range(count)]
+    rows, at = [], 0
+    for packet, count in enumerate(sent):
+        rows.append(place() | _packet(Kind.TX, packet, first + at, count))
+        at += count
+    expected, at = [], 0
+    for size, lost in cuts:
+        piece = segments[at : at + size]
+        if piece and not lost:
+            rows.append(_SERVER | _packet(Kind.RX, len(expected), first + at, len(piece)))
+            expected.append(piece)
+        at += size
+    if not expected:
+        return
+    client, server = ends_of(rows)
+    found = []
+    for packet, start, count in arrived_segments(client, server):
+        begin = sum(sent[:packet]) + start
+        found.append(segments[begin : begin + (count or sent[packet])])
+    assert found == expected
+
+
+def _packet(kind: Kind, number: int, ip_id: int, segments: int) -> dict[str, Any]:
+    index = "rx" if kind == Kind.RX else "tx"
+    row = {"kind": kind, "count": 1, "ts": number, index: number, "ip_id": ip_id & 0xFFFF}
+    return row | {"segments": segments}
+
+
+_SERVER = place("10.0.0.2", "10.0.0.1", (80, 4711), role=Role.SERVER, cookie=2)
 
 
 def test_a_run_of_identifications_wraps_around() -> None:

@@ -7,9 +7,13 @@ with Lab() as lab:
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +23,7 @@ from netns import Lab, Space
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 5201
+SIOCETHTOOL, ETHTOOL_STSO, ETHTOOL_SGRO = 0x8946, 0x1F, 0x2C
 RECORDER = str(ROOT / "bin/confluo-replay-record")
 
 SERVER = """
@@ -80,7 +85,7 @@ def routed(
     lab.link(client, router, ("v0", "v0"), net="10.78.1")
     lab.link(server, router, ("v0", "v1"), net="10.78.2")
     client.address, server.address = "10.78.1.1", "10.78.2.1"
-    router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+    router.run("sh", "-c", "echo 150000 >/proc/sys/net/ipv4/ip_forward")
     client.ip("route", "add", "default", "via", "10.78.1.2")
     server.ip("route", "add", "default", "via", "10.78.2.2")
     if version == 6:
@@ -92,8 +97,8 @@ def routed(
 
 def _add_ipv6(client: Space, router: Space, server: Space) -> None:
     for space in (client, router, server):
-        space.run("sh", "-c", "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 0 >$f; done")
-    router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+        space.run("sh", "-c", "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 150000 >$f; done")
+    router.run("sh", "-c", "echo 150000 >/proc/sys/net/ipv6/conf/all/forwarding")
     for n, (space, device) in enumerate(((client, "v0"), (server, "v1")), 1):
         sides = (space, "v0", f"fd78:{n}::1"), (router, device, f"fd78:{n}::2")
         macs = [place.run("cat", f"/sys/class/net/{name}/address").stdout.decode().strip() for place, name, _ in sides]
@@ -102,6 +107,16 @@ def _add_ipv6(client: Space, router: Space, server: Space) -> None:
             place.ip("neigh", "replace", other, "lladdr", mac, "dev", name, "nud", "permanent")
         space.ip("route", "add", "default", "via", sides[1][2])
         space.address = sides[0][2]
+
+
+def merging(path: RoutedPath) -> None:
+    """Let the server's device merge segments (GRO) that come within 150 us."""
+    # A veth device merges only what comes from one that does not send packets of several segments.
+    for space, device, command, on in ((path.router, "v1", ETHTOOL_STSO, 0), (path.server, "v0", ETHTOOL_SGRO, 1)):
+        words = array("I", (command, on))
+        with space.inside(), socket.socket() as s:
+            fcntl.ioctl(s, SIOCETHTOOL, struct.pack("16sP", device.encode(), words.buffer_info()[0]))
+    path.server.run("sh", "-c", "echo 150000 >/sys/class/net/v0/gro_flush_timeout")
 
 
 def recorder(space: Space, log: Path, *command: Any, options: tuple[str, ...] = (), **more: Any) -> Any:

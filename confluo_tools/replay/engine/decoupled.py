@@ -6,14 +6,13 @@ alone can be replayed.  Needs the headers of the packets that were received.
 
 from __future__ import annotations
 
-from array import array
-
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.tick import WHEEL, tick_length
 from confluo_tools.replay.engine.feed import Feed, feed_of
 from confluo_tools.replay.engine.script import LEAD, PACKET, Script, Step, bounded, forward, steps_of
 from confluo_tools.replay.engine.settings import phase_of
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
+from confluo_tools.replay.recording.arrivals import Arrival
 from confluo_tools.replay.recording.kinds import Role
 
 _NEAR = LEAD // 4  # ns: error of a place among the ticks
@@ -55,7 +54,8 @@ def fed_steps(end: ConnectionEnd, feed: Feed, origin: int) -> list[Step]:
 
     ``size`` of a packet: the highest byte that the end must have sent before the packet can acknowledge it.
     """
-    steps = steps_of(end, array("q", range(end.packets_received)), origin, "client" if end.client else "server", [])
+    whole = [Arrival(number) for number in range(end.packets_received)]
+    steps = steps_of(end, whole, origin, "client" if end.client else "server", [])
     sent = end.headers_received["tx"]
     for place, step in enumerate(steps):
         if step.kind == PACKET:

@@ -9,7 +9,7 @@ from confluo_tools.core.replay.serial_replay import MERGED
 from confluo_tools.formats.block_builder import address_columns
 from confluo_tools.replay.engine.attempt import Applied, Attempt
 from confluo_tools.replay.engine.script import ACCEPT, CLOSE, CONNECT, OPTION, PACKET, POLL, RECV, SEND, SHUTDOWN, Step
-from confluo_tools.replay.engine.segments import ACK, SYN, SentPacket
+from confluo_tools.replay.engine.segments import ACK, SYN, SentPacket, part_of
 from confluo_tools.replay.recording import ConnectionEnd, RunWriter
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, Call, Kind, Note, Role
@@ -110,9 +110,12 @@ class EndRows:
     def _received(self) -> Iterator[tuple[SentPacket, int, int, int]]:
         """(header, notes, packets sent before, its number) of the packets that this end processed."""
         others = self._done.arriving(self._side)
+        fed = self._done.script.feeds is not None
+        segments = [packet.segments for packet in others]
         for step, applied in zip(self._done.steps[self._side], self._done.applied[self._side], strict=False):
             if step.kind == PACKET and step.packet < len(others):
-                segment = others[step.packet]._replace(at=applied.at)
+                numbers = range(step.packet, step.packet + 1) if fed else step.packets(segments)
+                segment = part_of(others, numbers, *(0, 0) if fed else step.part)._replace(at=applied.at)
                 ecn = 3 if step.mark else segment.ecn
                 notes = (Note.CE if ecn == 3 else 0) | (Note.MERGED if step.notes & MERGED else 0)
                 yield segment._replace(ecn=ecn), int(notes), applied.sent, applied.received

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from confluo_tools.core.replay.serial_replay import KINDS, MERGED, STEP, WAITS, 
 from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.engine.replayed_options import replayed_option
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
-from confluo_tools.replay.recording.arrivals import arrivals
+from confluo_tools.replay.recording.arrivals import Arrival, arrived_segments
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from confluo_tools.replay.recording.socket_options import OptionValue
 
@@ -43,7 +43,8 @@ class Step(NamedTuple):
     """One input.  ``at``: ns after the start; ``sent``: packets that this end had sent before.
 
     ``result``: what the call returned, or when the other end sent the packet, ns after the start; ``size``: bytes to
-    send or receive, or the value of an option; ``packet``: number of the packet of the other end.
+    send or receive, the value of an option, or `part` of a packet; ``packet``: number of the
+    packet of the other end.
     """
 
     at: int
@@ -55,6 +56,20 @@ class Step(NamedTuple):
     kind: int = GATE
     mark: int = 0
     notes: int = 0
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Of a packet: (first segment, segments) that came, of this packet and those after it; (0, 0): the packet."""
+        return self.size >> 32, self.size & 0xFFFFFFFF
+
+    def packets(self, segments: Sequence[int]) -> range:
+        """Numbers of the packets of which segments came; ``segments`` of each packet that was sent."""
+        first, left = self.part
+        after, left = self.packet + 1, left - max(segments[self.packet], 1) + first
+        while left > 0 and after < len(segments):
+            left -= max(segments[after], 1)
+            after += 1
+        return range(self.packet, after)
 
     def __str__(self) -> str:
         what = KINDS[self.kind]
@@ -99,11 +114,12 @@ class Script:
         delays, drops = [], []
         for side, end in enumerate((self.connection.client, self.connection.server)):
             lost = bytearray(b"\1" * end.packets_sent)
-            sent = sent_times(end)
+            sent, segments = sent_times(end), end.sent.expanded("segments")
             times = []
             for step in self.steps[1 - side]:
                 if step.kind == PACKET and step.packet < len(lost):
-                    lost[step.packet] = 0
+                    for number in step.packets(segments):
+                        lost[number] = 0
                     times.append(step.at + self.origin[side] - sent[step.packet])
             delays.append(max(sorted(times)[len(times) // 2], 0) if times else 0)
             drops.append(bytes(lost))
@@ -118,7 +134,7 @@ class Script:
 def script_of(connection: RecordedConnection) -> Script:
     """The inputs of a connection.  Raises ConfluoError if packets cannot be assigned."""
     client, server = connection.client, connection.server
-    numbers = arrivals(server, client), arrivals(client, server)
+    numbers = arrived_segments(server, client), arrived_segments(client, server)
     origin = _origins(client, server, numbers)
     problems: list[str] = []
     sent = [array("q", (ts - origin[side] for ts in sent_times(end))) for side, end in enumerate((client, server))]
@@ -136,7 +152,9 @@ def bounded(script: Script) -> Script:
     return script
 
 
-def _origins(client: ConnectionEnd, server: ConnectionEnd, numbers: tuple[array[int], array[int]]) -> tuple[int, int]:
+def _origins(
+    client: ConnectionEnd, server: ConnectionEnd, numbers: tuple[list[Arrival], list[Arrival]]
+) -> tuple[int, int]:
     """Recorded times of time 0.  Clocks with which packets would arrive before they were sent are shifted."""
     there, back = _shortest(client, server, numbers[1]), _shortest(server, client, numbers[0])
     shift = 0
@@ -146,11 +164,11 @@ def _origins(client: ConnectionEnd, server: ConnectionEnd, numbers: tuple[array[
     return first, first + shift
 
 
-def _shortest(sender: ConnectionEnd, receiver: ConnectionEnd, numbers: array[int]) -> int | None:
+def _shortest(sender: ConnectionEnd, receiver: ConnectionEnd, numbers: list[Arrival]) -> int | None:
     """The shortest time from sending to processing a packet, ns."""
     sent = sent_times(sender)
     times = zip(processed_times(receiver), numbers, strict=True)
-    return min((at - sent[number] for at, number in times if 0 <= number < len(sent)), default=None)
+    return min((at - sent[a.packet] for at, a in times if 0 <= a.packet < len(sent)), default=None)
 
 
 def sent_times(end: ConnectionEnd) -> array[int]:
@@ -165,7 +183,12 @@ def processed_times(end: ConnectionEnd) -> array[int]:
 
 
 def steps_of(
-    end: ConnectionEnd, numbers: array[int], origin: int, name: str, problems: list[str], sent: array[int] | None = None
+    end: ConnectionEnd,
+    numbers: list[Arrival],
+    origin: int,
+    name: str,
+    problems: list[str],
+    sent: array[int] | None = None,
 ) -> list[Step]:
     """The inputs of one end in their order: its events by number, and packet n before the events with rx > n.
 
@@ -196,19 +219,17 @@ def forward(steps: list[Step]) -> list[Step]:
 
 
 def _packets(
-    end: ConnectionEnd, numbers: array[int], origin: int, name: str, sent: array[int] | None
+    end: ConnectionEnd, numbers: list[Arrival], origin: int, name: str, sent: array[int] | None
 ) -> Iterator[Step]:
     columns = [processed_times(end), *(end.received.expanded(c) for c in ("tx", "notes"))]
     for place, (ts, tx, notes) in enumerate(zip(*columns, strict=True)):
-        if numbers[place] < 0:
-            raise ConfluoError(
-                f"the {name} processed a packet that the other end did not record (its number {place})",
-                hint="if devices on the path split or merge packets, record with --grade strict",
-            )
-        number, marked = numbers[place], int(bool(notes & Note.CE))
+        number, first, segments = numbers[place]
+        if number < 0:
+            raise ConfluoError(f"the {name} processed a packet that the other end did not record (its number {place})")
+        marked = int(bool(notes & Note.CE))
         when = sent[number] if sent is not None and number < len(sent) else 0
         joined = MERGED if notes & Note.MERGED and place else 0
-        yield Step(ts - origin, when, sent=tx, packet=number, kind=PACKET, mark=marked, notes=joined)
+        yield Step(ts - origin, when, first << 32 | segments, tx, packet=number, kind=PACKET, mark=marked, notes=joined)
 
 
 def _calls(end: ConnectionEnd, origin: int) -> Iterator[tuple[int, Step]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from confluo_tools.core.replay.serial_replay import IP_OFFSET, PACKET
 
-SYN, ACK = 2, 16
+FIN, SYN, PSH, ACK = 1, 2, 8, 16
 FLAGS = ((2, "S"), (1, "F"), (4, "R"), (8, "P"), (16, "."), (32, "U"), (64, "E"), (128, "W"), (256, "e"))
 
 
@@ -39,6 +39,7 @@ class SentPacket(NamedTuple):
     tsecr: int = 0
     ip_id: int = 0
     segments: int = 1
+    gso: int = 0  # payload of each segment, if there are several
 
     @property
     def identity(self) -> tuple[int, int, int, int, int, tuple[int, ...]]:
@@ -104,7 +105,28 @@ def _segment(p: RawPacket, isn: int, peer_isn: int) -> SentPacket:
         tsecr,
         ip_id,
         -(-payload // p.gso) if p.gso and payload else 1,
+        p.gso,
     )
+
+
+def part_of(packets: Sequence[SentPacket], numbers: range, first: int, count: int) -> SentPacket:
+    """The packet that devices made of ``count`` segments of the packets with these numbers, from ``first`` on."""
+    whole = packets[numbers[0]]
+    if not count or not (whole.gso or first or len(numbers) > 1):
+        return whole
+    skip = first * whole.gso
+    length = whole.len - skip if count >= whole.segments - first else count * whole.gso
+    taken, flags = min(count, whole.segments - first), whole.flags
+    if skip + length < whole.len:
+        flags &= ~(FIN | PSH)
+    for number in numbers[1:]:
+        more = packets[number]
+        rest = min(count - taken, more.segments)
+        length += more.len if rest == more.segments else rest * more.gso
+        flags |= more.flags if rest == more.segments else more.flags & ~(FIN | PSH)
+        taken += rest
+    seq, ip_id = whole.seq + skip & 0xFFFFFFFF, whole.ip_id + first & 0xFFFF
+    return whole._replace(seq=seq, ip_id=ip_id, len=length, flags=flags, segments=taken)
 
 
 def _options(data: bytes, peer_isn: int) -> tuple[tuple[int, ...], int, int]:

@@ -16,6 +16,7 @@ from confluo_tools.replay.recording.run_writer import RunWriter
 MASK = 0xFFFFFFFF
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 CE = 3
+TIMESTAMPS, SACK_HEAD, SACK_EDGE = 12, 4, 4  # bytes of options, which segments have less payload for
 MSG_MORE = 0x8000
 UNSETTLED = 4096  # pieces of send calls that wait for the packet with their last byte
 PENDING = 4096  # packets that wait for TCP; more: their order is lost
@@ -149,7 +150,8 @@ class EndRecorder:
     def _segments(self, p: Packet) -> int:
         if len(p.src) == 16:
             return 0
-        return max(-(-p.len // self.mss), 1) if p.len else 1
+        options = TIMESTAMPS * (p.tsval > 0) + (SACK_HEAD + SACK_EDGE * len(p.sack) if p.sack else 0)
+        return max(-(-p.len // max(self.mss - options, 1)), 1) if p.len else 1
 
     def sent(self, p: Packet) -> None:
         """This end sent a packet."""

@@ -5,41 +5,82 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.recording.connection import ConnectionEnd
+from confluo_tools.replay.recording.runs import Runs
 
 _FIELDS = ("seq", "ack", "len", "tcp_flags", "window", "tsval", "tsecr")
 SLACK = 20_000  # ns: times of packets at both ends are inferred within 5 us, and of TCP a little later
 NEVER = 1 << 62
+MOST_SEGMENTS = 1024  # of a packet: 64 KiB have fewer
+
+
+class Arrival(NamedTuple):
+    """What a received packet is: ``segments`` of those that were sent, from segment ``first`` of packet ``packet`` on.
+
+    ``packet`` -1: the sender did not record it.  ``segments`` 0: the whole packet.
+    """
+
+    packet: int
+    first: int = 0
+    segments: int = 0
 
 
 def arrivals(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
     """For each packet that ``receiver`` processed, its number in the order in which ``sender`` sent it; -1: none.
 
-    IPv4 packets are found by their identification, those of IPv6 by their headers at both ends.  Raises ConfluoError
-    without these.
+    It is the first of several that a device merged.  As `arrived_segments`.
     """
-    return by_identification(sender, receiver) if receiver.flow.version == 4 else by_headers(sender, receiver)
+    return array("q", (arrival.packet for arrival in arrived_segments(sender, receiver)))
 
 
-def by_identification(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
-    """IP identification counts by one: the packet next to the one expected that has it."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for number, ip_id in enumerate(sender.sent.expanded("ip_id")):
-        places[ip_id].append(number)
-    out, expected = array("q"), 0
-    for ip_id in receiver.received.expanded("ip_id"):
+def arrived_segments(sender: ConnectionEnd, receiver: ConnectionEnd) -> list[Arrival]:
+    """What each packet that ``receiver`` processed is, of what ``sender`` sent.
+
+    IPv4 packets are found by their identification, those of IPv6 by their headers at both ends: these only if no
+    device splits or merges them.  Raises ConfluoError without headers.
+    """
+    if receiver.flow.version == 4:
+        return by_identification(sender, receiver)
+    return [Arrival(number) for number in by_headers(sender, receiver)]
+
+
+def by_identification(sender: ConnectionEnd, receiver: ConnectionEnd) -> list[Arrival]:
+    """IP identification counts segments by one: devices may split and merge packets on the way.
+
+    Of several with the same identification it is the one next to the segment that is expected.
+    """
+    places: dict[int, list[int]] = defaultdict(list)  # identification -> numbers of segments
+    starts = array("q")  # number of the first segment of each packet
+    owner = array("q")  # packet of each segment
+    for packet, (ip_id, count) in enumerate(_identifications(sender.sent)):
+        starts.append(len(owner))
+        for i in range(count):
+            places[ip_id + i & 0xFFFF].append(len(owner))
+            owner.append(packet)
+    starts.append(len(owner))
+    out: list[Arrival] = []
+    expected = 0
+    for ip_id, count in _identifications(receiver.received):
         found = places.get(ip_id)
         if not found:
-            out.append(-1)
+            out.append(Arrival(-1))
             continue
-        number = found[0] if len(found) == 1 else min(found, key=lambda n: abs(n - expected))
-        out.append(number)
-        expected = max(expected, number + 1)
+        place = found[0] if len(found) == 1 else min(found, key=lambda n: abs(n - expected))
+        packet = owner[place]
+        whole = starts[packet] == place and place + count == starts[packet + 1]
+        out.append(Arrival(packet) if whole else Arrival(packet, place - starts[packet], count))
+        expected = max(expected, place + count)
     return out
+
+
+def _identifications(packets: Runs) -> Iterator[tuple[int, int]]:
+    """(IP identification, segments) of each packet."""
+    segments = (min(max(count, 1), MOST_SEGMENTS) for count in packets.expanded("segments"))
+    return zip(packets.expanded("ip_id"), segments, strict=True)
 
 
 def by_headers(sender: ConnectionEnd, receiver: ConnectionEnd) -> array[int]:
