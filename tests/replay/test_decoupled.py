@@ -19,6 +19,7 @@ from confluo_tools.replay.engine.rows import rows_of
 from confluo_tools.replay.engine.segments import SentPacket
 from confluo_tools.replay.engine.similarity import similarity
 from confluo_tools.replay.recording import read_ends
+from confluo_tools.replay.recording.kinds import Kind
 from confluo_tools.schema import builtin
 from free_run import CLIENT, SERVER, FreeRun, Traffic, record, write_recording
 from netns import Lab
@@ -144,3 +145,54 @@ def test_similarity() -> None:
     assert similarity([], []) == 1
     assert similarity(one, one[:5]) == pytest.approx(2 * 5 / 15)
     assert similarity(one, [*one[:3], SentPacket(0, 99, 0, 1, 16, 0), *one[4:]]) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"window": 1 << 20},
+        {"len": 0xFFFFFFFF},
+        {"len": 70_000},
+        {"ack": 0xFFFFFFFF},
+        {"seq": 0xFFFFFFF0},
+        {"tcp_flags": 0},
+        {"tcp_flags": 511},
+        {"sack": (1, 5, 9, 2, 0xFFFFFFFF, 3, 7, 8)},
+        {"ts": 1 << 61},
+        {"ts": 1},
+        {"tx": 0xFFFFFFFF},
+    ],
+    ids=lambda change: "-".join(map(str, *change.items())),
+)
+def test_hostile_headers_end_in_one_line(
+    change: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(FreeRun(Traffic(10_000)).run())
+    row = [row for row in rows if row["kind"] == Kind.RECEIVED][5]
+    row.update(change)
+    path = tmp_path / "c.ml"
+    with multilog.create(path, builtin("recording"), lanes=1) as log, log.writer() as lane:
+        lane.append(block_of_rows(builtin("recording"), rows))
+    for words in (["--engine", "decoupled"], ["--as-packetdrill", "-w", str(tmp_path / "c.pkt")]):
+        assert main([str(path), *words]) in (0, 2, 3)
+        printed = capsys.readouterr().err
+        assert len(printed.splitlines()) <= 1
+        assert "internal error" not in printed
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mss": 1}, {"mss": 0}, {"peer_mss": 1 << 20}, {"peer_mss": -5}, {"peer_wscale": 900}, {"mss": "x"}]
+)
+def test_hostile_settings_end_in_one_line(
+    settings: dict[str, int | str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = FreeRun(Traffic(10_000))
+    done = run.run()
+    for end in run.ends:
+        end.settings |= settings
+    path = str(write_recording(tmp_path / "c.ml", done))
+    for words in (["--engine", "decoupled"], ["--as-packetdrill", "-w", str(tmp_path / "c.pkt")]):
+        assert main([path, *words]) in (0, 2, 3)
+        printed = capsys.readouterr().err
+        assert len(printed.splitlines()) <= 1
+        assert "internal error" not in printed

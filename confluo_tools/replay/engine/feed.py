@@ -21,6 +21,8 @@ _NOP, _MSS, _SCALE, _SACK_OK, _SACK, _STAMPS = 1, 2, 3, 4, 5, 8
 _NEEDS_CHECKSUM = 1  # of virtio_net_hdr: the field has the sum of the pseudo header
 _GSO = {4: 1, 6: 4}
 _ETHERNET = 14
+LEAST_MSS = 88  # TCP_MIN_MSS of Linux
+MAX_WINDOW, MAX_LENGTH = 0xFFFF, 0xFFFF
 _MAC = bytes.fromhex("020000000001") + bytes.fromhex("020000000002")
 _TYPES = {4: 0x0800, 6: 0x86DD}
 FIRST = 1_000_000  # sequence number of the SYN that is fed
@@ -71,19 +73,24 @@ def feed_of(end: ConnectionEnd, other: ConnectionEnd) -> Feed:
         SentPacket(at, seq, ack, length, flags, window, sack, ecn, tsval, tsecr, ip_id)
         for at, seq, ack, length, flags, window, ecn, tsval, tsecr, ip_id, sack in rows
     ]
+    if any(p.window > MAX_WINDOW or p.len > MAX_LENGTH for p in packets):
+        raise ConfluoError("the header of a packet cannot be: the recording is damaged")
     options = _syn_options(end, other) if packets else SynOptions(0, -1, False, False)
     stamps = 12 * any(p.tsval for p in packets[:1])
-    sizes = [size for size in (number(end, "mss"), options.mss) if size]
+    sizes = [size for size in (number(end, "mss"), options.mss) if size >= LEAST_MSS]
     echoed = next((p.tsecr for p in packets if p.tsecr), 0)
     stamp = end.headers_sent["tsval"][0] if len(end.headers_sent) else echoed
-    return Feed(packets, options, min(sizes) - stamps, stamp)
+    return Feed(packets, options, min(sizes, default=LEAST_MSS) - stamps, stamp)
 
 
 def _syn_options(end: ConnectionEnd, other: ConnectionEnd) -> SynOptions:
     for holder, prefix in ((end, "peer_"), (other, "")):
         if f"{prefix}mss" in holder.settings:
             scale, sack, stamps = (holder.setting(f"{prefix}{name}", -1) for name in ("wscale", "sack", "timestamps"))
-            return SynOptions(number(holder, f"{prefix}mss"), scale, sack > 0, stamps > 0)
+            mss = number(holder, f"{prefix}mss")
+            if not 0 <= mss < 1 << 16 or not -1 <= scale < 1 << 8:
+                raise ConfluoError("an option of a SYN cannot be: the recording is damaged")
+            return SynOptions(mss, scale, sack > 0, stamps > 0)
     raise ConfluoError(f"the recording has no options of the SYN that {end.flow.src} got")
 
 
