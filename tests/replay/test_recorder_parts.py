@@ -145,3 +145,19 @@ def test_acknowledgements_that_tcp_merged_are_found_by_what_they_acknowledge() -
 def test_data_that_tcp_merged_are_found_by_their_length() -> None:
     data = [packet(1, 1460, 100), packet(2, 1460, 100), packet(3, 500, 100)]
     assert merged(data, [(9000, 2920, -1), (9500, 500, -1)]) == [0, Note.MERGED, 0]
+
+
+@pytest.mark.parametrize("counter", [5, 900, 20_000, 65_500])
+def test_the_last_acknowledgement_may_be_without_a_number(counter: int) -> None:
+    """The kernel sends it in the state time-wait, with identification 0, wherever the counter of the socket is."""
+
+    def problem(*flags_and_ids: tuple[int, int]) -> str:
+        rows: list[dict[str, Any]] = []
+        end = EndRecorder(place(), rows.append, threshold=0, headers=False, earlier=False)
+        for flags, ip_id in flags_and_ids:
+            end.sent(packet(1, 0, 100)._replace(flags=flags, ip_id=ip_id))
+        end.finish(9000, ended=True)
+        return end.problem
+
+    assert problem((16, counter), (17, counter + 1), (16, 0)) == ""
+    assert problem((16, counter), (17, counter + 1), (16, counter + 3)) == "its IP identifications are not in sequence"

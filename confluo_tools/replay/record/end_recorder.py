@@ -75,6 +75,7 @@ class EndRecorder:
         self._unsettled: deque[tuple[int, CallPiece, dict[str, int]]] = deque()  # by the bytes written before their end
         self._headers = headers
         self._headers_sent, self._headers_received = RelativeHeaders(Kind.SENT), RelativeHeaders(Kind.RECEIVED)
+        self._fins: set[bool] = set()  # True: this end sent a FIN; False: the other one
         self._pending: deque[Packet] = deque()
         self._identities: list[Identity] = []
         self._digests: list[int] = []
@@ -162,7 +163,8 @@ class EndRecorder:
         if p.len and self._unsettled:
             self._pushed(p)
         self._digest(p)
-        self._sent.add(p.ts, self.tx, self.rx, p.ip_id, self._segments(p), first=_is_synack(p))
+        closed = self._after_fin(p, sender=True)
+        self._sent.add(p.ts, self.tx, self.rx, p.ip_id, self._segments(p), first=_is_synack(p), closed=closed)
         if self._headers:
             self.emit(self._headers_sent.row(self._header(p, Kind.SENT, self.isn, self.peer_isn)))
         self.tx += 1
@@ -216,7 +218,8 @@ class EndRecorder:
 
     def processed(self, p: Packet, ts: int, merged: int = 0) -> None:
         notes = merged | (Note.CE if p.ecn == CE else 0)
-        self._received.add(ts, self.tx, self.rx, p.ip_id, self._segments(p), notes, first=_is_synack(p))
+        first, closed = _is_synack(p), self._after_fin(p, sender=False)
+        self._received.add(ts, self.tx, self.rx, p.ip_id, self._segments(p), notes, first=first, closed=closed)
         if self._headers:
             header = self._header(p, Kind.RECEIVED, self.peer_isn, self.isn) | {"ts": ts}
             self.emit(self._headers_received.row(header))
@@ -240,6 +243,12 @@ class EndRecorder:
             "tsval": p.tsval,
             "tsecr": p.tsecr,
         }
+
+    def _after_fin(self, p: Packet, *, sender: bool) -> bool:
+        """Whether this is an acknowledgement after the FIN of its sender, which may be without a socket by then."""
+        if p.flags & FIN:
+            self._fins.add(sender)
+        return sender in self._fins and p.flags == ACK and not p.len
 
     def _digest(self, p: Packet) -> None:
         peer = self.peer_isn

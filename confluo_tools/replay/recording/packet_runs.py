@@ -24,12 +24,26 @@ class PacketRunWriter:
         self._row: dict[str, int] = {}
         self._next = -1  # identification that continues the run
         self._expected = -1  # after the highest so far; -1: any
+        self._closed = False
         self.jumps = 0
 
     def add(
-        self, ts: int, tx: int, rx: int, ip_id: int, segments: int = 1, notes: int = 0, first: bool = False
+        self,
+        ts: int,
+        tx: int,
+        rx: int,
+        ip_id: int,
+        segments: int = 1,
+        notes: int = 0,
+        *,
+        first: bool = False,
+        closed: bool = False,
     ) -> None:
-        """Add a packet.  ``first``: the identification of the next one is not known (after a SYN-ACK)."""
+        """Add a packet.  ``first``: the identification of the next one is not known (after a SYN-ACK).
+
+        ``closed``: it is an acknowledgement after the FIN of its sender.
+        """
+        self._closed = closed
         row = self._row
         if not row or ip_id != self._next or segments != row["segments"] or notes != row["notes"]:
             self._emit_row(self._times.flush())
@@ -47,7 +61,9 @@ class PacketRunWriter:
 
     def _unnumbered(self, ip_id: int) -> bool:
         """Whether the kernel sent it without its socket, in the state time-wait: with identification 0."""
-        return ip_id == 0 and NEAR < self._expected < 0x10000 - NEAR
+        if ip_id or not self._expected:
+            return False
+        return self._closed or NEAR < self._expected < 0x10000 - NEAR
 
     def _begin(self, ts: int, tx: int, rx: int, ip_id: int, segments: int, notes: int) -> None:
         gap = ((ip_id - self._expected + 0x8000) & 0xFFFF) - 0x8000 if self._expected >= 0 else 0
