@@ -72,7 +72,9 @@ def recorded(folder: Path, case: str) -> tuple[list[Path], list[float], float]:
         peaks = [Peak(there)]
         assert there.stdout.readline() == "listening\n"
         begin = time.monotonic()
-        words = (sys.executable, "-c", rpc.CLIENT, path.server.address, PORT, many, caller, rpc.written(plan))
+        asked = folder / "plan.json"
+        asked.write_text(rpc.written(plan))
+        words = (sys.executable, "-c", rpc.CLIENT, path.server.address, PORT, many, caller, asked)
         here = recorder(path.client, logs[0], *words)
         peaks.append(Peak(here))
         assert here.wait(300) == 0

@@ -6,7 +6,7 @@ SERVER_THREADS PORT CONNECTIONS     a thread for each connection, blocking calls
 SERVER_EPOLL PORT CONNECTIONS       one thread, epoll, sockets that do not block
 CLIENT HOST PORT CONNECTIONS CALLER PLAN     CALLER: epoll, threads (blocking) or timeouts (poll before each call)
 
-PLAN is a list of JSON: [second, [connections], bytes], see `poisson`, `incast` and `search_mix`.
+PLAN is a list in JSON, or a file with it: [second, [connections], bytes], see `poisson`, `incast` and `search_mix`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ while left:
 CLIENT = """
 import json, selectors, socket, struct, sys, threading, time
 host, port, many, caller = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-plan = json.loads(sys.argv[5])
+plan = json.loads(sys.argv[5] if sys.argv[5][0] == "[" else open(sys.argv[5]).read())
 connections = [socket.create_connection((host, port)) for _ in range(many)]
 queues = [[(at, size) for at, who, size in plan if n in who] for n in range(many)]
 begin = time.monotonic()
