@@ -11,6 +11,7 @@ from confluo_tools.errors import UsageError
 from confluo_tools.formats.limit import limited
 
 if TYPE_CHECKING:
+    from confluo_tools.cli.log_output import LogOutput
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.expr import Expr
@@ -39,10 +40,10 @@ zcat trace.pcap.gz | confluo-query - 'tcp_flags has rst' -J
 )
 
 
-class QueryOutput(cli.OutputOptions):
-    """The output options; packets can be written as a capture, too."""
+class QueryOutput(cli.LogOptions):
+    """The output options; records can go to a MultiLog, and packets to a capture, too."""
 
-    formats = cli.PACKET_FORMATS
+    formats = (*cli.PACKET_FORMATS, "multilog")
 
 
 @app.command(
@@ -123,14 +124,14 @@ def query(
             if out.listed(schema):
                 return cli.OK
             kind, shown = out.kind(answers=groups is not None), out.names(schema)
-            with out.records(
-                schema,
-                kind,
-                shown,
-                metadata=reader.metadata,
-                sources=cli.capture_sources(source, inputs, reader, synthesize),
-                synthesize=synthesize,
-            ) as into:
+            into: cli.RecordOutput | LogOutput
+            if kind == "multilog":
+                into = out.log(schema, shown, any_kind=True)
+            else:
+                sources = cli.capture_sources(source, inputs, reader, synthesize)
+                more = {"metadata": reader.metadata, "sources": sources, "synthesize": synthesize}
+                into = out.records(schema, kind, shown, **more)
+            with into:
                 reader.on_idle(into.flush)
                 pairs = groups.selected(*span) if groups is not None else selection.selected(shown)
                 for block, picks in limited(pairs, limit):

@@ -356,3 +356,22 @@ def test_lanes_are_merged_by_time(tmp_path: Path, rows: list[dict[str, Any]]) ->
     assert asked(two, "-c", "7", "-f", "ts") == [{"ts": r["ts"]} for r in in_order[:7]]
     stream = run("confluo-query", two, "tcp", "-f", "src_ip,dst_port")
     assert run("confluo-query", "-", "--count", stdin=stream.stdout).stdout == b"5167\n"
+
+
+def test_selected_records_become_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "tcp.ml"
+    assert run("confluo-query", CAMPUS, "tcp", "-f", "ts,len,proto", "-w", log).returncode == 0
+    assert (
+        run("confluo-query", log, "-T").stdout == run("confluo-query", CAMPUS, "tcp", "-f", "ts,len,proto", "-T").stdout
+    )
+    done = run("confluo-query", CAMPUS, "udp", "-f", "ts,len,proto", "-w", log)
+    assert (done.returncode, done.stderr.count(b"--append adds to it")) == (2, 1)
+    assert run("confluo-query", CAMPUS, "udp", "-f", "ts,len,proto", "-w", log, "--append").returncode == 0
+    both = run("confluo-query", CAMPUS, "tcp or udp", "--count")
+    assert run("confluo-query", log, "--count").stdout == both.stdout
+
+
+def test_aggregates_become_a_log(tmp_path: Path) -> None:
+    words = ["confluo-query", CAMPUS, "--agg", "count, sum(len)", "--by", "src_ip,1s"]
+    assert run(*words, "-w", tmp_path / "sums.ml").returncode == 0
+    assert sorted(lines(run("confluo-query", tmp_path / "sums.ml", "-T"))) == sorted(lines(run(*words, "-T")))
