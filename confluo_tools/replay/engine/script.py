@@ -63,7 +63,7 @@ class Step(NamedTuple):
         return self.size >> 32, self.size & 0xFFFFFFFF
 
     def packets(self, segments: Sequence[int]) -> range:
-        """Numbers of the packets of which segments came; ``segments`` of each packet that was sent."""
+        """Numbers of the packets that came in part or whole; ``segments`` of each packet that was sent."""
         first, left = self.part
         after, left = self.packet + 1, left - max(segments[self.packet], 1) + first
         while left > 0 and after < len(segments):

@@ -190,8 +190,8 @@ class EndRecorder:
     def probe(self, ts: int, length: int, una: int) -> None:
         """TCP processes the oldest packet, or several that it has merged because a call held the socket.
 
-        ``length``: their payload.  ``una``: what was acknowledged when TCP processed the next one; -1: there was none
-        for so long that packets which had come before were processed with this one.
+        ``length``: their payload.  ``una``: what was acknowledged when TCP processed the next one; -1: none came for
+        long, and packets that had come were processed with this one.
         Packets before them that do not fit were processed in other ways.
         """
         pending = self._pending

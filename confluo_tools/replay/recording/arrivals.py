@@ -15,7 +15,7 @@ from confluo_tools.replay.recording.runs import Runs
 _FIELDS = ("seq", "ack", "len", "tcp_flags", "window", "tsval", "tsecr")
 SLACK = 20_000  # ns: times of packets at both ends are inferred within 5 us, and of TCP a little later
 NEVER = 1 << 62
-MOST_SEGMENTS = 1024  # of a packet: 64 KiB have fewer
+MAX_SEGMENTS = 1024  # of a packet: 64 KiB have fewer
 
 
 class Arrival(NamedTuple):
@@ -79,7 +79,7 @@ def by_identification(sender: ConnectionEnd, receiver: ConnectionEnd) -> list[Ar
 
 def _identifications(packets: Runs) -> Iterator[tuple[int, int]]:
     """(IP identification, segments) of each packet."""
-    segments = (min(max(count, 1), MOST_SEGMENTS) for count in packets.expanded("segments"))
+    segments = (min(max(count, 1), MAX_SEGMENTS) for count in packets.expanded("segments"))
     return zip(packets.expanded("ip_id"), segments, strict=True)
 
 
