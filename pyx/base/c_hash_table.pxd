@@ -413,21 +413,26 @@ cdef inline void lru_prefetch_slot(const LruTable* t, uint64_t hash) noexcept no
     if t.index.count > CACHED:
         prefetch(&t.index.slots[hash >> t.index.shift])
 
-cdef inline void lru_prefetch_entry(const LruTable* t, uint64_t hash) noexcept nogil:
-    """Prefetch the entry that `lru_insert` will compare; its slot was prefetched before."""
+cdef inline void* lru_peek(const LruTable* t, uint64_t hash) noexcept nogil:
+    """The value that `lru_insert` will compare first, to prefetch a part of it; NULL: none, or it is in the cache."""
     cdef uint64_t slot, at = hash >> t.index.shift
-    cdef uint8_t* entry
-    cdef uint32_t k
     if t.index.count <= CACHED:
-        return
+        return NULL
     while True:
         slot = t.index.slots[at]
         if slot == 0:
-            return
+            return NULL
         if slot >> 32 == hash >> 32:
-            break
+            return lru_value(t, <uint32_t>slot - 1)
         at = (at + 1) & t.index.mask
-    entry = lru_entry(t, <uint32_t>slot - 1)
+
+cdef inline void lru_prefetch_entry(const LruTable* t, uint64_t hash) noexcept nogil:
+    """Prefetch the entry that `lru_insert` will compare; its slot was prefetched before."""
+    cdef uint8_t* entry = <uint8_t*>lru_peek(t, hash)
+    cdef uint32_t k
+    if entry == NULL:
+        return
+    entry -= ENTRY_HEAD + 8 * t.index.words
     for k in range(0, <uint32_t>t.stride, 64):
         prefetch(entry + k)
 

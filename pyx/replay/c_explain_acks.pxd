@@ -93,7 +93,7 @@ cdef inline void acknowledged(Flow* f, const Packet* p, int side, Result* x) noe
     """Side ``side`` receives an acknowledgement."""
     cdef Side* me = &f.side[side]
     cdef Side* you = &f.side[1 - side]
-    cdef int64_t window = scaled(you, me, p)
+    cdef int64_t window = scaled(f, 1 - side, p)
     cdef uint32_t flight
     cdef int first = 0, i
     if not me.known:

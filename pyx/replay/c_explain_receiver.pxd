@@ -49,7 +49,7 @@ cdef inline void acknowledges(Flow* f, const Packet* p, int side, Result* x) noe
     """Side ``side`` sends an acknowledgement."""
     cdef Side* me = &f.side[side]
     cdef Side* you = &f.side[1 - side]
-    cdef int64_t window = scaled(me, you, p)
+    cdef int64_t window = scaled(f, side, p)
     cdef uint32_t i
     if me.expects and me.pending and not me.here and p.ack == me.acked and not p.size:
         me.doubt, me.doubted, me.pending = True, me.expected, 0     # data is lost behind the tap

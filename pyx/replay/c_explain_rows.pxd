@@ -89,8 +89,9 @@ cdef inline void start_flow(Flow* f, Result* x) noexcept nogil:
     cdef FlowRow* rows
     start_side(&f.side[0])
     start_side(&f.side[1])
+    f.scale[0] = f.scale[1] = -1
     f.syn = f.syn_ack = NEVER
-    f.both, f.handshake, f.messages = False, 0, 0
+    f.both, f.timed, f.handshake, f.messages = False, False, 0, 0
     if x.flow_count == x.flow_room:
         room = x.flow_room * 2 if x.flow_room else 64
         rows = <FlowRow*>realloc(x.flows, room * sizeof(FlowRow))

@@ -18,21 +18,22 @@ cdef inline void read_options(Flow* f, const Packet* p, int side) noexcept nogil
     cdef Side* you = &f.side[1 - side]
     cdef int64_t near, far
     if not p.flags & SYN:
-        if f.syn_ack > NEVER and p.flags & ACK and not f.both and f.syn > NEVER:
+        if f.timed and p.flags & ACK and not f.both and f.syn > NEVER:
             near, far = elapsed(f.syn_ack, p.ts), elapsed(f.syn, f.syn_ack)
             if near >= 0 and far >= 0:
                 me.distance, you.distance = near, far
                 me.here, you.here = near < far // 4, far < near // 4
-            f.syn = NEVER
+            f.syn, f.timed = NEVER, False
         return
     f.handshake |= 1 << side
-    me.scale, me.sack_ok, me.offered = p.scale, p.sack_ok, p.mss
+    f.scale[side], me.sack_ok, me.offered = min(p.scale, 14), p.sack_ok, p.mss
     if p.flags & ACK:
         if f.syn_ack == NEVER and f.syn > NEVER:
-            f.syn_ack = p.ts
+            f.syn_ack, f.timed = p.ts, True
     elif f.syn == NEVER and f.syn_ack == NEVER:
         f.syn = p.ts
     else:
+        f.timed = False
         f.syn_ack = f.syn = NEVER       # sent again: the times mean nothing
 
 
@@ -42,7 +43,8 @@ cdef inline void sends(Flow* f, const Packet* p, int side, Result* x) noexcept n
     cdef Side* you = &f.side[1 - side]
     cdef uint32_t size = p.size + (p.flags & SYN != 0) + (p.flags & FIN != 0), end = p.seq + size, limit
     cdef int64_t gap
-    me.evidence |= p.evidence
+    if p.evidence:
+        me.evidence |= p.evidence
     if not me.known:
         me.known, me.una, me.nxt = True, p.seq, p.seq
         me.base = p.seq if p.flags & SYN else p.seq - 1

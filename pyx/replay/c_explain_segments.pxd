@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memmove, memset
-from c_explain_state cimport NEVER, Packet, Result, Segment, Side, before
+from libc.string cimport memcpy, memmove
+from c_explain_state cimport FIRST_ROOM, NEVER, Packet, Result, Segment, Side, before
 
 
 cdef inline Segment* at(const Side* s, uint32_t i) noexcept nogil:
@@ -17,27 +17,35 @@ cdef inline void free_side(Side* s, Result* x) noexcept nogil:
     s.list, s.again, s.room, s.count, s.head = NULL, NULL, 0, 0, 0
 
 
-cdef inline bint insert(Side* s, Result* x, uint32_t i, const Segment* segment) noexcept nogil:
-    """Put a segment at place i."""
+cdef inline bint reserve(Side* s, Result* x) noexcept nogil:
+    """Room for one more segment after the last one."""
     cdef uint32_t room
     cdef Segment* list
-    if s.head + s.count == s.room:
-        if s.head > s.count:
-            memmove(s.list, s.list + s.head, s.count * sizeof(Segment))
-        else:
-            room = s.room * 2 if s.room else 16
-            if x.segments + room - s.room > x.max_segments:
-                return False
-            list = <Segment*>malloc(room * sizeof(Segment))
-            if list == NULL:
-                x.failed = True
-                return False
-            if s.count:
-                memcpy(list, s.list + s.head, s.count * sizeof(Segment))
-            free(s.list)
-            x.segments += room - s.room
-            s.list, s.room = list, room
-        s.head = 0
+    if s.head + s.count < s.room:
+        return True
+    if s.head > s.count:
+        memmove(s.list, s.list + s.head, s.count * sizeof(Segment))
+    else:
+        room = s.room * 2 if s.room else FIRST_ROOM
+        if x.segments + room - s.room > x.max_segments:
+            return False
+        list = <Segment*>malloc(room * sizeof(Segment))
+        if list == NULL:
+            x.failed = True
+            return False
+        if s.count:
+            memcpy(list, s.list + s.head, s.count * sizeof(Segment))
+        free(s.list)
+        x.segments += room - s.room
+        s.list, s.room = list, room
+    s.head = 0
+    return True
+
+
+cdef inline bint insert(Side* s, Result* x, uint32_t i, const Segment* segment) noexcept nogil:
+    """Put a segment at place i."""
+    if not reserve(s, x):
+        return False
     if i < s.count:
         memmove(at(s, i + 1), at(s, i), (s.count - i) * sizeof(Segment))
     at(s, i)[0] = segment[0]
@@ -46,14 +54,15 @@ cdef inline bint insert(Side* s, Result* x, uint32_t i, const Segment* segment) 
 
 
 cdef inline void append(Side* s, Result* x, uint32_t seq, uint32_t end, const Packet* p, uint32_t sent) noexcept nogil:
-    cdef Segment new
-    memset(&new, 0, sizeof(new))
+    cdef Segment* new
+    if not reserve(s, x):
+        return
+    new = at(s, s.count)
     new.seq, new.end, new.sent, new.delivered = seq, end, sent, s.delivered
-    new.last = p.ts
-    new.arrived = NEVER
-    if sent:
-        new.last_number = p.number
-    insert(s, x, s.count, &new)
+    new.last, new.arrived = p.ts, NEVER
+    new.last_number = p.number if sent else 0
+    new.sacked = new.answered = False
+    s.count += 1
 
 
 cdef inline uint32_t find(const Side* s, uint32_t seq) noexcept nogil:

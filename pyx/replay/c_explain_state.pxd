@@ -14,6 +14,7 @@ cdef enum:
     DUP_THRESHOLD = 3
     INITIAL_WINDOW = 10         # segments
     DEFAULT_MSS = 1460
+    FIRST_ROOM = 4              # segments of the first list of a side
 
 cdef enum State:
     OPEN
@@ -139,113 +140,123 @@ cdef struct Segment:            # sent and not yet acknowledged; in order of seq
 
 cdef struct Again:              # a retransmission that may still prove to be spurious
     uint64_t row
-    uint64_t acks
     int64_t ts
+    uint32_t acks
     uint32_t seq
     uint32_t end
     uint32_t tsval
     uint16_t ip_id
 
-cdef struct Message:
-    int64_t start
-    int64_t end
-    uint64_t first
-    uint64_t last
-    uint64_t bytes
-    uint32_t packets
-    uint32_t again
-    uint32_t edge               # after its last byte
+cdef struct Message:            # what each packet changes comes first
     int64_t counted             # its waits are counted up to here
     int64_t sending             # ns in waits shorter than a gap
+    uint64_t bytes
+    uint64_t last
+    uint32_t edge               # after its last byte
+    uint32_t packets
+    int64_t end
+    int64_t start
+    uint64_t first
     int64_t late                # ns that its last acknowledgement was delayed
+    uint32_t again
     int late_label
 
-cdef struct Side:               # one end, as sender and as receiver
-    bint known
-    bint sack_ok
-    bint burst
-    bint probed
-    bint idle
-    bint speaks                 # a message is open
-    uint8_t evidence            # what is known of what it sent
-    uint32_t base
-    uint32_t nxt
-    uint32_t una
+# One end, as sender and as receiver.  With 100,000 connections the memory decides how long a packet takes: what most
+# packets need is in the first five lines of the cache (64 bytes each), the rest is not fetched.
+cdef struct Side:
+    # of what it sent last
     int64_t sent_ts
     uint64_t sent_number
-    uint32_t last_size
-    uint32_t small              # after the last segment smaller than a full one; valid if `smalls`
-    bint smalls
-    uint16_t highest_id
-    uint32_t mss
-    uint32_t offered
-    int scale
     Segment* list
     uint32_t head
     uint32_t count
     uint32_t room
-    uint32_t edge
-    int64_t window              # -1: not known
-    uint32_t before_flight
-    uint32_t before_edge
-    int64_t before_window
+    uint32_t nxt
+    uint32_t una
+    uint32_t mss
+    uint32_t last_size
+    uint32_t most
+    uint32_t small              # after the last segment smaller than a full one; valid if `smalls`
+    uint16_t highest_id
+    uint8_t known
+    uint8_t speaks              # a message is open
+    # of the acknowledgements that came
     int64_t in_ts
     uint64_t in_number
-    bint in_plain
+    int64_t window              # -1: not known
+    int64_t before_window
     int64_t in_late
-    int in_label
-    uint64_t acks
-    uint64_t since
-    uint64_t dsacks
-    uint32_t duplicates
-    int64_t third_ts
-    uint64_t sacked
-    int state
-    uint32_t recover
-    uint32_t backoff
-    uint32_t probe_end
-    uint32_t probes
-    int64_t probe_ts
-    int64_t srtt
-    int64_t rttvar
-    int64_t min_rtt
-    uint64_t delivered
-    uint64_t rate
-    bint reordering
-    uint32_t most
-    Again* again
-    int watched
+    uint32_t edge
+    uint32_t before_flight
+    uint32_t before_edge
+    uint32_t since
+    uint32_t acks
+    uint8_t in_plain
+    uint8_t in_label
+    uint8_t burst
+    uint8_t state
     # as a receiver
-    bint expects
-    bint doubt
-    bint here
+    int64_t pending_ts
+    uint64_t pending_number
+    int64_t data_ts
+    int64_t own_window
+    int64_t late
     uint32_t expected
     uint32_t acked
     uint32_t pending
-    int64_t pending_ts
-    uint64_t pending_number
-    uint32_t doubted
-    int64_t data_ts
-    int64_t own_window
     uint32_t late_ack
-    int64_t late
-    int late_label
+    uint32_t doubted
+    uint8_t expects
+    uint8_t doubt
+    uint8_t here
+    uint8_t late_label
+    # of new data
+    uint64_t delivered
     int64_t distance
-    uint64_t zero_windows
-    uint32_t message_number     # of the open message
+    uint32_t offered
+    uint8_t idle
+    uint8_t probed
+    uint8_t smalls
+    uint8_t evidence            # what is known of what it sent
     Message message
+    # of acknowledgements of new data
+    uint32_t duplicates
+    uint32_t backoff
+    int64_t third_ts
+    int64_t srtt
+    int64_t rttvar
+    int64_t min_rtt
+    uint64_t rate
+    uint64_t sacked
+    uint32_t recover
+    uint32_t probe_end
+    Again* again
+    int watched
+    # of few packets
+    uint32_t message_number     # of the open message
+    int64_t probe_ts
+    uint32_t probes
+    uint32_t base
+    uint32_t dsacks
+    uint32_t zero_windows
+    uint8_t sack_ok
+    uint8_t reordering
+    uint8_t[46] unused          # whole lines
 
-cdef struct Flow:
-    Side side[2]
-    uint64_t key[5]             # lower end, higher end, ports and version
+cdef struct Flow:               # with its key before it, the ends begin with a line of the cache
     uint32_t number
     uint32_t messages           # so far, of both directions
-    bint open
-    bint both
-    uint8_t near[2]             # of each tap, the side at which it is, plus one; 0: not known
-    int handshake               # bit of each side with a SYN that was seen
+    uint8_t open
+    uint8_t both
+    uint8_t handshake           # bit of each side with a SYN that was seen
+    uint8_t timed               # the times of the handshake are known and not used yet
+    uint8_t[2] near             # of each tap, the side at which it is, plus one; 0: not known
+    int8_t[2] scale             # of the windows of each side; -1: no option
+    Side side[2]
+    uint64_t key[5]             # lower end, higher end, ports and version
     int64_t syn
     int64_t syn_ack
+    uint8_t[72] odd             # an odd number of lines, or connections would compete for a part of the cache
 
 cdef struct Row:
     uint64_t key[5]
@@ -337,16 +348,17 @@ cdef inline int64_t elapsed(int64_t start, int64_t now) noexcept nogil:
     return <int64_t>(<uint64_t>now - <uint64_t>start)
 
 
-cdef inline int64_t scaled(const Side* me, const Side* you, const Packet* p) noexcept nogil:
-    if p.flags & SYN or me.scale < 0 or you.scale < 0:
+cdef inline int64_t scaled(const Flow* f, int side, const Packet* p) noexcept nogil:
+    """The window that this side offers, bytes."""
+    if p.flags & SYN or f.scale[0] < 0 or f.scale[1] < 0:
         return p.window
-    return <int64_t>p.window << (me.scale if me.scale < 14 else 14)
+    return <int64_t>p.window << min(f.scale[side], 14)
 
 
 cdef inline void start_side(Side* s) noexcept nogil:
     memset(s, 0, sizeof(Side))
     s.sent_ts = s.in_ts = s.third_ts = s.probe_ts = s.pending_ts = s.data_ts = NEVER
-    s.window = s.before_window = s.own_window = s.scale = -1
+    s.window = s.before_window = s.own_window = -1
 
 
 cdef inline void set_why(Result* x, uint64_t row, int why, int certainty) noexcept nogil:

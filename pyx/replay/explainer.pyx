@@ -4,13 +4,15 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
+from c_bits cimport prefetch
 from c_conversation cimport KeyedRow
 from c_explain_causes cimport Tally, judge_all, keep_slowest, tally
 from c_explain_rows cimport end_flow, start_flow
 from c_explain_rules cimport segment
 from c_explain_state cimport (
-    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row)
-from c_hash_table cimport lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_value
+    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row,
+    Side)
+from c_hash_table cimport lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_peek, lru_value
 from c_ipv6_hash cimport fold6
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.block.result_table cimport Rows
@@ -23,7 +25,7 @@ import os
 FOREVER = (1 << 63) - 1
 
 cdef enum:
-    BATCH = 16
+    BATCH = 32
     MAX_SEGMENTS = 1 << 24
     TAPS = 2
 
@@ -142,8 +144,7 @@ cdef class Explainer:
         with nogil:
             while row < block.rows and not self.result.failed:
                 n = gather(self.columns, block.col, block.rows, &row, until, &self.flows, batch, BATCH)
-                for i in range(n):
-                    lru_prefetch_entry(&self.flows, batch[i].hash)
+                self._fetch(block, batch, n)
                 for i in range(n):
                     self._one(block, &batch[i], tap)
                 if n < BATCH:
@@ -153,6 +154,39 @@ cdef class Explainer:
         if self.result.failed:
             raise MemoryError(f"{self.result.count} labels")
         return row
+
+    cdef void _fetch(self, Block block, const KeyedRow* batch, uint32_t n) noexcept nogil:
+        # Prefetch what the rules need of each connection, then the segments that they look at.
+        cdef Flow* flows[BATCH]
+        cdef Side* me
+        cdef Side* you
+        cdef uint32_t i
+        for i in range(n):
+            flows[i] = <Flow*>lru_peek(&self.flows, batch[i].hash)
+            if flows[i] == NULL:
+                continue
+            me, you = &flows[i].side[batch[i].side], &flows[i].side[1 - batch[i].side]
+            prefetch(flows[i])
+            prefetch(&me.pending_ts)
+            prefetch(you)
+            prefetch(&you.in_ts)
+            prefetch(me)
+            if payload(self.columns, block.col, batch[i].row):
+                prefetch(&me.in_ts)
+                prefetch(&me.delivered)
+                prefetch(&you.pending_ts)
+            else:
+                prefetch(&you.delivered)
+                prefetch(&you.duplicates)
+                prefetch(&you.sacked)
+        for i in range(n):
+            if flows[i] == NULL:
+                continue
+            me, you = &flows[i].side[batch[i].side], &flows[i].side[1 - batch[i].side]
+            if me.count:
+                prefetch(me.list + me.head + me.count)
+            if you.count:
+                prefetch(you.list + you.head)
 
     cdef void _one(self, Block block, KeyedRow* b, int tap) noexcept nogil:
         cdef uint32_t r = b.row

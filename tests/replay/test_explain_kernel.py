@@ -62,6 +62,17 @@ def bulk(size: int) -> Any:
     return lambda wire: stalls.transfer(*wire.connect(), size)
 
 
+def bulk_and_more(size: int) -> Any:
+    """The acknowledgement of the last data follows whatever was still on its way."""
+
+    def traffic(wire: Any) -> None:
+        client, server = wire.connect()
+        stalls.transfer(client, server, size)
+        stalls.transfer(client, server, MSS)
+
+    return traffic
+
+
 def nagle(wire: Any) -> None:
     client, server = wire.connect()
     stalls.ask(client, server)
@@ -92,8 +103,8 @@ SCENARIOS: dict[str, tuple[Any, Any]] = {
     "SYN-ACK": (without(lambda p: (p.side == 1 and p.count == 0) or (p.side == 0 and p.count == 1)), bulk(3000)),
     "acknowledgements": (without(lambda p: p.side == 1 and p.number < 0 and 1 <= p.count < 12), bulk(10 * MSS)),
     "late packets": (lambda p: DELAY + (0.02 if p.side == 0 and p.number in (12, 30, 45) else 0), bulk(120_000)),
-    "late packet, lost retransmission": (late_original(20, 1), bulk(21 * MSS)),
-    "late packet, lost retransmissions": (late_original(12, 2), bulk(30 * MSS)),
+    "late packet, lost retransmission": (late_original(20, 1), bulk_and_more(21 * MSS)),
+    "late packet, lost retransmissions": (late_original(12, 2), bulk_and_more(30 * MSS)),
     "nagle": (without(lambda p: False), nagle),
     "restart": (without(lambda p: False), restart),
     "3 % of all": (at_random(1, 0.03), bulk(300_000)),

@@ -19,4 +19,5 @@ cdef class Explainer:
     cdef LruTable only                  # the connections chosen
     cdef public bint chosen             # only those
     cdef void _evidence(self, Block block, uint32_t r, Packet* p) noexcept nogil
+    cdef void _fetch(self, Block block, const KeyedRow* batch, uint32_t n) noexcept nogil
     cdef void _one(self, Block block, KeyedRow* b, int tap) noexcept nogil
