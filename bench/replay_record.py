@@ -2,9 +2,10 @@
 
     .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000]
 
-Both ends are on one veth pair in namespaces of their own, with packets of at most one segment (the grade strict).
-CPU is user and system time of client and server, and of the recorder or tcpdump, from the scheduler; the best of
-three runs.  Needs root and tcpdump.
+Both ends are on one veth pair in namespaces of their own: `offload` with packets of up to 64 kB, the others with packets
+of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the recorder or
+tcpdump after it has started, from the scheduler; the best of three runs.  `bpf_s` is the time in the programs of the
+recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.  Needs root and tcpdump.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from netns import Lab, Space
 
 PORT = 5201
+STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 SERVE = """
 import socket, sys
 s = socket.create_server(("", int(sys.argv[1])))
@@ -68,6 +70,22 @@ def transfer(client: Space, server: Space, what: str, n: int) -> tuple[float, fl
     return cpu, time.monotonic() - begin
 
 
+def cpu_so_far(pid: int) -> float:
+    """User and system time of a process that runs."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def in_programs(pid: int) -> float:
+    """Time in the BPF programs of a process, since the kernel counts it."""
+    found = {}
+    for fd in Path(f"/proc/{pid}/fdinfo").iterdir():
+        fields = dict(line.split(":\t") for line in fd.read_text().splitlines() if ":\t" in line)
+        if "run_time_ns" in fields:
+            found[fields["prog_id"]] = int(fields["run_time_ns"])
+    return sum(found.values()) / 1e9
+
+
 def packets(space: Space) -> int:
     """Packets that v0 has sent and received."""
     words = space.run("cat", "/proc/net/dev").stdout.decode().split("v0:")[1].split()
@@ -86,22 +104,24 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=100)
     parser.add_argument("--requests", type=int, default=20_000)
     args = parser.parse_args()
-    print("traffic\trecorder\tcpu_s\tof_which_recorder_s\twall_s\tpackets\tlog_B\tB_per_packet")
+    print("traffic\trecorder\tcpu_s\tof_which_recorder_s\tbpf_s\twall_s\tpackets\tlog_B\tB_per_packet")
     with Lab() as lab, tempfile.TemporaryDirectory() as folder:
         client, server = lab.pair()
-        for space in (client, server):
-            space.ip("link", "set", "v0", "gso_max_segs", "1")
-        for what, n in (("bulk", args.mb), ("requests", args.requests)):
+        for what, n in (("offload", args.mb), ("bulk", args.mb), ("requests", args.requests)):
+            for space in (client, server):
+                space.ip("link", "set", "v0", "gso_max_segs", "65535" if what == "offload" else "1")
             for recorder in ("none", "bpf", "signals", "headers", "tcpdump"):
                 best = min((run(client, server, what, n, recorder, Path(folder)) for _ in range(3)), key=lambda r: r[0])
-                cpu, own, wall, count, size = best
-                print(f"{what}\t{recorder}\t{cpu:.3f}\t{own:.3f}\t{wall:.2f}\t{count}\t{size}\t{size / count:.2f}")
+                cpu, own, programs, wall, count, size = best
+                print(
+                    f"{what}\t{recorder}\t{cpu:.3f}\t{own:.3f}\t{programs:.3f}\t{wall:.2f}\t{count}\t{size}\t{size / count:.2f}"
+                )
 
 
 def run(
     client: Space, server: Space, what: str, n: int, recorder: str, folder: Path
-) -> tuple[float, float, float, int, int]:
-    """CPU in all, CPU of the recorder, time, packets at one end, bytes of its log."""
+) -> tuple[float, float, float, float, int, int]:
+    """CPU in all, CPU of the recorder, of its BPF programs, time, packets at one end, bytes of its log."""
     path = folder / f"{what}-{recorder}-{time.monotonic_ns()}"
     process = None
     if recorder == "tcpdump":
@@ -112,13 +132,17 @@ def run(
         words = [ROOT / "bin/confluo-replay-record", "attach", "--port", PORT, *how, "-w", f"{path}.ml"]
         process = client.popen(*words, stderr=subprocess.PIPE)
         process.stderr.readline()  # type: ignore[union-attr]
+    started = cpu_so_far(process.pid) if process is not None else 0.0
     before = packets(client)
-    cpu, wall = transfer(client, server, what, n)
+    STATISTICS.write_text("1" if recorder == "bpf" else "0")
+    cpu, wall = transfer(client, server, "requests" if what == "requests" else "bulk", n)
+    STATISTICS.write_text("0")
+    programs = in_programs(process.pid) if process is not None and recorder == "bpf" else 0.0
     count = packets(client) - before
     own, size = 0.0, 0
     if process is not None:
         process.send_signal(2)
-        own = cpu_of(process)
+        own = cpu_of(process) - started
         said = process.stderr.read().decode().strip()  # type: ignore[union-attr]
         process.stderr.close()  # type: ignore[union-attr]
         if recorder == "tcpdump":
@@ -126,7 +150,7 @@ def run(
         else:
             print("#", said.splitlines()[-1], file=sys.stderr)
             size = size_of(Path(f"{path}.ml"))
-    return cpu + own, own, wall, count, size
+    return cpu + own, own, programs, wall, count, size
 
 
 if __name__ == "__main__":

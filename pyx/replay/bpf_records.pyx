@@ -2,6 +2,8 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int32_t, int64_t
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy
 from c_atomic cimport load_acquire, load_acquire32, store_release
 cimport cython
@@ -26,6 +28,20 @@ cdef enum:
     BUSY = 1 << 31
     DISCARD = 1 << 30
     HEAD = 8        # bytes before each record of a ring
+    HELD = 16384    # runs that wait
+
+
+cdef struct Order:
+    uint64_t key
+    uint32_t place
+
+
+cdef int _compare(const void* a, const void* b) noexcept nogil:
+    cdef const Order* x = <const Order*>a
+    cdef const Order* y = <const Order*>b
+    if x.key != y.key:
+        return 1 if x.key > y.key else -1
+    return (x.place > y.place) - (x.place < y.place)
 
 
 cdef struct Columns:
@@ -97,6 +113,10 @@ cdef class RecordRing:
     cdef uint64_t size, page
     cdef Layout layout
     cdef dict ends
+    cdef list ended             # their runs may still be held
+    cdef record* runs
+    cdef Order* order
+    cdef readonly uint32_t held
     cdef readonly uint64_t strange
 
     def __cinit__(self, consumer not None, producer not None, uint64_t size, Layout layout not None):
@@ -111,24 +131,36 @@ cdef class RecordRing:
         self.producer = &second[0]
         self.size = size
         self.layout = layout
-        self.ends = {}
+        self.ends, self.ended = {}, []
+        self.runs = <record*>PyMem_Malloc(HELD * sizeof(record))
+        self.order = <Order*>PyMem_Malloc(HELD * sizeof(Order))
+        if self.runs == NULL or self.order == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self.runs)
+        PyMem_Free(self.order)
 
     def know(self, uint32_t number, EndPlace place not None):
         """Runs with this number are of this end."""
         self.ends[number] = place
 
     def forget(self, uint32_t number):
-        self.ends.pop(number, None)
+        """No more runs of this end come."""
+        self.ended.append(number)
 
-    def read(self, most=65536):
-        """(rows or None, another record or None): rows until the ring has nothing more, or another record comes."""
+    @property
+    def full(self):
+        """Whether `rows` must be called before the next `read`."""
+        return self.held == HELD
+
+    def read(self):
+        """The next record that is not a run; None: there is none, or so many runs are held that they must be taken."""
         cdef uint64_t at = self.consumed[0], end = load_acquire(<const uint64_t*>self.producer)
         cdef const uint8_t* p
-        cdef uint32_t length, rows = 0, limit = min(most, 65536)
-        cdef Columns c
-        cdef Staging out = None
+        cdef uint32_t length
         cdef object other = None
-        while at < end and rows < limit:
+        while at < end and self.held < HELD and other is None:
             p = self.producer + self.page + (at & (self.size - 1))
             length = load_acquire32(<const uint32_t*>p)
             if length & BUSY:
@@ -137,19 +169,29 @@ cdef class RecordRing:
                 if (<const record*>(p + HEAD)).type != R_RUN:
                     other = PyBytes_FromStringAndSize(<const char*>p + HEAD, length)
                 else:
-                    if out is None:
-                        out = Staging(self.layout, min(limit, (end - at) // (sizeof(record) + HEAD) + 1))
-                        self._columns(out, &c)
-                    rows += self._row(&c, rows, <const record*>(p + HEAD))
+                    self.runs[self.held] = (<const record*>(p + HEAD))[0]
+                    self.order[self.held].key = (<uint64_t>self.runs[self.held].id << 8 | self.runs[self.held].kind)
+                    self.order[self.held].place = self.held
+                    self.held += 1
             at += ((length & ~<uint32_t>(BUSY | DISCARD)) + HEAD + 7) & ~<uint64_t>7
-            if other is not None:
-                break
         store_release(self.consumed, at)
-        if out is not None:
-            out.publish(rows)
-            if not rows:
-                out = None
-        return out, other
+        return other
+
+    def rows(self):
+        """The runs since the last call as a block, by end and kind: a compressed log is smaller then."""
+        cdef Columns c
+        cdef uint32_t i, rows = 0
+        cdef Staging out = Staging(self.layout, max(self.held, 1))
+        self._columns(out, &c)
+        qsort(self.order, self.held, sizeof(Order), &_compare)
+        for i in range(self.held):
+            rows += self._row(&c, rows, &self.runs[self.order[i].place])
+        self.held = 0
+        for number in self.ended:
+            self.ends.pop(number, None)
+        self.ended.clear()
+        out.publish(rows)
+        return out
 
     cdef int _row(self, Columns* c, uint32_t i, const record* r) except -1:
         found = self.ends.get(r.id)

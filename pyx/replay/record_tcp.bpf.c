@@ -176,7 +176,7 @@ static inline u32 take_more(struct end *e, u32 first, s32 segments, u64 ts, u16 
         if (!more)
             continue;
         run->times.count += more;
-        run->times.high = settings.threshold / (run->times.count - 1);
+        run->times.high = (ts + settings.threshold - run->times.ts) / (run->times.count - 1);
         run->next = (run->next + step * more) & 0xFFFF;
         if (!((run->next - run->expected) & 0x8000))
             run->expected = run->next;

@@ -19,6 +19,7 @@ enum { NO_WAKEUP = 1 };
 
 // ---------------------------------------------------------------- an end of a connection
 
+enum { GRAIN = 1024 };  // ns: times of runs are multiples of it
 struct times { u64 ts, low, high; u32 count, unused; };  // the state of Algorithm 1
 
 struct packet_run {
@@ -104,12 +105,11 @@ struct counters counters SEC(".bss");
 
 static inline int fits(struct times *t, u64 ts)
 {
-    u64 n = t->count, th = settings.threshold, low, high, d;
-    if (ts < t->ts)
+    u64 n = t->count, th = settings.threshold, low, high, ahead = ts + th - t->ts;
+    if (ts + th < t->ts)
         return 0;
-    d = ts - t->ts;
-    low = d > th ? (d - th + n - 1) / n : 0;
-    high = (d + th) / n;
+    low = ahead > 2 * th ? (ahead - 2 * th + n - 1) / n : 0;
+    high = ahead / n;
     if (low < t->low)
         low = t->low;
     if (high > t->high)
@@ -124,10 +124,21 @@ static inline int fits(struct times *t, u64 ts)
 
 static inline void start(struct times *t, u64 ts)
 {
-    t->ts = ts;
+    t->ts = (ts + GRAIN / 2) & ~(u64)(GRAIN - 1);
     t->low = 0;
     t->high = 1ULL << 62;
     t->count = 1;
+}
+
+// As RateSampler of replay/sampling.py: the step that ends in the most zero bits, of the middle half of those that fit.
+static inline u64 step_of(const struct times *t)
+{
+    u64 low = t->low + (t->high - t->low) / 4, high = t->high - (t->high - t->low) / 4, free = (low - 1) ^ high;
+    if (t->count == 1 || !low)
+        return 0;
+    for (int shift = 1; shift < 64; shift *= 2)
+        free |= free >> shift;
+    return high & ~(free >> 1);
 }
 
 static inline void *reserve(struct end *e, u64 size)
@@ -143,7 +154,7 @@ static inline void *reserve(struct end *e, u64 size)
 static inline void set_times(struct record *r, const struct times *t)
 {
     r->ts = t->ts;
-    r->step = t->count > 1 ? (t->low + t->high) / 2 : 0;
+    r->step = step_of(t);
     r->count = t->count;
 }
 

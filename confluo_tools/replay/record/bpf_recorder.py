@@ -19,7 +19,9 @@ from confluo_tools.replay.record.recorder import recording_number, wall_offset
 from confluo_tools.replay.record.setting_rows import SettingRows
 from confluo_tools.replay.record.tcp_options import handshake_options
 from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Note
-from confluo_tools.replay.recording.row_batch import RowBatch
+from confluo_tools.replay.recording.row_batch import WAIT, RowBatch
+from confluo_tools.replay.recording.run_writer import GRAIN
+from confluo_tools.replay.sampling import roundest
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -47,7 +49,7 @@ class _End:
 class BpfRecorder:
     """Records the TCP connections of the network namespace of this thread.  Raises ConfluoError."""
 
-    without_options = "BPF records no socket options"
+    without_options = ""  # the setting `options` says it
     tick = 0.1  # s between two readings: the ring holds some 80,000 records
 
     def __init__(self, schema: Schema, *, ports: frozenset[int]) -> None:
@@ -57,7 +59,8 @@ class BpfRecorder:
         self.program = RecorderProgram(ports)
         self._ring = self.program.ring(schema)
         self._place = EndPlace
-        self.base = wall_offset()
+        self.base = _grained(wall_offset())
+        self._next = 0  # when the runs of the ring are written
         self._cookies = recording_number() << RECORDING_SHIFT
         self._rows = RowBatch(schema)
         self._settings = SettingRows(self._cookies)
@@ -100,21 +103,26 @@ class BpfRecorder:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         offset = wall_offset()
         if abs(offset - self.base) > STEP:
-            self.base = offset  # of connections from now on: those of before keep theirs, so that their times are even
+            self.base = _grained(
+                offset
+            )  # of connections from now on: those of before keep theirs, so that their times are even
         for row in self._settings.rows(now, self.base):
             self._rows.append(row)
         while True:
-            block, other = self._ring.read()
-            if block is not None:
-                yield block
+            other = self._ring.read()
             if other is not None:
                 self._take(other)
-            elif block is None:
+            elif not self._ring.full:
                 break
+            else:
+                yield self._ring.rows()
         self._counters = self.program.counters()
         self._end_closed(now)
         if last:
             self._end_all()
+        if self._ring.held and (last or now >= self._next):
+            self._next = now + WAIT
+            yield self._ring.rows()
         yield from self._rows.blocks(now, last=last)
 
     def _take(self, record: bytes) -> None:
@@ -236,7 +244,9 @@ class BpfRecorder:
         row = {column: values[f"{name}.{column}"] for column in columns}
         if kind:
             row["kind"] = kind
-        step = (values[f"{name}.times.low"] + values[f"{name}.times.high"]) // 2 if count > 1 else 0
+        low, high = values[f"{name}.times.low"], values[f"{name}.times.high"]
+        quarter = (high - low) // 4
+        step = roundest(low + quarter, high - quarter) if count > 1 else 0
         self._emit(end, values[f"{name}.times.ts"], {**row, "count": count, "step": step})
 
     def close(self) -> None:
@@ -254,6 +264,11 @@ def _problem(end: _End, values: dict[str, Any]) -> str:
     if values["sent.jumps"]:
         return "its IP identifications are not in sequence"
     return ""
+
+
+def _grained(base: int) -> int:
+    """A multiple of the grain, so that times of the wall clock are also multiples of it."""
+    return base // GRAIN * GRAIN
 
 
 def _text(address: bytes) -> str:
