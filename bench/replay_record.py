@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000]
 
-Both ends are on one veth pair in namespaces of their own: `offload` with packets of up to 64 kB, the others with packets
-of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the recorder or
+Both ends are on one veth pair in namespaces of their own: `offload` with packets of up to 64 kB, the others with
+packets of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the recorder or
 tcpdump after it has started, from the scheduler; the best of three runs.  `bpf_s` is the time in the programs of the
 recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.  Needs root and tcpdump.
 """
@@ -113,9 +113,16 @@ def main() -> None:
             for recorder in ("none", "bpf", "signals", "headers", "tcpdump"):
                 best = min((run(client, server, what, n, recorder, Path(folder)) for _ in range(3)), key=lambda r: r[0])
                 cpu, own, programs, wall, count, size = best
-                print(
-                    f"{what}\t{recorder}\t{cpu:.3f}\t{own:.3f}\t{programs:.3f}\t{wall:.2f}\t{count}\t{size}\t{size / count:.2f}"
+                figures = (
+                    f"{cpu:.3f}",
+                    f"{own:.3f}",
+                    f"{programs:.3f}",
+                    f"{wall:.2f}",
+                    count,
+                    size,
+                    f"{size / count:.2f}",
                 )
+                print(what, recorder, *figures, sep="\t")
 
 
 def run(
