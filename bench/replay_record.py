@@ -3,9 +3,10 @@
     .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000]
 
 Both ends are on one veth pair in namespaces of their own: `offload` with packets of up to 64 kB, the others with
-packets of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the recorder or
-tcpdump after it has started, from the scheduler; the best of three runs.  `bpf_s` is the time in the programs of the
-recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.  Needs root and tcpdump.
+packets of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the
+recorder or tcpdump after it has started, from the scheduler; the best of three runs.  `bpf_s` is the time in the
+programs of the recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.
+Needs root and tcpdump.
 """
 
 from __future__ import annotations
