@@ -286,6 +286,8 @@ def test_many_connections_at_once_are_all_recorded(tmp_path: Path) -> None:
                 total[call] += max(size, 0)
             assert (total[Call.SEND], total[Call.RECV]) == (sent * rounds, got * rounds)
         assert sorted(arrivals(connection.client, connection.server)) == list(range(connection.client.packets_sent))
+        calls = [call for call in next(connection.server.events.in_order("call")) if call]
+        assert (calls[0], calls.count(Call.ACCEPT)) == (Call.ACCEPT, 1)
 
 
 SELECTS = """

@@ -14,10 +14,11 @@ from typing import Any
 from confluo_tools.formats.block_builder import address_columns
 from confluo_tools.kernel.socket_option_trace import MADE
 from confluo_tools.replay.record import trace_events as ev
+from confluo_tools.replay.record.accepts import Accepts
 from confluo_tools.replay.record.call_pieces import CallPiece, CallPieces
 from confluo_tools.replay.record.end_recorder import RST, SYN, EndRecorder, Packet, role_of
 from confluo_tools.replay.record.socket_options import SocketOptions, problem_of
-from confluo_tools.replay.recording.kinds import Call, Kind, Role, Timer
+from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role, Timer
 from confluo_tools.replay.recording.run_writer import THRESHOLD
 from confluo_tools.replay.recording.socket_options import OptionValue, option_of
 
@@ -81,6 +82,7 @@ class Machine:
         self._timers, self._sizes, self._ports = timers, sizes, ports
         self._headers, self._threshold, self._cookies = headers, threshold, cookies
         self._calls = CallPieces()
+        self._accepts = Accepts()
         self._fresh: list[Item] = []
         self._items: list[Item] = []
         self._ends: dict[Key, EndRecorder] = {}
@@ -197,12 +199,20 @@ class Machine:
         elif what == ev.POLL_END:
             if ts - self._polling.pop(item[2], ts) > SLEPT:
                 self._polled(ts, item[2], item[3])
+        elif what == ev.ACCEPTED:
+            self._accepted(ts, item[2])
         elif what == ev.SHUT:
             self._shutdowns[item[2]] = item[3]
         elif what == ev.SHUT_END:
             self._shutdowns.pop(item[2], None)
         else:
             self._note(item)
+
+    def _accepted(self, ts: int, pid: int) -> None:
+        found = self._accepts.accepted(pid)
+        if found is not None:
+            end, certain = found
+            end.event(ts + self._base, Kind.CALL, call=Call.ACCEPT, notes=0 if certain else Note.GUESSED)
 
     def _polled(self, ts: int, pid: int, result: int) -> None:
         """A process polls: the socket that it used last; a poll of a full socket changes what TCP does later."""
@@ -332,6 +342,7 @@ class Machine:
         self._end_of[sk] = sk + self._sizes[family == AF_INET6]
 
     def _unbind(self, end: EndRecorder) -> None:
+        self._accepts.gone(end)
         if self._by_sk.pop(end.sk, None) is not None:
             self._sks.remove(end.sk)
             del self._end_of[end.sk]
@@ -384,6 +395,8 @@ class Machine:
         wall = ts + self._base
         if new == ESTABLISHED:
             end.probed = True
+            if end.place["role"] == Role.SERVER:
+                self._accepts.established(end)
             return
         if new in (FIN_WAIT1, LAST_ACK) or (new == CLOSE and old == ESTABLISHED and self._reset != sk):
             how = self._shutdowns.get(item[2])
@@ -396,6 +409,7 @@ class Machine:
         end = self._by_sk.get(piece.sk)
         if end is not None and piece.bytes is not None:
             self._follow(piece.pid)
+            self._accepts.gone(end)
             end.call(piece.ts + self._base, piece)
 
     # -- ends of connections

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PACKET = -1  # in place of an event: a packet of the rings
 SEND_CHUNK, RECV_CHUNK, SEND_END, RECV_END, PROBE, STATE = range(6)
 RETRANSMIT, CONGESTION, TIMER, HRTIMER, RESET_SEEN, SHUT, SHUT_END = range(6, 13)
-POLL, POLL_END = 13, 14
+POLL, POLL_END, ACCEPTED = 13, 14, 15
 OPTION = 50  # of `SocketOptionTrace`
 MAX_FOLLOWED = 4096  # processes
 BUFFER, POLL_BUFFER = 64 << 10, 8 << 10  # KiB of all CPUs
@@ -39,12 +39,14 @@ _EVENTS: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
     ("syscalls", "sys_exit_shutdown", "", ("ret",), False),
 )
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
+_ACCEPTS = ("sys_exit_accept", "sys_exit_accept4")
 
 
 class RecorderTrace:
     """The instances of tracefs of a recorder, and their readers.  Raises ConfluoError.
 
-    Polls are traced of the processes that `follow` names, and of those that they start: first of this one.
+    Polls and accept calls are traced of the processes that `follow` names and of those that they start; first of this
+    process.
     """
 
     def __init__(self, ports: frozenset[int]) -> None:
@@ -72,15 +74,18 @@ class RecorderTrace:
             raise
 
     def _open_polls(self) -> tuple[TraceInstance, list[int], TraceReader]:
-        """The instance for polls, what each of its events is, and its reader."""
+        """The instance for polls and accept calls, what each of its events is, and its reader."""
         from confluo_tools.core.kernel.trace_reader import TraceReader
 
         names = [f"sys_{side}_{name}" for name in _POLLS for side in ("enter", "exit")]
         wanted = [WantedEvent("syscalls", name, needed=False) for name in names]
+        wanted += [WantedEvent("syscalls", name, "ret >= 0", needed=False) for name in _ACCEPTS]
         instance = open_instance("record", wanted, "polls", _share(POLL_BUFFER))
         try:
-            kinds = [POLL if "enter" in name else POLL_END for name in instance.formats]
-            fields: dict[int, tuple[str, ...]] = {POLL: (), POLL_END: ("ret",)}
+            kinds = [
+                ACCEPTED if name in _ACCEPTS else POLL if "enter" in name else POLL_END for name in instance.formats
+            ]
+            fields: dict[int, tuple[str, ...]] = {POLL: (), POLL_END: ("ret",), ACCEPTED: ()}
             texts = zip(kinds, instance.formats.values(), strict=True)
             shapes = [event_shape(text, fields[kind]) for kind, text in texts]
             reader = TraceReader(instance.traces, instance.header, instance.page, shapes)
