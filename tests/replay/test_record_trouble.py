@@ -21,6 +21,7 @@ from confluo_tools import multilog
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.replay.engine.replay_command import main as replay
 from confluo_tools.replay.record import recorder as recorders
+from confluo_tools.replay.record import setting_rows
 from confluo_tools.replay.record.session import recording_schema
 from confluo_tools.replay.recording import pair_ends, read_ends
 from confluo_tools.replay.recording.kinds import Kind, Note
@@ -28,6 +29,8 @@ from netns import Lab
 from replay_lab import PORT, ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+TICK = 0.02  # s between two readings
 
 # ---------------------------------------------------------------- rights
 
@@ -123,7 +126,7 @@ def test_a_clock_that_is_set_spoils_only_the_connections_of_then(step: int, monk
             def pump(seconds: float) -> None:
                 end = time.monotonic() + seconds
                 while time.monotonic() < end:
-                    time.sleep(recorders.TICK)
+                    time.sleep(TICK)
                     blocks.extend(recorder.poll())
 
             exchange(listener)
@@ -203,7 +206,7 @@ def test_retention_removes_the_oldest_part_while_recording_goes_on(tmp_path: Pat
 
 def test_settings_of_the_host_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = recording_schema(headers=False)
-    monkeypatch.setattr(recorders, "SETTINGS_EVERY", 100_000_000)
+    monkeypatch.setattr(setting_rows, "EVERY", 100_000_000)
     with Lab() as lab, lab.space().inside():
         recorder = recorders.ConnectionRecorder(schema, ports=frozenset({PORT}), headers=False)
         try:
@@ -212,7 +215,7 @@ def test_settings_of_the_host_are_written_again(monkeypatch: pytest.MonkeyPatch)
             limit = time.monotonic() + 20
             while rows < 60 and time.monotonic() < limit:
                 rows += sum(block.rows for block in recorder.poll())
-                time.sleep(recorders.TICK)
+                time.sleep(TICK)
         finally:
             recorder.close()
     assert rows >= 60
