@@ -11,6 +11,7 @@ from confluo_tools.kernel.tick import WHEEL, tick_length, tick_phase
 from confluo_tools.replay.engine.network import EndSettings
 from confluo_tools.replay.engine.replayed_options import options_before
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection
+from confluo_tools.replay.recording.route_metrics import metrics_towards, well_formed
 
 CONGESTION = "tcp_congestion_control"
 CHOSEN = "option:TCP_CONGESTION"
@@ -43,7 +44,7 @@ def end_settings(end: ConnectionEnd) -> EndSettings:
         options=options_before(end),
         congestion=congestion_of(end),
         gso_max_segs=min(segments, default=0) or int(words.get("grade") == "strict"),
-        route=str(words.get("route", "")),
+        route=well_formed(str(words.get("route", ""))) or metrics_towards(end.flow.dst, words),
     )
 
 

@@ -52,7 +52,7 @@ def _fresh() -> dict[str, str]:
 def host_settings() -> dict[str, str]:
     """{name: value}: what a replay needs, and sysctls that differ from those of a new network namespace.
 
-    ``kernel``: the release; ``tick``: ns of a jiffy; ``gso:NAME``: most segments of a packet that NAME sends.
+    ``kernel``: the release; ``tick``: ns of a jiffy.
     """
     ours = _tcp_sysctls()
     try:

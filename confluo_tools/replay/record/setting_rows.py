@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from confluo_tools.replay.record.host_network import network_settings
 from confluo_tools.replay.record.host_settings import host_settings
 from confluo_tools.replay.recording.kinds import Kind
 
@@ -22,7 +23,7 @@ class SettingRows:
 
     def begin(self, *, options: bool) -> None:
         """Read them.  ``options``: whether socket options are recorded."""
-        self._settings = host_settings() | {"options": str(int(options))}
+        self._settings = host_settings() | network_settings() | {"options": str(int(options))}
 
     def rows(self, now: int, base: int) -> Iterator[dict[str, Any]]:
         """Rows, if it is time.  ``now``: monotonic, ns; ``base``: wall clock less monotonic clock."""
