@@ -40,7 +40,9 @@ def test_tcpdump_sees_the_replay(tmp_path: Path) -> None:
             "LISTEN"
             in subprocess.run([*entries[1][1].split(), "ss", "-tln"], capture_output=True, text=True, check=True).stdout
         )
-        words = [*enter, "tcpdump", "-i", entries[0][2], "-U", "--immediate-mode", "-w", str(capture), "tcp"]
+        # A buffer for all packets: the replay has real-time priority, so tcpdump may run after it.
+        dumping = ("tcpdump", "-i", entries[0][2], "-s", "128", "-B", "8192", "-U", "--immediate-mode")
+        words = [*enter, *dumping, "-w", str(capture), "tcp"]
         with subprocess.Popen(words, stderr=subprocess.PIPE) as dump:
             assert dump.stderr is not None
             while b"listening" not in dump.stderr.readline():
