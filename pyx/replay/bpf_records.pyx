@@ -155,7 +155,7 @@ cdef class RecordRing:
         return self.held == HELD
 
     def read(self):
-        """The next record that is not a run; None: there is none, or so many runs are held that they must be taken."""
+        """The next record that is not a run; None: there is none, or the held runs must be taken first."""
         cdef uint64_t at = self.consumed[0], end = load_acquire(<const uint64_t*>self.producer)
         cdef const uint8_t* p
         cdef uint32_t length
