@@ -85,7 +85,7 @@ def routed(
     lab.link(client, router, ("v0", "v0"), net="10.78.1")
     lab.link(server, router, ("v0", "v1"), net="10.78.2")
     client.address, server.address = "10.78.1.1", "10.78.2.1"
-    router.run("sh", "-c", "echo 150000 >/proc/sys/net/ipv4/ip_forward")
+    router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
     client.ip("route", "add", "default", "via", "10.78.1.2")
     server.ip("route", "add", "default", "via", "10.78.2.2")
     if version == 6:
@@ -97,8 +97,8 @@ def routed(
 
 def _add_ipv6(client: Space, router: Space, server: Space) -> None:
     for space in (client, router, server):
-        space.run("sh", "-c", "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 150000 >$f; done")
-    router.run("sh", "-c", "echo 150000 >/proc/sys/net/ipv6/conf/all/forwarding")
+        space.run("sh", "-c", "for f in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 0 >$f; done")
+    router.run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
     for n, (space, device) in enumerate(((client, "v0"), (server, "v1")), 1):
         sides = (space, "v0", f"fd78:{n}::1"), (router, device, f"fd78:{n}::2")
         macs = [place.run("cat", f"/sys/class/net/{name}/address").stdout.decode().strip() for place, name, _ in sides]
