@@ -12,7 +12,10 @@ from cpython.exc cimport PyErr_CheckSignals
 from posix.unistd cimport close, read
 from c_array cimport grow
 from c_feed cimport Sender, move_packet, note_sent
-from c_replay_packet cimport HEAD_ROOM, OFFLOADS, Packet, join_packet, mark_congestion, segments_of, take_segments, tcp_head
+from c_replay_packet cimport (
+    HEAD_ROOM, OFFLOADS, Packet, join_packet, mark_congestion, segments_of,
+    take_segments, tcp_head,
+)
 cimport cython
 
 cdef extern from "replay_calls.h" nogil:
@@ -62,11 +65,12 @@ cdef enum:
     JOINED = 2              # of a step: TCP processed the packet together with the one before
     ANY_COUNT = 0xFFFFFFFF  # of a step: the number of packets sent before it is not known
 
+# SEGMENTS: the size of a packet is its first segment << 32 | segments, and 0 is the whole packet; that of a fed packet
+# is the highest byte that it acknowledges.
 ctypedef packed struct Step:
     int64_t at              # ns after the start
     int64_t result          # what the call returned; of a packet, when the other end sent it, ns after the start
-    uint64_t size          # bytes of a call; value of an option; of a packet, its first segment << 32 | segments, 0: all
-                            # of a fed packet, the highest byte that it acknowledges
+    uint64_t size          # of a call: bytes; value of an option; of a packet: see SEGMENTS
     uint32_t sent           # packets that this end had sent before; ANY_COUNT
     uint32_t packet         # number of the peer's packet, from 0
     uint32_t flags          # of the call; events of a poll; level << 16 | name of an option; how of shutdown
