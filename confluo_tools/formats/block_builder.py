@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.schema.types import ARRAY_CODES
+
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
 
 ROWS = 65536  # of a block
-_CODES = "BHIQbhiqfd"  # of array, by the physical types 1 to 10
 
 
 def block_of(schema: Schema, columns: Mapping[str, Sequence[Any]], rows: int) -> Block:
@@ -27,14 +28,14 @@ def block_of(schema: Schema, columns: Mapping[str, Sequence[Any]], rows: int) ->
         values = columns.get(column.name)
         if values is None:
             buffers.append(None)
-        elif column.code > len(_CODES):
+        elif column.code > len(ARRAY_CODES):
             size = column.size * column.count
             buffers.append(b"".join([_cut(v, size) for v in values]))
         elif column.count > 1:
             flat = [n for v in values for n in [*v, *[0] * (column.count - len(v))][: column.count]]
-            buffers.append(array(_CODES[column.code - 1], flat))
+            buffers.append(array(ARRAY_CODES[column.code - 1], flat))
         else:
-            buffers.append(array(_CODES[column.code - 1], values))
+            buffers.append(array(ARRAY_CODES[column.code - 1], values))
     return Block.wrap(schema.layout, rows, buffers)
 
 
@@ -51,7 +52,7 @@ def block_of_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
     columns: dict[str, list[Any]] = {}
     for column in schema.columns:
         if column.name in names:
-            empty: Any = b"" if column.code > len(_CODES) else () if column.count > 1 else 0
+            empty: Any = b"" if column.code > len(ARRAY_CODES) else () if column.count > 1 else 0
             columns[column.name] = [row.get(column.name, empty) for row in rows]
     return block_of(schema, columns, len(rows))
 

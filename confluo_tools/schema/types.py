@@ -38,6 +38,7 @@ PHYSICAL = {
     "f64": (10, 8),
 }
 BYTES = 11
+ARRAY_CODES = "BHIQbhiqfd"  # of array and memoryview, by the codes 1 to 10
 ALIASES = {"ipv4": "u32", "mac": "u64", "time": "i64", "duration": "i64"}
 MAX_BYTES = 65535
 MAX_LIST = 255

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from confluo_tools.errors import SchemaError, UsageError
 from confluo_tools.pingmesh.analysis.probe_tally import check, overflow_drops
+from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -30,7 +31,6 @@ NONE = "kind in (event, fault)"  # their times may have any value
 PROBES = "kind in (tcp, echo, http, https)"  # the kernel retransmits these; udp and icmp probes are single packets
 ANSWERED = "outcome in (ok, refused, reset, garbled)"  # the target's host sent a packet back
 FAILED = "outcome in (timeout, unreachable)"
-_CODES = "BHIQbhiqfd"  # of memoryview, by the physical types 1 to 10
 
 
 class LocatedServer(NamedTuple):
@@ -187,7 +187,7 @@ def read_values(
                 [data[i : i + size].rstrip(b"\0").decode("utf-8", "replace") for i in range(0, size * block.rows, size)]
             )
         else:
-            found.append(block.buffer(at).cast(_CODES[f.columns[0].code - 1]).tolist())  # type: ignore[call-overload]
+            found.append(block.buffer(at).cast(ARRAY_CODES[f.columns[0].code - 1]).tolist())  # type: ignore[call-overload]
     return found
 
 

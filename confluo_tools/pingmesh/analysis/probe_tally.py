@@ -20,6 +20,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, SchemaError, UsageError
+from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -44,7 +45,6 @@ SEEN = {"seen50": (500_000, 0), "seen99": (990_000, 0)}
 LIMITS = 4
 NEEDS = ("ts", "kind", "outcome")
 READS = (*NEEDS, "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst", "src_ip", "dst_ip")
-_NUMBERS = "BHIQbhiqfd"  # codes of array, by physical type
 
 
 class Cell:
@@ -431,7 +431,7 @@ def _values(schema: Schema, name: str, parts: Iterator[bytes]) -> list[Any]:
         more = next(parts)
         four = memoryview(raw).cast("I").tolist()
         return [format_ip(v, more[16 * i : 16 * i + 16]) for i, v in enumerate(four)]
-    if main.code > len(_NUMBERS) or main.count > 1:
+    if main.code > len(ARRAY_CODES) or main.count > 1:
         cut = [raw[i : i + width] for i in range(0, len(raw), width)]
         if field.type.kind != "text":
             return cut
@@ -439,4 +439,4 @@ def _values(schema: Schema, name: str, parts: Iterator[bytes]) -> list[Any]:
         return [words[v] for v in cut]
     from array import array
 
-    return array(_NUMBERS[main.code - 1], raw).tolist()
+    return array(ARRAY_CODES[main.code - 1], raw).tolist()

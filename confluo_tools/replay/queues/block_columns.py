@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError
+from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
-
-_CODES = "BHIQbhiqfd"  # of memoryview, by the physical types 1 to 10
 
 
 class BlockColumns:
@@ -24,7 +23,7 @@ class BlockColumns:
             raise SchemaError(f"has no column '{name}'", where=self._where)
         code = self._block.layout.describe(at)[1]
         column: Any = self._block.buffer(at)
-        return column.cast(_CODES[code - 1])
+        return column.cast(ARRAY_CODES[code - 1])
 
     def bytes_of(self, name: str, row: int) -> bytes:
         """A column of bytes, at one row; b'' if it is missing."""

@@ -20,13 +20,13 @@ from confluo_tools.replay.recording.connection import (
 from confluo_tools.replay.recording.kinds import DIGESTS, ORDERED, RECORDING_SHIFT, Kind
 from confluo_tools.replay.recording.relative_headers import HeaderRuns
 from confluo_tools.replay.recording.runs import MAX_EVENTS, SortedRuns
+from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.formats.reader import Reader
 
 _KEY = ("ip_version", "src_ip", "src_ip6", "src_port", "dst_ip", "dst_ip6", "dst_port", "cookie")
-_CODES = "BHIQbhiqfd"  # of array, by the physical types 1 to 10
 _NEEDED = ("ts", "kind", "count", "tx", "rx", "number")
 _SACK = "sack"
 Host = dict[str, "int | str"]  # settings of a host, which belong to all ends of its recording
@@ -139,7 +139,7 @@ def _physical() -> dict[str, tuple[str, int]]:
     from confluo_tools.schema import builtin
 
     columns = builtin("recording").columns
-    return {c.name: (_CODES[c.code - 1] if c.code <= len(_CODES) else "B", c.size * c.count) for c in columns}
+    return {c.name: (ARRAY_CODES[c.code - 1] if c.code <= len(ARRAY_CODES) else "B", c.size * c.count) for c in columns}
 
 
 def _address(text: str) -> bytes:

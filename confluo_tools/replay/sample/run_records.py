@@ -12,12 +12,12 @@ from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats.block_builder import blocks_of
 from confluo_tools.replay.sampling import gap_runs
 from confluo_tools.schema.model import Field, Schema
+from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.formats.reader import Reader
 
-_CODES = "BHIQbhiqfd"  # of memoryview, by the physical types 1 to 10
 FLOW = ("ip_version", "proto", "src_ip", "dst_ip", "src_port", "dst_port")
 MAX_EVENTS = 1 << 28
 
@@ -148,9 +148,9 @@ def _column(block: Block, name: str) -> Any:
     if at < 0:
         raise SchemaError(f"no column '{name}'")
     _, code, _, count = block.layout.describe(at)
-    if code <= len(_CODES) and count == 1:
+    if code <= len(ARRAY_CODES) and count == 1:
         numbers: Any = block.buffer(at)
-        return numbers.cast(_CODES[code - 1])[: block.rows]
+        return numbers.cast(ARRAY_CODES[code - 1])[: block.rows]
     return [_hashable(block.get(at, row)) for row in range(block.rows)]
 
 
