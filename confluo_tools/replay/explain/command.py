@@ -42,7 +42,9 @@ EVIDENCE_HINTS = {
     "other_end": "the other end (give captures of both ends)",
     "handshake": "the handshake (window scaling is not known)",
     "sack": "SACK blocks (read the capture file itself)",
-    "timers": "timers, calls and cwnd",
+    "timers": "timers",
+    "calls": "calls",
+    "probes": "cwnd",
 }
 
 
