@@ -5,6 +5,7 @@ what is left of the bytes that were sent before it; without bytes it is an ackno
 full segment.  Losses are segments that the peer did not receive: found by IP identification, in IPv6 by headers.
 """
 
+from array import array
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -119,8 +120,10 @@ cdef class RecordedPackets:
         self._room(k, n)
         if n == 0:
             return 0
-        ts, seq, ack, length, window = (headers[name] for name in ("ts", "seq", "ack", "len", "window"))
-        tsval, flags, ip_id = headers["tsval"], headers["tcp_flags"], headers["ip_id"]
+        ts = headers["ts"]
+        seq, ack, length, window, tsval = (
+            _coded("I", headers[name]) for name in ("seq", "ack", "len", "window", "tsval"))
+        flags, ip_id = _coded("H", headers["tcp_flags"]), _coded("H", headers["ip_id"])
         sack = memoryview(headers["sack"]).cast("B").cast("I")
         for i in range(n):
             options = _options(flags[i], tsval[i] != 0, &sack[EDGES * i])
@@ -419,6 +422,11 @@ cdef class RecordedPackets:
                 at = <uint64_t>r.tx + <uint64_t>r.step * j
                 again[min(at, events)] = 1
         return 0
+
+
+cdef _coded(code, values):
+    # Headers that are written relative to others come back as arrays of wider numbers.
+    return values if values.typecode == code else array(code, values)
 
 
 cdef uint32_t _syn(bint timestamps) noexcept nogil:
