@@ -73,7 +73,7 @@ AsPacketdrill = Annotated[
 Hold = Annotated[bool, option("--hold", help="Before each try print how to enter its networks, and wait for Enter.")]
 
 
-@app.command(panels={"Options": "--flow --flows --tries --engine --trace --hold --as-packetdrill -w -o"})
+@app.command(panels={"Options": "--flow --flows --tries --trace -w -o", "Analysis": "--engine --hold --as-packetdrill"})
 def replay(
     inputs: cli.Inputs = None,
     flow: Flow = None,
