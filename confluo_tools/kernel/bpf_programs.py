@@ -9,15 +9,14 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
 import struct
 from collections.abc import Iterator
 
 from confluo_tools.errors import ConfluoError
+from confluo_tools.kernel.bpf_call import bpf
 from confluo_tools.kernel.bpf_object import BpfObject, MapShape
 from confluo_tools.kernel.btf import TYPEDEF, Btf
 
-_CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361, "s390x": 351}
 _CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT, _LOAD, _OPEN, _LOOKUP_DELETE, _FREEZE = 0, 1, 2, 3, 4, 5, 17, 21, 22
 _TRACING, _RAW_TRACE_POINT = 26, 23
 _LICENSE = b"GPL\0"
@@ -34,7 +33,7 @@ class BpfMap:
         place = ctypes.create_string_buffer(key, len(key))
         target = ctypes.addressof(value) if value is not None else 0
         try:
-            _bpf(command, struct.pack("IxxxxQQQ", self.fd, ctypes.addressof(place), target, flags))
+            bpf(command, struct.pack("IxxxxQQQ", self.fd, ctypes.addressof(place), target, flags))
         except FileNotFoundError:
             return False
         return True
@@ -60,7 +59,7 @@ class BpfMap:
             place = ctypes.create_string_buffer(key, len(key)) if key is not None else None
             at = ctypes.addressof(place) if place is not None else 0
             try:
-                _bpf(_NEXT, struct.pack("IxxxxQQQ", self.fd, at, ctypes.addressof(following), 0))
+                bpf(_NEXT, struct.pack("IxxxxQQQ", self.fd, at, ctypes.addressof(following), 0))
             except FileNotFoundError:
                 return
             key = following.raw
@@ -83,7 +82,7 @@ class BpfPrograms:
             if ".rodata" in self.maps:
                 constants = self.maps[".rodata"]
                 constants.set(bytes(4), read_only.ljust(constants.shape.value, b"\0"))
-                _bpf(_FREEZE, struct.pack("I", constants.fd))
+                bpf(_FREEZE, struct.pack("I", constants.fd))
             fds = {name: m.fd for name, m in self.maps.items()}
             for program in content.programs.values():
                 number = kernel.find(f"btf_trace_{program.event}", TYPEDEF)
@@ -102,7 +101,7 @@ class BpfPrograms:
         """Run the programs from now on.  Raises ConfluoError."""
         for event, fd in self._programs:
             try:
-                self._links.append(_bpf(_OPEN, struct.pack("QI", 0, fd)))
+                self._links.append(bpf(_OPEN, struct.pack("QI", 0, fd)))
             except OSError as e:
                 raise ConfluoError(f"the kernel refuses a BPF program at {event}: {_why(e)}") from None
 
@@ -120,21 +119,9 @@ def map_ring(ring: BpfMap) -> tuple[mmap.mmap, mmap.mmap]:
     return consumer, producer
 
 
-def _bpf(command: int, attributes: bytes) -> int:
-    number = _CALL.get(platform.machine())
-    if number is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
-    done = libc.syscall(number, command, ctypes.byref(buffer), 128)
-    if done < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(done)
-
-
 def _create(name: str, shape: MapShape) -> int:
     text = name.strip(".").encode()[:15]
-    return _bpf(_CREATE, struct.pack("IIIII", *shape) + struct.pack("II16s", 0, 0, text))
+    return bpf(_CREATE, struct.pack("IIIII", *shape) + struct.pack("II16s", 0, 0, text))
 
 
 def _load(name: str, code: bytes, trace_point: int) -> int:
@@ -159,13 +146,13 @@ def _load(name: str, code: bytes, trace_point: int) -> int:
         return first + second
 
     try:
-        return _bpf(_LOAD, attributes(0))
+        return bpf(_LOAD, attributes(0))
     except PermissionError as e:
         why: OSError = e
     except OSError as e:
         why = e
     try:
-        return _bpf(_LOAD, attributes(1))
+        return bpf(_LOAD, attributes(1))
     except OSError:
         lines = said.value.decode(errors="replace").strip().splitlines()
         reason = next((line for line in reversed(lines) if line and not line.startswith("processed")), _why(why))

@@ -8,15 +8,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 import socket
 import struct
 from typing import NamedTuple
 
 from confluo_tools.errors import ConfluoError
+from confluo_tools.kernel.bpf_call import bpf
 
 RING = 1 << 18  # bytes: some 4,000 calls
-_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361, "s390x": 351}
 _MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD, _LINK_CREATE = 0, 1, 5, 28
 _ARRAY, _RINGBUF = 2, 27  # maps
 _CGROUP_SOCK, _CGROUP_SOCKOPT = 9, 25  # programs
@@ -51,8 +50,8 @@ class SocketOptionTrace:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as here:
                 self._space = int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), "little")
             group = self._keep(os.open(control_group(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            self._ring = self._keep(_bpf(_MAP_CREATE, struct.pack("<IIII", _RINGBUF, 0, 0, RING)))
-            self._lost = self._keep(_bpf(_MAP_CREATE, struct.pack("<IIII", _ARRAY, 4, 8, 1)))
+            self._ring = self._keep(bpf(_MAP_CREATE, struct.pack("<IIII", _RINGBUF, 0, 0, RING)))
+            self._lost = self._keep(bpf(_MAP_CREATE, struct.pack("<IIII", _ARRAY, 4, 8, 1)))
             self._consumer = mmap.mmap(self._ring, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
             size = _PAGE + 2 * RING
             self._producer = mmap.mmap(self._ring, size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
@@ -61,7 +60,7 @@ class SocketOptionTrace:
                 (_socket_program(self._ring, self._lost), _CGROUP_SOCK, _SOCK_CREATE),
             ):
                 program = self._keep(_load(code, kind, place))
-                self._keep(_bpf(_LINK_CREATE, struct.pack("<IIII", program, group, place, 0)))
+                self._keep(bpf(_LINK_CREATE, struct.pack("<IIII", program, group, place, 0)))
         except OSError as e:
             self.close()
             raise ConfluoError(f"socket options cannot be traced: {e.strerror}") from None
@@ -95,7 +94,7 @@ class SocketOptionTrace:
     def lost(self) -> int:
         """Calls lost because the ring was full."""
         key, value = ctypes.create_string_buffer(4), ctypes.create_string_buffer(8)
-        _bpf(_MAP_LOOKUP, struct.pack("<IIQQ", self._lost, 0, ctypes.addressof(key), ctypes.addressof(value)))
+        bpf(_MAP_LOOKUP, struct.pack("<IIQQ", self._lost, 0, ctypes.addressof(key), ctypes.addressof(value)))
         return int.from_bytes(value.raw, "little")
 
     def close(self) -> None:
@@ -231,16 +230,4 @@ def _load(code: bytes, kind: int, place: int) -> int:
     memory, text = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
     words = [kind, len(code) // 8, ctypes.addressof(memory), ctypes.addressof(text)]
     attributes = struct.pack("<IIQQIIQII16sII", *words, 0, 0, 0, 0, 0, b"confluo_options", 0, place)
-    return _bpf(_PROG_LOAD, attributes)
-
-
-def _bpf(command: int, attributes: bytes) -> int:
-    number = _SYSCALL.get(platform.machine())
-    if number is None:
-        raise OSError(0, f"not on {platform.machine()}", None)
-    libc = ctypes.CDLL(None, use_errno=True)
-    memory = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
-    done = libc.syscall(ctypes.c_long(number), command, memory, 128)
-    if done < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(done)
+    return bpf(_PROG_LOAD, attributes)

@@ -18,7 +18,7 @@ import pytest
 from test_replay_record import MASK, PINGERS, PINGPONG, Sniffed, attached, ends_of, sniffed
 
 from confluo_tools.errors import ConfluoError
-from confluo_tools.kernel import bpf_programs
+from confluo_tools.kernel.bpf_call import bpf
 from confluo_tools.replay.record import bpf_program
 from confluo_tools.replay.record.bpf_program import RecorderProgram
 from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection, pair_ends
@@ -317,7 +317,7 @@ def test_nothing_is_left_in_the_kernel(tmp_path: Path, how: signal.Signals) -> N
 def loaded(number: int) -> bool:
     """Whether the kernel has a BPF program with this number."""
     try:
-        os.close(bpf_programs._bpf(GET_PROGRAM, struct.pack("I", number)))
+        os.close(bpf(GET_PROGRAM, struct.pack("I", number)))
     except FileNotFoundError:
         return False
     return True
