@@ -17,7 +17,8 @@ from confluo_tools.core.query.rollup import Rollup
 from confluo_tools.core.query.rollup_codec import dump, load
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.expr.aggregates import Aggregate, GroupKey
-from confluo_tools.multilog.query.aggregation import FLOW, Aggregation, aggregate
+from confluo_tools.multilog.query.aggregation import Aggregation, aggregate
+from confluo_tools.schema.choose import FLOW_FIELDS
 from twin_rollup import SCHEMA, Row, address_bytes, block_of, key_of, picks_of, read, twin
 
 NUMBERS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "gap", "path", "drops"]
@@ -434,7 +435,7 @@ def test_flow_is_five_keys() -> None:
         [Aggregate("sum", "len", None, "bytes")],
         [GroupKey("flow", "flow", 0, 0, "flow")],
     )
-    assert [f.name for f in result.fields] == [*FLOW, "bytes"]
+    assert [f.name for f in result.fields] == [*FLOW_FIELDS, "bytes"]
     assert [tuple(r.values()) for r in read(result, blocks)] == [
         ("10.0.0.1", "10.0.0.2", 1, 80, 6, 1560),
         ("fe80::1", "ff02::1", 0, 0, 58, 90),

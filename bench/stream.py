@@ -1,0 +1,123 @@
+"""Records a second into Kafka: packed by the compiled sink, next to the plain Python producer and Kafka's own.
+
+    .venv/bin/python bench/stream.py [--seconds 3] [--broker HOST:PORT] [--jars FOLDER]
+
+Without a broker, librdkafka's mock cluster takes the messages in the same process: it shows what the sender can do.
+``--broker``: also a real one, with a topic of 4 partitions that is made anew.  ``--jars``: a folder with the jars of
+Kafka; its own kafka-producer-perf-test sends messages of the same size there, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from confluent_kafka import Producer
+
+from confluo_tools.core.kafka import producer as core
+from confluo_tools.core.kafka.message import MessagePacker
+from confluo_tools.core.kafka.topic_sink import TopicSink
+from confluo_tools.formats.block_builder import blocks_of_rows
+from confluo_tools.kafka.address import parse
+from confluo_tools.kafka.client import library, make_topic
+from confluo_tools.kafka.message import shape_of
+from confluo_tools.kafka.topic_writer import DEFAULTS
+from confluo_tools.schema import builtin
+from confluo_tools.stream.publish_command import TELEMETRY
+
+ROWS = 16384
+SIZES = (16, 64, 256)  # KiB of a message
+MOCK = {"test.mock.num.brokers": "1", "enable.idempotence": "false", "message.timeout.ms": "60000"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--broker")
+    parser.add_argument("--jars", type=Path)
+    args = parser.parse_args()
+    core.load(library())
+    packet = builtin("packet")
+    schema = packet.project([f.name for f in packet.fields if f.name in TELEMETRY])
+    random = Random(1)
+    fields = [c.name for c in schema.columns if c.name not in ("src_ip6", "dst_ip6")]
+    rows = [
+        {name: random.randrange(200) for name in fields} | {"flow_hash": random.randrange(1 << 32)} for _ in range(ROWS)
+    ]
+    block = next(iter(blocks_of_rows(schema, rows)))
+    print("to\tsender\tmessage_KiB\trecords_a_message\trecords_M_s\tMB_s\tcpu_ns_a_record")
+    targets = [("mock", MOCK)] + ([("broker", {"bootstrap.servers": args.broker})] if args.broker else [])
+    for name, settings in targets:
+        for size in SIZES:
+            for sender in (sink, plain):
+                topic = f"bench{uuid4().hex[:8]}"
+                if name == "broker":
+                    make_topic(parse(f"kafka://{args.broker}/{topic}"), {}, 4)
+                shape = shape_of(schema, "bench", 0, 0)
+                capacity = (size * 1024 - len(shape.head)) // schema.layout.row_bytes
+                before, start = time.process_time(), time.perf_counter()
+                count, bytes_ = sender({**DEFAULTS, **settings}, topic, shape, capacity, block, args.seconds)
+                took, cpu = time.perf_counter() - start, time.process_time() - before
+                rates = f"{count / took / 1e6:.2f}\t{bytes_ / took / 1e6:.0f}\t{1e9 * cpu / count:.0f}"
+                print(f"{name}\t{sender.__name__}\t{size}\t{capacity}\t{rates}", flush=True)
+            if name == "broker" and args.jars:
+                own(args, size, capacity)
+
+
+def sink(settings, topic, shape, capacity, block, seconds):
+    """The compiled sink."""
+    client = core.KafkaProducer(settings)
+    out = TopicSink(client, client.topic(topic), shape, 4, capacity=capacity, key=block.layout.index("flow_hash"))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        out.write(block)
+        client.poll()
+    out.flush()
+    while client.flush(1000):
+        pass
+    return client.counts["records_acked"], client.counts["bytes_acked"]
+
+
+def plain(settings, topic, shape, capacity, block, seconds):
+    """confluent-kafka with one message that was packed before: what it costs only to send."""
+    client = Producer(settings)
+    value = MessagePacker(shape, capacity).pack(block.slice(0, capacity))
+    sent, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(100):
+            try:
+                client.produce(topic, value, partition=sent % 4)
+                sent += 1
+            except BufferError:
+                client.poll(0.01)
+        client.poll(0)
+    client.flush()
+    return sent * capacity, sent * len(value)
+
+
+def own(args, size, capacity):
+    """kafka-producer-perf-test, as Kafka brings it."""
+    topic = f"bench{uuid4().hex[:8]}"
+    make_topic(parse(f"kafka://{args.broker}/{topic}"), {}, 4)
+    count = int(args.seconds * 100e6 / (size * 1024))
+    words = ["java", "-cp", f"{args.jars}/*", "org.apache.kafka.tools.ProducerPerformance", "--topic", topic]
+    words += ["--num-records", str(count), "--record-size", str(size * 1024), "--throughput", "-1", "--producer-props"]
+    words += [f"bootstrap.servers={args.broker}", "acks=all", "batch.size=1048576", "linger.ms=5"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ)
+    rate = float(re.findall(r"\(([\d.]+) MB/sec\)", done.stdout)[-1]) * 1.048576  # it prints MiB
+    records = rate / (size * 1024) * capacity
+    print(f"broker\tkafka-producer-perf-test\t{size}\t{capacity}\t{records:.2f}\t{rate:.0f}\t", flush=True)
+
+
+if __name__ == "__main__":
+    main()
