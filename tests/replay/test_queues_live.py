@@ -128,31 +128,43 @@ def test_the_replayed_queue_is_the_real_one(tmp_path: Path) -> None:
     """Recordings without headers and captures show the same packets and losses; the replay drops these at the router,
     and delays the others as the router did.
 
-    How long the replayed queue is depends on the times at which a busy machine sent: one of three recordings must do.
+    A busy machine sends at other times, and its captures may lack packets: one of three recordings must agree in all.
     """
     said = []
     for name in "abc":
         folder = tmp_path / name
         folder.mkdir()
-        found = replayed(folder)
-        assert found.recorded.keys() == found.captured.keys()
-        for flow, ours in found.recorded.items():
-            theirs = found.captured[flow]
-            assert [p.lost for p in ours] == [p.lost for p in theirs]
-            if flow.endswith(":5201"):  # data: no packet has SACK blocks
-                assert sum(a.size != b.size for a, b in zip(ours, theirs, strict=True)) <= len(ours) // 100
-        lost = sum(p.lost for its in found.recorded.values() for p in its)
-        assert lost > 3
-        assert [row[:2] for row in found.dropped] in ([["router", "far"]], [])
-        dropped = sum(int(row[3]) for row in found.dropped)
-        assert dropped <= lost
-        model, real = zip(*found.delays, strict=True)
-        alike = statistics.correlation(model, real)
-        apart = statistics.median(a - b for a, b in found.delays)
-        said.append((lost, dropped, found.longest, alike, apart))
-        if found.longest > 20_000 and dropped >= lost * 0.5 and alike > 0.98 and 0 < apart < 1.5 * BURST:
+        said.append(differences(replayed(folder)))
+        if not said[-1]:
             return
     pytest.fail(f"the queue of the router was not replayed: {said}")
+
+
+def differences(found: RoutedQueue) -> list[str]:
+    """What is not as it was at the router."""
+    wrong = [] if found.recorded.keys() == found.captured.keys() else ["other flows"]
+    for flow, ours in found.recorded.items():
+        theirs = found.captured.get(flow, [])
+        if [p.lost for p in ours] != [p.lost for p in theirs]:
+            wrong.append(f"{flow}: {len(ours)} and {len(theirs)} packets, or other losses")
+        # data: no packet has SACK blocks
+        elif (
+            flow.endswith(":5201")
+            and sum(a.size != b.size for a, b in zip(ours, theirs, strict=True)) > len(ours) / 100
+        ):
+            wrong.append(f"{flow}: other sizes")
+    lost = sum(p.lost for its in found.recorded.values() for p in its)
+    dropped = sum(int(row[3]) for row in found.dropped)
+    if [row[:2] for row in found.dropped] not in ([["router", "far"]], []):
+        wrong.append(f"dropped at {found.dropped}")
+    if lost <= 3 or not lost * 0.5 <= dropped <= lost:
+        wrong.append(f"{lost} lost, {dropped} dropped")
+    model, real = zip(*found.delays, strict=True)
+    alike = statistics.correlation(model, real)
+    apart = statistics.median(a - b for a, b in found.delays)
+    if found.longest <= 20_000 or alike <= 0.98 or not 0 < apart < 1.5 * BURST:
+        wrong.append(f"longest {found.longest} B, correlation {alike}, {apart} apart")
+    return wrong
 
 
 def test_ipv6_with_headers(tmp_path: Path) -> None:
