@@ -3,7 +3,7 @@
     .venv/bin/python bench/stream.py [--seconds 3] [--broker HOST:PORT] [--jars FOLDER]
 
 Without a broker, librdkafka's mock cluster takes the messages in the same process: it shows what the sender can do.
-``--broker``: also a real one, with a topic of 4 partitions that is made anew.  ``--jars``: a folder with the jars of
+``--broker``: also a real one, with new topics of 4 partitions.  ``--jars``: a folder with the jars of
 Kafka; its own kafka-producer-perf-test sends messages of the same size there, in the same run.
 """
 

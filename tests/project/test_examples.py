@@ -11,7 +11,7 @@ from sessions import ROOT, Shell, agrees, commands, disagreements, steps, update
 
 EXAMPLES = sorted((ROOT / "examples").glob("*_example.md"))
 PIPELINES = ROOT / "examples" / "pipelines.txt"
-RECORDINGS = 3  # beside other work, a decision of TCP by microseconds may be recorded that no replay repeats
+RECORDINGS = 3  # on a busy machine, TCP may decide by microseconds, and then no replay repeats the recording
 SEED = Path("/proc/sys/net/ipv4/fib_multipath_hash_seed")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from confluo_tools.errors import ConfluoError
 from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.kinds import Kind, Note, Role
 from netns import Lab
-from replay_lab import BULK, PORT, ROOT, dumped, record, routed, wait_for_all
+from replay_lab import BULK, PORT, ROOT, dumped, mark_some, record, routed
 
 CLIENT = place("2001:db8::1", "2001:db8::2")
 SERVER = place("2001:db8::2", "2001:db8::1", (80, 4711), role=Role.SERVER, cookie=2)
@@ -78,18 +77,10 @@ def test_a_real_path_with_losses_and_marks(tmp_path: Path) -> None:
     captured: dict[str, list[list[str]]] = {}
     with Lab() as lab:
         path = routed(lab, rate="50mbit", limit=12_000, version=6)
-        for space in (path.client, path.server):
-            space.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_ecn")
-        mark = "table ip6 t { chain c { type filter hook forward priority 0; "
-        mark += f"tcp dport {PORT} ip6 ecn ect0 numgen inc mod 51 == 5 ip6 ecn set ce; }}; }}"
-        path.router.run("nft", "-f", "-", stdin=None, input=mark.encode())
-        dumps = list(dumped(path, tmp_path))
-        logs = record(path, tmp_path, BULK, 300_000, options=("--level", "headers"))
-        for name, dump in zip(("client", "server"), dumps, strict=True):
-            wait_for_all(tmp_path / f"{name}.pcap")
-            dump.send_signal(signal.SIGINT)
-            dump.wait(20)
-            dump.stderr.close()  # type: ignore[union-attr]
+        mark_some(path, 51, "ip6")
+        with dumped(path, tmp_path):
+            logs = record(path, tmp_path, BULK, 300_000, options=("--level", "headers"))
+        for name in ("client", "server"):
             command = ["tshark", "-r", str(tmp_path / f"{name}.pcap"), "-Y", f"tcp.dstport == {PORT}", "-T", "fields"]
             text = subprocess.run([*command, *words], capture_output=True, text=True, check=True).stdout
             captured[name] = [line.split("\t") for line in text.splitlines()]

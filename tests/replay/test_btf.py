@@ -97,7 +97,7 @@ __attribute__((section("tp_btf/point"), used)) int f(unsigned long long *ctx)
 
 @needs_clang
 def test_places_are_those_of_the_kernel(tmp_path: Path) -> None:
-    """The same program for two kernels whose structures differ; and one that lacks a member."""
+    """The same program for two kernels with other structures, and for one that lacks a member."""
     data = compiled(PROGRAM, tmp_path)
     other = "struct inner { long pad[4]; int value; };"
     other += "struct outer { int deep; int wanted; char x[90]; struct inner *next; } o;"

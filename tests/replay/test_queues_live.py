@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from confluo_tools.network.topology_file import parse_network
 from confluo_tools.replay.queues.block_columns import BlockColumns
 from confluo_tools.replay.queues.collect import Collector
 from netns import Lab
-from replay_lab import BULK, dumped, record, routed, wait_for_all
+from replay_lab import BULK, dumped, record, routed
 from sessions import Shell
 
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(bool(netns.missing()), reason=str(netns.missing()))]
@@ -57,14 +56,8 @@ def recorded(folder: Path, level: str, size: int, *, six: bool = False) -> None:
     """Record and capture a transfer at both ends."""
     with Lab() as lab:
         path = routed(lab, rate="50mbit", limit=30_000, version=6 if six else 4)
-        dumps = list(dumped(path, folder))
-        record(path, folder, BULK, size, options=("--level", level))
-        for name in ("client", "server"):
-            wait_for_all(folder / f"{name}.pcap")
-        for dump in dumps:
-            dump.send_signal(signal.SIGINT)
-            dump.wait(20)
-            dump.stderr.close()  # type: ignore[union-attr]
+        with dumped(path, folder):
+            record(path, folder, BULK, size, options=("--level", level))
         ends = path.client.address, path.server.address
     (folder / "path.yaml").write_text(TOPOLOGY.replace("CLIENT", f"'{ends[0]}'").replace("SERVER", f"'{ends[1]}'"))
 

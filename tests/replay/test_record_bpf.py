@@ -25,7 +25,7 @@ from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection, pa
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from netns import Lab
-from replay_lab import BULK, PORT, RECORDER, ROOT, dumped, record, routed, wait_for_all
+from replay_lab import BULK, PORT, RECORDER, ROOT, dumped, mark_some, record, routed
 
 
 def unusable() -> str:
@@ -60,19 +60,9 @@ class Bulk:
     def __init__(self, folder: Path) -> None:
         with Lab() as lab:
             path = routed(lab, rate="50mbit", limit=12_000)
-            for space in (path.client, path.server):
-                space.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_ecn")
-            mark = "table ip t { chain c { type filter hook forward priority 0; "
-            mark += f"tcp dport {PORT} ip ecn ect0 numgen inc mod 51 == 5 ip ecn set ce; }}; }}"
-            path.router.run("nft", "-f", "-", stdin=None, input=mark.encode())
-            dumps = list(dumped(path, folder))
-            self.logs = record(path, folder, BULK, SIZE, options=BPF)
-            for name in ("client", "server"):
-                wait_for_all(folder / f"{name}.pcap")
-            for dump in dumps:
-                dump.send_signal(signal.SIGINT)
-                dump.wait(20)
-                dump.stderr.close()  # type: ignore[union-attr]
+            mark_some(path, 51)
+            with dumped(path, folder):
+                self.logs = record(path, folder, BULK, SIZE, options=BPF)
         self.ends = [end for log in self.logs for end in ends_of(log)]
         self.captures: list[list[Sniffed]] = [sniffed(folder / f"{name}.pcap") for name in ("client", "server")]
 

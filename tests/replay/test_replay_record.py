@@ -21,7 +21,7 @@ from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from netns import Lab
-from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, RoutedPath, dumped, record, routed, wait_for_all
+from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, RoutedPath, dumped, mark_some, record, routed
 
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -85,19 +85,9 @@ def bulk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     folder = tmp_path_factory.mktemp("bulk")
     with Lab() as lab:
         path = routed(lab, rate="50mbit", limit=12_000)
-        for space in (path.client, path.server):
-            space.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_ecn")
-        mark = "table ip t { chain c { type filter hook forward priority 0; "
-        mark += f"tcp dport {PORT} ip ecn ect0 numgen inc mod 151 == 5 ip ecn set ce; }}; }}"
-        path.router.run("nft", "-f", "-", stdin=None, input=mark.encode())
-        dumps = list(dumped(path, folder))
-        logs = record(path, folder, BULK, SIZE)
-        for name in ("client", "server"):
-            wait_for_all(folder / f"{name}.pcap")
-        for dump in dumps:
-            dump.send_signal(signal.SIGINT)
-            dump.wait(20)
-            dump.stderr.close()  # type: ignore[union-attr]
+        mark_some(path, 151)
+        with dumped(path, folder):
+            logs = record(path, folder, BULK, SIZE)
         yield Recorded(
             connection_of(logs), sniffed(folder / "client.pcap"), sniffed(folder / "server.pcap"), path, logs
         )

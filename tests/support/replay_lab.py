@@ -8,6 +8,7 @@ with Lab() as lab:
 from __future__ import annotations
 
 import fcntl
+import signal
 import socket
 import struct
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,14 +144,33 @@ def record(
     return logs
 
 
-def dumped(path: RoutedPath, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """tcpdump at both ends, which listens when this returns."""
-    for name, space in (("client", path.client), ("server", path.server)):
-        words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "--immediate-mode", "-w")
-        process = space.popen(*words, folder / f"{name}.pcap", "tcp", stderr=subprocess.PIPE)
-        assert process.stderr is not None
-        assert b"listening" in process.stderr.readline()
-        yield process
+@contextmanager
+def dumped(path: RoutedPath, folder: Path) -> Iterator[None]:
+    """tcpdump at both ends, from before the body to after its last packet: client.pcap and server.pcap."""
+    processes = []
+    with ExitStack() as stack:
+        for name, space in (("client", path.client), ("server", path.server)):
+            words = ("tcpdump", "-i", "v0", "-s", "128", "-B", "8192", "-U", "--immediate-mode", "-w")
+            process = stack.enter_context(space.popen(*words, folder / f"{name}.pcap", "tcp", stderr=subprocess.PIPE))
+            stack.callback(process.kill)
+            assert process.stderr is not None
+            assert b"listening" in process.stderr.readline()
+            processes.append(process)
+        yield
+        for name in ("client", "server"):
+            wait_for_all(folder / f"{name}.pcap")
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+
+
+def mark_some(path: RoutedPath, every: int, family: str = "ip") -> None:
+    """Both ends use ECN, and the router marks one of ``every`` data packets.  ``family``: ip or ip6."""
+    for space in (path.client, path.server):
+        space.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_ecn")
+    mark = f"table {family} t {{ chain c {{ type filter hook forward priority 0; "
+    mark += f"tcp dport {PORT} {family} ecn ect0 numgen inc mod {every} == 5 {family} ecn set ce; }}; }}"
+    path.router.run("nft", "-f", "-", stdin=None, input=mark.encode())
 
 
 def wait_for_all(path: Path) -> None:
