@@ -307,8 +307,7 @@ def compiler(text: str, schema: Schema, local: bool) -> Callable[[], Program] | 
     from confluo_tools.expr import compile
 
     for note in compile(text, schema, local=local).notes:
-        if not cli.state.quiet:
-            cli.note(note)
+        cli.tell(note)
     return lambda: compile(text, schema, local=local).program
 
 

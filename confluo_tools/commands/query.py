@@ -156,8 +156,7 @@ def compile_expr(
     if local and reader.chosen and expr.tree != compile(text, reader.schema, now_ns=now, filters=reader.filters).tree:
         raise local_elsewhere("write the zone: 2026-11-20T10:00+01:00")
     for note in expr.notes:
-        if not cli.state.quiet:
-            cli.note(note)
+        cli.tell(note)
     expr = expr.within(*span)
     if sample is None:
         return expr

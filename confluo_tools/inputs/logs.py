@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.console import note, state, warn
 from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.inputs.topics import is_topic
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
@@ -30,7 +31,7 @@ class LogPlace(NamedTuple):
 
 def remote(name: str) -> Address | None:
     """HOST:PATH as an address; None for a path on this host."""
-    if ":" not in name or name.startswith("kafka://"):  # most names, and no import
+    if ":" not in name or is_topic(name):  # most names, and no import
         return None
     from confluo_tools.remote import address
 

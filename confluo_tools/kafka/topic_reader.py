@@ -159,8 +159,5 @@ class TopicReader(Reader):
         if self.unreadable > REPORTED:
             self.warn(f"messages that could not be read: {self.unreadable}")
 
-    def on_idle(self, call: Any) -> None:
-        pass
-
     def close(self) -> None:
         self._consumer.close()

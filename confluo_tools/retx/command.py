@@ -101,8 +101,7 @@ def retx(
 
         compiled = compile(" ".join(expr), schema, local=config.truth("local", out.local))
         for line in compiled.notes:
-            if not common.quiet:
-                cli.note(line)
+            cli.tell(line)
         program = compiled.program
     log = out.log(schema, names, views=follow, small=True) if kind == "multilog" else None
     from confluo_tools.cli.privileges import account, hand_over

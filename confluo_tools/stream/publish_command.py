@@ -138,8 +138,7 @@ class PublishRun:
         self.writer, self.reader, self.limit = writer, reader, limit
         self.expr = compile(text, reader.schema, now_ns=time.time_ns(), filters=reader.filters)
         for line in self.expr.notes:
-            if not cli.state.quiet:
-                cli.note(line)
+            cli.tell(line)
         self.stopped = 0
 
     def stop(self, number: int) -> None:
