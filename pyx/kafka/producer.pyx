@@ -6,6 +6,7 @@ from c_atomic cimport load_relaxed, store_relaxed
 from c_rdkafka cimport (
     CONF_OK, MSG_COPY, MSG_FREE, PRODUCER, QUEUE_FULL, RdKafka, rd_kafka_conf_t, rd_kafka_message_t, rd_kafka_t,
     rd_kafka_topic_t, rdkafka_load)
+from confluo_tools.core.kafka.message cimport BUSY, REFUSED, SENT, Sent
 cimport cython
 
 cdef RdKafka library

@@ -7,6 +7,11 @@ cdef enum:
     DIGITS = 20                         # of a number in an envelope, padded with spaces
     CRC_DIGITS = 8
 
+cdef enum Sent:
+    SENT = 0
+    BUSY = 1                            # there is no room now: serve, and try again
+    REFUSED = 2                         # the message can never be sent
+
 cdef struct ColumnPlace:
     uint32_t node                       # number of its first node
     uint32_t buffer                     # number of the buffer of its values

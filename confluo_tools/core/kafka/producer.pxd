@@ -2,15 +2,11 @@
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from c_rdkafka cimport rd_kafka_t, rd_kafka_topic_t
+from confluo_tools.core.kafka.message cimport Sent
 
 cdef enum:
     MAX_TOPICS = 256
     PROBLEM = 512                       # bytes of a text about what is wrong
-
-cdef enum Sent:
-    SENT = 0
-    BUSY = 1                            # the client's queue is full: serve, and try again
-    REFUSED = 2                         # the message can never be sent: see `problem`
 
 # Each field has one writer: the thread that sends, or the one that serves.
 cdef struct ProducerCounts:

@@ -1,18 +1,13 @@
 from typing import final
 
-from confluo_tools.core.block.block import Block, Picks
 from confluo_tools.core.kafka.message import MessageShape
+from confluo_tools.core.kafka.message_sink import MessageSink
 from confluo_tools.core.kafka.producer import KafkaProducer
 
 @final
-class TopicSink:
+class TopicSink(MessageSink):
     producer: KafkaProducer
-    shape: MessageShape
     topic: int
-    partitions: int
-    rows: int
-    dropped: int
-    refused: int
     def __init__(
         self,
         producer: KafkaProducer,
@@ -24,6 +19,3 @@ class TopicSink:
         key: int = -1,
         wait: bool = True,
     ) -> None: ...
-    def write(self, block: Block, picks: Picks | None = None, *, now: int = 1) -> bool: ...
-    def flush(self, before: int = ...) -> bool: ...
-    def stop(self) -> None: ...
