@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # importing typing costs more than all else here
-if TYPE_CHECKING:
-    from typing import TextIO
+from confluo_tools.plain_print import plain_print
 
 # (name, group, purpose): README.md has the same table
 COMMANDS = (
@@ -42,19 +40,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run ``confluo ARGS``."""
     args = list(sys.argv[1:] if argv is None else argv)
     if not args:
-        _print(usage(), sys.stderr)
+        plain_print("confluo", usage(), sys.stderr)
         return 2
     first = args[0]
     if first in ("-h", "--help") or args == ["help"]:
-        return _print(usage())
+        return plain_print("confluo", usage())
     if first == "--version":
         from confluo_tools import FORMAT_VERSION, __version__
 
-        return _print(f"confluo {__version__} (format {FORMAT_VERSION})\n")
+        return plain_print("confluo", f"confluo {__version__} (format {FORMAT_VERSION})\n")
     if first == "help":
         return manual(args[1])
     if first.startswith("-"):
-        _print(f"confluo: no such option: {first}; --help lists the commands\n", sys.stderr)
+        plain_print("confluo", f"confluo: no such option: {first}; --help lists the commands\n", sys.stderr)
         return 2
     return dispatch(first, args[1:])
 
@@ -92,7 +90,7 @@ def dispatch(name: str, args: list[str]) -> int:
 
     near = get_close_matches(name, [c[0] for c in COMMANDS], n=1)
     hint = f"did you mean '{near[0]}'?" if near else "confluo --help lists the commands"
-    _print(f"confluo: no command '{_plain(name)}'; {hint}\n", sys.stderr)
+    plain_print("confluo", f"confluo: no command '{_plain(name)}'; {hint}\n", sys.stderr)
     return 2
 
 
@@ -146,7 +144,9 @@ def manual(topic: str) -> int:
     for name in names:
         if _found(name):
             return _exec(["man", name])
-    _print(f"confluo: no manual page for '{_plain(topic)}'; confluo --help lists the commands\n", sys.stderr)
+    plain_print(
+        "confluo", f"confluo: no manual page for '{_plain(topic)}'; confluo --help lists the commands\n", sys.stderr
+    )
     return 2
 
 
@@ -166,24 +166,8 @@ def _exec(*commands: list[str]) -> int:
             os.execvp(command[0], command)
         except OSError:
             continue
-    _print("confluo: man is not installed\n", sys.stderr)
+    plain_print("confluo", "confluo: man is not installed\n", sys.stderr)
     return 2
-
-
-def _print(text: str, to: TextIO | None = None) -> int:
-    try:
-        out = to or sys.stdout
-        out.write(text)
-        out.flush()
-        return 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    except (OSError, AttributeError, ValueError) as e:
-        if to is None:
-            _print(f"confluo: standard output: {getattr(e, 'strerror', None) or 'closed'}\n", sys.stderr)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 2
 
 
 def _plain(name: str) -> str:

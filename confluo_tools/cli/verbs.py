@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+from confluo_tools.plain_print import plain_print
+from confluo_tools.verbs import Verb
 
 
 def without_verb(
-    words: list[str], prog: str, purpose: str, verbs: Mapping[str, str], examples: Sequence[str], manual: str
+    words: list[str], prog: str, purpose: str, verbs: Sequence[Verb], examples: Sequence[str], manual: str
 ) -> int:
     """What ``prog WORDS`` does when the first word is not a verb: print the list or the version; returns the status.
 
-    ``verbs``: {name: what it does}; ``manual``: the sentence that names the manual.
+    ``manual``: the sentence that names the manual.
     """
     if words[:1] == ["--version"]:
         from confluo_tools.cli.runner import version
 
-        print(version(prog))
-        return 0
+        return plain_print(prog, version(prog) + "\n")
     wanted = words[:1] in (["-h"], ["--help"], ["help"])
     if words and not wanted:
         from difflib import get_close_matches
 
-        near = get_close_matches(words[0], list(verbs), n=1)
+        near = get_close_matches(words[0], [verb.name for verb in verbs], n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"{prog} --help lists them"
         word = words[0][:60].encode("ascii", "backslashreplace").decode()
-        print(f"{prog}: unknown verb '{word}'; {hint}", file=sys.stderr)
+        plain_print(prog, f"{prog}: unknown verb '{word}'; {hint}\n", sys.stderr)
         return 2
-    width = max(7, *(len(name) for name in verbs))
+    width = max(7, *(len(verb.name) for verb in verbs))
     lines = [f"Usage: {prog} VERB [ARGS...]", "", purpose, ""]
-    lines += [f"  {name:<{width}} {line}" for name, line in verbs.items()]
+    lines += [f"  {verb.name:<{width}} {verb.help}" for verb in verbs]
     lines += [
         "",
         "  --help     Print this list; after a verb, its options.",
@@ -40,5 +42,8 @@ def without_verb(
         "",
         manual,
     ]
-    print("\n".join(lines), file=sys.stdout if wanted else sys.stderr)
-    return 0 if wanted else 2
+    text = "\n".join(lines) + "\n"
+    if wanted:
+        return plain_print(prog, text)
+    plain_print(prog, text, sys.stderr)
+    return 2

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
-
-class Verb(NamedTuple):
-    """A verb of confluo-pingmesh; its manual is confluo-pingmesh-NAME(1)."""
-
-    name: str
-    module: str  # below confluo_tools.pingmesh
-    help: str
-
+from confluo_tools.verbs import Verb, run_verb
 
 VERBS = (
     Verb("plan", "plan.command", "make pinglists from a topology"),
@@ -40,14 +32,11 @@ EXAMPLES = (
 
 def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    verb = next((verb for verb in VERBS if words[:1] == [verb.name]), None)
-    if verb is not None:
-        from importlib import import_module
-
-        status: int = import_module(f"confluo_tools.pingmesh.{verb.module}").main(words[1:])
+    status = run_verb(VERBS, "confluo_tools.pingmesh", words)
+    if status is not None:
         return status
     from confluo_tools.cli.verbs import without_verb
 
     purpose = "Is it the network?  Measure latency and loss between all servers."
     manual = "'confluo help pingmesh-VERB' opens the manual of a verb."
-    return without_verb(words, "confluo-pingmesh", purpose, {v.name: v.help for v in VERBS}, EXAMPLES, manual)
+    return without_verb(words, "confluo-pingmesh", purpose, VERBS, EXAMPLES, manual)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
-
-class StreamVerb(NamedTuple):
-    """A verb of confluo-stream; its manual is confluo-stream-NAME(1)."""
-
-    name: str
-    module: str  # below confluo_tools.stream
-    help: str
-
+from confluo_tools.verbs import Verb, run_verb
 
 VERBS = (
-    StreamVerb("publish", "publish_command", "send records to a topic"),
-    StreamVerb("unpack", "unpack_command", "print the records in messages"),
-    StreamVerb("topics", "topics_command", "list the topics of a cluster, and what is in them"),
+    Verb("publish", "publish_command", "send records to a topic"),
+    Verb("unpack", "unpack_command", "print the records in messages"),
+    Verb("topics", "topics_command", "list the topics of a cluster, and what is in them"),
 )
 
 EXAMPLES = (
@@ -30,14 +22,11 @@ EXAMPLES = (
 
 def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    verb = next((verb for verb in VERBS if words[:1] == [verb.name]), None)
-    if verb is not None:
-        from importlib import import_module
-
-        status: int = import_module(f"confluo_tools.stream.{verb.module}").main(words[1:])
+    status = run_verb(VERBS, "confluo_tools.stream", words)
+    if status is not None:
         return status
     from confluo_tools.cli.verbs import without_verb
 
     purpose = "Every packet as a record in Kafka, and back."
     manual = "'confluo help stream-VERB' opens the manual of a verb."
-    return without_verb(words, "confluo-stream", purpose, {v.name: v.help for v in VERBS}, EXAMPLES, manual)
+    return without_verb(words, "confluo-stream", purpose, VERBS, EXAMPLES, manual)

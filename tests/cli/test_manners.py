@@ -74,6 +74,19 @@ def test_help_and_version_meet_a_full_disk(command: str) -> None:
         assert (done.returncode, done.stderr.decode()) == (2, f"{command}: standard output: No space left on device\n")
 
 
+@pytest.mark.parametrize("command", ["confluo", "confluo-pingmesh", "confluo-replay-record", "confluo-stream"])
+def test_lists_of_verbs_meet_a_full_disk_and_a_reader_that_has_gone(command: str) -> None:
+    done = shell(f"{command} --help > /dev/full")
+    assert (done.returncode, done.stderr.decode()) == (2, f"{command}: standard output: No space left on device\n")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [BIN / command, "--help"], stdout=write, env=environment(), stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_unknown_option_is_one_line_and_status_2(command: str) -> None:
     done = run(command, "--xyzzy")

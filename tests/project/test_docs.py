@@ -33,7 +33,7 @@ VERBS = [
     "replay-sample",
     *(f"pingmesh-{verb.name}" for verb in PINGMESH),
 ]
-VERBS += [f"replay-record-{verb}" for verb in RECORD]
+VERBS += [f"replay-record-{verb.name}" for verb in RECORD]
 VERBS += [f"stream-{verb.name}" for verb in STREAM]
 PAGES = sorted((ROOT / "man").glob("man*/*.[1-8]"))
 README = ROOT / "README.md"

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "confluo_tools"
 
 # The platform, lowest layer first: a package imports what is in an earlier line, and itself.
 PLATFORM: tuple[tuple[str, ...], ...] = (
-    ("errors", "core", "stop_signals"),
+    ("errors", "core", "stop_signals", "verbs", "plain_print"),
     ("units", "guarded_yaml"),
     ("schema",),
     ("expr",),
@@ -37,7 +37,7 @@ COMMANDS = {"commands"}  # of the platform itself: query, index, info ...
 BELOW = {name: {"", *(n for line in PLATFORM[:i] for n in line)} for i, line in enumerate(PLATFORM) for name in line}
 ALLOWED: dict[str, set[str]] = {
     "": set(),  # confluo_tools/__init__.py
-    "__main__": {"", "config", "remote"},  # the shells to other hosts start before all else is loaded
+    "__main__": {"", "config", "plain_print", "remote"},  # the shells to other hosts start before all else is loaded
     **BELOW,
     "core": set(),
     "formats": BELOW["formats"] - {"expr"},

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import sys
 
-VERBS = {"run": "run a command and record its connections", "attach": "record the connections of a running service"}
+from confluo_tools.verbs import Verb, run_verb
+
+VERBS = (
+    Verb("run", "run_command", "run a command and record its connections"),
+    Verb("attach", "attach_command", "record the connections of a running service"),
+)
 EXAMPLES = (
     "sudo confluo-replay-record run -w c.ml -- ./client 10.0.0.2",
     "sudo confluo-replay-record attach --port 8080 -w s.ml --keep 1h,2G",
@@ -13,10 +18,8 @@ EXAMPLES = (
 
 def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] and words[0] in VERBS:
-        from importlib import import_module
-
-        status: int = import_module(f"confluo_tools.replay.record.{words[0]}_command").main(words[1:])
+    status = run_verb(VERBS, "confluo_tools.replay.record", words)
+    if status is not None:
         return status
     from confluo_tools.cli.verbs import without_verb
 
