@@ -26,7 +26,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("formats",),
     ("config",),
     ("console",),
-    ("kernel", "multilog", "network"),
+    ("kernel", "multilog", "network", "endpoint"),
     ("remote", "kafka"),
     ("inputs",),
     ("cli",),
@@ -46,7 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     "kernel": BELOW["kernel"] - {"console", "config"},
     "multilog": BELOW["multilog"] - {"console", "config"},
     "network": BELOW["network"] - {"console", "config"},
-    "remote": BELOW["remote"] - {"console", "config", "kernel", "network"},
+    "endpoint": {"", "errors"},
+    "remote": BELOW["remote"] - {"console", "config", "kernel", "network", "endpoint"},
     **{name: {"", *(n for line in PLATFORM for n in line)} for name in SYSTEMS | COMMANDS},
 }
 # The compiled core has the same subjects; a subject of a system is that system's alone.
@@ -88,7 +89,12 @@ THIRD: dict[str, tuple[str, ...]] = {
     "confluent_kafka": ("kafka/",),
     "starlette": ("pingmesh/controller/asgi_app.py",),
     "uvicorn": ("pingmesh/controller/http_server.py",),
-    "prometheus_client": ("pingmesh/controller/asgi_app.py", "pingmesh/agent/metrics.py"),
+    "prometheus_client": (
+        "pingmesh/controller/asgi_app.py",
+        "pingmesh/agent/metrics.py",
+        "endpoint/",
+        "stream/metrics.py",
+    ),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn"}
 HEAVY |= {"prometheus_client", "confluent_kafka"}

@@ -136,10 +136,10 @@ def agent(
         raise UsageError("a folder does not accept records", where="--send", hint="write them with -w LOG")
 
     from confluo_tools.cli.privileges import account, hand_over
+    from confluo_tools.endpoint import listen_address
     from confluo_tools.formats import block_builder  # noqa: F401 - unreadable after the change of user
     from confluo_tools.pingmesh.agent.background import RecordSender
     from confluo_tools.pingmesh.agent.loop import AgentSettings, PingmeshAgent
-    from confluo_tools.pingmesh.controller import listen_address
 
     sources = [address_of(text) for text in bind or []]
     if len({a.version for a in sources}) < len(sources):
@@ -238,8 +238,9 @@ def limit_memory(resident: int) -> None:
 
 def metrics_endpoint(agent: PingmeshAgent, sock: Any) -> Any:
     """The Prometheus endpoint on this socket.  Raises ConfluoError without the package prometheus_client."""
+    from confluo_tools.endpoint.metrics_endpoint import MetricsEndpoint
     from confluo_tools.pingmesh.agent.lease import BAD, EMPTY, LIST, LOST, MISSING, SAME
-    from confluo_tools.pingmesh.agent.metrics import MetricsCollector, MetricsEndpoint
+    from confluo_tools.pingmesh.agent.metrics import MetricsCollector
 
     def gauges() -> Mapping[str, tuple[str, float]]:
         return {
@@ -270,14 +271,8 @@ def metrics_endpoint(agent: PingmeshAgent, sock: Any) -> Any:
     def facts() -> Mapping[str, str]:
         return {"name": agent.settings.name, "list": f"{agent.version:016x}", "reason": agent.lease.reason}
 
-    try:
-        return MetricsEndpoint(sock, MetricsCollector(agent.tally, gauges, counters, facts))
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("prometheus"):
-            raise
-        raise ConfluoError(
-            "--metrics needs the package prometheus_client", hint="pip install 'confluo-tools[pingmesh]'"
-        ) from None
+    collector = MetricsCollector(agent.tally, gauges, counters, facts)
+    return MetricsEndpoint(sock, collector, install="pip install 'confluo-tools[pingmesh]'")
 
 
 def controller_of(
@@ -334,7 +329,7 @@ def allowed_networks(words: list[str] | None) -> tuple[IPv4Network | IPv6Network
 
 def listen_addresses(words: list[str] | None) -> list[ListenAddress]:
     """Listen addresses of the responder."""
-    from confluo_tools.pingmesh.controller import listen_address
+    from confluo_tools.endpoint import listen_address
     from confluo_tools.pingmesh.probe.responder import PORT, ListenAddress
 
     if words is None:

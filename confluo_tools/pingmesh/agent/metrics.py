@@ -1,13 +1,10 @@
-"""Probe counters of an agent and their Prometheus endpoint.
+"""Probe counters of an agent, for Prometheus.
 
 Counting is a few dictionary entries per probe; prometheus_client is loaded only with --metrics, and renders the text.
-The server around it is http.server: prometheus_client's own binds its socket itself, too late for an agent that has
-given up its privileges, and has no time-out for silent clients.
 """
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -41,7 +38,6 @@ EDGES = (
     1.0,
     5.0,
 )
-READ_TIME = 5.0  # s for each read from a client
 FIRST_OTHER = 16  # kinds below are probes
 OK = 1
 
@@ -152,37 +148,3 @@ class MetricsCollector:
         for name, (text, value) in self.counters().items():
             yield Counter(name, text, value)
         yield InfoMetricFamily("pingmesh_agent", "Name and list of the agent", dict(self.facts()))
-
-
-class MetricsEndpoint:
-    """Thread that serves ``GET /metrics`` on a listening socket, one request after the other."""
-
-    def __init__(self, sock: Any, collector: MetricsCollector) -> None:
-        from http.server import HTTPServer
-
-        from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
-
-        registry = CollectorRegistry()
-        registry.register(collector)
-        ProcessCollector(registry=registry)
-
-        class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]
-            timeout = READ_TIME
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        class QuietServer(HTTPServer):
-            def handle_error(self, *args: object) -> None:
-                pass
-
-        self._server = QuietServer(sock.getsockname()[:2], Handler, bind_and_activate=False)
-        self._server.socket.close()
-        self._server.socket = sock
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()

@@ -84,7 +84,7 @@ def serve(
     if not os.path.isdir(lists):
         raise UsageError("is not a folder", where=lists, hint="confluo-pingmesh plan TOPOLOGY -w LISTS makes one")
     from confluo_tools.cli.privileges import account, hand_over
-    from confluo_tools.pingmesh.controller import listen_address
+    from confluo_tools.endpoint import listen_address
 
     owner = account(user) if user is not None else None
     places = [listen_address.parse(text, "--listen") for text in listen or [LISTEN]]

@@ -454,7 +454,8 @@ def test_as_nobody_it_does_all_the_same(probes: Path, pki: lab.Pki) -> None:
 
 @pytest.fixture
 def service(lists: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    from confluo_tools.pingmesh.controller import asgi_app, http_server, listen_address
+    from confluo_tools.endpoint import listen_address
+    from confluo_tools.pingmesh.controller import asgi_app, http_server
 
     monkeypatch.setattr(http_server, "HEADER_TIME", 0.5)
     monkeypatch.setattr(asgi_app, "UPLOAD_TIME", 0.5)

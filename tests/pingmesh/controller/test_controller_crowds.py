@@ -83,7 +83,8 @@ def test_little_that_becomes_much(lists: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def impatient(lists: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """A controller in this process with a short LIFE and lists of 8 MB."""
-    from confluo_tools.pingmesh.controller import asgi_app, http_server, listen_address
+    from confluo_tools.endpoint import listen_address
+    from confluo_tools.pingmesh.controller import asgi_app, http_server
 
     monkeypatch.setattr(http_server, "LIFE", 0.5)
     monkeypatch.setattr(http_server, "LAST", 1.0)
@@ -169,7 +170,7 @@ def test_an_agent_has_no_more_than_two_uploads_at_once(lists: Path, pki: lab.Pki
 @pytest.mark.root
 def test_an_address_of_a_link() -> None:
     """Its scope is part of it: without, the kernel refuses it."""
-    from confluo_tools.pingmesh.controller import listen_address
+    from confluo_tools.endpoint import listen_address
     from confluo_tools.pingmesh.probe.responder import ListenAddress, Responder
 
     if netns.missing():

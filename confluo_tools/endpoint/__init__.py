@@ -1,0 +1,1 @@
+"""What a program that goes on offers to others: listen addresses, and the endpoint of Prometheus."""

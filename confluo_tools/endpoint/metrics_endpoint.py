@@ -1,0 +1,54 @@
+"""The endpoint of Prometheus: GET /metrics on a socket that listens.
+
+The server is http.server: prometheus_client's own binds its socket itself, too late for a program that has given up its
+privileges, and has no time-out for silent clients.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from confluo_tools.errors import ConfluoError
+
+READ_TIME = 5.0  # s for each read from a client, and each write
+
+
+class MetricsEndpoint:
+    """Thread that serves ``GET /metrics`` on a listening socket, one request after the other.
+
+    ``collector``: as prometheus_client takes it; the numbers of the process itself are added.
+    Raises ConfluoError without the package prometheus_client; ``install``: how to install it.
+    """
+
+    def __init__(self, sock: Any, collector: Any, install: str = "pip install 'confluo-tools[metrics]'") -> None:
+        from http.server import HTTPServer
+
+        try:
+            from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
+        except ModuleNotFoundError:
+            raise ConfluoError("--metrics needs the package prometheus_client", hint=install) from None
+        registry = CollectorRegistry()
+        registry.register(collector)
+        ProcessCollector(registry=registry)
+
+        class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]
+            timeout = READ_TIME
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        class QuietServer(HTTPServer):
+            def handle_error(self, *args: object) -> None:
+                pass
+
+        self._server = QuietServer(sock.getsockname()[:2], Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = sock
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
