@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluo_tools.core.kafka.message import MessageShape
-from confluo_tools.errors import FormatError
+from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats import arrow_meta as meta
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ KEY = "confluo:message"
 NUMBERS = ("partition", "seq", "first", "last", "records", "dropped")
 DIGITS, CRC_DIGITS = 20, 8
 MAX_ROWS = 65536
-MAX_MESSAGE = 64 << 20  # bytes of a part that is read
+MAX_MESSAGE = 16 << 20  # bytes of a message that is read; brokers take 1 MB by default
+MAX_HEAD = 256 << 10  # bytes of a schema, or of what describes a batch
+MAX_SHAPES = 64  # that a reader remembers
+MAX_HEADS = 8 << 20  # bytes of their heads
+MAX_NAME = 255  # characters of a host, or of a kind of records
+SHORT = 200  # characters of foreign text in an error line
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,14 @@ def slim(schema: Schema) -> Schema:
 
 
 def shape_of(schema: Schema, host: str, pipeline: int, run: int) -> MessageShape:
-    """The shape of the messages of one sequence.  ``schema``: of their rows."""
+    """The shape of the messages of one sequence.  ``schema``: of their rows.  Raises FormatError for a large one."""
     text = envelope_text(host, pipeline, run)
     columns = len(schema.columns)
     # Numbers of zero have no place in a batch message: any others will do.
     batch = meta.batch_message(schema, 1, [(0, 0)] * columns, 64, metadata={KEY: text})
     head = meta.schema_message(slim(schema), {"confluo:kind": schema.kind})
+    if len(head) > MAX_HEAD:
+        raise FormatError(f"a schema of {len(head)} bytes is too large for messages", hint="choose fewer --fields")
     return _shape(schema, head, batch, text)
 
 
@@ -95,13 +102,23 @@ def _shape(schema: Schema, head: bytes, batch: bytes, text: str) -> MessageShape
 class MessageReader:
     """Reads messages of any producer; remembers the shapes that it has met."""
 
-    MOST = 64  # shapes
-
     def __init__(self) -> None:
         self._known: list[tuple[MessageShape, Schema, tuple[str, int, int]]] = []
 
     def read(self, value: bytes) -> tuple[Schema, Block, Envelope]:
         """The rows of a message.  Raises FormatError for what is not one, or is damaged."""
+        found = self._met(value)
+        if found is None:
+            self._known.insert(0, _learn(value))
+            self._forget()
+            found = self._met(value)
+        if found is None:
+            del self._known[0]
+            raise FormatError("is damaged: its numbers do not fit its length")
+        return found
+
+    def _met(self, value: bytes) -> tuple[Schema, Block, Envelope] | None:
+        """The rows of a message of a shape that is known."""
         for i, (shape, schema, fixed) in enumerate(self._known):
             found = shape.read(value)
             if found is not None:
@@ -109,14 +126,29 @@ class MessageReader:
                     self._known.insert(0, self._known.pop(i))
                 block, (*numbers, right) = found
                 if not right:
-                    raise FormatError("its checksum is wrong")
+                    raise FormatError("is damaged: its checksum is wrong")
                 return schema, block, Envelope(*fixed, *numbers)
-        self._known.insert(0, _learn(value))
-        del self._known[self.MOST :]
-        if self._known[0][0].read(value) is None:
-            del self._known[0]
-            raise FormatError("is damaged: its numbers do not fit its length")
-        return self.read(value)
+        return None
+
+    def _forget(self) -> None:
+        del self._known[MAX_SHAPES:]
+        while len(self._known) > 1 and sum(len(shape.head) for shape, *_ in self._known) > MAX_HEADS:
+            del self._known[-1]
+
+
+def rows_as(schema: Schema, block: Block, wanted: Schema) -> Block:
+    """The rows of a message with ``schema`` as rows of ``wanted``; fields that it lacks are zero.
+
+    Raises FormatError for records of another kind, or fields of another type.
+    """
+    if block.layout is wanted.layout:
+        return block
+    if schema.kind != wanted.kind:
+        raise FormatError(f"has records of kind {schema.kind}, not {wanted.kind}")
+    try:
+        return block.project(wanted.layout)
+    except ValueError as e:
+        raise FormatError(f"does not fit the messages before it: {e}") from None
 
 
 def _learn(value: bytes) -> tuple[MessageShape, Schema, tuple[str, int, int]]:
@@ -125,22 +157,53 @@ def _learn(value: bytes) -> tuple[MessageShape, Schema, tuple[str, int, int]]:
     message = meta.parse_message(head)
     if message.kind != meta.SCHEMA:
         raise FormatError("does not begin with a schema")
-    schema = meta.schema_from_metadata(message.metadata)
+    try:
+        schema = meta.schema_from_metadata(message.metadata)
+    except ConfluoError as e:
+        raise FormatError(f"has a schema that is wrong: {_short(e)}") from None
     if schema is None or not message.little_endian or not meta.matches(message, schema):
         raise FormatError("is an Arrow stream, but not one of these tools")
+    if len(schema.kind) > MAX_NAME or not schema.kind.isprintable():
+        raise FormatError(f"has records of a kind with a wrong name: {_short(schema.kind)}")
     batch = _encapsulated(value, len(head))
     message = meta.parse_message(batch)
     text = message.metadata.get(KEY)
     if message.kind != meta.BATCH or text is None:
         raise FormatError(f"has no batch with '{KEY}'")
+    if message.compression is not None:
+        raise FormatError("has a compressed batch", hint="let Kafka compress: publish --codec")
+    fixed = _sender(text)
+    try:
+        shape = _shape(schema, head, batch, text)
+    except ValueError as e:
+        raise FormatError(f"has an envelope that cannot be read: {e}") from None
+    lists = sum(column.field.type.is_list for column in schema.columns)
+    if (len(message.nodes), len(message.buffers)) != (len(schema.columns) + lists, 2 * len(schema.columns) + lists):
+        raise FormatError("is damaged: its batch has not the columns of its schema")
+    return shape, schema, fixed
+
+
+def _sender(text: str) -> tuple[str, int, int]:
+    """Host, pipeline and run of an envelope.  Raises FormatError unless it has each of its numbers once."""
     try:
         data = json.loads(text)
-        fixed = str(data["host"]), int(data["pipeline"]), int(data["run"])
-        if data["version"] != VERSION:
-            raise FormatError(f"has version {data['version']} of messages, these tools read {VERSION}")
-        return _shape(schema, head, batch, text), schema, fixed
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise FormatError(f"has an envelope that cannot be read: {e}") from None
+        version, host, pipeline, run = (data[name] for name in ("version", "host", "pipeline", "run"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FormatError("has an envelope that is not JSON with version, host, pipeline and run") from None
+    if version != VERSION:
+        raise FormatError(f"has version {_short(version)} of messages, these tools read {VERSION}")
+    numbers = type(pipeline) is type(run) is int and 0 <= pipeline < 1 << 32 and 0 <= run < 1 << 63
+    if not numbers or not isinstance(host, str) or not 0 < len(host) <= MAX_NAME or not host.isprintable():
+        raise FormatError("has an envelope with a wrong host, pipeline or run")
+    if not text.isascii() or any(text.count(f'"{name}": ') != 1 for name in (*NUMBERS, "crc32c")):
+        raise FormatError("has an envelope without fixed places for its numbers")
+    return host, pipeline, run
+
+
+def _short(what: object) -> str:
+    """Foreign text for an error line."""
+    text = str(what)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
 
 def _encapsulated(value: bytes, at: int) -> bytes:
@@ -148,6 +211,8 @@ def _encapsulated(value: bytes, at: int) -> bytes:
     size = int.from_bytes(value[at + 4 : at + 8], "little")
     if value[at : at + 4] != b"\xff\xff\xff\xff" or not 0 < size <= len(value) - at - 8:
         raise FormatError("is not an Arrow stream")
+    if size > MAX_HEAD:
+        raise FormatError(f"has {size} bytes of metadata, more than {MAX_HEAD}")
     return value[at : at + 8 + size]
 
 
@@ -157,8 +222,8 @@ def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
     Raises FormatError for what is not a message.
     """
 
-    def exactly(n: int) -> bytes:
-        if not 0 <= n <= MAX_MESSAGE:
+    def exactly(n: int, most: int) -> bytes:
+        if not 0 <= n <= most:
             raise FormatError(f"claims a part of {n} bytes")
         piece = read(n)
         if len(piece) < n:
@@ -168,10 +233,10 @@ def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
     def message(start: bytes) -> bytes:
         if start[:4] != b"\xff\xff\xff\xff":
             raise FormatError("is not an Arrow stream")
-        return start + exactly(int.from_bytes(start[4:], "little"))
+        return start + exactly(int.from_bytes(start[4:], "little"), MAX_HEAD)
 
     while start := read(8):
         head = message(start)
-        batch = message(exactly(8))
+        batch = message(exactly(8, 8))
         body = meta.parse_message(batch).body_length
-        yield head + batch + exactly(body) + exactly(len(meta.EOS))
+        yield head + batch + exactly(body + len(meta.EOS), MAX_MESSAGE)

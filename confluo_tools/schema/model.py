@@ -50,9 +50,13 @@ class Field:
             raise SchemaError(f"bad field name {name!r}", hint="use lower-case letters, digits and _")
         self.name = name
         self.type = type if isinstance(type, Type) else Type(type)
-        self.unit, self.description = unit, description
-        self.version, self.optional = version, optional
+        for text in (unit, description, version, *(names or {}).values()):
+            str(text).encode()  # UnicodeEncodeError is a ValueError: half a character has no place in any output
+        self.unit, self.description = str(unit), str(description)
+        self.version, self.optional = str(version), bool(optional)
         self.names = {int(k): str(v) for k, v in (names or {}).items()}
+        if any(not 0 <= k < 1 << 64 for k in self.names):
+            raise SchemaError("names a value that is not a number of 64 bits without a sign")
 
     @property
     def columns(self) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from confluo_tools.core.block.block import Block
+    from confluo_tools.formats.bytestream import ByteStream
     from confluo_tools.kafka.message import Envelope
     from confluo_tools.schema import Schema
 
@@ -40,47 +42,80 @@ def unpack(
     if no_input(inputs or []):
         return cli.usage(app)
     kind = out.kind(answers=True) if out.format or out.tsv or out.output else "ndjson"
-    into: cli.RecordOutput | None = None
-    first: Schema | None = None
-    try:
-        for schema, block, place, size in messages(inputs or ["-"]):
-            if envelope:
-                schema, block = envelopes(schema, place, size)
-            if first is None or into is None:
-                if out.listed(schema):
+    files = MessageFiles(envelope)
+    with ExitStack() as stack:
+        into: cli.RecordOutput | None = None
+        for block in files.blocks(inputs or ["-"]):
+            if files.schema is not None and into is None:
+                if out.listed(files.schema):
                     return cli.OK
-                first, into = schema, out.records(schema, kind, out.names(schema, kind))
-                into.__enter__()
-            elif schema.kind != first.kind:
-                raise FormatError(f"has messages of kind {first.kind} and {schema.kind}", hint="unpack them one by one")
-            into.write(block)
-    finally:
-        if into is not None:
-            into.__exit__(None, None, None)
+                into = stack.enter_context(out.records(files.schema, kind, out.names(files.schema, kind)))
+            if into is not None:
+                into.write(block)
+        if common.stats:
+            cli.note(f"{files.count} messages, {files.unreadable} that could not be read")
     return cli.OK if into is not None else cli.NOTHING
 
 
-def messages(inputs: list[str]) -> Iterator[tuple[Schema, Block, Envelope, int]]:
-    """(schema, rows, envelope, bytes) of each message of the files.  Raises FormatError."""
-    from confluo_tools.formats.bytestream import open_bytes
-    from confluo_tools.kafka.message import MessageReader, split
+class MessageFiles:
+    """Rows of the messages in files, or (``envelope``) a row for each message.
 
-    reader = MessageReader()
-    for path in inputs:
-        try:
-            stream = open_bytes(path)
-        except OSError as e:
-            raise FormatError(e.strerror or str(e), where=path) from None
+    ``schema``: of the rows, that of the first message.  Messages that cannot be read, and those of another kind, are
+    reported and left out.
+    """
+
+    def __init__(self, envelope: bool) -> None:
+        from confluo_tools.kafka.message import MessageReader
+
+        self.schema: Schema | None = None
+        self.count = self.unreadable = 0
+        self._envelope, self._reader = envelope, MessageReader()
+
+    def blocks(self, paths: list[str]) -> Iterator[Block]:
+        """Rows of each message.  Raises FormatError where a file goes on with something else."""
+        from confluo_tools.formats.bytestream import open_bytes
+
+        for path in paths:
+            try:
+                stream = open_bytes(path)
+            except OSError as e:
+                raise FormatError(e.strerror or str(e), where=path) from None
+            try:
+                yield from self._of(stream)
+            finally:
+                stream.close()
+
+    def _of(self, stream: ByteStream) -> Iterator[Block]:
+        from confluo_tools.kafka.message import split
+        from confluo_tools.kafka.unreadable import UnreadableMessages
+
+        bad = UnreadableMessages(lambda what: cli.warn(what, where=stream.name))
         number = 0
         try:
             for value in split(stream.read):
-                schema, block, place = reader.read(value)
-                yield schema, block, place, len(value)
+                try:
+                    block = self._rows(value)
+                except FormatError as e:
+                    bad.add(str(number), e)
+                    self.unreadable += 1
+                else:
+                    yield block
                 number += 1
+                self.count += 1
         except FormatError as e:
             raise FormatError(f"message {number} {e.what}", where=stream.name) from None
         finally:
-            stream.close()
+            bad.report()
+
+    def _rows(self, value: bytes) -> Block:
+        from confluo_tools.kafka.message import rows_as
+
+        schema, block, place = self._reader.read(value)
+        if self._envelope:
+            schema, block = envelopes(schema, place, len(value))
+        if self.schema is None:
+            self.schema = schema
+        return rows_as(schema, block, self.schema)
 
 
 def envelopes(schema: Schema, place: Envelope, size: int) -> tuple[Schema, Block]:

@@ -15,6 +15,7 @@ cimport cython
 
 cdef enum:
     END_BYTES = 8
+    MAX_PARTITION = 0x7fffffff
 
 
 cdef inline size_t _padded(size_t n) noexcept nogil:
@@ -43,15 +44,18 @@ cdef void _put_number(uint8_t* p, uint64_t v) noexcept nogil:
 
 
 cdef bint _get_number(const uint8_t* p, uint64_t* out) noexcept nogil:
-    """Read a padded number; False when there is none."""
-    cdef uint64_t v = 0
+    """Read a padded number; False when there is none, or none of 64 bits."""
+    cdef uint64_t v = 0, digit
     cdef int i = 0
     while i < DIGITS - 1 and p[i] == c' ':
         i += 1
     for i in range(i, DIGITS):
         if not c'0' <= p[i] <= c'9':
             return False
-        v = v * 10 + p[i] - c'0'
+        digit = p[i] - c'0'
+        if v > (~<uint64_t>0 - digit) // 10:
+            return False
+        v = v * 10 + digit
     out[0] = v
     return True
 
@@ -130,7 +134,7 @@ cdef class MessageShape:
         checksum is right).  A damaged message is None, or has a wrong checksum.
         """
         cdef const uint8_t* p = value
-        cdef size_t size = len(value), body, at, length
+        cdef size_t size = len(value), body
         cdef uint64_t number[6]
         cdef uint8_t* copy
         cdef bint same, right
@@ -154,17 +158,40 @@ cdef class MessageShape:
                 and _get_number(p + self.first, &number[2]) and _get_number(p + self.last, &number[3])
                 and _get_number(p + self.records, &number[4]) and _get_number(p + self.dropped, &number[5])):
             return None
+        if number[0] > MAX_PARTITION or number[4] != <uint64_t>rows or not self.fits(p, <uint64_t>rows, body):
+            return None
         cdef Block block = Block(self.layout)
-        for i in range(self.layout.n):
-            at = <size_t>_get(p + self.buffers + 16 * <size_t>self.column[i].buffer)
-            length = <size_t>_get(p + self.buffers + 16 * <size_t>self.column[i].buffer + 8)
-            if length != <size_t>rows * self.column[i].width or at > body or length > body - at:
-                return None
-            if rows:
-                block.col[i] = p + self.size + at
+        if rows:
+            for i in range(self.layout.n):
+                block.col[i] = p + self.size + <size_t>_get(p + self.buffers + 16 * <size_t>self.column[i].buffer)
         block.rows, block.owner = <uint32_t>rows, value
         right = self.checks(p, size)
-        return block, (number[0], number[1], number[2], number[3], number[4], number[5], right)
+        times = <int64_t>number[2], <int64_t>number[3]
+        return block, (number[0], number[1], *times, number[4], number[5], right)
+
+    cdef bint fits(self, const uint8_t* value, uint64_t rows, size_t body) noexcept nogil:
+        """Whether each column has ``rows`` values without nulls, aligned, inside the body, and none overlaps another.
+
+        A sender lays the columns out in their order.
+        """
+        cdef const uint8_t* node
+        cdef const uint8_t* place
+        cdef size_t at, length, end = 0
+        cdef int i
+        for i in range(self.layout.n):
+            node = value + self.nodes + 16 * <size_t>self.column[i].node
+            if <uint64_t>_get(node) != rows or _get(node + 8):
+                return False
+            if self.column[i].count and (<uint64_t>_get(node + 16) != rows * self.column[i].count or _get(node + 24)):
+                return False
+            place = value + self.buffers + 16 * <size_t>self.column[i].buffer
+            at, length = <size_t>_get(place), <size_t>_get(place + 8)
+            if length != <size_t>rows * self.column[i].width:
+                return False
+            if length and (at < end or at % 8 or at > body or length > body - at):
+                return False
+            end = at + length if length else end
+        return True
 
     cdef bint checks(self, const uint8_t* value, size_t size) noexcept nogil:
         cdef uint8_t digits[CRC_DIGITS]

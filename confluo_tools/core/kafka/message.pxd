@@ -30,6 +30,7 @@ cdef class MessageShape:
     cdef uint32_t n_nodes, n_buffers
     cdef ColumnPlace* column
     cdef void blank(self, uint8_t* head) noexcept nogil
+    cdef bint fits(self, const uint8_t* value, uint64_t rows, size_t body) noexcept nogil
     cdef bint checks(self, const uint8_t* value, size_t size) noexcept nogil
 
 cdef class MessagePacker:

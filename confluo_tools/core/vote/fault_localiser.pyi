@@ -3,7 +3,6 @@ from collections.abc import Iterable
 from typing import NamedTuple, final
 
 from confluo_tools.core.vote.flow_tally import FlowTally
-from confluo_tools.core.vote.healthy_pairs import HealthyPairs
 
 class Crossing(NamedTuple):
     flows: int
@@ -28,7 +27,7 @@ class Choice(NamedTuple):
 @final
 class FaultLocaliser:
     tally: FlowTally
-    healthy: HealthyPairs
+    unrouted: int
     p_g: float
     p_b: float
     prior: float
