@@ -11,7 +11,7 @@ from confluo_tools.core.kernel.ring import Pump
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
-    from confluo_tools.core.kernel.ring import LaneSink, Ring
+    from confluo_tools.core.kernel.ring import BlockSink, Ring
     from confluo_tools.core.packets.packet import Packets
 
 
@@ -21,7 +21,7 @@ class LanePump:
     Use it from one thread; `replace` and `stop` from any.
     """
 
-    def __init__(self, rings: list[Ring], packets: Packets, wake: int, sink: LaneSink | None) -> None:
+    def __init__(self, rings: list[Ring], packets: Packets, wake: int, sink: BlockSink | None) -> None:
         self.packets, self._wake, self._sink = packets, wake, sink
         self._rings, self._wanted = list(rings), list(rings)  # now; after all pending changes
         self._pump = self._made(self._rings)

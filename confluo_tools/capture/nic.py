@@ -28,7 +28,7 @@ from confluo_tools.kernel.interfaces import ANY, Interface, find, is_up, missed,
 from confluo_tools.kernel.packet_tap import Tap
 
 if TYPE_CHECKING:
-    from confluo_tools.core.kernel.ring import LaneSink
+    from confluo_tools.core.kernel.ring import BlockSink
     from confluo_tools.schema import Schema
 
 FANOUT = {"hash": 0, "rr": 1, "cpu": 2}
@@ -177,7 +177,7 @@ class Nic:
         except ValueError as e:
             raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
 
-    def pump(self, lane: int | None = None, sink: LaneSink | None = None) -> LanePump:
+    def pump(self, lane: int | None = None, sink: BlockSink | None = None) -> LanePump:
         """The pump of one lane (None: of all).  With ``sink`` use its `run`, else its `next`."""
         taps = self._all() if lane is None else self.taps[lane]
         pump = LanePump([tap.ring for tap in taps], self.packets(), self.wake, sink)

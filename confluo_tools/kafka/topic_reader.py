@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.kafka import client
-from confluo_tools.kafka.message import MAX_MESSAGE, Envelope, MessageReader, rows_as
+from confluo_tools.kafka.message import MAX_MESSAGE, MessageReader, rows_as
+from confluo_tools.kafka.sequences import SequenceCheck
 from confluo_tools.kafka.unreadable import UnreadableMessages
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.kafka.address import TopicAddress
 
-MAX_SEQUENCES = 1 << 16
-MAX_GAPS = 1024  # missing messages of a sequence that may still come
 DEFAULTS: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
@@ -59,9 +58,8 @@ class TopicReader(Reader):
         except kafka.KafkaException as e:
             raise client.unreachable(address, e.args[0]) from None
         self._messages = MessageReader()
-        self._seen: dict[tuple[str, int, int, int], tuple[int, set[int]]] = {}
+        self.sequences = SequenceCheck()
         self.unreadable = UnreadableMessages(self.warn)
-        self.missing = self.repeated = self.dropped = 0
         self._first: list[Block] = []
         self._rest = self._blocks()
         first = next(self._rest, None)
@@ -124,31 +122,11 @@ class TopicReader(Reader):
         except FormatError as e:
             self.unreadable.add(which, e)
             return None
-        return block if self._in_sequence(envelope) else None
-
-    def _in_sequence(self, e: Envelope) -> bool:
-        """Whether this message is new; counts those between it and the last one."""
-        key = e.host, e.pipeline, e.run, e.partition
-        last, gaps = self._seen.pop(key, (e.seq - 1, set()))  # what was before the first one is not known
-        if len(self._seen) >= MAX_SEQUENCES:
-            del self._seen[next(iter(self._seen))]
-        self._seen[key] = max(last, e.seq), gaps
-        if e.seq > last:
-            self.missing += e.seq - last - 1
-            gaps.update(range(max(last + 1, e.seq - MAX_GAPS), e.seq))
-        elif e.seq in gaps:
-            gaps.remove(e.seq)
-            self.missing -= 1
-        else:
-            self.repeated += 1
-            return False
-        while len(gaps) > MAX_GAPS:
-            gaps.remove(min(gaps))
-        return True
+        return block if self.sequences.is_new(envelope) else None
 
     def _report(self) -> None:
-        if self.missing:
-            self.warn(f"messages that are missing: {self.missing}")
+        if self.sequences.missing:
+            self.warn(f"messages that are missing: {self.sequences.missing}")
         self.unreadable.report()
 
     def close(self) -> None:

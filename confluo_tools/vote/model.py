@@ -138,7 +138,7 @@ class Judgement:
 
 def located_flows(out: Judgement, tally: FlowTally) -> int:
     """Flows without loss with known links, from their paths or from the routes between their ToRs."""
-    return tally.healthy_flows - tally.placeless - out.localiser.unrouted
+    return tally.healthy_flows - tally.placeless - out.localiser.healthy.unrouted
 
 
 def finite(rates: list[float]) -> list[float]:

@@ -14,8 +14,8 @@ cdef enum:
 cdef class RowSink:
     """Takes rows of ``layout`` out of a pipeline.  Use it from one thread; `stop` from any.
 
-    ``rows``: given to it.  ``dropped``: of them, lost because there was no room.  ``refused``: because the other end
-    does not take them.
+    ``rows``: given to it.  ``sent``: of them, on their way.  ``dropped``: lost because there was no room.
+    ``refused``: because the other end does not take them.
     """
 
     cdef int put(self, Block block, Picks picks, int64_t now) noexcept nogil:
@@ -135,6 +135,7 @@ cdef class MessageSink(RowSink):
         cdef size_t size = 0
         cdef Sent sent
         cdef uint8_t* value
+        cdef bint tried = False
         self.part[p].since = 0
         value = (<MessagePacker>self.part[p].packer).finish(p, self.part[p].seq, self.dropped, &size)
         if value == NULL:
@@ -143,14 +144,16 @@ cdef class MessageSink(RowSink):
             sent = self.send(p, value, size, rows)
             if sent == SENT:
                 self.part[p].seq += 1
+                self.sent += rows
                 return 0
             if sent == REFUSED:
                 self.refused += rows
                 break
-            if not self.wait or load_acquire32(&self.ending):
+            if load_acquire32(&self.ending) or (not self.wait and tried):
                 self.dropped += rows
                 break
-            self.serve(PAUSE)
+            self.serve(PAUSE if self.wait else 0)       # it may make room
+            tried = True
         free(value)
         return 1 if load_acquire32(&self.ending) else 0
 

@@ -19,13 +19,6 @@ from confluo_tools.core.query.predicate cimport Program
 cimport cython
 import os
 
-cdef enum:
-    FULL = 16                       # the batch is full
-    IDLE = 17                       # no packets before the timeout
-    STOPPED = 18
-    LIMIT = 19                      # the budget is used up
-    TROUBLE = 20                    # a socket has a pending error
-
 WHY = {IDLE: "idle", STOPPED: "stopped", LIMIT: "limit", TROUBLE: "trouble"}
 
 
@@ -75,8 +68,16 @@ cdef class Budget:
         return want
 
 
+cdef class BlockSink:
+    """Where a pump puts the rows of its lane."""
+
+    cdef int put(self, Block block) noexcept nogil:
+        """Take all rows of the block, which is valid during the call.  Returns 0, LIMIT, STOPPED, or minus errno."""
+        return STOPPED
+
+
 @cython.final
-cdef class LaneSink:
+cdef class LaneSink(BlockSink):
     """Stores rows of ``layout`` in the lane of ``writer``: those for which ``program`` holds (None: all), sampled.
 
     Columns are matched by name.  ``flows``, ``every``: keep one flow, or packet, in N.  ``budget``: the limit
@@ -161,7 +162,7 @@ cdef class Pump:
     ``wake``: a descriptor that interrupts waiting when it is readable.  Use it from one thread; `stop` from any.
     """
 
-    def __cinit__(self, list rings not None, Packets packets not None, int wake, *, LaneSink sink=None):
+    def __cinit__(self, list rings not None, Packets packets not None, int wake, *, BlockSink sink=None):
         cdef pollfd* p
         cdef int i
         if not rings:

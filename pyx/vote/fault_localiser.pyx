@@ -5,8 +5,8 @@ from libc.math cimport exp, log, log1p
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from c_hash_table cimport HashTable, hash1, table_free, table_insert1, table_reserve
 from confluo_tools.core.vote.flow_tally cimport NONE, WHOLE, FlowTally, Seen, part_of, vote_of, votes_for
+from confluo_tools.core.vote.healthy_pairs cimport HealthyPairs
 cimport cython
 
 cdef enum:
@@ -25,23 +25,6 @@ Choice = namedtuple("Choice", ("component", "votes"))
 
 cdef inline bint _is_severe(const Seen* s, double share) noexcept nogil:
     return s.dead or s.lost >= MIN_SEVERE and <double>s.lost >= share * <double>s.sent
-
-
-cdef struct Share:                      # components that a flow between two ToRs crosses with the same chance
-    double f
-    uint32_t level                      # which of all chances that is
-    uint32_t start
-    uint32_t n
-
-cdef struct Pair:                       # two ToRs: their shares, and flows without loss by what they sent
-    uint32_t share
-    uint32_t shares
-    uint64_t entry
-    uint64_t entries
-
-cdef struct Entry:
-    uint32_t amount                     # which of all numbers of packets
-    double times
 
 
 @cython.final
@@ -67,17 +50,7 @@ cdef class FaultLocaliser:
     cdef double* sent                   # with what was sent by healthy ones
     cdef double* grid                   # GRID log-likelihoods of healthy flows for each component
     cdef double rate_of[GRID]
-    cdef Pair* pair
-    cdef uint32_t pairs
-    cdef Share* share
-    cdef uint32_t* shared_part
-    cdef Entry* entry
-    cdef double* amount                 # numbers of packets that healthy flows sent, each once
-    cdef uint32_t amounts
-    cdef double* level                  # chances, each once
-    cdef uint32_t levels
-    cdef double* term                   # log-likelihood of each amount and level, level by level
-    cdef readonly uint64_t unrouted     # healthy flows between ToRs that `routes` does not know
+    cdef readonly HealthyPairs healthy  # flows without loss and without a known path
     cdef readonly double p_g, p_b, prior
     cdef double severe                  # flows that lost a smaller share of their packets are left out; 0: none is
 
@@ -119,8 +92,8 @@ cdef class FaultLocaliser:
                     self.member[self.start[c + 1]] = <uint32_t>i
                     self.start[c + 1] += 1
         self._clear()
-        if tally.pairs.count:
-            self._route(routes or {})
+        self.healthy = HealthyPairs(tally, routes or {})
+        self.healthy.add_packets(self.shared)
 
     def __dealloc__(self):
         free(self.start)
@@ -135,13 +108,6 @@ cdef class FaultLocaliser:
         free(self.lost)
         free(self.sent)
         free(self.grid)
-        free(self.pair)
-        free(self.share)
-        free(self.shared_part)
-        free(self.entry)
-        free(self.amount)
-        free(self.level)
-        free(self.term)
 
     cdef void _clear(self) noexcept nogil:
         memset(self.blamed, 0, self.links)
@@ -150,138 +116,6 @@ cdef class FaultLocaliser:
             self.by[i] = self.back[i] - 1 if self.back[i] else NONE
             if self.severe > 0 and self.by[i] == NONE and not _is_severe(&self.tally.seen[i], self.severe):
                 self.by[i] = LEFT_OUT
-
-    cdef _route(self, dict routes):
-        # Groups the healthy flows by their ToRs, and the components of a pair by the chance to cross them.
-        cdef HashTable groups, amounts
-        cdef uint64_t n = self.tally.pairs.count
-        cdef uint32_t* group = <uint32_t*>malloc((n + 1) * 4)
-        cdef uint32_t i
-        memset(&groups, 0, sizeof(HashTable))
-        groups.words = 1
-        memcpy(groups.seed, self.tally.pairs.seed, 16)
-        amounts = groups
-        try:
-            if group == NULL or table_reserve(&groups, n) < 0 or table_reserve(&amounts, n) < 0:
-                raise MemoryError
-            self._group(&groups, &amounts, group, routes)
-            self.amounts = amounts.count
-            self.amount = <double*>malloc((<size_t>self.amounts + 1) * 8)
-            self.term = <double*>malloc((<size_t>self.amounts * self.levels + 1) * 8)
-            if self.amount == NULL or self.term == NULL:
-                raise MemoryError
-            for i in range(self.amounts):
-                self.amount[i] = <double>amounts.keys[i]
-        finally:
-            table_free(&groups)
-            table_free(&amounts)
-            free(group)
-        with nogil:
-            self._spread()
-
-    cdef _group(self, HashTable* groups, HashTable* amounts, uint32_t* group, dict routes):
-        cdef FlowTally t = self.tally
-        cdef uint64_t i, key, at = 0, n = t.pairs.count
-        cdef uint32_t c, g, room = 0, parts = 0
-        cdef list known = []
-        cdef dict levels = {}
-        cdef const uint64_t[::1] members
-        cdef double f
-        cdef uint32_t* place
-        with nogil:
-            for i in range(n):
-                key = t.pairs.keys[2 * i]
-                group[i] = table_insert1(groups, hash1(groups, key), key)
-        for g in range(groups.count):
-            key = groups.keys[g]
-            known.append(routes.get((key >> 32, key & 0xFFFFFFFFu)))
-            for f, keys in known[g] or []:
-                levels.setdefault(f, len(levels))
-                room += 1
-                parts += <uint32_t>len(keys)
-        self.entry = <Entry*>malloc((n + 1) * sizeof(Entry))
-        self.pair = <Pair*>calloc(groups.count + 1, sizeof(Pair))
-        self.share = <Share*>calloc(room + 1, sizeof(Share))
-        self.shared_part = <uint32_t*>malloc((<size_t>parts + 1) * 4)
-        place = <uint32_t*>malloc((<size_t>groups.count + 1) * 4)
-        self.levels = <uint32_t>len(levels)
-        self.level = <double*>malloc((<size_t>self.levels + 1) * 8)
-        try:
-            if (self.level == NULL or self.entry == NULL or self.pair == NULL or self.share == NULL
-                    or self.shared_part == NULL or place == NULL):
-                raise MemoryError
-            for f, i in levels.items():
-                self.level[i] = f
-            room = parts = 0
-            for g in range(groups.count):
-                place[g] = NONE
-                if known[g] is None:
-                    continue
-                place[g] = self.pairs
-                self.pair[self.pairs].share = room
-                for f, keys in known[g]:
-                    members = keys
-                    self.share[room].f, self.share[room].start, self.share[room].level = f, parts, levels[f]
-                    for i in range(<uint64_t>members.shape[0]):
-                        c = t._find(members[i])
-                        if c != NONE:
-                            self.shared_part[parts] = c
-                            parts += 1
-                    self.share[room].n = parts - self.share[room].start
-                    room += 1
-                self.pair[self.pairs].shares = room - self.pair[self.pairs].share
-                self.pairs += 1
-            with nogil:
-                for i in range(n):
-                    if place[group[i]] == NONE:
-                        self.unrouted += t.times[i]
-                    else:
-                        self.pair[place[group[i]]].entries += 1
-                for g in range(self.pairs):
-                    self.pair[g].entry = at
-                    at += self.pair[g].entries
-                    self.pair[g].entries = 0
-                for i in range(n):
-                    g = place[group[i]]
-                    if g != NONE:
-                        at = self.pair[g].entry + self.pair[g].entries
-                        key = t.pairs.keys[2 * i + 1]
-                        self.entry[at].amount = table_insert1(amounts, hash1(amounts, key), key)
-                        self.entry[at].times = <double>t.times[i]
-                        self.pair[g].entries += 1
-        finally:
-            free(place)
-
-    cdef void _spread(self) noexcept nogil:
-        cdef uint64_t e
-        cdef uint32_t i, j, k
-        cdef double all
-        for i in range(self.pairs):
-            all = 0
-            for e in range(self.pair[i].entry, self.pair[i].entry + self.pair[i].entries):
-                all += self.amount[self.entry[e].amount] * self.entry[e].times
-            for j in range(self.pair[i].share, self.pair[i].share + self.pair[i].shares):
-                for k in range(self.share[j].n):
-                    self.shared[self.shared_part[self.share[j].start + k]] += self.share[j].f * all
-
-    cdef void _healthy(self, double p_b, double p_g, double* out, uint32_t step) noexcept nogil:
-        # Adds, for each component, the log-likelihood ratio of the healthy flows without a known path.
-        cdef double c = log1p(-p_b) - log1p(-p_g), f, total
-        cdef const double* terms
-        cdef uint64_t e
-        cdef uint32_t i, j, k
-        for j in range(self.levels):
-            f = self.level[j]
-            for i in range(self.amounts):
-                self.term[<size_t>j * self.amounts + i] = (
-                    self.amount[i] * c if f >= 1 else log(1 - f + f * exp(self.amount[i] * c)))
-        for i in range(self.pairs):
-            for j in range(self.pair[i].share, self.pair[i].share + self.pair[i].shares):
-                terms, total = self.term + <size_t>self.share[j].level * self.amounts, 0
-                for e in range(self.pair[i].entry, self.pair[i].entry + self.pair[i].entries):
-                    total += self.entry[e].times * terms[self.entry[e].amount]
-                for k in range(self.share[j].n):
-                    out[<size_t>self.shared_part[self.share[j].start + k] * step] += total
 
     cdef uint32_t _best(self, const double* score) noexcept nogil:
         # The largest, of those not blamed that have flows; of equals the smallest key.  NONE: there is none.
@@ -448,7 +282,7 @@ cdef class FaultLocaliser:
             self._packets()
             for i in range(self.links):
                 self.score[i] = prior + <double>t.good[i] * down
-            self._healthy(p_b, p_g, self.score, 1)
+            self.healthy.add_likelihood(p_b, p_g, self.score, 1)
             for i in range(t.flows):
                 s = &t.seen[i]
                 self.weight[i] = <double>s.lost * up + <double>(s.sent - s.lost) * down
@@ -490,7 +324,7 @@ cdef class FaultLocaliser:
                 self.score[i] = LOWEST
                 continue
             p = min(b / n, 0.999999)
-            if self.pairs == 0:
+            if self.healthy.pairs == 0:
                 self.score[i] = LOWEST if p <= least else (
                     prior + b * log(p / p_g) + (n - b) * (log1p(-p) - log1p(-p_g)))
                 continue
@@ -516,12 +350,13 @@ cdef class FaultLocaliser:
                 lost, sent = lost - <double>self.tally.seen[i].lost, sent - <double>self.tally.seen[i].sent
         self._packets()
         while n < most:
-            if self.pairs and (n == 0 or p < 0.9 * of or p > 1.1 * of):  # the costly part: not for every little step
+            # The costly part: not for every little step.
+            if self.healthy.pairs and (n == 0 or p < 0.9 * of or p > 1.1 * of):
                 of = p
                 memset(self.grid, 0, <size_t>self.links * GRID * 8)
                 for k in range(GRID):
                     self.rate_of[k] = min(0.999, max(p, 1e-9) * exp(log(0.9 / max(p, 1e-9)) * (k + 0.5) / GRID))
-                    self._healthy(self.rate_of[k], p, self.grid + k, GRID)
+                    self.healthy.add_likelihood(self.rate_of[k], p, self.grid + k, GRID)
             self._ratios(p, prior, ratio)
             best = self._best(self.score)
             if best == NONE or self.score[best] <= 0:
@@ -549,7 +384,7 @@ cdef class FaultLocaliser:
         try:
             if picks == NULL or score == NULL:
                 raise MemoryError
-            if self.pairs and self.grid == NULL:
+            if self.healthy.pairs and self.grid == NULL:
                 self.grid = <double*>malloc(<size_t>self.links * GRID * 8)
                 if self.grid == NULL:
                     raise MemoryError

@@ -10,6 +10,7 @@ cdef enum:
 cdef class RowSink:
     cdef readonly Layout layout
     cdef readonly uint64_t rows         # given to `put`
+    cdef readonly uint64_t sent         # of them, on their way: the other end took them, or the client did
     cdef readonly uint64_t dropped      # of them, because there was no room
     cdef readonly uint64_t refused      # because the other end does not take them
     cdef uint32_t ending                # 1: do not wait any more

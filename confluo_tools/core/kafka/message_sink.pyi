@@ -4,6 +4,7 @@ from confluo_tools.core.kafka.message import MessageShape
 class RowSink:
     layout: Layout
     rows: int
+    sent: int
     dropped: int
     refused: int
     def write(self, block: Block, picks: Picks | None = None, *, now: int = 1) -> bool: ...

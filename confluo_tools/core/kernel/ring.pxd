@@ -8,6 +8,14 @@ from confluo_tools.core.multilog.lane cimport LaneWriter
 from confluo_tools.core.packets.packet cimport Packets
 from confluo_tools.core.query.predicate cimport Program
 
+# Why a pump stops.
+cdef enum:
+    FULL = 16                       # the batch is full
+    IDLE = 17                       # no packets before the timeout
+    STOPPED = 18
+    LIMIT = 19                      # the budget is used up
+    TROUBLE = 20                    # a socket has a pending error
+
 cdef class Ring:
     cdef RingState r
     cdef size_t size                # bytes mapped
@@ -18,7 +26,11 @@ cdef class Budget:
     cdef uint64_t left
     cdef uint64_t take(self, uint64_t want) noexcept nogil
 
-cdef class LaneSink:
+cdef class BlockSink:
+    # Where a pump puts the rows of a lane.  Returns 0, LIMIT, STOPPED, or minus errno.
+    cdef int put(self, Block block) noexcept nogil
+
+cdef class LaneSink(BlockSink):
     cdef LaneWriter writer
     cdef Program program            # or None: all packets
     cdef Budget budget              # or None: no limit
@@ -34,12 +46,11 @@ cdef class LaneSink:
     cdef readonly uint64_t matched  # rows for which the program holds
     cdef readonly uint64_t kept     # rows stored
     cdef readonly uint64_t lost     # selected, but not stored: the disk is full
-    cdef int put(self, Block block) noexcept nogil
 
 cdef class Pump:
     cdef readonly Packets packets
     cdef readonly list rings
-    cdef LaneSink sink
+    cdef BlockSink sink
     cdef void** state               # RingState of each ring
     cdef void* poll                 # a struct pollfd each, and one for `wake`
     cdef int n

@@ -3,6 +3,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, final
 
 from confluo_tools.core.vote.flow_tally import FlowTally
+from confluo_tools.core.vote.healthy_pairs import HealthyPairs
 
 class Crossing(NamedTuple):
     flows: int
@@ -27,7 +28,7 @@ class Choice(NamedTuple):
 @final
 class FaultLocaliser:
     tally: FlowTally
-    unrouted: int
+    healthy: HealthyPairs
     p_g: float
     p_b: float
     prior: float

@@ -1,0 +1,39 @@
+"""The sequences of messages: what is missing, and what comes twice."""
+
+from __future__ import annotations
+
+from confluo_tools.kafka.message import Envelope
+
+MAX_SEQUENCES = 1 << 16
+MAX_GAPS = 1024  # missing messages of a sequence that may still come
+
+
+class SequenceCheck:
+    """Follows the numbers of messages of any number of senders.
+
+    ``missing``: messages between two others that did not come.  ``repeated``: messages that came before.
+    """
+
+    def __init__(self) -> None:
+        self.missing = self.repeated = 0
+        self._seen: dict[tuple[str, int, int, int], tuple[int, set[int]]] = {}
+
+    def is_new(self, e: Envelope) -> bool:
+        """Whether this message did not come before; counts those between it and the last one."""
+        key = e.host, e.pipeline, e.run, e.partition
+        last, gaps = self._seen.pop(key, (e.seq - 1, set()))  # what was before the first one is not known
+        if len(self._seen) >= MAX_SEQUENCES:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = max(last, e.seq), gaps
+        if e.seq > last:
+            self.missing += e.seq - last - 1
+            gaps.update(range(max(last + 1, e.seq - MAX_GAPS), e.seq))
+        elif e.seq in gaps:
+            gaps.remove(e.seq)
+            self.missing -= 1
+        else:
+            self.repeated += 1
+            return False
+        while len(gaps) > MAX_GAPS:
+            gaps.remove(min(gaps))
+        return True
