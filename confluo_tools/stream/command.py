@@ -10,6 +10,7 @@ VERBS = (
     Verb("publish", "publish_command", "send records to a topic"),
     Verb("unpack", "unpack_command", "print the records in messages"),
     Verb("topics", "topics_command", "list the topics of a cluster, and what is in them"),
+    Verb("service", "services.command", "find floods, losses and slow flows in a stream"),
 )
 
 EXAMPLES = (
