@@ -8,19 +8,22 @@ from ipaddress import ip_address
 from confluo_tools.errors import ConfluoError, UsageError
 
 
-def parse(text: str, where: str, port: int | None = None) -> tuple[str, int]:
-    """Host and port; no host: all IPv4 and IPv6 addresses (``::``); no port: ``port``.  Raises UsageError."""
+def parse(text: str, where: str, port: int | None = None, host: str = "::") -> tuple[str, int]:
+    """Host and port of ``text``; without them ``host`` (all addresses of IPv4 and IPv6) and ``port``.
+
+    Raises UsageError.
+    """
     hint = "write e.g. 127.0.0.1:8443, [::1]:8443 or :8443"
-    host, colon, digits = text.rpartition(":")
-    if text.endswith("]") or not colon or (":" in host and not host.startswith("[")):
-        host, colon, digits = text, "", ""
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
+    address, colon, digits = text.rpartition(":")
+    if text.endswith("]") or not colon or (":" in address and not address.startswith("[")):
+        address, colon, digits = text, "", ""
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
     number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 6 else -1 if colon else port
     if number is None or not 0 <= number < 65536:
         raise UsageError(f"'{text[:60]}' has no port", where=where, hint=hint)
     try:
-        return str(ip_address(host)) if host else "::", number
+        return str(ip_address(address)) if address else host, number
     except ValueError:
         raise UsageError(f"'{text[:60]}' is not an address and a port", where=where, hint=hint) from None
 

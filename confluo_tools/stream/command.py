@@ -9,8 +9,9 @@ from confluo_tools.verbs import Verb, run_verb
 VERBS = (
     Verb("publish", "publish_command", "send records to a topic"),
     Verb("unpack", "unpack_command", "print the records in messages"),
+    Verb("status", "operation.status_command", "show where the records of a run are"),
+    Verb("set", "operation.set_command", "give a run other flows"),
     Verb("topics", "topics_command", "list the topics of a cluster, and what is in them"),
-    Verb("service", "services.command", "find floods, losses and slow flows in a stream"),
 )
 
 EXAMPLES = (

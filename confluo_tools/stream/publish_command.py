@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import Fields, option
-from confluo_tools.errors import UsageError
-from confluo_tools.stream.options import Setting
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.stream.options import Metrics, RunName, Setting
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.kafka.topic_writer import TopicWriter
     from confluo_tools.schema import Schema
+    from confluo_tools.stream.stage_counts import StageCount
 
 app = cli.command_app(
     """
@@ -74,6 +76,8 @@ def publish(
     ] = "20ms",
     setting: Setting = None,
     limit: cli.Limit = None,
+    name: RunName = None,
+    metrics: Metrics = None,
     *,
     ins: cli.InputOptions,
     common: cli.CommonOptions,
@@ -96,15 +100,21 @@ def publish(
         raise UsageError(f"{size} is not from 1Ki to {MAX_SIZE}", where="--size")
     wait = cli.duration("--linger", linger, 0, 60 * 10**9)
     from confluo_tools.inputs.follow import one_log
+    from confluo_tools.stream.operation.operation import RunOperation
 
     log = one_log(inputs) if follow else False
-    with ins.open(inputs) as reader:
+    watched = log or name is not None or metrics is not None
+    with ExitStack() as stack:
+        operation = stack.enter_context(RunOperation(name, inputs, metrics)) if watched else None
+        reader = stack.enter_context(ins.open(inputs))
         names = chosen(fields, reader.schema)
         if fields == "help":
             print(cli.list_fields(reader.schema))
             return cli.OK
         writer = TopicWriter(address, reader.schema.project(names), given, size=bytes, linger=wait, create=create)
         run = PublishRun(writer, reader, text, limit)
+        if operation is not None:
+            operation.serve(run)
         with cli.signals(run.stop, counts=run.counts):
             if log:
                 run.tail(inputs[0])
@@ -140,6 +150,19 @@ class PublishRun:
         for line in self.expr.notes:
             cli.tell(line)
         self.stopped = 0
+        self.seen = self.sent = 0  # rows that were tried with the expression; rows to send
+
+    def rows(self) -> list[StageCount]:
+        from confluo_tools.stream.stage_counts import StageCount
+        from confluo_tools.stream.topic_stages import topic_stages
+
+        name = str(self.reader.schema.kind)
+        end = topic_stages(self.writer)
+        sent, seen = self.sent, self.seen
+        return [StageCount("classify", name, 0, seen, sent, filtered=seen - sent), *end]
+
+    def change(self, text: str) -> list[str]:
+        raise ConfluoError("this run has no flows that could be changed")
 
     def stop(self, number: int) -> None:
         self.stopped = number
@@ -158,6 +181,8 @@ class PublishRun:
 
         self.reader.on_idle(self.writer.idle)
         for block, picks in limited(self.reader.select(self.expr), self.limit):
+            self.seen += block.rows
+            self.sent += block.rows if picks is None else len(picks)
             self.writer.write(block, picks)
             if self.stopped:
                 return
@@ -174,6 +199,8 @@ class PublishRun:
                 for part, _ in tails.take():
                     picks = self.expr.program.select(part)
                     n = len(picks) if left is None else min(left, len(picks))
+                    self.seen += part.rows
+                    self.sent += n
                     self.writer.write(*first_rows(part, picks, n))
                     left = None if left is None else left - n
                     if self.stopped or left == 0:
@@ -186,4 +213,5 @@ class PublishRun:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return cli.run(app, "confluo-stream publish", argv)
+    # It owns its sockets: a broker or a client of `status` that hangs up must not end it by SIGPIPE.
+    return cli.run(app, "confluo-stream publish", argv, owns_state=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-MAX_NAME = 249  # bytes: names of topics are this long
+MAX_NAME = 249  # characters: names of topics are this long
+STAGES = ("receive", "classify", "queue", "function", "send", "deliver", "fetch")  # as in the schema `stage`
 
 
 class StageCount(NamedTuple):
     """A stage and its counters since the run began; the columns of the schema `stage` with these names."""
 
-    stage: str  # receive, classify, queue, function, send, deliver or fetch
+    stage: str  # one of `STAGES`
     name: str
     pipeline: int = 0
     taken: int = 0

@@ -15,7 +15,6 @@ from confluo_tools.cli.output import PACKET_FORMATS, RECORD_FORMATS
 from confluo_tools.pingmesh.command import VERBS
 from confluo_tools.replay.command import VERBS as REPLAY_VERBS
 from confluo_tools.stream.command import VERBS as STREAM_VERBS
-from confluo_tools.stream.services.command import VERBS as SERVICES
 
 GROUPS = ("pingmesh", "vote", "replay-record", "replay", "stream")
 # {command: its module}
@@ -27,8 +26,7 @@ PAGES = {
     "replay-record-run": "confluo_tools.replay.record.run_command",
     "replay-record-attach": "confluo_tools.replay.record.attach_command",
     **{f"replay-{verb.name}": f"confluo_tools.replay.{verb.module}" for verb in REPLAY_VERBS},
-    **{f"stream-{verb.name}": f"confluo_tools.stream.{verb.module}" for verb in STREAM_VERBS if verb.name != "service"},
-    **{f"stream-service-{verb.name}": f"confluo_tools.stream.services.{verb.module}" for verb in SERVICES},
+    **{f"stream-{verb.name}": f"confluo_tools.stream.{verb.module}" for verb in STREAM_VERBS},
     "vote": "confluo_tools.vote.analyse_command",
     "vote-simulate": "confluo_tools.vote.simulate_command",
     "vote-bound": "confluo_tools.vote.bound_command",
@@ -107,6 +105,7 @@ def test_help_names_the_formats_that_the_command_writes(name: str, capsys: pytes
             "serve",
             "snapshot",
             "stream-publish",
+            "stream-set",
             "topology",
         }
         return

@@ -93,7 +93,7 @@ THIRD: dict[str, tuple[str, ...]] = {
         "pingmesh/controller/asgi_app.py",
         "pingmesh/agent/metrics.py",
         "endpoint/",
-        "stream/metrics.py",
+        "stream/operation/metrics.py",
     ),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn"}

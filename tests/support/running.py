@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,13 +32,15 @@ COMMANDS = (
 )
 
 
+_RUNTIME = tempfile.TemporaryDirectory(prefix="confluo-runtime-")  # control sockets; other workers have theirs
 SANITIZERS = {k: v for k, v in os.environ.items() if k in ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS")}
 
 
 def environment(**more: str) -> dict[str, str]:
     """What a cron job has, PATH, and what a build with sanitizers needs; nothing of the developer's own settings."""
     kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "CONFLUO_PYTHON") if k in os.environ} | SANITIZERS
-    return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "XDG_CONFIG_DIRS": "/nonexistent", **more}
+    private = {"XDG_RUNTIME_DIR": _RUNTIME.name}
+    return {**kept, "XDG_CONFIG_HOME": "/nonexistent", "XDG_CONFIG_DIRS": "/nonexistent", **private, **more}
 
 
 def listens(process: subprocess.Popen[bytes], number: int, seconds: float = 60.0) -> None:

@@ -76,6 +76,7 @@ class Shell:
         link = folder / "examples"
         if not link.exists():
             link.symlink_to(ROOT / "examples")
+        (folder / ".runtime").mkdir(exist_ok=True)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("CONFLUO_", "XDG_"))}
         self.env |= {
             "PATH": f"{ROOT / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -85,6 +86,7 @@ class Shell:
             "NO_COLOR": "1",
             "HOME": str(folder),
             "XDG_CONFIG_HOME": str(folder / ".config"),
+            "XDG_RUNTIME_DIR": str(folder / ".runtime"),
             "PYTHONWARNINGS": "default",
         }
         if not (ROOT / ".venv").exists():  # an installed copy is under test: its commands are on PATH
