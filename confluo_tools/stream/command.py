@@ -12,6 +12,7 @@ VERBS = (
     Verb("status", "operation.status_command", "show where the records of a run are"),
     Verb("set", "operation.set_command", "give a run other flows"),
     Verb("topics", "topics_command", "list the topics of a cluster, and what is in them"),
+    Verb("service", "services.command", "find floods, losses and slow flows in a stream"),
 )
 
 EXAMPLES = (

@@ -40,6 +40,10 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_init(pthread_mutex_t* m, void* attributes)
     int pthread_mutex_lock(pthread_mutex_t* m)
     int pthread_mutex_unlock(pthread_mutex_t* m)
+    ctypedef struct pthread_condattr_t:
+        pass
+    int pthread_condattr_init(pthread_condattr_t* a)
+    int pthread_condattr_setclock(pthread_condattr_t* a, int clock)
     int pthread_cond_init(pthread_cond_t* c, void* attributes)
     int pthread_cond_broadcast(pthread_cond_t* c)
     int pthread_cond_wait(pthread_cond_t* c, pthread_mutex_t* m)

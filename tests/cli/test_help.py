@@ -15,6 +15,7 @@ from confluo_tools.cli.output import PACKET_FORMATS, RECORD_FORMATS
 from confluo_tools.pingmesh.command import VERBS
 from confluo_tools.replay.command import VERBS as REPLAY_VERBS
 from confluo_tools.stream.command import VERBS as STREAM_VERBS
+from confluo_tools.stream.services.command import VERBS as SERVICES
 
 GROUPS = ("pingmesh", "vote", "replay-record", "replay", "stream")
 # {command: its module}
@@ -26,7 +27,8 @@ PAGES = {
     "replay-record-run": "confluo_tools.replay.record.run_command",
     "replay-record-attach": "confluo_tools.replay.record.attach_command",
     **{f"replay-{verb.name}": f"confluo_tools.replay.{verb.module}" for verb in REPLAY_VERBS},
-    **{f"stream-{verb.name}": f"confluo_tools.stream.{verb.module}" for verb in STREAM_VERBS},
+    **{f"stream-{verb.name}": f"confluo_tools.stream.{verb.module}" for verb in STREAM_VERBS if verb.name != "service"},
+    **{f"stream-service-{verb.name}": f"confluo_tools.stream.services.{verb.module}" for verb in SERVICES},
     "vote": "confluo_tools.vote.analyse_command",
     "vote-simulate": "confluo_tools.vote.simulate_command",
     "vote-bound": "confluo_tools.vote.bound_command",

@@ -20,6 +20,7 @@ from confluo_tools.__main__ import COMMANDS, GROUPS, module_of
 from confluo_tools.pingmesh.command import VERBS as PINGMESH
 from confluo_tools.replay.record.command import VERBS as RECORD
 from confluo_tools.stream.command import VERBS as STREAM
+from confluo_tools.stream.services.command import VERBS as SERVICES
 from sessions import FENCE, ROOT, Shell, agrees, blocks, commands
 
 NAMES = [name for name, _, _ in COMMANDS]
@@ -35,6 +36,7 @@ VERBS = [
 ]
 VERBS += [f"replay-record-{verb.name}" for verb in RECORD]
 VERBS += [f"stream-{verb.name}" for verb in STREAM]
+VERBS += [f"stream-service-{verb.name}" for verb in SERVICES]
 PAGES = sorted((ROOT / "man").glob("man*/*.[1-8]"))
 README = ROOT / "README.md"
 DOCUMENTS = sorted(
@@ -161,6 +163,7 @@ def test_page_has_its_sections(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES + VERBS)
 def test_page_and_help_name_the_same_options(name: str, tmp_path: Path) -> None:
     words = " ".join(name.rsplit("-", 1)) if name in VERBS else name
+    words = words.replace("stream-service ", "stream service ")
     status, printed = Shell(tmp_path).run(f"confluo-{words} --help")
     assert status == 0
     listed = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")

@@ -29,7 +29,7 @@ def load() -> ModuleType:
 update = load()
 PAGES = update.pages()
 # the pages of commands: the others describe groups of commands, formats and languages
-GROUPS = {"confluo", "confluo-pingmesh", "confluo-replay-record", "confluo-stream"}
+GROUPS = {"confluo", "confluo-pingmesh", "confluo-replay-record", "confluo-stream", "confluo-stream-service"}
 COMMAND_PAGES = [page for page in PAGES if page.suffix == ".1" and page.stem not in GROUPS]
 
 
@@ -85,6 +85,7 @@ def panels(printed: list[str]) -> dict[str, list[list[str]]]:
 @pytest.mark.parametrize("page", COMMAND_PAGES, ids=lambda p: p.name)
 def test_options_are_in_the_order_and_subsections_of_the_help(page: Path, tmp_path: Path) -> None:
     words = page.stem
+    words = words.replace("confluo-stream-service-", "confluo-stream service ")
     for group in ("confluo-pingmesh-", "confluo-vote-", "confluo-replay-record-", "confluo-replay-", "confluo-stream-"):
         if words.startswith(group):
             words = words.replace(group, group[:-1] + " ")

@@ -1,0 +1,1 @@
+"""Services on a stream of packets: they watch it, and output what they find as records."""

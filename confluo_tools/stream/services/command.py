@@ -1,0 +1,26 @@
+"""confluo-stream service: find floods, losses and slow flows in a stream.  Manual: confluo-stream-service(1)."""
+
+from __future__ import annotations
+
+import sys
+
+from confluo_tools.verbs import Verb, run_verb
+
+VERBS = (Verb("synflood", "synflood_command", "report SYN floods as alerts"),)
+
+EXAMPLES = (
+    "confluo-stream service synflood kafka://broker:9092/telemetry --follow --to kafka://broker:9092/alerts",
+    "confluo-stream service synflood trace.ml --threshold 500/5s -o table",
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    status = run_verb(VERBS, "confluo_tools.stream.services", words)
+    if status is not None:
+        return status
+    from confluo_tools.cli.verbs import without_verb
+
+    purpose = "Services on a stream of packets: alerts, losses, rates."
+    manual = "'confluo help stream-service-NAME' opens the manual of a service."
+    return without_verb(words, "confluo-stream service", purpose, VERBS, EXAMPLES, manual)

@@ -1,0 +1,47 @@
+"""Options that all services share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from confluo_tools import cli
+from confluo_tools.cli.options import option
+from confluo_tools.stream.options import Setting
+
+if TYPE_CHECKING:
+    from confluo_tools.kafka.topic_writer import TopicWriter
+    from confluo_tools.schema import Schema
+
+SHARED = {"Input": "--from", "Time": "--lateness", "Network": "-X", "Output": "--to"}
+BEST_EFFORT = {"message.timeout.ms": "60000"}  # then a record is lost, and counted
+MAX_LATENESS = 3600 * 10**9  # ns
+
+
+class ServiceOptions(cli.OptionGroup):
+    """Where records come from besides the operands, whether to wait for more, and the topic for results."""
+
+    source: Annotated[
+        list[str] | None, option("--from", metavar="INPUT", help="Read INPUT (repeatable); all operands form EXPR.")
+    ] = None
+    follow: Annotated[bool, option("--follow", help="Go on with what is added to the input, until a signal.")] = False
+    lateness: Annotated[
+        str, option("--lateness", metavar="TIME", help="Wait for records that are up to TIME late (1s).")
+    ] = "1s"
+    to: Annotated[
+        str | None, option("--to", metavar="TOPIC", help="Send results to kafka://HOST:PORT/NAME; made if missing.")
+    ] = None
+    setting: Setting = None
+
+    def late(self) -> int:
+        """The lateness in ns."""
+        return cli.duration("--lateness", self.lateness, 0, MAX_LATENESS)
+
+    def topic(self, schema: Schema) -> TopicWriter | None:
+        """The topic of --to: records that it cannot take in time are lost, and counted.  None without --to."""
+        if self.to is None:
+            return None
+        from confluo_tools.kafka.address import parse
+        from confluo_tools.kafka.settings import settings
+        from confluo_tools.kafka.topic_writer import TopicWriter
+
+        return TopicWriter(parse(self.to), schema, {**BEST_EFFORT, **settings(self.setting)}, wait=False, create=1)

@@ -1,0 +1,178 @@
+"""Running a service: records in, results out as records, and into a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from confluo_tools import cli
+from confluo_tools.cli.log_output import LogOutput
+from confluo_tools.errors import ConfluoError
+from confluo_tools.inputs import follow as following
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.kafka.topic_writer import TopicWriter
+    from confluo_tools.schema import Schema
+    from confluo_tools.stream.services.options import ServiceOptions
+    from confluo_tools.stream.services.source import ServiceSource
+
+
+class StreamService(Protocol):
+    """What a service does with rows.  Its state is bounded, and it reads no clock.  Times in ns since 1970."""
+
+    schema: Schema  # of the results
+
+    def take(self, block: Block, picks: Picks | None) -> None:
+        """Take rows as they come."""
+
+    def results(self) -> Iterator[Block]:
+        """Results since the last call."""
+
+    def due(self) -> int | None:
+        """When time alone will change something; None: never."""
+
+    def until(self, now: int) -> None:
+        """Time has come to ``now``."""
+
+    def finish(self, ended: bool) -> None:
+        """No more rows.  ``ended``: the input has ended; otherwise a signal came."""
+
+    def counts(self) -> str:
+        """For --stats and SIGUSR1."""
+
+    def notes(self) -> Iterator[str]:
+        """What a user must know about the results."""
+
+
+class ServiceOutput:
+    """Results as records of ``out`` (None: only to the topic), and to ``topic``: there as far as brokers take them."""
+
+    def __init__(
+        self, out: LogOutput | cli.RecordOutput | None, topic: TopicWriter | None, stack: ExitStack, *, at_once: bool
+    ) -> None:
+        self.out, self.topic, self._at_once = out, topic, at_once
+        self.rows = 0
+        if out is not None:
+            stack.enter_context(out)
+
+    def write(self, block: Block) -> None:
+        self.rows += block.rows
+        if self.out is not None:
+            self.out.write(block, None)
+            if self._at_once:
+                self.out.flush()
+        self._send(block)
+
+    def idle(self) -> None:
+        if self.out is not None:
+            self.out.flush()
+        self._send(None)
+
+    def stop(self) -> None:
+        """After a signal."""
+        if self.topic is not None:
+            self.topic.stop()
+
+    def _send(self, block: Block | None) -> None:
+        if self.topic is None:
+            return
+        try:
+            if block is not None:
+                self.topic.write(block)
+            else:
+                self.topic.idle()
+        except ConfluoError as e:
+            cli.warn(str(e))
+
+    def close(self) -> None:
+        """Wait until brokers have what was sent; what they do not take is a message, and counted."""
+        if self.topic is None:
+            return
+        try:
+            self.topic.close()
+        except ConfluoError as e:
+            cli.warn(str(e))
+
+    def counts(self) -> str:
+        text = f"{self.rows} results"
+        if self.topic is not None:
+            acked = self.topic.producer.counts["records_acked"]
+            text += f", {self.topic.sink.rows} sent to the topic, {acked} delivered, {self.topic.lost} lost"
+        return text
+
+
+class ServiceRun:
+    """One run of a service; also the `OpenPeriods` of its input."""
+
+    mark = 0
+
+    def __init__(self, source: ServiceSource, service: StreamService, output: ServiceOutput, lateness: int) -> None:
+        self.source, self.service, self.output, self.lateness = source, service, output, lateness
+        self.stopped = 0
+
+    def due(self) -> int | None:
+        return self.service.due()
+
+    def until(self, now: int) -> None:
+        self.service.until(now)
+        self._write()
+
+    def idle(self) -> None:
+        self.output.idle()
+
+    def counts(self) -> str:
+        return f"{self.service.counts()}; {self.output.counts()}"
+
+    def _write(self) -> None:
+        for block in self.service.results():
+            self.output.write(block)
+
+    def run(self) -> None:
+        with following.StopSignal() as ending:
+
+            def stop(number: int) -> None:
+                ending(number)
+                self.output.stop()
+
+            with cli.signals(stop, counts=self.counts):
+                for block, picks in self.source.blocks(self, ending):
+                    self.service.take(block, picks)
+                    self._write()
+                self.service.finish(not ending.number)
+                self._write()
+                self.output.close()
+            self.stopped = ending.number
+
+    def status(self, found: int) -> int:
+        """Exit status: 128 + the signal that ended it, else whether there were ``found`` results."""
+        if self.stopped:
+            return 128 + self.stopped
+        return cli.OK if found else cli.NOTHING
+
+
+def run_service(
+    source: ServiceSource,
+    service: StreamService,
+    on: ServiceOptions,
+    out: cli.LogOptions,
+    common: cli.CommonOptions,
+    usual: tuple[str, ...] = (),
+) -> int:
+    """Run to the end; returns the exit status.  ``usual``: fields of a table without --wide."""
+    kind = out.kind(answers=True)
+    names = out.names(service.schema, kind, usual)
+    plain = on.to is None or out.output is not None or out.format is not None or out.tsv or out.ndjson
+    with ExitStack() as stack:
+        topic = on.topic(service.schema)
+        into = out.open(service.schema, kind, names) if plain else None
+        output = ServiceOutput(into, topic, stack, at_once=on.follow)
+        run = ServiceRun(source, service, output, on.late())
+        run.run()
+    if not cli.state.quiet:
+        for line in service.notes():
+            cli.note(line)
+    if common.stats or (run.stopped and not cli.state.quiet):
+        cli.note(run.counts())
+    return run.status(output.rows)
