@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.kafka.address import TopicAddress
+from confluo_tools.kafka.connection_faults import ConnectionFaults
 
 if TYPE_CHECKING:
     from confluo_tools.core.kafka.producer import KafkaProducer
 
 CONNECT = 5.0  # s that a broker has to take a connection
 ANSWER = 10.0  # s that brokers have to answer the first request
+TRY = 1.0  # s for one try
+PAUSE = 0.1  # s between two tries
 
 
 def python_client() -> Any:
@@ -70,11 +74,23 @@ def describe(address: TopicAddress, settings: dict[str, str]) -> dict[str, int]:
     from confluent_kafka.admin import AdminClient
 
     _knock(address)
+    faults = ConnectionFaults()
     try:
-        client = AdminClient(admin_settings(address, settings))
-        found = client.list_topics(timeout=ANSWER)
+        client = AdminClient(admin_settings(address, settings) | {"error_cb": faults.note})
     except kafka.KafkaException as e:
-        raise unreachable(address, e.args[0]) from None
+        raise _wrong_settings(e.args[0]) from None
+    end = time.monotonic() + ANSWER
+    while True:
+        began = time.monotonic()
+        try:
+            found = client.list_topics(timeout=TRY)
+            break
+        except kafka.KafkaException:
+            faults.tried(time.monotonic() - began)
+            client.poll(PAUSE)  # takes the errors
+            if faults.final(address.brokers, settings) or time.monotonic() > end:
+                what, hint = faults.explain(address.brokers, settings)
+                raise ConfluoError(what, where=str(address), hint=hint) from None
     return {str(t.topic): len(t.partitions) for t in found.topics.values() if t.error is None}
 
 
@@ -116,6 +132,11 @@ def admin_settings(address: TopicAddress, settings: dict[str, str]) -> dict[str,
         "log_level": 0,
         **{k: v for k, v in settings.items() if k.startswith(connect)},
     }
+
+
+def _wrong_settings(error: Any) -> UsageError:
+    """The error for settings that no client can be made with.  ``error``: of confluent_kafka."""
+    return UsageError(error.str().removeprefix("Failed to create admin client: "), where="-X")
 
 
 def unreachable(address: TopicAddress, error: Any) -> ConfluoError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.console import tell
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kafka import client
+from confluo_tools.kafka.connection_faults import plain_text
 from confluo_tools.kafka.message import MAX_ROWS, shape_of
 
 if TYPE_CHECKING:
@@ -112,8 +113,9 @@ class TopicWriter:
 
     def _tell(self) -> None:
         trouble = self.producer.trouble
-        if trouble is not None and trouble[1] != self._told:
-            self._told = trouble[1]
-            tell(f"{self.address}: {trouble[1]}")
+        what = plain_text(trouble[1]) if trouble is not None else ""
+        if what != self._told:
+            self._told = what
+            tell(f"{self.address}: {what}")
         if self.producer.fatal:
             raise ConfluoError(self.producer.fatal, where=str(self.address))

@@ -1,7 +1,8 @@
-"""A real broker of Apache Kafka for tests: one node, KRaft, on loopback, in a folder of its own."""
+"""Real brokers of Apache Kafka for tests: KRaft, on loopback, each in a folder of its own."""
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import os
@@ -10,8 +11,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 POM = Path(__file__).resolve().parents[1] / "kafka" / "pom.xml"
 START = 120.0  # s that a broker may take on a busy machine
@@ -40,20 +42,45 @@ def jars() -> tuple[Path | None, str]:
 
 
 class Broker:
-    """A broker that runs.  ``more``: lines of its configuration.  `close` ends it and removes nothing else."""
+    """A broker that runs.  `close` ends it and removes nothing else.
 
-    def __init__(self, folder: Path, libs: Path, more: Sequence[str] = ()) -> None:
-        self.folder, self.libs = folder, libs
-        self.port, controller = free_ports(2)
+    ``more``: lines of its configuration.  ``listeners``: {name: protocol} of more ports, with the numbers in ``ports``.
+    ``number``, ``voters``: of a node of a cluster, and {number: port} of the controllers of all of them; `start` it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        libs: Path,
+        more: Sequence[str] = (),
+        *,
+        listeners: Mapping[str, str] | None = None,
+        number: int = 1,
+        voters: Mapping[int, int] | None = None,
+    ) -> None:
+        self.folder, self.libs, self.number = folder, libs, number
+        named = dict(listeners or {})
+        self.port, controller, *ports = free_ports(2 + len(named))
+        self.ports = dict(zip(named, ports, strict=True))
+        everyone = voters or {number: controller}
         self.address = f"127.0.0.1:{self.port}"
         lines = [
             "process.roles=broker,controller",
-            "node.id=1",
-            f"controller.quorum.voters=1@127.0.0.1:{controller}",
-            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            f"node.id={number}",
+            "controller.quorum.voters=" + ",".join(f"{n}@127.0.0.1:{port}" for n, port in everyone.items()),
+            "listeners="
+            + ",".join(
+                f"{name}://127.0.0.1:{port}"
+                for name, port in {"PLAINTEXT": self.port, "CONTROLLER": everyone[number], **self.ports}.items()
+            ),
+            "listener.security.protocol.map="
+            + ",".join(
+                f"{name}:{protocol}"
+                for name, protocol in {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **named}.items()
+            ),
             "controller.listener.names=CONTROLLER",
             f"log.dirs={folder / 'data'}",
-            "offsets.topic.replication.factor=1",
+            f"offsets.topic.replication.factor={min(len(everyone), 3)}",
             "offsets.topic.num.partitions=4",
             "transaction.state.log.replication.factor=1",
             "transaction.state.log.min.isr=1",
@@ -70,8 +97,9 @@ class Broker:
         self.configuration = folder / "server.properties"
         self.configuration.write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
-        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", self.configuration)
-        self.start()
+        self._format()
+        if voters is None:
+            self.start()
 
     def topic(self, name: str) -> str:
         """The address of a topic."""
@@ -82,15 +110,33 @@ class Broker:
         java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self.libs}/*"]
         return [*java, *(str(word) for word in words)]
 
-    def _java(self, *words: object) -> str:
-        done = subprocess.run(self._command(*words), capture_output=True, timeout=START, check=True)
-        return done.stdout.decode()
+    def _format(self) -> None:
+        """Make its folder of data: the first one by Kafka's own tool, others as a copy with another number."""
+        data, first = self.folder / "data", self.libs.with_name(f"{self.libs.name}-formatted")
+        with open(self.libs.with_name("lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not first.is_dir():
+                command = self._command("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", self.configuration)
+                subprocess.run(command, capture_output=True, timeout=START, check=True)
+                unfinished = self.libs.with_name("unfinished-format")
+                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.move(data, unfinished)
+                unfinished.rename(first)
+        shutil.copytree(first, data, dirs_exist_ok=True)
+        known = {"version": 1, "cluster.id": CLUSTER, "node.id": self.number, "directory.id": _uuid()}
+        (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in known.items()))
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         with open(self.folder / "broker.log", "ab") as log:
             self.process = subprocess.Popen(
                 self._command("kafka.Kafka", self.configuration), stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until it takes part in its cluster."""
+        assert self.process is not None
         end = time.monotonic() + START
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -118,6 +164,11 @@ class Broker:
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
+
+
+def _uuid() -> str:
+    """As Kafka writes them: 16 bytes in base 64."""
+    return base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
 
 
 def free_ports(n: int) -> list[int]:
