@@ -6,11 +6,14 @@ import sys
 
 from confluo_tools.verbs import Verb, run_verb
 
-VERBS = (Verb("synflood", "synflood_command", "report SYN floods as alerts"),)
+VERBS = (
+    Verb("synflood", "synflood_command", "report SYN floods as alerts"),
+    Verb("loss", "loss_command", "measure loss, delay and reordering between two points"),
+)
 
 EXAMPLES = (
     "confluo-stream service synflood kafka://broker:9092/telemetry --follow --to kafka://broker:9092/alerts",
-    "confluo-stream service synflood trace.ml --threshold 500/5s -o table",
+    "confluo-stream service loss client.pcap server.pcap -o table",
 )
 
 

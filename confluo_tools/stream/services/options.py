@@ -18,12 +18,13 @@ MAX_LATENESS = 3600 * 10**9  # ns
 
 
 class ServiceOptions(cli.OptionGroup):
-    """Where records come from besides the operands, whether to wait for more, and the topic for results."""
+    """Where records come from besides the operands, and the topic for results."""
+
+    follow = False  # not annotated: not an option
 
     source: Annotated[
         list[str] | None, option("--from", metavar="INPUT", help="Read INPUT (repeatable); all operands form EXPR.")
     ] = None
-    follow: Annotated[bool, option("--follow", help="Go on with what is added to the input, until a signal.")] = False
     lateness: Annotated[
         str, option("--lateness", metavar="TIME", help="Wait for records that are up to TIME late (1s).")
     ] = "1s"
@@ -45,3 +46,9 @@ class ServiceOptions(cli.OptionGroup):
         from confluo_tools.kafka.topic_writer import TopicWriter
 
         return TopicWriter(parse(self.to), schema, {**BEST_EFFORT, **settings(self.setting)}, wait=False, create=1)
+
+
+class LiveServiceOptions(ServiceOptions):
+    """The same for an input that may grow."""
+
+    follow: Annotated[bool, option("--follow", help="Go on with what is added to the input, until a signal.")] = False

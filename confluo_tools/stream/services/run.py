@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.topic_writer import TopicWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.services.options import ServiceOptions
-    from confluo_tools.stream.services.source import ServiceSource
 
 
 class StreamService(Protocol):
@@ -44,6 +43,15 @@ class StreamService(Protocol):
 
     def notes(self) -> Iterator[str]:
         """What a user must know about the results."""
+
+
+class ServiceInput(Protocol):
+    """Where a service gets its rows."""
+
+    def blocks(
+        self, periods: following.OpenPeriods, ending: following.StopSignal
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        """Blocks and the rows of each that count, until the end or a signal."""
 
 
 class ServiceOutput:
@@ -108,7 +116,7 @@ class ServiceRun:
 
     mark = 0
 
-    def __init__(self, source: ServiceSource, service: StreamService, output: ServiceOutput, lateness: int) -> None:
+    def __init__(self, source: ServiceInput, service: StreamService, output: ServiceOutput, lateness: int) -> None:
         self.source, self.service, self.output, self.lateness = source, service, output, lateness
         self.stopped = 0
 
@@ -153,7 +161,7 @@ class ServiceRun:
 
 
 def run_service(
-    source: ServiceSource,
+    source: ServiceInput,
     service: StreamService,
     on: ServiceOptions,
     out: cli.LogOptions,

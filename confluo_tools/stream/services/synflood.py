@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools import units
-from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.errors import UsageError
 from confluo_tools.schema import Schema, builtin, fold6
+from confluo_tools.stream.services.fields import check_fields
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -41,10 +42,7 @@ class SynFloodService:
         from confluo_tools.core.stream.syn_flood import NEEDED, USED, SynFlood
 
         self.schema = builtin("alert")
-        missing = [name for name in NEEDED if name not in packets]
-        if missing:
-            hint = f"it needs {', '.join(NEEDED)}"
-            raise SchemaError(f"records of kind '{packets.kind}' have no '{missing[0]}'", hint=hint)
+        check_fields(packets, NEEDED)
         self._packets = packets.project([n for n in USED if n in packets])
         try:
             self._core = SynFlood(

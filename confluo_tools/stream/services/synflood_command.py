@@ -7,7 +7,7 @@ from typing import Annotated
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.stream.services.options import SHARED, ServiceOptions
+from confluo_tools.stream.services.options import SHARED, LiveServiceOptions
 
 app = cli.command_app(
     """
@@ -48,7 +48,7 @@ def synflood(
         str, option("--timeout", metavar="TIME", help="Half-open: no ACK of the client within TIME (3s).")
     ] = "3s",
     *,
-    on: ServiceOptions,
+    on: LiveServiceOptions,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
     out: cli.LogOptions,
