@@ -18,6 +18,7 @@ from confluo_tools.cli.groups import (
     RecordingOptions,
     TalkOptions,
 )
+from confluo_tools.cli.live_input import LiveInput, LiveOptions
 from confluo_tools.cli.operands import split_operands
 from confluo_tools.cli.option_values import (
     core_share,
@@ -88,6 +89,8 @@ __all__ = [
     "InputOptions",
     "Inputs",
     "Limit",
+    "LiveInput",
+    "LiveOptions",
     "Local",
     "LogOptions",
     "Ndjson",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from confluo_tools.console import ThreadErrors, state, warn
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import ConfluoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 HELD = 16384  # rows after which a small output releases its pages
 PERIOD = 1.0  # s between two runs of the maintenance
+MAKING = 5.0  # s that another process may take to make the log
 NICE = 5  # of the maintenance thread: packets have priority for the CPU
 
 
@@ -31,6 +33,7 @@ class LogOutput:
     ``views``: maintain all views, not only these indexes.
     ``small``: save memory rather than time: prepare nothing ahead, and release written pages.
     ``any_kind``: append also to a log of another kind of records, if it has the fields.
+    ``shared``: another process may make the same log at this moment, with this field; both write to it.
     ``needed``: the fields that an existing log must have; None: all.  ``add_columns``: add those that it lacks.
     """
 
@@ -49,6 +52,7 @@ class LogOutput:
         views: bool = False,
         small: bool = False,
         any_kind: bool = False,
+        shared: str = "",
         needed: Sequence[str] | None = None,
         add_columns: bool = False,
     ) -> None:
@@ -62,7 +66,7 @@ class LogOutput:
         self._new: list[Field] = []
         self._names: dict[str, dict[int, str]] = {}
         if self.exists:
-            if not (append and multilog.is_log(path)):
+            if not (multilog.is_log(path) and (append or (shared and self._has(shared)))):
                 hint = "--append adds to it" if multilog.is_log(path) else "choose another name"
                 raise UsageError("exists", where=path, hint=hint)
             with multilog.open(path, readonly=True) as log:
@@ -84,9 +88,15 @@ class LogOutput:
                 e.where = "--keep"
                 raise
         self._all_views, self._old = views, old
-        self._small = small
+        self._small, self._shared = small, shared
         self._held = 0
         self._writers: list[Writer] = []
+
+    def _has(self, field: str) -> bool:
+        from confluo_tools import multilog
+
+        with multilog.open(self.path, readonly=True) as log:
+            return field in log.schema
 
     def _fit(
         self, own: Schema, given: Schema, extra: Sequence[str], needed: Sequence[str] | None, add_columns: bool
@@ -135,7 +145,7 @@ class LogOutput:
             self.log = multilog.open(self.path)
             self.log.remember(argv)
         else:
-            self.log = multilog.create(self.path, self.schema, sync=self.sync, lanes=self.lanes, argv=argv)
+            self.log = self._made(argv)
         self._layout = self.log.schema.layout
         self._maintenance: MaintenanceThread | None = None
         try:
@@ -145,6 +155,29 @@ class LogOutput:
             self.log.close()
             raise
         return self
+
+    def _made(self, argv: list[str]) -> Log:
+        from confluo_tools import multilog
+
+        end = time.monotonic() + MAKING
+        while True:
+            try:
+                return multilog.create(self.path, self.schema, sync=self.sync, lanes=self.lanes, argv=argv)
+            except StoreError:
+                if not self._shared or time.monotonic() > end:
+                    raise
+            if multilog.is_log(self.path):
+                log = multilog.open(self.path)
+                if log.schema.layout.names == self.schema.layout.names:
+                    return log
+                log.close()
+                raise UsageError("exists, with other fields", where=self.path, hint="choose another name")
+            time.sleep(0.01)
+
+    @property
+    def opened_writer(self) -> Writer | None:
+        """The writer of `write`; None before the first row."""
+        return self._writers[0] if self._writers else None
 
     def writers(self, n: int) -> list[Writer]:
         """The writers of ``n`` lanes; the context manager closes them."""

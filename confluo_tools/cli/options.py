@@ -168,6 +168,13 @@ LogToWrite = Annotated[
         help="Write the MultiLog LOG; or a file, by suffix or -o FORMAT.",
     ),
 ]
+Follow = Annotated[
+    bool, option("--follow", panel="Input", help="Go on as records arrive (a MultiLog, a topic), until a signal.")
+]
+Group = Annotated[
+    str | None,
+    option("--group", metavar="NAME", panel="Input", help="Share a topic with the other readers of this group."),
+]
 Append = Annotated[bool, option("--append", panel="Log", help="Append to LOG if it exists.")]
 AddColumns = Annotated[
     bool, option("--add-columns", panel="Log", help="With --append, add to LOG the fields that it lacks.")

@@ -169,7 +169,7 @@ def command_line() -> str:
 class RecordOutput:
     """Context manager that writes records to a file or stdout; an error inside it leaves no partial file.
 
-    ``rows``: rows written.  ``flush_each``: flush after each block (-l, a terminal).
+    ``rows``: rows written; ``to_stdout``: not to a file.  ``flush_each``: flush after each block (-l, a terminal).
     """
 
     def __init__(
@@ -209,6 +209,7 @@ class RecordOutput:
             metadata = _metadata(schema, metadata or {})
         self.rows = 0
         self.flush_each = config.truth("line_buffered", line_buffered) or terminal
+        self.to_stdout = path in (None, "-")
         self._sink = open_sink(path, force=config.truth("clobber", force))
         try:
             self._writer = open_writer(

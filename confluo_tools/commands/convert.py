@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
@@ -11,6 +13,7 @@ from confluo_tools.errors import SchemaError
 
 if TYPE_CHECKING:
     from confluo_tools.cli.log_output import LogOutput
+    from confluo_tools.core.block.block import Block
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
@@ -55,6 +58,7 @@ def convert(
     ] = False,
     *,
     ins: cli.InputOptions,
+    live: cli.LiveOptions,
     out: ConvertOutput,
     common: cli.CommonOptions,
 ) -> int:
@@ -62,42 +66,42 @@ def convert(
 
     -w LOG writes a MultiLog, unless the suffix or -o names another format.
     """
-    if ins.missing(inputs):
+    if ins.missing(inputs, live.follow):
         return cli.usage(app)
     wanted = load_schema(schema) if schema is not None else None
     from confluo_tools.remote.request import request_rows
 
     fields = out.fields if wanted is None else None
     request = None if analyze else request_rows("", (None, None), None, fields, limit, False, None, None, False)
-    types = out.schema_of_log() if wanted is None else None
-    opened = ins.open(inputs, schema=wanted, types=types, request=request)
-    with cli.analyzed(opened, analyze, analyze_flows, sort=sort) as reader:
-        if out.listed(reader.schema):
-            return cli.OK
-        shape = wanted if wanted is not None and not analyze else reader.schema
-        kind, names = out.kind(), out.names(shape)
-        into: LogOutput | cli.RecordOutput
-        if kind == "multilog":
-            into = out.log(shape, names, any_kind=True, old=True)
-            write_log(reader, into, limit)
-        else:
-            into = out.records(
-                shape,
-                kind,
-                names,
-                metadata=reader.metadata,
-                sources=cli.capture_sources(source, inputs or [], reader, synthesize),
-                synthesize=synthesize,
-                readable=readable,
-            )
-            with into:
+    with cli.LiveInput(live, ins, inputs or [], None) as live_input:
+        live_input.into_log(out, {"--fields": out.fields, "--analyze": analyze}, None)
+        types = out.schema_of_log() if wanted is None else None
+        opened = live_input.open(schema=wanted, types=types, request=request)
+        with cli.analyzed(opened, analyze, analyze_flows, sort=sort) as reader:
+            if out.listed(reader.schema):
+                return cli.OK
+            shape = wanted if wanted is not None and not analyze else reader.schema
+            kind, names = out.kind(), live_input.names(out.names(shape))
+            into: LogOutput | cli.RecordOutput
+            if kind == "multilog":
+                into = out.log(shape, names, any_kind=True, old=not live.follow, shared=live_input.shared)
+            else:
+                into = out.records(
+                    shape,
+                    kind,
+                    names,
+                    metadata=reader.metadata,
+                    sources=cli.capture_sources(source, inputs or [], reader, synthesize),
+                    synthesize=synthesize,
+                    readable=readable,
+                )
+            with into, live_input.writing(into):
                 reader.on_idle(into.flush)
-                for block in blocks(reader, shape, limit):
-                    into.write(block)
-        rows = into.rows
-        if common.stats:
-            cli.note(f"{reader.rows} records read, {rows} written")
-        return cli.OK if rows else cli.NOTHING
+                write(blocks(reader, shape, limit), into, kind)
+            live_input.finish()
+            if common.stats:
+                cli.note(f"{reader.rows} records read, {into.rows} written")
+            return live_input.status(cli.OK if into.rows else cli.NOTHING)
 
 
 def load_schema(name: str) -> Schema:
@@ -107,7 +111,7 @@ def load_schema(name: str) -> Schema:
     return builtin(name) if name in builtin_names() and not os.path.exists(name) else load(name)
 
 
-def blocks(reader: Reader, shape: Schema, limit: int | None) -> Any:
+def blocks(reader: Reader, shape: Schema, limit: int | None) -> Iterator[Block]:
     """The reader's blocks with the fields of ``shape``, at most ``limit`` rows in all."""
     left = limit
     for block in reader:
@@ -124,12 +128,13 @@ def blocks(reader: Reader, shape: Schema, limit: int | None) -> Any:
         yield block
 
 
-def write_log(reader: Reader, into: LogOutput, limit: int | None) -> None:
-    """Write all rows to the MultiLog; rows written before an error stay."""
-    with into, cli.Progress("converting", None, "records") as progress:
-        for block in blocks(reader, into.schema, limit):
+def write(found: Iterator[Block], into: LogOutput | cli.RecordOutput, kind: str) -> None:
+    """Write all rows; those written to a MultiLog before an error stay."""
+    with cli.Progress("converting", None, "records") if kind == "multilog" else nullcontext() as progress:
+        for block in found:
             into.write(block, None)
-            progress.update(into.rows)
+            if progress is not None:
+                progress.update(into.rows)
 
 
 def main(argv: list[str] | None = None) -> int:

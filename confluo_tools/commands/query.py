@@ -90,56 +90,63 @@ def query(
     synthesize: cli.Synthesize = False,
     *,
     ins: cli.InputOptions,
+    live: cli.LiveOptions,
     period: cli.PeriodOptions,
     out: QueryOutput,
     common: cli.CommonOptions,
 ) -> int:
     """Print the records of INPUT for which EXPR holds."""
     inputs, text = cli.split_operands(operands or [], read or [], expression, ins.at)
-    if ins.missing(inputs):
+    if ins.missing(inputs, live.follow):
         return cli.usage(app)
     if (by or having or top) and agg is None:
         agg = "count"
     span = period.span(out.local)
-    from confluo_tools.remote.request import request_analysis, request_rows
+    with cli.LiveInput(live, ins, inputs, span[1]) as live_input:
+        if agg is None and state is None:
+            made = {"the expression": text, "--fields": out.fields, "--sample": sample, "--analyze": analyze}
+            span = live_input.into_log(out, made, span[0]), span[1]
+        from confluo_tools.remote.request import request_analysis, request_rows
 
-    request = request_rows(text, span, sample, out.fields, limit, count, agg, by, explain)
-    if analyze or state is not None:
-        request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
-    opened = ins.open(inputs, request=request)
-    with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
-        if agg is None and out.listed(reader.schema):
-            return cli.OK
-        selection = Selection(reader, compile_expr(text, reader, span, sample, out.local))
-        groups = GroupedRows(selection, agg, by, having, top, out.local) if agg is not None else None
-        if explain:
-            return print_plan(selection, groups)
-        if count:
-            if groups is not None:
-                raise UsageError("--count and --agg exclude each other", hint="--agg count counts")
-            rows = selection.count(limit)
-            print(rows)
-        else:
-            schema = groups.schema if groups is not None else reader.schema
-            if out.listed(schema):
+        request = request_rows(text, span, sample, out.fields, limit, count, agg, by, explain)
+        if analyze or state is not None:
+            request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
+        opened = live_input.open(request=request)
+        with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
+            if agg is None and out.listed(reader.schema):
                 return cli.OK
-            kind, shown = out.kind(answers=groups is not None), out.names(schema)
-            into: cli.RecordOutput | LogOutput
-            if kind == "multilog":
-                into = out.log(schema, shown, any_kind=True)
+            selection = Selection(reader, compile_expr(text, reader, span, sample, out.local))
+            groups = GroupedRows(selection, agg, by, having, top, out.local) if agg is not None else None
+            if explain:
+                return print_plan(selection, groups)
+            if count:
+                if groups is not None:
+                    raise UsageError("--count and --agg exclude each other", hint="--agg count counts")
+                with live_input.until_signal():
+                    rows = selection.count(limit)
+                print(rows)
             else:
-                sources = cli.capture_sources(source, inputs, reader, synthesize)
-                more = {"metadata": reader.metadata, "sources": sources, "synthesize": synthesize}
-                into = out.records(schema, kind, shown, **more)
-            with into:
-                reader.on_idle(into.flush)
-                pairs = groups.selected(*span) if groups is not None else selection.selected(shown)
-                for block, picks in limited(pairs, limit):
-                    into.write(block, picks)
-            rows = into.rows if selection.found else 0
-        if common.stats:
-            cli.note(f"{reader.rows} records read, {selection.found} selected, {rows} printed")
-        return cli.OK if rows else cli.NOTHING
+                schema = groups.schema if groups is not None else reader.schema
+                if out.listed(schema):
+                    return cli.OK
+                kind, shown = out.kind(answers=groups is not None), live_input.names(out.names(schema))
+                into: cli.RecordOutput | LogOutput
+                if kind == "multilog":
+                    into = out.log(schema, shown, any_kind=True, shared=live_input.shared)
+                else:
+                    sources = cli.capture_sources(source, inputs, reader, synthesize)
+                    more = {"metadata": reader.metadata, "sources": sources, "synthesize": synthesize}
+                    into = out.records(schema, kind, shown, **more)
+                with into, live_input.writing(None if groups is not None else into):
+                    reader.on_idle(into.flush)
+                    pairs = groups.selected(*span) if groups is not None else selection.selected(shown)
+                    for block, picks in limited(pairs, limit):
+                        into.write(block, picks)
+                rows = into.rows if selection.found else 0
+            live_input.finish()
+            if common.stats:
+                cli.note(f"{reader.rows} records read, {selection.found} selected, {rows} printed")
+            return live_input.status(cli.OK if rows else cli.NOTHING)
 
 
 def compile_expr(

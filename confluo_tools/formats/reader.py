@@ -20,7 +20,7 @@ class Reader:
 
     ``schema`` of the rows; ``metadata`` that came with them (``confluo:host`` and the like); ``format`` is
     the name of what was read; ``rows`` counts the rows read.  ``warn`` reports problems that are not
-    fatal.
+    fatal.  ``mark``: no row after the current block is older (ns), as far as known.
     """
 
     format = ""
@@ -29,6 +29,8 @@ class Reader:
     given: Sequence[str] | None = None  # of a table of text: the names in its header, when the schema has more
     by_time = False  # rows come in the order of time, in whatever order they were written
     chosen = False  # the source has the query and returns only rows that it selects
+    polled = False  # calls of `on_idle` come again and again while there is nothing to read
+    mark = (1 << 63) - 1
 
     def __init__(self, name: str, warn: Warn | None = None) -> None:
         self.name = name
@@ -84,6 +86,9 @@ class Reader:
 
     def on_idle(self, call: Callable[[], None]) -> None:
         """Have ``call`` called before every wait for more input."""
+
+    def stop_when(self, stopped: Callable[[], bool]) -> None:
+        """End as soon as ``stopped()`` holds, if this input is ``polled``."""
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Records as they arrive, from a pipe or a growing log, for commands that evaluate each period when it has ended."""
+"""Records as they arrive, from a pipe, a topic or a growing log, for commands that evaluate periods at their ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from confluo_tools.errors import UsageError
 from confluo_tools.inputs.logs import remote
+from confluo_tools.inputs.topics import is_topic
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -23,10 +24,12 @@ def one_log(inputs: Sequence[str]) -> bool:
     """Whether --follow reads a log of this host.  Raises UsageError for several inputs and other hosts."""
     from confluo_tools.formats import detect
 
-    logs = [name for name in inputs if remote(name) is not None or detect.is_multilog(name)]
+    topics = [name for name in inputs if is_topic(name)]
+    logs = [name for name in inputs if name not in topics and (remote(name) is not None or detect.is_multilog(name))]
     if logs and (len(inputs) > 1 or remote(logs[0]) is not None):
         hint = "without --follow, any number of logs on any hosts are read"
-        raise UsageError("--follow watches one MultiLog of this host, or a pipe", where=logs[-1], hint=hint)
+        what = "--follow watches one MultiLog of this host, a topic, or a pipe"
+        raise UsageError(what, where=logs[-1], hint=hint)
     return bool(logs)
 
 
@@ -92,35 +95,61 @@ class _Ended(Exception):
 
 
 def read(reader: Reader, periods: OpenPeriods, ending: StopSignal) -> Iterator[Block]:
-    """Blocks of a pipe, or of any input that ends."""
-    reader.on_idle(lambda: _wait(reader, periods, ending))
+    """Blocks of a pipe or a topic, or of any input that ends."""
+    idle = _Idle(reader, periods, ending)
+    reader.on_idle(idle.look if reader.polled else idle.wait)
+    reader.stop_when(ending.came)
     try:
         for block in reader:
+            periods.mark = reader.mark
+            idle.quiet = 0
             yield block
-            if ending.came():
+            if ending.came() and not reader.polled:
                 return
     except _Ended:
         pass
 
 
-def _wait(reader: Reader, periods: OpenPeriods, ending: StopSignal) -> None:
-    # Before a read that would block: wait for bytes, or until a period has ended by the clock and no record came for
-    # a while (old records that still arrive are not late: they are being played back)
-    from select import select
+class _Idle:
+    """What happens before a read that would block.
 
-    periods.idle()
-    quiet = time.time_ns() + periods.lateness
-    fd = getattr(getattr(reader, "stream", None), "fd", None)
-    while fd is not None:
-        if ending.came():
-            raise _Ended
-        due = periods.due()
-        left = MAX_WAIT if due is None else (max(due, quiet) - time.time_ns()) / SECOND
-        if left > 0 and fd in select([fd, ending.wake], [], [], min(left, MAX_WAIT))[0]:
-            return
-        if due is not None:
-            periods.until(time.time_ns())
-            periods.idle()
+    A period has ended by the clock only if no record came for a while: old records that still arrive are not late, they
+    are being played back.
+    """
+
+    def __init__(self, reader: Reader, periods: OpenPeriods, ending: StopSignal) -> None:
+        self.reader, self.periods, self.ending = reader, periods, ending
+        self.quiet = 0  # when the periods end by the clock, at the earliest; 0: a record came since the last wait
+
+    def look(self) -> None:
+        """Before each short wait of an input that waits itself."""
+        self.periods.idle()
+        now = time.time_ns()
+        if not self.quiet:
+            self.quiet = now + self.periods.lateness
+        due = self.periods.due()
+        if due is not None and now >= max(due, self.quiet):
+            self.periods.until(now)
+            self.periods.idle()
+
+    def wait(self) -> None:
+        """Wait for bytes, or until a period has ended."""
+        from select import select
+
+        periods = self.periods
+        periods.idle()
+        quiet = time.time_ns() + periods.lateness
+        fd = getattr(getattr(self.reader, "stream", None), "fd", None)
+        while fd is not None:
+            if self.ending.came():
+                raise _Ended
+            due = periods.due()
+            left = MAX_WAIT if due is None else (max(due, quiet) - time.time_ns()) / SECOND
+            if left > 0 and fd in select([fd, self.ending.wake], [], [], min(left, MAX_WAIT))[0]:
+                return
+            if due is not None:
+                periods.until(time.time_ns())
+                periods.idle()
 
 
 def tail(

@@ -14,6 +14,7 @@ from confluo_tools.inputs.topics import is_topic, open_topic
 if TYPE_CHECKING:
     from confluo_tools.formats.bytestream import ByteStream
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.remote.request import QueryRequest
     from confluo_tools.schema import Schema
 
@@ -42,6 +43,9 @@ def open_records(
     request: QueryRequest | None = None,
     at: str | None = None,
     partial: bool = False,
+    follow: bool = False,
+    group: str | None = None,
+    offsets: LogOffsets | None = None,
 ) -> Reader:
     """Open any inputs as one Reader: MultiLogs here and elsewhere, Arrow, Parquet, captures, TSV, CSV, NDJSON.
 
@@ -49,6 +53,7 @@ def open_records(
     ``input_format``: instead of detection.  ``schema``: the fields to read; ``types``: of fields with its names;
     both are for text and for the files of other programs.
     ``request``: the query, for inputs on other hosts.  ``at``: a snapshot file, instead of inputs.
+    ``follow``, ``group``, ``offsets``: of a topic, see `TopicReader`.
     Several inputs that are all logs and archives are merged by time; others come one after the other, as rows of the
     first.
     Problems that are not fatal are printed and make the exit status 2.
@@ -60,7 +65,9 @@ def open_records(
         return open_logs(places_at(Snapshot.load(at), at), request, host=True, partial=partial)
     names = list(inputs) or ["-"]
     if any(is_topic(name) for name in names):
-        return open_topic(names, request)
+        return open_topic(names, request, follow=follow, group=group, offsets=offsets)
+    if group is not None:
+        raise UsageError("is for a topic of Kafka", where="--group", hint="read kafka://HOST:PORT/NAME")
     if names.count("-") > 1:
         raise UsageError("standard input can be read only once")
     elsewhere = [remote(name) is not None for name in names]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from confluo_tools.console import warn
+from confluo_tools.console import tell, warn
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.remote.request import QueryRequest
 
 
@@ -18,12 +19,52 @@ def is_topic(name: str) -> bool:
     return name.startswith("kafka://")
 
 
-def open_topic(names: Sequence[str], request: QueryRequest | None) -> Reader:
-    """The rows of a topic, from the time of the request on.  Raises UsageError when there are other inputs."""
+def open_topic(
+    names: Sequence[str],
+    request: QueryRequest | None,
+    *,
+    follow: bool = False,
+    group: str | None = None,
+    offsets: LogOffsets | None = None,
+) -> Reader:
+    """The rows of a topic, from the time of the request on.  Raises UsageError when there are other inputs.
+
+    The other arguments are those of `TopicReader`.
+    """
     if len(names) > 1:
         raise UsageError("a topic is read alone", where=names[0], hint="read one topic at a time")
     from confluo_tools.kafka.address import parse
     from confluo_tools.kafka.settings import settings
     from confluo_tools.kafka.topic_reader import TopicReader
 
-    return TopicReader(parse(names[0]), settings(None), since=request.since if request is not None else None, warn=warn)
+    since, until = (request.since, request.until) if request is not None else (None, None)
+    if offsets is not None:
+        since = offsets.since
+    return TopicReader(
+        parse(names[0]),
+        settings(None),
+        since=since,
+        until=until,
+        follow=follow,
+        group=group,
+        offsets=offsets,
+        warn=warn,
+        tell=tell,
+    )
+
+
+def offsets_of(names: Sequence[str], log: str, options: dict[str, str], since: int | None) -> LogOffsets | None:
+    """How far the topic was read into the log, if the input is a topic.  Raises ConfluoError.
+
+    The arguments are those of `LogOffsets`.
+    """
+    if len(names) != 1 or not is_topic(names[0]):
+        return None
+    from confluo_tools.kafka.address import parse
+    from confluo_tools.kafka.client import partitions, topic_number
+    from confluo_tools.kafka.log_offsets import LogOffsets
+    from confluo_tools.kafka.settings import settings
+
+    address, given = parse(names[0]), settings(None)
+    partitions(address, given)  # raises if there is no such topic
+    return LogOffsets(log, address.topic, topic_number(address, given), options, since)

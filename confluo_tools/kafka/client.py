@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, UsageError
@@ -92,6 +93,44 @@ def describe(address: TopicAddress, settings: dict[str, str]) -> dict[str, int]:
                 what, hint = faults.explain(address.brokers, settings)
                 raise ConfluoError(what, where=str(address), hint=hint) from None
     return {str(t.topic): len(t.partitions) for t in found.topics.values() if t.error is None}
+
+
+def topic_number(address: TopicAddress, settings: dict[str, str]) -> str:
+    """The number that the brokers gave the topic when it was made; "" if they do not say it."""
+    kafka = python_client()
+    from confluent_kafka import TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient(admin_settings(address, settings))
+    try:
+        found = client.describe_topics(TopicCollection([address.topic]), request_timeout=ANSWER)
+        return str(found[address.topic].result().topic_id)
+    except kafka.KafkaException:
+        return ""  # it is old, or this client may not ask
+
+
+def edges(address: TopicAddress, settings: dict[str, str], partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """{partition: (offset of its first message, offset after its last one)}.
+
+    A consumer would ask one partition after the other, and behind its own fetch.  Raises ConfluoError.
+    """
+    kafka = python_client()
+    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+    client = AdminClient(admin_settings(address, settings))
+    places = [kafka.TopicPartition(address.topic, p) for p in partitions]
+    if not places:
+        return {}
+    made: Any = OffsetSpec
+    answers = [
+        client.list_offsets(dict.fromkeys(places, spec()), request_timeout=ANSWER)
+        for spec in (made.earliest, made.latest)
+    ]
+    try:
+        low, high = ({place.partition: answer.result().offset for place, answer in one.items()} for one in answers)
+    except kafka.KafkaException as e:
+        raise unreachable(address, e.args[0]) from None
+    return {p: (low[p], high[p]) for p in low}
 
 
 def _knock(address: TopicAddress) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from confluo_tools.kafka.message import Envelope
 
 MAX_SEQUENCES = 1 << 16
@@ -37,3 +40,15 @@ class SequenceCheck:
         while len(gaps) > MAX_GAPS:
             gaps.remove(min(gaps))
         return True
+
+    def saved(self) -> list[list[Any]]:
+        """All sequences as JSON values."""
+        return [[*key, last, sorted(gaps)] for key, (last, gaps) in self._seen.items()]
+
+    def restore(self, saved: Iterable[list[Any]]) -> None:
+        """Go on where an earlier run was, unless this one is further."""
+        for host, pipeline, run, partition, last, gaps in saved:
+            key = str(host), int(pipeline), int(run), int(partition)
+            known = self._seen.get(key)
+            if known is None or known[0] < int(last):
+                self._seen[key] = int(last), {int(gap) for gap in gaps}

@@ -15,23 +15,31 @@ if TYPE_CHECKING:
 MESSAGE = 5.0  # s that a broker has to send a last message
 
 
-def partitions_of(address: TopicAddress, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """A row of the schema `topic` for each partition of the topic, or of all topics.  Raises ConfluoError."""
+def partitions_of(
+    address: TopicAddress, settings: dict[str, str], group: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """A row of the schema `topic` for each partition of the topic, or of all topics.
+
+    ``group``: how far this consumer group is.  Raises ConfluoError.
+    """
     kafka = client.python_client()
     topics = client.describe(address, settings)
     if address.topic and address.topic not in topics:
         raise ConfluoError("the topic does not exist", where=str(address))
     consumer = kafka.Consumer(
-        {**client.admin_settings(address, settings), "group.id": "confluo", "enable.auto.commit": False}
+        {**client.admin_settings(address, settings), "group.id": group or "confluo", "enable.auto.commit": False}
     )
     try:
         for topic, count in sorted(topics.items()):
             if topic != address.topic and (address.topic or topic.startswith("__")):  # those are Kafka's own
                 continue
-            for number in range(count):
-                place = kafka.TopicPartition(topic, number)
+            places = [kafka.TopicPartition(topic, number) for number in range(count)]
+            done = [p.offset for p in consumer.committed(places, timeout=client.ANSWER)] if group else []
+            for number, place in enumerate(places):
                 low, high = consumer.get_watermark_offsets(place, timeout=client.ANSWER)
                 row = {"topic": topic, "partition": number, "partitions": count, "begin": low, "end": high}
+                if group:
+                    row |= {"committed": max(done[number], -1), "lag": high - min(max(done[number], low), high)}
                 yield row | {"messages": high - low} | _last(consumer, place, low, high)
     except kafka.KafkaException as e:
         raise client.unreachable(address, e.args[0]) from None
@@ -62,7 +70,7 @@ def whole_topics(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row for each topic: its messages, and the latest last message."""
     whole: dict[str, dict[str, Any]] = {}
     for row in rows:
-        before = whole.get(row["topic"], {"messages": 0})
+        before = whole.get(row["topic"], {"messages": 0, "lag": 0})
         later = row if row.get("ts", 0) >= before.get("ts", 0) else before
         whole[row["topic"]] = later | {
             "topic": row["topic"],
@@ -71,5 +79,7 @@ def whole_topics(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "messages": before["messages"] + row["messages"],
             "begin": 0,
             "end": 0,
+            "committed": -1,
+            "lag": before["lag"] + row.get("lag", 0),
         }
     yield from whole.values()

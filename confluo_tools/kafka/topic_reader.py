@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.kafka import client
 from confluo_tools.kafka.message import MAX_MESSAGE, MessageReader, rows_as
 from confluo_tools.kafka.sequences import SequenceCheck
+from confluo_tools.kafka.topic_consumer import TopicConsumer
 from confluo_tools.kafka.unreadable import UnreadableMessages
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.kafka.address import TopicAddress
+    from confluo_tools.kafka.log_offsets import LogOffsets
+    from confluo_tools.kafka.message import Envelope
+    from confluo_tools.schema import Schema
 
-DEFAULTS: dict[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-    "fetch.message.max.bytes": 16 << 20,
-    "queued.max.messages.kbytes": 64 << 10,
-    "group.id": "confluo",  # a name is required, also without a group
-    "log_level": 0,
-}
+WAIT = 0.1  # s of one wait for messages
+SETTLE = 1.0  # s between two commits of offsets while messages arrive
+PUBLISH = 70.0  # s that rows may wait for a freeze of their log
+GRACE = 1_000_000_000  # ns after the end of a time range during which its records may still arrive
+LAST = (1 << 63) - 1
+TOLD = 10.0  # s between two lines about missing messages
 
 
 class TopicReader(Reader):
     """The rows that a topic has now, as its partitions send them; with ``follow`` those that come later, too.
 
-    ``since``: ns, from the first message with a Kafka time of then or later.  Each message is checked; those that are
-    missing between two others are counted and reported, repeated ones are skipped.  Raises ConfluoError.
+    Each message is checked; those that are missing between two others are counted and reported, repeated ones are
+    skipped.  ``until``: end when the clock, or the records of all partitions, have passed this time (ns).
+    ``offsets``: of the log that the rows are written to; they get the fields of their place in the topic.
+    The other arguments are those of `TopicConsumer`.  Raises ConfluoError.
     """
 
     format = "kafka"
+    polled = True
 
     def __init__(
         self,
@@ -42,92 +46,168 @@ class TopicReader(Reader):
         settings: dict[str, str],
         *,
         since: int | None = None,
+        until: int | None = None,
         follow: bool = False,
+        group: str | None = None,
+        offsets: LogOffsets | None = None,
         warn: Warn | None = None,
+        tell: Warn | None = None,
     ) -> None:
         super().__init__(str(address), warn)
-        self.address, self._follow = address, follow
-        self._kafka = kafka = client.python_client()
-        count = client.partitions(address, settings)
-        self._errors: list[Any] = []
-        try:
-            self._consumer = kafka.Consumer(
-                {"bootstrap.servers": address.brokers, **DEFAULTS, **settings, "error_cb": self._errors.append}
-            )
-            self._ends = self._assign(count, since)
-        except kafka.KafkaException as e:
-            raise client.unreachable(address, e.args[0]) from None
+        self._follow, self._offsets = follow, offsets
+        self._tell, self._end = tell, LAST if until is None else until + GRACE
+        self.consumer = TopicConsumer(
+            address, settings, since=since, follow=follow, group=group, warn=self.warn, tell=self.tell
+        )
         self._messages = MessageReader()
         self.sequences = SequenceCheck()
         self.unreadable = UnreadableMessages(self.warn)
-        self._first: list[Block] = []
-        self._rest = self._blocks()
-        first = next(self._rest, None)
-        if first is None:
-            raise FormatError("the topic has no records", where=self.name)
-        self._first.append(first)
+        self._idle: list[Callable[[], None]] = []
+        self._stopped: Callable[[], bool] = lambda: False
+        self._out: Callable[[], bool] = lambda: False
+        self._taken: dict[int, int] = {}  # partition -> offset after the last message that was taken
+        self._unsettled = False
+        self._settled = self._told = time.monotonic()
+        self._missing_told = 0
+        try:
+            self.schema, self.metadata = self._learn()
+        except BaseException:
+            self.close()
+            raise
+        self._packed = self.schema
+        if offsets is not None:
+            self.schema = offsets.with_place(self.schema)
+            self.consumer.claims = offsets
 
-    def _assign(self, count: int, since: int | None) -> dict[int, int]:
-        """Begin at ``since``, or at the beginning; returns where each partition ends now: {partition: offset}."""
-        kafka, topic = self._kafka, self.address.topic
-        begin = [kafka.TopicPartition(topic, p, kafka.OFFSET_BEGINNING) for p in range(count)]
-        if since is not None:
-            wanted = [kafka.TopicPartition(topic, p, since // 1_000_000) for p in range(count)]
-            begin = self._consumer.offsets_for_times(wanted, timeout=client.ANSWER)
-        ends = {}
-        for p in range(count):
-            low, high = self._consumer.get_watermark_offsets(begin[p], timeout=client.ANSWER)
-            if high > low and begin[p].offset != kafka.OFFSET_END and begin[p].offset < high:
-                ends[p] = high
-        self._consumer.assign([b for b in begin if self._follow or b.partition in ends])
-        return ends
+    def tell(self, what: str) -> None:
+        if self._tell is not None:
+            self._tell(f"{self.name}: {what}")
+
+    def _learn(self) -> tuple[Schema, dict[str, str]]:
+        """The schema of a message that is there; with ``follow``, waits for one."""
+        while True:
+            some = False
+            for message in self.consumer.peek():
+                some = True
+                try:
+                    schema, _, envelope = self._read(message)
+                except FormatError:
+                    continue
+                return schema, {"confluo:kind": schema.kind, "confluo:host": envelope.host}
+            if not self._follow:
+                raise FormatError(
+                    "the topic has no records" if not some else "no message is of these tools", where=self.name
+                )
+            time.sleep(WAIT)
+
+    def _read(self, message: Any) -> tuple[Schema, Block, Envelope]:
+        value = message.value() or b""
+        if len(value) > MAX_MESSAGE:
+            raise FormatError(f"has {len(value)} bytes, more than {MAX_MESSAGE}")
+        return self._messages.read(value)
+
+    # -- rows
 
     def blocks(self) -> Iterator[Block]:
-        yield from self._first
-        self._first.clear()
-        yield from self._rest
-
-    def _blocks(self) -> Iterator[Block]:
-        while self._ends or self._follow:
-            message = self._consumer.poll(0.2)
+        self.consumer.leaving = self._leave
+        self.consumer.joined = self._join
+        self.consumer.start()
+        while not self._stopped() and not self._over():
+            message = self.consumer.poll(0)
             if message is None:
-                continue
-            error = message.error()
-            if error is not None:
-                if error.code() != self._kafka.KafkaError._PARTITION_EOF:
-                    raise ConfluoError(error.str(), where=self.name)
-                if not self._follow:
-                    self._ends.pop(message.partition(), None)
-                continue
-            block = self._rows(message)
-            if not self._follow and message.offset() + 1 >= self._ends.get(message.partition(), 0):
-                self._ends.pop(message.partition(), None)
-            if block is not None:
-                yield block
-        self._report()
+                self._wait()
+                message = self.consumer.poll(WAIT)
+            if message is not None:
+                block = self._rows(message)
+                if block is not None:
+                    yield block
+                self._taken[message.partition()] = message.offset() + 1
+                self._unsettled = True
+            if time.monotonic() - self._settled >= SETTLE:
+                self.settle()
+        self.settle()
+        self._report(final=True)
+
+    def _over(self) -> bool:
+        if self.consumer.at_end and (not self._follow or time.time_ns() >= self._end):
+            return True
+        return self._end < self.mark < LAST
+
+    def _wait(self) -> None:
+        for call in self._idle:
+            call()
 
     def _rows(self, message: Any) -> Block | None:
-        value = message.value()
-        if value is None:  # a tombstone
+        if message.value() is None:  # a tombstone
             return None
-        which = f"{message.partition()}:{message.offset()}"
+        partition, offset = message.partition(), message.offset()
         try:
-            if len(value) > MAX_MESSAGE:
-                raise FormatError(f"has {len(value)} bytes, more than {MAX_MESSAGE}")
-            schema, block, envelope = self._messages.read(value)
-            if not hasattr(self, "schema"):
-                self.schema = schema
-                self.metadata = {"confluo:kind": schema.kind, "confluo:host": envelope.host}
-            block = rows_as(schema, block, self.schema)
+            schema, block, envelope = self._read(message)
+            block = rows_as(schema, block, self._packed)
         except FormatError as e:
-            self.unreadable.add(which, e)
+            self.unreadable.add(f"{partition}:{offset}", e)
             return None
-        return block if self.sequences.is_new(envelope) else None
+        if not self._in_sequence(envelope, partition):
+            return None
+        return block if self._offsets is None else self._offsets.placed(block, partition, offset)
 
-    def _report(self) -> None:
-        if self.sequences.missing:
-            self.warn(f"messages that are missing: {self.sequences.missing}")
-        self.unreadable.report()
+    def _in_sequence(self, envelope: Envelope, partition: int) -> bool:
+        self.consumer.seen(partition, envelope.last)
+        self.mark = self.consumer.mark
+        return self.sequences.is_new(envelope)
+
+    def _report(self, *, final: bool = False) -> None:
+        missing = self.sequences.missing
+        now = time.monotonic()
+        if missing > self._missing_told and (final or now - self._told >= TOLD):
+            self.warn(f"messages that are missing: {missing}")
+            self._missing_told, self._told = missing, now
+        if final:
+            self.unreadable.report()
+
+    # -- the end, and what happens between messages
+
+    def on_idle(self, call: Callable[[], None]) -> None:
+        self._idle.append(call)
+
+    def stop_when(self, stopped: Callable[[], bool]) -> None:
+        """End when ``stopped()`` holds, after the rows that were given last."""
+        self._stopped = stopped
+
+    def delivered(self, out: Callable[[], bool]) -> None:
+        """``out()``: send all rows given so far on, and return whether they are out; then their offsets are committed.
+
+        Without it, offsets are committed by `finish` only.
+        """
+        self._out = out
+
+    def settle(self, *, wait: bool = False) -> bool:
+        """Commit the offsets of rows that are out; returns whether all are.  ``wait``: for the answer of the group."""
+        self._settled = time.monotonic()
+        self._report()
+        if self._unsettled and self._out():
+            if self._offsets is not None:
+                self._offsets.save(self._taken, self.sequences.saved())
+            self.consumer.commit(self._taken, wait=wait)
+            self._unsettled = False
+        return not self._unsettled
+
+    def _join(self) -> None:
+        if self._offsets is not None:
+            self.sequences.restore(self._offsets.sequences())
+
+    def _leave(self, lost: bool) -> None:
+        # Partitions go to another process, which must see all rows of this one.
+        end = time.monotonic() + PUBLISH
+        while not lost and not self.settle(wait=True) and self._offsets is not None:
+            if time.monotonic() > end:
+                raise ConfluoError("its rows are not published: it is frozen", where=self._offsets.path)
+            time.sleep(0.01)
+        self._taken.clear()
+
+    def finish(self) -> None:
+        """All rows are out, and the output is closed."""
+        self.consumer.commit(self._taken, wait=True)
 
     def close(self) -> None:
-        self._consumer.close()
+        self.consumer.close()

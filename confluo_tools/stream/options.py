@@ -17,9 +17,7 @@ Setting = Annotated[
 ]
 RunName = Annotated[
     str | None,
-    option(
-        "--name", metavar="NAME", panel="General", help="Name of the run, for status and set (that of its input)."
-    ),
+    option("--name", metavar="NAME", panel="General", help="Name of the run, for status and set (that of its input)."),
 ]
 Metrics = Annotated[
     str | None,

@@ -106,7 +106,7 @@ def publish(
     watched = log or name is not None or metrics is not None
     with ExitStack() as stack:
         operation = stack.enter_context(RunOperation(name, inputs, metrics)) if watched else None
-        reader = stack.enter_context(ins.open(inputs))
+        reader = stack.enter_context(ins.open(inputs, follow=follow))
         names = chosen(fields, reader.schema)
         if fields == "help":
             print(cli.list_fields(reader.schema))
@@ -180,6 +180,7 @@ class PublishRun:
         from confluo_tools.formats.limit import limited
 
         self.reader.on_idle(self.writer.idle)
+        self.reader.stop_when(lambda: self.stopped != 0)
         for block, picks in limited(self.reader.select(self.expr), self.limit):
             self.seen += block.rows
             self.sent += block.rows if picks is None else len(picks)

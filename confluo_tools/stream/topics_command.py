@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from confluo_tools import cli
-from confluo_tools.cli.options import argument
+from confluo_tools.cli.options import argument, option
 from confluo_tools.stream.options import Setting
 
 app = cli.command_app(
@@ -15,6 +15,9 @@ confluo-stream topics kafka://broker:9092
 
 # one topic, partition by partition
 confluo-stream topics kafka://broker:9092/telemetry
+
+# how far behind is a consumer group?
+confluo-stream topics kafka://broker:9092/telemetry --group archive -f partition,end,committed,lag
 """
 )
 
@@ -22,9 +25,15 @@ USUAL = ("topic", "partitions", "messages", "ts", "kind", "records", "bytes", "h
 ONE = ("partition", "messages", "begin", "end", "ts", "kind", "records", "bytes", "first", "host", "seq", "dropped")
 
 
-@app.command(panels={"Options": "-X"})
+GROUP = ("lag", "committed")  # after `messages` and `end`, with --group
+
+
+@app.command(panels={"Options": "--group -X"})
 def topics(
     address: Annotated[str, argument("CLUSTER", "The cluster or a topic of it: kafka://HOST:PORT[/NAME].")],
+    group: Annotated[
+        str | None, option("--group", metavar="NAME", help="Also print how far this consumer group is behind.")
+    ] = None,
     setting: Setting = None,
     *,
     out: cli.OutputOptions,
@@ -41,10 +50,14 @@ def topics(
     if out.listed(schema):
         return cli.OK
     place = parse(address, topic=False)
-    rows = partitions_of(place, settings(setting))
+    rows = partitions_of(place, settings(setting), group)
     found = list(rows if place.topic else whole_topics(rows))
     kind = out.kind(answers=True)
-    names = out.names(schema, kind, USUAL if not place.topic else ONE)
+    usual = USUAL if not place.topic else ONE
+    if group is not None:
+        at = usual.index("messages" if not place.topic else "end") + 1
+        usual = (*usual[:at], *(GROUP[:1] if not place.topic else GROUP[::-1]), *usual[at:])
+    names = out.names(schema, kind, usual)
     with out.records(schema, kind, names) as into:
         for block in blocks_of_rows(schema, found):
             into.write(block)

@@ -248,7 +248,7 @@ class PathRecords(Input):
             self.log = multilog.open(inputs[0], readonly=True)
             schema, name, self.metadata = self.log.schema, inputs[0], {}
         else:
-            self.reader = ins.open(inputs, schema=builtin("path"))
+            self.reader = ins.open(inputs, schema=builtin("path"), follow=ending is not None)
             schema, name, self.metadata = self.reader.schema, self.reader.name, self.reader.metadata
             self.given = self.reader.given
         try:

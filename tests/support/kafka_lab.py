@@ -86,6 +86,7 @@ class Broker:
             "transaction.state.log.min.isr=1",
             "transaction.state.log.num.partitions=2",
             "group.initial.rebalance.delay.ms=0",
+            "group.min.session.timeout.ms=500",
             "auto.create.topics.enable=false",
             "broker.session.timeout.ms=1000",  # after a crash, the broker may come back no sooner
             "broker.heartbeat.interval.ms=200",

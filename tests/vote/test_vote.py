@@ -459,7 +459,7 @@ def test_only_one_log_can_be_followed(tmp_path: Path) -> None:
         multilog.create(str(tmp_path / name), PATH).close()
     done = run("confluo-vote", "--follow", tmp_path / "a.ml", tmp_path / "b.ml")
     assert done.returncode == 2
-    assert b"--follow watches one MultiLog of this host, or a pipe; " in done.stderr
+    assert b"--follow watches one MultiLog of this host, a topic, or a pipe; " in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 

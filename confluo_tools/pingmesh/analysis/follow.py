@@ -133,7 +133,7 @@ class ProbeSource(Input):
             self.log = multilog.open(inputs[0], readonly=True)
             self.schema, self.name, self.filters = self.log.schema, inputs[0], named_filters(self.log)
         else:
-            reader = self.reader = ins.open(inputs, schema=schema, request=request)
+            reader = self.reader = ins.open(inputs, schema=schema, request=request, follow=follow)
             self.schema, self.name, self.filters = reader.schema, reader.name, reader.filters
             self.metadata = reader.metadata
         try:

@@ -1,0 +1,337 @@
+"""The messages of a topic: partitions, offsets, consumer groups, and brokers that are away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.kafka import client
+
+if TYPE_CHECKING:
+    from confluo_tools.kafka.address import TopicAddress
+
+SILENCE = 30.0  # s without a message or an end, after which an input that ends is given up
+TOLD = 10.0  # s between two lines about the same trouble
+STALLED = 30.0  # s without a message after which a partition does not hold back the others
+PEEK = 5.0  # s that a broker has to send one message
+MAX_PEEKED = 10_000
+FIRST, LAST = -(1 << 63), (1 << 63) - 1
+ALONE = "confluo"  # group.id is required, also without a group
+DEFAULTS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "fetch.message.max.bytes": 16 << 20,
+    "queued.max.messages.kbytes": 64 << 10,
+    "log_level": 0,
+}
+
+
+class PartitionClaims(Protocol):
+    """Who may read a partition, and from where: the record of what is written elsewhere."""
+
+    def claim(self, partition: int) -> bool:
+        """Take the partition, if no other process has it."""
+
+    def begin(self, partition: int) -> int | None:
+        """The offset to read a claimed partition from; None: nothing is known."""
+
+    def release(self, partitions: Iterable[int]) -> None:
+        """Leave partitions to other processes."""
+
+
+class TopicConsumer:
+    """The messages of all partitions of a topic; in a ``group``, of those that the group gives this process.
+
+    Without ``follow``, they end where the partitions end when they are assigned.  ``since``: ns, from the first message
+    with a Kafka time of then or later.  A group goes on where it was.  ``claims`` are stronger than both.
+
+    ``next``: {partition: offset of the next message}; ``removed``: messages that brokers removed before they were read.
+    Raises ConfluoError.
+    """
+
+    def __init__(
+        self,
+        address: TopicAddress,
+        settings: dict[str, str],
+        *,
+        since: int | None = None,
+        follow: bool = False,
+        group: str | None = None,
+        warn: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.address, self._settings, self._since, self._follow = address, settings, since, follow
+        self.group = group or settings.get("group.id")
+        self._warn, self._tell = warn, tell
+        if "cooperative" in settings.get("partition.assignment.strategy", ""):
+            raise UsageError("is not supported", where="partition.assignment.strategy", hint="use range or roundrobin")
+        self._kafka = kafka = client.python_client()
+        self.count = client.partitions(address, settings)
+        self._common = {"bootstrap.servers": address.brokers, **DEFAULTS, **settings}
+        given = {**self._common, "group.id": self.group or ALONE, "error_cb": self._client_trouble}
+        try:
+            self._consumer = kafka.Consumer(given)
+        except kafka.KafkaException as e:
+            raise UsageError(e.args[0].str(), where="-X") from None
+        self.claims: PartitionClaims | None = None
+        self.joined: Callable[[], None] = lambda: None  # called when this process has more partitions
+        self.leaving: Callable[[bool], None] = lambda lost: None  # called before partitions go to another process
+        self.next: dict[int, int] = {}
+        self.removed = 0
+        self._ends: dict[int, int] = {}
+        self._at_end: set[int] = set()
+        self._waiting: set[int] = set()  # partitions that another process has not left yet
+        self._heard: dict[int, float] = {}  # partition -> time of its last message
+        self._times: dict[int, int] = {}  # partition -> time of its last record
+        self._assigned = False
+        self._event = time.monotonic()
+        self._trouble = ""
+        self._told: dict[str, float] = {}
+
+    # -- before the first message
+
+    def peek(self) -> Iterator[Any]:
+        """Some messages of all partitions: the last one of each, then the first ones."""
+        # A consumer of its own: a fetch that is still waiting would delay the next request of this one.
+        alone = {**self._common, "group.id": ALONE, "error_cb": lambda error: None}
+        make, topic = self._kafka.TopicPartition, self.address.topic
+        edges = client.edges(self.address, self._settings, range(self.count))
+        consumer = self._kafka.Consumer(alone)
+        try:
+            for p, (low, high) in edges.items():
+                if high > low:
+                    consumer.assign([make(topic, p, high - 1)])
+                    yield from self._some(consumer, 1)
+            consumer.assign([make(topic, p, low) for p, (low, high) in edges.items() if high > low])
+            yield from self._some(consumer, MAX_PEEKED)
+        finally:
+            consumer.close()
+
+    def _some(self, consumer: Any, most: int) -> Iterator[Any]:
+        """The next messages, up to the ends of the partitions."""
+        left, end = len(consumer.assignment()), time.monotonic() + PEEK
+        while left and most and time.monotonic() < end:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                most -= 1
+                yield message
+            elif message is not None:
+                left -= 1
+
+    def start(self) -> None:
+        """Assign the partitions: `poll` returns their messages from now on."""
+        self._event = time.monotonic()
+        try:
+            self._consumer.list_topics(self.address.topic, timeout=client.ANSWER)  # else it may look for leaders in 1 s
+        except self._kafka.KafkaException as e:
+            raise client.unreachable(self.address, e.args[0]) from None
+        if self.group is not None:
+            topics = [self.address.topic]
+            self._consumer.subscribe(topics, on_assign=self._given, on_revoke=self._revoked, on_lost=self._lost)
+        else:
+            self._given(None, [self._kafka.TopicPartition(self.address.topic, p) for p in range(self.count)])
+            if self._waiting:
+                from confluo_tools.errors import BusyError
+
+                hint = "end it first, or give both the same --group"
+                raise BusyError("another process writes its rows into this log", where=str(self.address), hint=hint)
+
+    # -- messages
+
+    def poll(self, timeout: float) -> Any:
+        """The next message; None if there is none within ``timeout`` s.  Raises ConfluoError."""
+        if self._waiting:
+            self._claim_waiting()
+        event = self._consumer.poll(timeout)
+        if event is None:
+            self._check_silence()
+            return None
+        self._event = time.monotonic()
+        error = event.error()
+        if error is not None:
+            self._partition_trouble(event.partition(), error)
+            return None
+        p, offset = event.partition(), event.offset()
+        if self._trouble:
+            self._trouble = ""
+            self._say("brokers answer again")
+        if offset < self.next.get(p, LAST):
+            return None
+        self._heard[p] = self._event
+        self._at_end.discard(p)
+        if not self._follow and offset >= self._ends.get(p, LAST):
+            self._at_end.add(p)
+            return None
+        self.next[p] = offset + 1
+        return event
+
+    def seen(self, partition: int, last: int) -> None:
+        """The last record of a partition, so far, is of time ``last`` (ns)."""
+        self._times[partition] = max(last, self._times.get(partition, FIRST))
+
+    @property
+    def mark(self) -> int:
+        """No later message has a record older than this, as far as known: partitions that are behind count."""
+        now = time.monotonic()
+        behind = [
+            self._times.get(p, FIRST)
+            for p in self.next
+            if p not in self._at_end and now - self._heard.get(p, self._event) < STALLED
+        ]
+        return min(behind, default=LAST)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether every partition has been read to its end."""
+        done = (p in self._at_end or (not self._follow and self.next[p] >= self._ends[p]) for p in self.next)
+        return (self._assigned or self.group is None) and not self._waiting and all(done)
+
+    def lag(self) -> dict[int, int]:
+        """{partition: messages that are there and not read}, as far as the last answers of brokers say."""
+        found = {}
+        for p, offset in self.next.items():
+            place = self._kafka.TopicPartition(self.address.topic, p)
+            _, high = self._consumer.get_watermark_offsets(place, cached=True)
+            found[p] = max(0, high - offset)
+        return found
+
+    # -- the group
+
+    def commit(self, offsets: dict[int, int], *, wait: bool = False) -> None:
+        """Tell the group that the messages before these offsets are done with.  ``wait``: for the answer."""
+        places = [self._kafka.TopicPartition(self.address.topic, p, o) for p, o in offsets.items() if p in self.next]
+        if self.group is None or not places:
+            return
+        try:
+            self._consumer.commit(offsets=places, asynchronous=not wait)
+        except self._kafka.KafkaException as e:
+            self._say(f"offsets are not committed: {e.args[0].str()}")
+
+    def _given(self, _: Any, places: list[Any]) -> None:
+        # The group's answer, or all partitions.
+        try:
+            self._waiting = set()
+            self._at_end.clear()
+            self._assigned = True
+            begin = self._begin([place.partition for place in places])
+            self._ends = {p: high for p, (_, high) in begin.items()}
+            free = {p: b for p, (b, _) in begin.items()}
+            if self.claims is not None:
+                self._waiting = {p for p in free if not self.claims.claim(p)}
+                free = {p: self._claimed(p, b) for p, b in free.items() if p not in self._waiting}
+            self.next = free
+            self._reassign()
+            self.joined()
+        except self._kafka.KafkaException as e:
+            raise client.unreachable(self.address, e.args[0]) from None
+
+    def _claimed(self, p: int, begin: int) -> int:
+        assert self.claims is not None
+        known = self.claims.begin(p)
+        return begin if known is None else max(known, begin) if self.group is not None else known
+
+    def _claim_waiting(self) -> None:
+        assert self.claims is not None
+        free = {p for p in self._waiting if self.claims.claim(p)}
+        if free:
+            self._waiting -= free
+            begin = self._begin(sorted(free))
+            self.next |= {p: self._claimed(p, begin[p][0]) for p in free}
+            self._reassign()
+            self.joined()
+
+    def _begin(self, partitions: list[int]) -> dict[int, tuple[int, int]]:
+        """{partition: (offset to begin at, where it ends now)} by the group, `since`, or its first message."""
+        topic, make = self.address.topic, self._kafka.TopicPartition
+        edges = client.edges(self.address, self._settings, partitions)
+        begin = {p: low for p, (low, _) in edges.items()}
+        if self._since is not None and partitions:
+            wanted = [make(topic, p, max(0, self._since) // 1_000_000) for p in partitions]
+            for place in self._consumer.offsets_for_times(wanted, timeout=client.ANSWER):
+                begin[place.partition] = place.offset if place.offset >= 0 else edges[place.partition][1]
+        if self.group is not None and partitions:
+            for place in self._consumer.committed([make(topic, p) for p in partitions], timeout=client.ANSWER):
+                if place.offset >= 0:
+                    begin[place.partition] = place.offset
+        return {p: (begin[p], edges[p][1]) for p in partitions}
+
+    def _revoked(self, _: Any, places: list[Any]) -> None:
+        self.leaving(False)
+        self._leave(places)
+
+    def _lost(self, _: Any, places: list[Any]) -> None:
+        self._say("this process took too long, and others of the group have its partitions")
+        self.leaving(True)
+        self._leave(places)
+
+    def _leave(self, places: list[Any]) -> None:
+        for place in places:
+            self.next.pop(place.partition, None)
+            self._waiting.discard(place.partition)
+        if self.claims is not None:
+            self.claims.release([place.partition for place in places])
+        self._consumer.unassign()
+
+    def _reassign(self) -> None:
+        topic, make = self.address.topic, self._kafka.TopicPartition
+        self._consumer.assign([make(topic, p, offset) for p, offset in self.next.items()])
+
+    # -- trouble
+
+    def _client_trouble(self, error: Any) -> None:
+        # All brokers are away, or refuse: librdkafka tries again.
+        self._trouble = error.str()
+        if error.fatal():
+            raise ConfluoError(error.str(), where=str(self.address))
+        if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._say("no broker answers; waiting for one")
+
+    def _partition_trouble(self, p: int, error: Any) -> None:
+        known = self._kafka.KafkaError
+        if error.code() == known._PARTITION_EOF:
+            self._at_end.add(p)
+        elif error.code() == known._AUTO_OFFSET_RESET:
+            self._out_of_range(p)
+        elif error.code() == known._MAX_POLL_EXCEEDED:
+            self._say(error.str())
+        elif error.code() in (known.UNKNOWN_TOPIC_OR_PART, known._UNKNOWN_TOPIC, known._UNKNOWN_PARTITION):
+            raise ConfluoError("the topic does not exist any more", where=str(self.address))
+        elif error.fatal() or not (self._follow and error.retriable()):
+            raise ConfluoError(error.str(), where=str(self.address))
+        else:
+            self._say(error.str())
+
+    def _out_of_range(self, p: int) -> None:
+        # The next message is not there: it was removed, or the partition ends before it.
+        low, high = client.edges(self.address, self._settings, [p])[p]
+        at = self.next.get(p)
+        if at is None:
+            return
+        if at < low:
+            self.removed += low - at
+            self._warn(f"partition {p}: {low - at} messages were removed before they were read; keep more of the topic")
+            self.next[p] = low
+        elif at > high:
+            what = f"partition {p} ends at {high}, before the next message {at}: it lost messages, or is a new one"
+            if self.claims is not None:
+                raise ConfluoError(what, where=str(self.address), hint="write into another log")
+            self._warn(what)
+            self.next[p] = low
+        self._reassign()
+
+    def _check_silence(self) -> None:
+        if not self._follow and self.group is None and time.monotonic() - self._event > SILENCE:
+            raise client.unreachable(self.address, self._trouble or "nothing arrives")
+
+    def _say(self, text: str) -> None:
+        """Tell it, but not again and again."""
+        now = time.monotonic()
+        if now - self._told.get(text, -TOLD) >= TOLD:
+            self._told[text] = now
+            self._tell(text)
+
+    def close(self) -> None:
+        self._consumer.close()

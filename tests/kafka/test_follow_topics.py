@@ -1,0 +1,251 @@
+"""Topics that are read as they grow: each row once, whoever dies, and windows that close."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from confluo_tools import multilog
+from kafka_lab import Broker
+from running import BIN, environment, lines, run
+
+CAMPUS = Path(__file__).resolve().parents[2] / "examples" / "data" / "campus.pcap.gz"
+PACKETS, TCP = 5735, 5167
+FIELDS = "ts,src_ip,dst_ip,src_port,dst_port,tcp_seq,flow_hash"
+PATIENCE = 60.0  # s
+SESSION = "session.timeout.ms=1000\nheartbeat.interval.ms=200\n"  # a member that was killed is missed soon
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    """The address of a topic of four partitions."""
+    from confluo_tools.kafka.address import parse
+    from confluo_tools.kafka.client import make_topic
+
+    address = broker.topic(f"f{uuid4().hex[:12]}")
+    make_topic(parse(address), {}, 4)
+    return address
+
+
+def until(what: Callable[[], object]) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def rows(path: Path) -> int:
+    if not multilog.is_log(str(path)):
+        return 0
+    with multilog.open(str(path), readonly=True) as log:
+        return log.version().rows
+
+
+def packets(*words: object) -> list[str]:
+    return lines(run("confluo-query", *map(str, words), "-f", FIELDS, "-T", "--no-header"))
+
+
+@contextmanager
+def started(*words: object, **more: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that runs beside the test; killed at the end."""
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()} | more
+    with subprocess.Popen([BIN / str(words[0]), *map(str, words[1:])], **given) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[bytes]:
+    """The capture as the bytes of an Arrow stream: its schema, then batches of 64 rows."""
+    import pyarrow as pa
+
+    table = pa.ipc.open_stream(run("confluo-convert", CAMPUS, "-o", "stream").stdout).read_all()
+    sink = pa.BufferOutputStream()
+    ends = [0]
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=64):
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    whole = sink.getvalue().to_pybytes()
+    return [whole[a:b] for a, b in zip(ends, [*ends[1:], len(whole)], strict=True)]
+
+
+@contextmanager
+def publisher(topic: str, batches: list[bytes]) -> Iterator[Callable[[float], None]]:
+    """A publisher; call it to send this share of the capture."""
+    at = 0
+    words = ["confluo-stream", "publish", "-", "--to", topic, "--size", "4Ki", "--linger", "1ms"]
+    with started(*words, stdin=subprocess.PIPE) as process:
+
+        def send(share: float) -> None:
+            nonlocal at
+            assert process.stdin is not None
+            end = round(len(batches) * share)
+            process.stdin.write(b"".join(batches[at:end]))
+            process.stdin.flush()
+            at = end
+            if share == 1:
+                process.stdin.close()
+                assert process.wait(PATIENCE) == 0
+
+        yield send
+
+
+def ended(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> bytes:
+    """Standard error of a follower after the signal."""
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number, said
+    return said
+
+
+def members(broker: Broker, group: str) -> int:
+    """Processes that share the partitions."""
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": broker.address})
+    found = client.describe_consumer_groups([group])[group].result()
+    return sum(bool(member.assignment.topic_partitions) for member in found.members)
+
+
+def once_each(log: Path, *expression: str) -> None:
+    """The log has the packets of the capture, each once, and the rows of each flow in their order."""
+    assert Counter(packets(log, *expression)) == Counter(packets(CAMPUS, *expression))
+    names = "flow_hash,ts,kafka_partition,kafka_offset,kafka_row"
+    places: dict[str, list[tuple[int, int, int, str]]] = {}
+    for line in lines(run("confluo-query", log, "-f", names, "-T", "--no-header")):
+        flow, ts, *place = line.split("\t")
+        partition, offset, row = map(int, place)
+        places.setdefault(flow, []).append((partition, offset, row, ts))
+    for found in places.values():
+        times = [ts for *_, ts in sorted(found)]
+        assert times == sorted(times)
+
+
+def test_a_reader_that_is_killed_again_and_again(topic: str, batches: list[bytes], tmp_path: Path) -> None:
+    """At fault points of the log and of its record, and at random instants."""
+    log, rng = tmp_path / "t.ml", random.Random(1)
+    faults = ["", "publish-before:40", "topic-saved:1", "", "publish-after:60", "segment-named:1", "", ""]
+    words = ["confluo-query", topic, "tcp", "--follow", "-w", log]
+    with publisher(topic, batches) as send:
+        send(0.1)
+        for n, fault in enumerate(faults, 2):
+            before = rows(log)
+            with started(*words, env=environment(CONFLUO_FAULT=fault)) as reader:
+                send(n / (len(faults) + 2))
+                if fault.startswith("topic-saved"):
+                    reader.wait(PATIENCE)
+                else:
+                    until(lambda before=before, reader=reader: rows(log) > before or reader.poll() is not None)
+                    time.sleep(rng.random() / 50)
+        send(1)
+    done = run("confluo-query", topic, "tcp", "-w", log)
+    assert done.stderr == b""
+    assert rows(log) == TCP
+    once_each(log, "tcp")
+    assert run("confluo-query", topic, "tcp", "-w", log).returncode == 1  # nothing is left
+    done = run("confluo-query", topic, "udp", "-w", log)
+    assert b"it was written with the expression tcp; write into another log" in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_group_writes_one_log_and_takes_over_from_the_dead(topic: str, batches: list[bytes], tmp_path: Path) -> None:
+    (tmp_path / "kafka").write_text(SESSION)
+    log, mine = tmp_path / "t.ml", {"env": environment(CONFLUO_KAFKA=str(tmp_path / "kafka"))}
+    words = ["confluo-query", topic, "--follow", "--group", "g", "-w", log]
+    with publisher(topic, batches) as send, started(*words, **mine) as a, started(*words, **mine) as b:
+        send(0.4)
+        until(lambda: rows(log))
+        with started(*words, **mine) as c:
+            send(0.6)
+            c.kill()
+        a.kill()
+        send(1)
+        until(lambda: rows(log) == PACKETS)
+        ended(b)
+    once_each(log)
+    lag = run("confluo-query", topic, "--group", "g", "-w", log, env=environment(**mine["env"]))
+    assert (lag.returncode, lag.stderr) == (1, b"")
+
+
+def test_a_group_shares_the_rows_and_goes_on_where_it_was(
+    topic: str, batches: list[bytes], broker: Broker, tmp_path: Path
+) -> None:
+    """At least once to a pipe; each once when no member was killed."""
+    words = ["confluo-query", topic, "--follow", "--group", "share", "-f", FIELDS, "-T", "--no-header"]
+    files = [tmp_path / "a", tmp_path / "b"]
+    with (
+        publisher(topic, batches) as send,
+        open(files[0], "wb") as a,
+        open(files[1], "wb") as b,
+        started(*words, stdout=a) as first,
+    ):
+        send(0.5)
+        until(lambda: files[0].stat().st_size)
+        with started(*words, stdout=b) as second:
+            until(lambda: members(broker, "share") == 2)
+            send(1)
+            until(lambda: sum(len(f.read_bytes().splitlines()) for f in files) >= PACKETS)
+            ended(second)
+        ended(first)
+    both = [line for f in files for line in f.read_text().splitlines()]
+    assert all(f.stat().st_size for f in files)
+    assert Counter(both) == Counter(packets(CAMPUS))
+    assert run("confluo-query", topic, "--group", "share", "--count").stdout == b"0\n"
+    shown = lines(run("confluo-stream", "topics", topic, "--group", "share", "-J"))
+    assert [json.loads(line)["lag"] for line in shown] == [0] * 4
+
+
+def test_a_time_range_ends_by_the_clock(topic: str) -> None:
+    assert run("confluo-stream", "publish", CAMPUS, "--to", topic).returncode == 0
+    assert run("confluo-query", topic, "--follow", "--until", "now", "--count").stdout == b"%d\n" % PACKETS
+
+
+def test_what_was_removed_before_it_was_read_is_counted(topic: str, broker: Broker, tmp_path: Path) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    from confluo_tools.kafka.address import parse
+
+    log = tmp_path / "t.ml"
+    assert run("confluo-stream", "publish", CAMPUS, "--to", topic, "--size", "8Ki").returncode == 0
+    assert run("confluo-query", topic, "-w", log).returncode == 0
+    assert run("confluo-stream", "publish", CAMPUS, "--to", topic, "--size", "8Ki").returncode == 0
+    parts = [json.loads(line) for line in lines(run("confluo-stream", "topics", topic, "-J"))]
+    gone = [TopicPartition(parse(topic).topic, p["partition"], p["end"] - 1) for p in parts]
+    client = AdminClient({"bootstrap.servers": broker.address})
+    assert all(f.result() for f in client.delete_records(gone).values())
+    done = run("confluo-query", topic, "-w", log)
+    said = done.stderr.decode()
+    for p in parts:
+        removed = p["end"] - 1 - p["end"] // 2
+        assert f"partition {p['partition']}: {removed} messages were removed before they were read" in said
+    assert done.returncode == 2
+    assert rows(log) == PACKETS + sum(p["records"] for p in parts)
+
+
+def test_windows_close_while_a_topic_is_followed(topic: str, tmp_path: Path) -> None:
+    made = tmp_path / "paths.ml"
+    words = ["--hosts", "4", "--tors", "4", "--epochs", "3", "--seed", "5", "--rate", "5%..9%", "-w", made]
+    assert run("confluo-vote", "simulate", *words).returncode == 0
+    assert run("confluo-stream", "publish", made, "--to", topic).returncode == 0
+    wanted = lines(run("confluo-vote", made, "--epoch", "30s", "-J"))
+    assert len(wanted) > 2
+    with started("confluo-vote", topic, "--follow", "--epoch", "30s", "-J") as process:
+        assert process.stdout is not None
+        found = [process.stdout.readline().decode().rstrip() for _ in wanted]
+        ended(process)
+    assert found == wanted
