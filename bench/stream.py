@@ -33,7 +33,7 @@ from confluo_tools.kafka.client import library, make_topic
 from confluo_tools.kafka.message import shape_of
 from confluo_tools.kafka.topic_writer import DEFAULTS
 from confluo_tools.schema import builtin
-from confluo_tools.stream.publish_command import TELEMETRY
+from confluo_tools.stream.telemetry import TELEMETRY
 
 ROWS = 16384
 SIZES = (16, 64, 256)  # KiB of a message

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from confluo_tools import cli, config
 from confluo_tools.capture import options
 from confluo_tools.capture.selection import PacketSelection
+from confluo_tools.cli import nic_options
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.capture.nic import Nic
     from confluo_tools.cli.privileges import Account
     from confluo_tools.core.query.predicate import Program
     from confluo_tools.formats.pcap import Captures
+    from confluo_tools.kernel.nic import Nic
     from confluo_tools.schema import Schema
 
 app = cli.command_app(
@@ -52,10 +53,10 @@ class CaptureOutput(cli.RecordingOptions):
 )
 def capture(
     expr: cli.Expr = None,
-    interface: options.Interfaces = None,
+    interface: nic_options.Interfaces = None,
     read: options.ReadFiles = None,
-    bpf: options.Bpf = None,
-    decap: options.Decap = "outer",
+    bpf: nic_options.Bpf = None,
+    decap: nic_options.Decap = "outer",
     sample: options.Sample = None,
     sample_packets: options.SamplePackets = None,
     limit: cli.Limit = None,
@@ -66,12 +67,12 @@ def capture(
     schema: options.SchemaFile = None,
     follow: options.Follow = False,
     lanes: options.LaneCount = None,
-    fanout: options.Fanout = None,
-    ring: options.RingSize = None,
-    no_promiscuous: options.NoPromiscuous = False,
-    timestamps: options.Stamps = None,
-    immediate: options.Immediate = False,
-    wait: options.Wait = None,
+    fanout: nic_options.Fanout = None,
+    ring: nic_options.RingSize = None,
+    no_promiscuous: nic_options.NoPromiscuous = False,
+    timestamps: nic_options.Stamps = None,
+    immediate: nic_options.Immediate = False,
+    wait: nic_options.Wait = None,
     user: cli.User = None,
     list_interfaces: options.ListThem = False,
     *,
@@ -139,8 +140,8 @@ def capture(
         return out.records(wanted, kind, names, sources=inputs if of_files and not snap else ())
 
     if live:
-        from confluo_tools.capture.nic import MAX_LANES, RING, open_nic, ring_size
         from confluo_tools.cli.privileges import account
+        from confluo_tools.kernel.nic import MAX_LANES, RING, open_nic, ring_size
 
         if lanes is not None and lanes > MAX_LANES:
             raise UsageError(f"{lanes} lanes exceed the limit", where="--lanes", hint=f"use at most {MAX_LANES}")
@@ -206,7 +207,8 @@ def from_nic(
     stats: bool,
 ) -> int:
     """Capture until a signal, the limit, the end of --duration, or the loss of all interfaces."""
-    from confluo_tools.capture.lanes import Lanes, announce, vanished
+    from confluo_tools.capture.lanes import Lanes
+    from confluo_tools.cli.nic_notes import announce, vanished
     from confluo_tools.cli.privileges import hand_over
     from confluo_tools.multilog.capture_statistics import CaptureRecord
 

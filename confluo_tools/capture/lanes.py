@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from confluo_tools.capture.selection import PacketSelection
-from confluo_tools.console import note, state
-from confluo_tools.errors import ConfluoError
+from confluo_tools.cli.nic_notes import DropWatch
 
 if TYPE_CHECKING:
-    from confluo_tools.capture.lane_rings import LanePump
-    from confluo_tools.capture.nic import Nic
     from confluo_tools.core.kernel.ring import LaneSink
+    from confluo_tools.kernel.lane_rings import LanePump
+    from confluo_tools.kernel.nic import Nic
     from confluo_tools.multilog import Writer
     from confluo_tools.multilog.capture_statistics import CaptureRecord
 
 LOOK = 0.2  # s between two checks of interfaces, lanes and the clock
 RECORD = 1.0  # s between two records of the counters in the log
-SAY_DROPS = 10.0  # minimum s between two messages about dropped packets
-
-
-class DropWatch:
-    """Reports dropped packets at the first drop, then every `SAY_DROPS` seconds while drops continue."""
-
-    def __init__(self) -> None:
-        self._said = 0
-        self._next = 0.0
-
-    def look(self, dropped: int) -> None:
-        now = time.monotonic()
-        if dropped > self._said and now >= self._next:
-            self._next = now + SAY_DROPS
-            if not state.quiet:
-                hint = "--lanes, --ring, --bpf or -s help"
-                note(f"{dropped - self._said} packets were dropped: their ring was full", hint=hint)
-            self._said = dropped
 
 
 class Lanes:
@@ -122,15 +102,3 @@ class Lanes:
                 self._nic.clear()
         except OSError as e:
             self._problem = e
-
-
-def vanished(nic: Nic) -> ConfluoError:
-    return ConfluoError("has vanished and did not come back", where=nic.gone, hint="the packets before are kept")
-
-
-def announce(nic: Nic) -> None:
-    """Report that the capture has started, for people and scripts."""
-    if not state.quiet:
-        names = ", ".join(i.name for i in nic.interfaces)
-        lanes = f" in {nic.lanes} lanes" if nic.lanes > 1 else ""
-        note(f"capturing from {names}{lanes}; pid {os.getpid()}")

@@ -24,13 +24,9 @@ Names = list[str] | None
 ReadFiles = Annotated[
     Names, option("-r", "--read", metavar="FILE", help="Capture to read (repeatable); - or none: stdin.")
 ]
-Interfaces = Annotated[
-    Names, option("-i", "--interface", metavar="NAME", help="Interface to capture from (repeatable), or any.")
-]
 ListThem = Annotated[
     bool, option("-D", "--list-interfaces", help="List the interfaces.", is_eager=True, callback=_list_interfaces)
 ]
-Decap = Annotated[str, option("--decap", metavar="WHICH", help="Use the outer or inner IP and transport fields.")]
 Sample = Annotated[str | None, option("--sample", metavar="1/N", help="Keep every Nth flow, the same ones each time.")]
 SamplePackets = Annotated[str | None, option("--sample-packets", metavar="1/N", help="Keep every Nth packet.")]
 Snap = Annotated[
@@ -53,15 +49,3 @@ LaneCount = Annotated[
         help="With -i: capture with N threads, one lane of LOG each.  With -r: allow N writers of a new LOG.",
     ),
 ]
-Fanout = Annotated[
-    str | None, option("--fanout", metavar="HOW", help="How lanes share packets: hash (by flow), cpu or rr.")
-]
-Bpf = Annotated[
-    str | None,
-    option("--bpf", metavar="FILTER", help="Let the kernel drop packets that do not match a pcap-filter(7)."),
-]
-NoPromiscuous = Annotated[bool, option("-p", "--no-promiscuous", help="Capture only packets to or from this machine.")]
-RingSize = Annotated[str | None, option("--ring", metavar="SIZE", help="Size of the packet ring of each lane (32MiB).")]
-Stamps = Annotated[str | None, option("--timestamps", metavar="CLOCK", help="Clock: host (kernel) or hardware (NIC).")]
-Immediate = Annotated[bool, option("--immediate", help="Write rows after 1 ms instead of 8 ms.")]
-Wait = Annotated[str | None, option("--wait", metavar="TIME", help="Wait TIME for an interface that vanished (10s).")]

@@ -79,7 +79,7 @@ class TopicWriter:
         """Send rows that have waited long enough, and take delivery reports."""
         self.sink.flush((time.monotonic_ns() if now is None else now) - self.linger)
         self.producer.poll()
-        self._tell()
+        self.report()
 
     def stop(self, number: int = 0) -> None:
         """After a signal: do not wait for a full queue any more."""
@@ -94,7 +94,7 @@ class TopicWriter:
         self.sink.flush()
         end = None
         while self.producer.flush(200):
-            self._tell()
+            self.report()
             if self.stopped:
                 end = time.monotonic() + PATIENCE if end is None else end
                 if time.monotonic() > end:
@@ -111,7 +111,8 @@ class TopicWriter:
         """Records that no broker has, and that are not queued any more."""
         return self.producer.counts["records_failed"] + self.sink.dropped + self.sink.refused
 
-    def _tell(self) -> None:
+    def report(self) -> None:
+        """Report trouble with brokers.  Raises ConfluoError when this client will send no more."""
         trouble = self.producer.trouble
         what = plain_text(trouble[1]) if trouble is not None else ""
         if what != self._told:

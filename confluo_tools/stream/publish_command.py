@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import Fields, option
 from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.stream.collect_options import CollectOptions, PublishInput
+from confluo_tools.stream.input_run import InputRun
 from confluo_tools.stream.options import Metrics, RunName, Setting
+from confluo_tools.stream.telemetry import chosen
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.kafka.topic_writer import TopicWriter
     from confluo_tools.schema import Schema
+    from confluo_tools.stream.collect import FlowPlan
     from confluo_tools.stream.stage_counts import StageCount
 
 app = cli.command_app(
     """
+# packets of an interface, shared among flows, without privileges
+sudo confluo-stream publish -i eth0 --flows flows.yaml --to kafka://broker:9092/telemetry --lanes 2 -Z nobody
+
 # all packets of a log, into a topic of eight partitions that is made if there is none
 confluo-stream publish trace.ml --to kafka://broker:9092/telemetry --create 8
 
@@ -34,32 +41,16 @@ confluo-query trace.ml tcp -o stream | confluo-stream publish - --to kafka://bro
 CODECS = ("none", "lz4", "zstd", "snappy")
 MAX_SIZE = 900_000  # bytes: the default limit of brokers is 1 MB
 MAX_PARTITIONS = 4096
-# What an observer of traffic needs of a packet; a topic has these unless --fields says more.
-TELEMETRY = frozenset(
-    [
-        "ts",
-        "len",
-        "ip_version",
-        "proto",
-        "src_ip",
-        "dst_ip",
-        "src_port",
-        "dst_port",
-        "ttl",
-        "ip_id",
-        "payload_len",
-        "tcp_seq",
-        "tcp_ack",
-        "tcp_flags",
-        "tcp_window",
-        "tcp_tsval",
-        "tcp_tsecr",
-        "flow_hash",
-    ]
+
+
+@app.command(
+    panels={
+        "Options": "-i --flows --to --follow --create",
+        "Network": "--codec --size --linger",
+        "Filtering": "--bpf",
+        "Capture": "--workers --lanes --decap --fanout --ring -p --timestamps --immediate --wait",
+    }
 )
-
-
-@app.command(panels={"Options": "--to --follow --create", "Network": "--codec --size --linger"})
 def publish(
     operands: cli.Operands = None,
     read: cli.Read = None,
@@ -79,21 +70,32 @@ def publish(
     name: RunName = None,
     metrics: Metrics = None,
     *,
-    ins: cli.InputOptions,
+    ins: PublishInput,
+    live: CollectOptions,
     common: cli.CommonOptions,
 ) -> int:
-    """Send the records of INPUT for which EXPR holds to a topic of Kafka."""
+    """Send the records of INPUT, or packets, for which EXPR holds to topics of Kafka."""
     from confluo_tools import units
     from confluo_tools.kafka.address import parse
     from confluo_tools.kafka.settings import settings
     from confluo_tools.kafka.topic_writer import TopicWriter
 
-    inputs, text = cli.split_operands(operands or [], read or [], None, ins.at)
-    if ins.missing(inputs, follow):
-        return cli.usage(app)
-    if to is None:
+    live.only_for_interfaces()
+    interfaces = live.interface or []
+    if interfaces:
+        inputs: list[str] = []
+        text = " ".join(operands or [])
+        only_files = {"-r": read, "--follow": follow, "-c": limit is not None, "--input-format": ins.input_format}
+        for word, is_given in only_files.items():
+            if is_given:
+                raise UsageError(f"{word} is for inputs, not for interfaces", hint="confluo-stream-publish(1)")
+    else:
+        inputs, text = cli.split_operands(operands or [], read or [], None, ins.at)
+        if ins.missing(inputs, follow):
+            return cli.usage(app)
+    if to is None and live.flows is None:
         raise UsageError("no topic", where="--to", hint="write --to kafka://HOST:PORT/NAME")
-    address = parse(to)
+    address = parse(to) if to is not None else None
     given = {"compression.type": cli.one_of("--codec", codec, CODECS), **settings(setting)}
     bytes = cli.of_option("--size", units.size, size)
     if not 1024 <= bytes <= MAX_SIZE:
@@ -102,19 +104,52 @@ def publish(
     from confluo_tools.inputs.follow import one_log
     from confluo_tools.stream.operation.operation import RunOperation
 
+    def planned(schema: Schema, filters: Mapping[str, str] | None = None) -> FlowPlan:
+        from confluo_tools.stream.collect import FlowPlan
+        from confluo_tools.stream.flows_file import FlowsReader
+        from confluo_tools.stream.topic_outlet import topics
+
+        flows = FlowsReader(schema, to or "", fields, filters)
+        outlets = topics(given, size=bytes, linger=wait, wait=not interfaces, create=create)
+        listed = flows.whole("all", text) if live.flows is None else flows.file(live.flows)
+        return FlowPlan(flows, listed, outlets, live.workers)
+
+    if interfaces:
+        from confluo_tools.cli.privileges import account
+        from confluo_tools.formats.pcap import packet_schema
+        from confluo_tools.stream.collect import from_interfaces
+
+        schema = packet_schema(offset=False)
+        if fields == "help":
+            print(cli.list_fields(schema))
+            return cli.OK
+        if live.flows is not None and text:
+            raise UsageError("--flows has the expressions", where=text, hint="write match: in it, or leave --flows out")
+        plan = planned(schema)
+        owner = account(live.user) if live.user is not None else None
+        nic = live.open(schema)
+        with RunOperation(name, interfaces, metrics) as operation:
+            return from_interfaces(nic, plan, operation, owner, stats=common.stats)
     log = one_log(inputs) if follow else False
-    watched = log or name is not None or metrics is not None
+    watched = log or name is not None or metrics is not None or live.flows is not None
     with ExitStack() as stack:
-        operation = stack.enter_context(RunOperation(name, inputs, metrics)) if watched else None
+        operation_or_none = stack.enter_context(RunOperation(name, inputs, metrics)) if watched else None
         reader = stack.enter_context(ins.open(inputs, follow=follow))
-        names = chosen(fields, reader.schema)
         if fields == "help":
             print(cli.list_fields(reader.schema))
             return cli.OK
+        if live.flows is not None:
+            from confluo_tools.stream.collect import from_input
+
+            plan = planned(reader.schema, reader.filters)
+            path = inputs[0] if log else ""
+            return from_input(reader, ",".join(inputs), plan, operation_or_none, text, limit, path, common.stats)
+        assert address is not None
+        names = chosen(fields, reader.schema)
         writer = TopicWriter(address, reader.schema.project(names), given, size=bytes, linger=wait, create=create)
         run = PublishRun(writer, reader, text, limit)
-        if operation is not None:
-            operation.serve(run)
+        if operation_or_none is not None:
+            operation_or_none.serve(run)
         with cli.signals(run.stop, counts=run.counts):
             if log:
                 run.tail(inputs[0])
@@ -128,29 +163,12 @@ def publish(
     return cli.OK if writer.sink.rows or follow else cli.NOTHING
 
 
-def chosen(fields: str | None, schema: Schema) -> list[str]:
-    """The fields of the records: those of --fields; of packets, otherwise those of telemetry; of others all."""
-    from confluo_tools.schema.choose import choose_fields
-
-    found = choose_fields(fields, schema) if fields != "help" else None
-    if found is not None:
-        return found
-    names = [f.name for f in schema.fields]
-    return [n for n in names if n in TELEMETRY] if schema.kind == "packet" else names
-
-
-class PublishRun:
-    """Sends the rows of an input for which an expression holds, at most ``limit`` of them."""
+class PublishRun(InputRun):
+    """Sends the rows of an input to one topic, in one thread."""
 
     def __init__(self, writer: TopicWriter, reader: Reader, text: str, limit: int | None) -> None:
-        from confluo_tools.expr import compile
-
-        self.writer, self.reader, self.limit = writer, reader, limit
-        self.expr = compile(text, reader.schema, now_ns=time.time_ns(), filters=reader.filters)
-        for line in self.expr.notes:
-            cli.tell(line)
-        self.stopped = 0
-        self.seen = self.sent = 0  # rows that were tried with the expression; rows to send
+        super().__init__(writer, reader, text, limit)
+        self.writer = writer
 
     def rows(self) -> list[StageCount]:
         from confluo_tools.stream.stage_counts import StageCount
@@ -162,7 +180,7 @@ class PublishRun:
         return [StageCount("classify", name, 0, seen, sent, filtered=seen - sent), *end]
 
     def change(self, text: str) -> list[str]:
-        raise ConfluoError("this run has no flows that could be changed")
+        raise ConfluoError("this run has no flows that could be changed", hint="--flows gives it some")
 
     def stop(self, number: int) -> None:
         self.stopped = number
@@ -174,43 +192,6 @@ class PublishRun:
             f"{self.writer.sink.rows} records sent, {n['records_acked']} delivered in {n['acked']} messages,"
             f" {self.writer.lost} lost, {self.writer.producer.queued} messages queued"
         )
-
-    def all(self) -> None:
-        """The whole input."""
-        from confluo_tools.formats.limit import limited
-
-        self.reader.on_idle(self.writer.idle)
-        self.reader.stop_when(lambda: self.stopped != 0)
-        for block, picks in limited(self.reader.select(self.expr), self.limit):
-            self.seen += block.rows
-            self.sent += block.rows if picks is None else len(picks)
-            self.writer.write(block, picks)
-            if self.stopped:
-                return
-
-    def tail(self, path: str) -> None:
-        """What the log has, and what is added to it."""
-        from confluo_tools.formats.limit import first_rows
-        from confluo_tools.inputs.follow import PAUSE
-        from confluo_tools.multilog.tails import Tails
-
-        left = self.limit
-        with Tails(path) as tails:
-            while not self.stopped and left != 0:
-                for part, _ in tails.take():
-                    picks = self.expr.program.select(part)
-                    n = len(picks) if left is None else min(left, len(picks))
-                    self.seen += part.rows
-                    self.sent += n
-                    self.writer.write(*first_rows(part, picks, n))
-                    left = None if left is None else left - n
-                    if self.stopped or left == 0:
-                        break
-                self.writer.idle()
-                if not tails.moved():
-                    time.sleep(min(PAUSE, self.writer.linger / 1e9 or PAUSE))
-            if tails.missed:
-                cli.warn(f"{tails.missed} records were removed before they were read", where=path)
 
 
 def main(argv: list[str] | None = None) -> int:

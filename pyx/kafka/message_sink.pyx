@@ -149,10 +149,10 @@ cdef class MessageSink(RowSink):
             if sent == REFUSED:
                 self.refused += rows
                 break
-            if load_acquire32(&self.ending) or (not self.wait and tried):
+            if tried and (not self.wait or load_acquire32(&self.ending)):
                 self.dropped += rows
                 break
-            self.serve(PAUSE if self.wait else 0)       # it may make room
+            self.serve(PAUSE if self.wait and not load_acquire32(&self.ending) else 0)      # it may make room
             tried = True
         free(value)
         return 1 if load_acquire32(&self.ending) else 0

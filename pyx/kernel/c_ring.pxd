@@ -94,6 +94,16 @@ cdef inline bint ring_ready(const RingState* r) noexcept nogil:
     return r.held or load_acquire32(&block.hdr.bh1.block_status) & TP_STATUS_USER
 
 
+cdef inline uint32_t ring_waiting(const RingState* r) noexcept nogil:
+    """Blocks that the kernel has handed over, also the one that is being read."""
+    cdef tpacket_block_desc* block
+    cdef uint32_t i, n = 0
+    for i in range(r.blocks):
+        block = <tpacket_block_desc*>(r.map + <size_t>i * r.block_size)
+        n += load_acquire32(&block.hdr.bh1.block_status) & TP_STATUS_USER
+    return n
+
+
 cdef inline bint _open(RingState* r) noexcept nogil:
     cdef tpacket_block_desc* block = <tpacket_block_desc*>(r.map + <size_t>r.at * r.block_size)
     if not load_acquire32(&block.hdr.bh1.block_status) & TP_STATUS_USER:

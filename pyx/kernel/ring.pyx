@@ -11,7 +11,7 @@ from c_pcap cimport Frame, MORE
 from c_posix cimport (
     POLLERR, POLLHUP, POLLIN, POLLNVAL, poll as c_poll, pollfd, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock)
-from c_ring cimport RingState, ring_next, ring_ready
+from c_ring cimport RingState, ring_next, ring_ready, ring_waiting
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.multilog.lane cimport LaneWriter
 from confluo_tools.core.packets.packet cimport Packets, keep_flows, keep_every
@@ -48,6 +48,16 @@ cdef class Ring:
     def counts(self):
         """(packets read, skipped because sent by lo, invalid, with a time stamp of the NIC, blocks read)."""
         return self.r.packets, self.r.skipped, self.r.bad, self.r.hardware, self.r.filled
+
+    @property
+    def waiting(self):
+        """Bytes of the blocks that the kernel has handed over and that are not read yet."""
+        return <size_t>ring_waiting(&self.r) * self.r.block_size
+
+    @property
+    def bytes(self):
+        """Its size."""
+        return self.size
 
 
 @cython.final

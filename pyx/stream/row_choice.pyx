@@ -1,6 +1,7 @@
-"""Functions that choose rows: by an expression, by count, by five-tuple."""
+"""Stages that choose rows, by an expression, by count, by five-tuple; and one that chooses columns."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from c_block cimport U32
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.packets.packet cimport keep_every, keep_flows
@@ -52,3 +53,31 @@ cdef class FlowSampleStage(StreamStage):
     cdef int take(self, Block block, Picks picks, int64_t now) noexcept nogil:
         keep_flows(<const uint32_t*>block.col[self.hash_column], picks, self.x)
         return self.give(block, picks, now)
+
+
+@cython.final
+cdef class FieldStage(StreamStage):
+    """All rows, with the columns of ``to`` alone, found by name.  Raises ValueError when one is missing."""
+
+    def __init__(self, Layout layout not None, Layout to not None):
+        cdef int i, j
+        super().__init__(layout)
+        self.view = Block(to)
+        self.source = <int*>calloc(max(to.n, 1), sizeof(int))
+        if self.source == NULL:
+            raise MemoryError
+        for i in range(to.n):
+            j = layout.get(to.names[i])
+            if j < 0 or layout.column[j].code != to.column[i].code or layout.column[j].width != to.column[i].width:
+                raise ValueError(f"column {to.names[i]} is missing, or has another type")
+            self.source[i] = j
+
+    def __dealloc__(self):
+        free(self.source)
+
+    cdef int take(self, Block block, Picks picks, int64_t now) noexcept nogil:
+        cdef int i
+        for i in range(self.view.layout.n):
+            self.view.col[i] = block.col[self.source[i]]
+        self.view.rows = block.rows
+        return self.give(self.view, picks, now)

@@ -75,6 +75,28 @@ cdef class StreamStage:
             stopped = self.finish()
         return not stopped
 
+    def end_alone(self):
+        """`finish` of this stage only: those after it take what it gives, and go on."""
+        cdef StreamStage after = self.after
+        if after is not None:
+            self.after = RelayStage(after)
+        try:
+            return self.end()
+        finally:
+            self.after = after
+
+
+@cython.final
+cdef class RelayStage(StreamStage):
+    """Gives all rows to ``after``, but does not end it."""
+
+    def __init__(self, StreamStage after not None):
+        super().__init__(after.layout)
+        self.after = after
+
+    cdef int finish(self) noexcept nogil:
+        return 0
+
 
 @cython.final
 cdef class SinkStage(StreamStage):

@@ -1,6 +1,7 @@
 # Stages that pass some of their rows on.
 
 from libc.stdint cimport uint32_t, uint64_t
+from confluo_tools.core.block.block cimport Block
 from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.stream.stage cimport StreamStage
 
@@ -14,3 +15,7 @@ cdef class SampleStage(StreamStage):
 cdef class FlowSampleStage(StreamStage):
     cdef uint32_t x
     cdef int hash_column
+
+cdef class FieldStage(StreamStage):
+    cdef Block view
+    cdef int* source                    # the column of a block for each column that it gives

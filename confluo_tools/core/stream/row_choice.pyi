@@ -15,3 +15,7 @@ class SampleStage(StreamStage):
 @final
 class FlowSampleStage(StreamStage):
     def __init__(self, layout: Layout, x: int, hash_column: int) -> None: ...
+
+@final
+class FieldStage(StreamStage):
+    def __init__(self, layout: Layout, to: Layout) -> None: ...

@@ -18,6 +18,9 @@ cdef class StreamStage:
     cdef int tick(self, int64_t now) noexcept nogil
     cdef int finish(self) noexcept nogil
 
+cdef class RelayStage(StreamStage):
+    pass
+
 cdef class SinkStage(StreamStage):
     cdef readonly RowSink sink
     cdef int64_t linger                 # ns that a row waits for others of its message

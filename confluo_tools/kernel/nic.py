@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluo_tools.capture.lane_rings import LanePump
 from confluo_tools.core.block.block import Block
 from confluo_tools.core.packets.packet import Packets
 from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 from confluo_tools.formats.pcap.files import packet_schema
 from confluo_tools.kernel import bpf
 from confluo_tools.kernel.interfaces import ANY, Interface, find, is_up, missed, use_hardware_time
+from confluo_tools.kernel.lane_rings import LanePump
 from confluo_tools.kernel.packet_tap import Tap
 
 if TYPE_CHECKING:

@@ -1,0 +1,133 @@
+"""One flow in one worker: its functions as stages, and the place where its records go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from confluo_tools.core.stream.flow_worker import FlowEnd
+from confluo_tools.core.stream.row_choice import FieldStage
+from confluo_tools.core.stream.stage import SinkStage, StreamStage
+from confluo_tools.stream.stage_counts import StageCount
+
+if TYPE_CHECKING:
+    from confluo_tools.core.kafka.message_sink import RowSink
+    from confluo_tools.schema import Schema
+    from confluo_tools.stream.flows_file import StreamFlow
+    from confluo_tools.stream.functions import FlowFunction
+
+
+class Delivered(Protocol):
+    """What became of the rows of a writer."""
+
+    @property
+    def delivered(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+
+
+class Outlet(Protocol):
+    """A place for the records of one chain.  A worker's thread uses the ``sink``; after it has ended, `close` does."""
+
+    linger: int
+
+    @property
+    def sink(self) -> RowSink: ...
+    @property
+    def counts(self) -> Delivered: ...
+    def report(self) -> None: ...
+    def stop(self, number: int = 0) -> None: ...
+    def close(self) -> None: ...
+
+
+OpenOutlet = Callable[[str, "Schema", int], Outlet]  # place, records, number of the pipeline
+
+
+@dataclass
+class FunctionStage:
+    """A function that runs: its name, and the fields that it takes."""
+
+    name: str
+    function: FlowFunction
+    schema: Schema
+    stage: StreamStage
+
+
+class FlowChain:
+    """A flow in worker ``worker``.  `wire` connects the stages: those that ``old`` has as well keep their state."""
+
+    def __init__(
+        self, flow: StreamFlow, worker: int, open_outlet: Callable[[Schema], Outlet], old: FlowChain | None
+    ) -> None:
+        self.flow, self.worker = flow, worker
+        self.functions: list[FunctionStage] = []
+        self._stages: list[StreamStage] = []
+        before = list(old.functions) if old is not None else []
+        schema = flow.batch
+        for word, function in flow.functions:
+            if not function.keeps:
+                schema = self._only(schema, function.needs)
+            same = [i for i, f in enumerate(before) if f.function == function and f.schema == schema]
+            stage = before[same[0]].stage if same else function.stage(schema)
+            del before[: same[0] + 1 if same else 0]
+            again = sum(f.name.partition(".")[0] == word for f in self.functions)
+            self.functions.append(FunctionStage(f"{word}.{again + 1}" if again else word, function, schema, stage))
+            self._stages.append(stage)
+            schema = function.after(schema)
+        self.out = self._only(schema, flow.out)
+        self.outlet: Outlet
+        self.sink: SinkStage
+        if old is not None and old.flow.to == flow.to and old.out == self.out:
+            self.outlet, self.sink = old.outlet, old.sink
+        else:
+            self.outlet = open_outlet(self.out)
+            self.sink = SinkStage(self.outlet.sink, self.outlet.linger)
+        self._stages.append(self.sink)
+        self.end = FlowEnd(flow.batch.layout, self._stages[0])
+
+    def _only(self, schema: Schema, names: Iterable[str]) -> Schema:
+        """``schema`` with these fields alone; the stage that leaves the others out."""
+        wanted = set(names)
+        kept = [f.name for f in schema.fields if f.name in wanted]
+        if len(kept) == len(schema.fields):
+            return schema
+        less = schema.project(kept or [schema.fields[0].name])
+        self._stages.append(FieldStage(schema.layout, less.layout))
+        return less
+
+    def wire(self) -> None:
+        for stage, after in zip(self._stages, self._stages[1:], strict=False):
+            stage.then(after)
+
+    def finish(self, new: FlowChain | None) -> None:
+        """End the functions that ``new`` does not have: what they give goes to those after them."""
+        going_on = {id(f.stage) for f in new.functions} if new is not None else set()
+        for f in self.functions:
+            if id(f.stage) not in going_on:
+                f.stage.end_alone()
+        if new is None or new.outlet is not self.outlet:
+            self.sink.end()
+
+    def end_all(self) -> None:
+        """The input has ended: give all that is left to the outlet."""
+        self._stages[0].end()
+
+    def counts(self) -> Iterable[StageCount]:
+        flow, worker = self.flow.name, self.worker
+        for f in self.functions:
+            taken, given, dropped = f.stage.taken, f.stage.given, f.stage.dropped
+            filtered = max(taken - given - dropped, 0) if f.function.keeps else 0
+            yield StageCount("function", f"{flow}/{f.name}", worker, taken, given, filtered, dropped)
+
+    def sent(self) -> StageCount:
+        taken, sink = self.sink.taken, self.outlet.sink
+        lost = sink.dropped + sink.refused
+        queued = max(taken - sink.sent - lost, 0)
+        return StageCount("send", self.flow.name, self.worker, taken, sink.sent, dropped=lost, queued=queued)
+
+    def delivered(self) -> StageCount:
+        sink, counts = self.outlet.sink, self.outlet.counts
+        taken, lost = sink.sent, counts.lost - sink.dropped - sink.refused
+        queued = max(taken - counts.delivered - lost, 0)
+        return StageCount("deliver", self.flow.to, self.worker, taken, counts.delivered, dropped=lost, queued=queued)

@@ -1,0 +1,72 @@
+"""The rows of an input for which an expression holds, into what takes rows."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from confluo_tools import cli
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.reader import Reader
+
+
+class RowTaker(Protocol):
+    """Takes rows.  `idle` is called some times a second."""
+
+    @property
+    def linger(self) -> int: ...
+    def write(self, block: Block, picks: Picks | None = None) -> object: ...
+    def idle(self) -> None: ...
+
+
+class InputRun:
+    """Gives ``into`` the rows of ``reader`` for which the expression ``text`` holds, at most ``limit`` of them."""
+
+    def __init__(self, into: RowTaker, reader: Reader, text: str, limit: int | None) -> None:
+        from confluo_tools.expr import compile
+
+        self._into, self.reader, self.limit = into, reader, limit
+        self.expr = compile(text, reader.schema, now_ns=time.time_ns(), filters=reader.filters)
+        for line in self.expr.notes:
+            cli.tell(line)
+        self.stopped = 0
+        self.seen = self.sent = 0  # rows that were tried with the expression; rows to send
+
+    def all(self) -> None:
+        """The whole input."""
+        from confluo_tools.formats.limit import limited
+
+        self.reader.on_idle(self._into.idle)
+        self.reader.stop_when(lambda: self.stopped != 0)
+        for block, picks in limited(self.reader.select(self.expr), self.limit):
+            self.seen += block.rows
+            self.sent += block.rows if picks is None else len(picks)
+            self._into.write(block, picks)
+            if self.stopped:
+                return
+
+    def tail(self, path: str) -> None:
+        """What the log has, and what is added to it."""
+        from confluo_tools.formats.limit import first_rows
+        from confluo_tools.inputs.follow import PAUSE
+        from confluo_tools.multilog.tails import Tails
+
+        left = self.limit
+        with Tails(path) as tails:
+            while not self.stopped and left != 0:
+                for part, _ in tails.take():
+                    picks = self.expr.program.select(part)
+                    n = len(picks) if left is None else min(left, len(picks))
+                    self.seen += part.rows
+                    self.sent += n
+                    self._into.write(*first_rows(part, picks, n))
+                    left = None if left is None else left - n
+                    if self.stopped or left == 0:
+                        break
+                self._into.idle()
+                if not tails.moved():
+                    time.sleep(min(PAUSE, self._into.linger / 1e9 or PAUSE))
+            if tails.missed:
+                cli.warn(f"{tails.missed} records were removed before they were read", where=path)
