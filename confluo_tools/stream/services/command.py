@@ -9,6 +9,7 @@ from confluo_tools.verbs import Verb, run_verb
 VERBS = (
     Verb("synflood", "synflood_command", "report SYN floods as alerts"),
     Verb("loss", "loss_command", "measure loss, delay and reordering between two points"),
+    Verb("tcp-rate", "tcp_rate_command", "report throughput, retransmissions and round trips of TCP flows"),
 )
 
 EXAMPLES = (

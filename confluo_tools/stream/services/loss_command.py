@@ -60,6 +60,7 @@ def loss(
     """Find the packets of A that are missing in B, and the other way round: loss, delay, reordering by flow."""
     from confluo_tools.schema import builtin
     from confluo_tools.stream.services.loss import LossService
+    from confluo_tools.stream.services.options import window_length
     from confluo_tools.stream.services.run import run_service
     from confluo_tools.stream.services.source import ServiceSource
     from confluo_tools.stream.services.two_points import TwoPoints
@@ -75,7 +76,7 @@ def loss(
     if ins.at is not None:
         raise UsageError("a snapshot is one input", where="--at", hint="name two")
     ahead, span, text = signed("--offset", offset), period.span(out.local), " ".join(rest)
-    length = 0 if window == "0" else cli.duration("--window", window, 1_000_000)
+    length = window_length(window)
     wait = cli.duration("--timeout", timeout, 1_000, 600 * 10**9)
     with (
         ServiceSource(inputs[:1], text, ins, span, follow=False, local=out.local) as a,

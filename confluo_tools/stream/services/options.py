@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
+from confluo_tools.errors import UsageError
 from confluo_tools.stream.options import Setting
 
 if TYPE_CHECKING:
@@ -52,3 +53,12 @@ class LiveServiceOptions(ServiceOptions):
     """The same for an input that may grow."""
 
     follow: Annotated[bool, option("--follow", help="Go on with what is added to the input, until a signal.")] = False
+
+
+def window_length(text: str, follow: bool = False) -> int:
+    """The length of --window in ns, 0: a single window.  Raises UsageError for a single one of what is followed."""
+    if text != "0":
+        return cli.duration("--window", text, 1_000_000)
+    if follow:
+        raise UsageError("a followed input has no end", where="--window 0", hint="take a time")
+    return 0
