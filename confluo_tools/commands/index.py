@@ -12,6 +12,7 @@ import typer
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
+from confluo_tools.inputs.topics import is_topic
 
 if TYPE_CHECKING:
     from confluo_tools.multilog.log import Log
@@ -92,6 +93,10 @@ def index(
     """
     if log is None:
         return cli.usage(app)
+
+    if is_topic(log):
+        hint = "write it to a MultiLog: confluo-convert TOPIC --follow -w LOG --index LIST"
+        raise UsageError("is a topic, which has no views", where=log, hint=hint)
 
     from confluo_tools.multilog.views.view_request import ViewRequest
 

@@ -87,6 +87,9 @@ class Reader:
     def on_idle(self, call: Callable[[], None]) -> None:
         """Have ``call`` called before every wait for more input."""
 
+    def skip_before(self, time: int) -> None:
+        """Rows older than ``time`` (ns) are not wanted: an input that can skip some of them does so."""
+
     def stop_when(self, stopped: Callable[[], bool]) -> None:
         """End as soon as ``stopped()`` holds, if this input is ``polled``."""
 

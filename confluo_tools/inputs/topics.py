@@ -11,6 +11,7 @@ from confluo_tools.errors import UsageError
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.kafka.log_offsets import LogOffsets
+    from confluo_tools.kafka.topic_spool import TopicSpool
     from confluo_tools.remote.request import QueryRequest
 
 
@@ -51,6 +52,19 @@ def open_topic(
         warn=warn,
         tell=tell,
     )
+
+
+def spool_of(name: str, *, follow: bool) -> TopicSpool:
+    """The topic as a MultiLog that is still empty.  Raises ConfluoError."""
+    from confluo_tools.kafka.address import parse
+    from confluo_tools.kafka.client import topic_number
+    from confluo_tools.kafka.settings import settings
+    from confluo_tools.kafka.topic_reader import TopicReader
+    from confluo_tools.kafka.topic_spool import TopicSpool
+
+    address, given = parse(name), settings(None)
+    reader = TopicReader(address, given, follow=follow, warn=warn, tell=tell)
+    return TopicSpool(reader, topic_number(address, given))
 
 
 def offsets_of(names: Sequence[str], log: str, options: dict[str, str], since: int | None) -> LogOffsets | None:

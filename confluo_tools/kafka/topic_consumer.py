@@ -63,7 +63,7 @@ class TopicConsumer:
         warn: Callable[[str], None],
         tell: Callable[[str], None],
     ) -> None:
-        self.address, self._settings, self._since, self._follow = address, settings, since, follow
+        self.address, self._settings, self.since, self._follow = address, settings, since, follow
         self.group = group or settings.get("group.id")
         self._warn, self._tell = warn, tell
         if "cooperative" in settings.get("partition.assignment.strategy", ""):
@@ -248,8 +248,8 @@ class TopicConsumer:
         topic, make = self.address.topic, self._kafka.TopicPartition
         edges = client.edges(self.address, self._settings, partitions)
         begin = {p: low for p, (low, _) in edges.items()}
-        if self._since is not None and partitions:
-            wanted = [make(topic, p, max(0, self._since) // 1_000_000) for p in partitions]
+        if self.since is not None and partitions:
+            wanted = [make(topic, p, max(0, self.since) // 1_000_000) for p in partitions]
             for place in self._consumer.offsets_for_times(wanted, timeout=client.ANSWER):
                 begin[place.partition] = place.offset if place.offset >= 0 else edges[place.partition][1]
         if self.group is not None and partitions:

@@ -170,6 +170,10 @@ class TopicReader(Reader):
     def on_idle(self, call: Callable[[], None]) -> None:
         self._idle.append(call)
 
+    def skip_before(self, time: int) -> None:
+        known = self.consumer.since
+        self.consumer.since = time if known is None else max(time, known)
+
     def stop_when(self, stopped: Callable[[], bool]) -> None:
         """End when ``stopped()`` holds, after the rows that were given last."""
         self._stopped = stopped

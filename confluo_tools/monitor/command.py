@@ -13,9 +13,11 @@ import typer
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
+from confluo_tools.inputs.topics import is_topic, spool_of
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
+    from confluo_tools.kafka.topic_spool import TopicSpool
     from confluo_tools.monitor.alerts import AlertLog
     from confluo_tools.monitor.exec import CommandRunner
     from confluo_tools.monitor.language import Trigger
@@ -41,6 +43,7 @@ confluo-monitor live.ml --exec 'logger -t confluo' \\
 """
 )
 
+MARGIN = 60 * 10**9  # ns of records of a topic that are kept longer than windows see them
 SAVE = 1.0  # seconds between two writes of the state
 LAG = "200ms"  # more than records of a capture were late on a loaded machine: bench/lag.tsv
 EXEC_WAIT = 60.0  # seconds that a replay waits for its last commands; when following, fewer
@@ -55,7 +58,9 @@ EXEC_WAIT_LIVE = 5.0
     }
 )
 def monitor(
-    log: Annotated[str | None, typer.Argument(metavar="LOG", help="The MultiLog.", show_default=False)] = None,
+    log: Annotated[
+        str | None, typer.Argument(metavar="LOG", help="The MultiLog, or a topic of Kafka.", show_default=False)
+    ] = None,
     trigger: Annotated[
         list[str] | None,
         option("-t", "--trigger", metavar="TEXT", help="NAME: CONDITION over WINDOW [every PERIOD] [by KEYS] ..."),
@@ -109,7 +114,10 @@ def monitor(
         out.listed(builtin("alert"))
         return cli.OK
     local = config.truth("local", out.local)
-    with multilog.open(log, readonly=True) as source:
+    live = not once and since is None
+    with ExitStack() as sources:
+        spool = sources.enter_context(spool_of(log, follow=live)) if is_topic(log) else None
+        source = spool.log if spool is not None else sources.enter_context(multilog.open(log, readonly=True))
         looked = analyses(source.schema, analyze, analyze_flows)
         found = read_triggers(
             source, looked[-1].schema if looked else source.schema, trigger or [], triggers or [], local
@@ -122,28 +130,33 @@ def monitor(
             raise UsageError("--until needs --since or --once", hint="without them, the log is followed")
         if once and since is not None:
             raise UsageError("--once and --since exclude each other")
+        back = cli.duration("--catch-up", catch_up, 0)
+        first = units.time(since, local=local) if since is not None else None
         run = MonitorRun(
             source,
             found,
-            alerts_path(log, alerts, live=not once and since is None),
+            alerts_path(log, alerts, live=live),
             lambda: analyses(source.schema, analyze, analyze_flows),
             lag=cli.duration("--lag", lag, 0),
-            catch_up=cli.duration("--catch-up", catch_up, 0),
+            catch_up=back,
             patience=cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 0.0,
         )
         words = command_words(execute)
+        if spool is not None:
+            fill(spool, found, first, live=live, back=back if run.path is not None and os.path.exists(run.path) else 0)
+            run.check = spool.check
         with ExitStack() as stack:
             run.open(stack)
             schema = run.alerts.schema
             run.out = stack.enter_context(out.records(schema, out.kind(), out.names(schema)))
             if words:
-                run.runner = stack.enter_context(running(words, exec_max, live=not once and since is None))
+                run.runner = stack.enter_context(running(words, exec_max, live=live))
             stack.enter_context(run.signals())
             end = units.until(until, local=local) if until is not None else None
             if once:
                 run.once(end)
-            elif since is not None:
-                run.replay(units.time(since, local=local), end)
+            elif first is not None:
+                run.replay(first, end)
             else:
                 run.live()
         run.report_evictions()
@@ -152,6 +165,13 @@ def monitor(
         if run.stopped:
             return 128 + run.stopped
         return cli.OK if run.fired or not (once or since is not None) else cli.NOTHING
+
+
+def fill(spool: TopicSpool, found: Sequence[Trigger], since: int | None, *, live: bool, back: int) -> None:
+    """Read the records of a topic that windows see: from ``since``, or from now, and ``back`` ns before (catch-up)."""
+    reach = max(t.window + t.hold + 2 * t.period for t in found) + back + MARGIN
+    begin = (time.time_ns() if since is None else since) - reach
+    spool.fill(begin if live or since is not None else 0, reach + MARGIN if live else None)
 
 
 def analyses(schema: Schema, specs: list[str] | None, flows: int | None) -> list[Analysis]:
@@ -235,7 +255,7 @@ def alerts_path(log: str, given: str | None, *, live: bool) -> str | None:
         return None if given == "none" else given
     if not live:
         return None
-    path = os.path.abspath(log)
+    path = os.path.abspath(log if not is_topic(log) else log.rpartition("/")[2])
     return f"{path.removesuffix('.ml')}.alerts.ml"
 
 
@@ -310,6 +330,7 @@ class MonitorRun:
         self.fired = self.stopped = 0
         self._start = self._saved = time.monotonic()
         self._tick = 0
+        self.check: Callable[[], None] = lambda: None  # raises when the input has ended by an error
 
     def open(self, stack: ExitStack) -> None:
         if self.path is None:
@@ -418,6 +439,7 @@ class MonitorRun:
         while not self.stopped:
             pause = live.step()
             self.save()
+            self.check()
             if pause > 0 and not self.stopped:
                 time.sleep(min(pause, 0.2))
         self.save(force=True)

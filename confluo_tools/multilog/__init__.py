@@ -39,11 +39,12 @@ def create(
     lanes: int = 256,
     segment_blocks: int = 16,
     argv: Sequence[str] | None = None,
+    uuid: bytes | None = None,
 ) -> Log:
     """Create an empty MultiLog and open it: see `confluo_tools.multilog.create.create`."""
     from confluo_tools.multilog.create import create as make
 
-    make(path, schema, sync=sync, lanes=lanes, segment_blocks=segment_blocks, argv=argv)
+    make(path, schema, sync=sync, lanes=lanes, segment_blocks=segment_blocks, argv=argv, uuid=uuid)
     return Log(path)
 
 

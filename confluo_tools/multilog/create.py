@@ -62,11 +62,12 @@ def create(
     lanes: int = LANES,
     segment_blocks: int = SEGMENT_BLOCKS,
     argv: Sequence[str] | None = None,
+    uuid: bytes | None = None,
 ) -> None:
     """Create an empty MultiLog at ``path``, which must be a new or an empty folder.
 
     ``sync``: 'none', 'seal' or 'batch', see multilog(5).  ``lanes``: maximum number of concurrent writers.
-    ``argv``: the command line, for the history.  Raises StoreError.
+    ``argv``: the command line, for the history.  ``uuid``: 16 bytes, random by default.  Raises StoreError.
     """
     import secrets
     import time
@@ -79,7 +80,7 @@ def create(
         folder.mkdir(parents=True, exist_ok=True)
         if any(not name.endswith(_TEMPORARY) for name in os.listdir(folder)):
             raise _taken(folder)
-        uuid = secrets.token_bytes(16)
+        uuid = uuid or secrets.token_bytes(16)
         now = time.time_ns()
         try:
             control = page(

@@ -12,6 +12,7 @@ from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
+from confluo_tools.inputs.topics import is_topic
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -49,7 +50,7 @@ Text = str | None
 From = Annotated[
     Words, option("--from", metavar="INPUT", help="Records of flows: MultiLog, stream, ... (repeatable); - is stdin.")
 ]
-Follow = Annotated[bool, option("--follow", help="Continue as the MultiLog grows, until a signal.")]
+Follow = Annotated[bool, option("--follow", help="Continue as the MultiLog or topic grows, until a signal.")]
 EpochOf = Annotated[Text, option("--epoch", metavar="TIME", help="Trace a flow once per TIME (30s).")]
 Healthy = Annotated[bool, option("--healthy", help="Also write flows without losses; they have no path.")]
 Rate = Annotated[float | None, option("--rate", metavar="N", help="Traceroutes per second (from --topology, else 10).")]
@@ -134,7 +135,8 @@ def trace(
     if cli.no_input(inputs):
         return cli.usage(app)
     if follow and (len(inputs) != 1 or inputs[0] == "-" or cli.remote(inputs[0]) is not None):
-        raise UsageError("requires one MultiLog of this host", where="--follow", hint="name it with --from LOG")
+        what = "requires one MultiLog of this host, or a topic"
+        raise UsageError(what, where="--follow", hint="name it with --from LOG")
     if map and map_command:
         raise UsageError("--map and --map-command exclude each other")
     if vip and not (map or map_command):
@@ -168,13 +170,13 @@ def trace(
         shape, names = ways.schema, [f.name for f in ways.schema.fields] if out.wide else list(SHOWN)
     with ExitStack() as stack:
         sockets = stack.enter_context(open_sockets())
-        log: Log | None = input_thread.open_log(inputs[0]) if follow else None
+        log: Log | None = input_thread.open_log(inputs[0]) if follow and not is_topic(inputs[0]) else None
         if log is not None:
             stack.callback(log.close)
             reader: Reader | None = None
             called, layout = inputs[0], log.schema.layout
         else:
-            reader = stack.enter_context(cli.open_records(inputs, input_format=input_format))
+            reader = stack.enter_context(cli.open_records(inputs, input_format=input_format, follow=follow))
             called, layout = reader.name, reader.schema.layout
         if owner is not None:
             preload(shape, kind, names)
@@ -249,8 +251,8 @@ def work(
                     ended = "signal" if run.stopped > 0 else "done"
                 finally:
                     run.stop(run.stopped)
-                    if log is not None:
-                        thread.join()  # it reads the log, which is about to be closed
+                    if log is not None or (reader is not None and reader.polled):
+                        thread.join()  # it reads the log or the topic, which is about to be closed
                     if record is not None:
                         record.update(run.figures(), ended)
         except BrokenPipeError:
@@ -264,7 +266,7 @@ def work(
         return 128 + 13
     if run.stopped > 0:
         return 128 + run.stopped
-    return cli.OK if run.written or log is not None else cli.NOTHING
+    return cli.OK if run.written or log is not None or (reader is not None and reader.polled) else cli.NOTHING
 
 
 def network_of(

@@ -18,7 +18,8 @@ APPEAR = 10.0  # s that a log may take to appear
 
 
 def read(reader: Reader, engine: TraceEngine) -> threading.Thread:
-    """Read an input to its end."""
+    """Read an input to its end, or a topic that is followed until the engine stops."""
+    reader.stop_when(lambda: bool(engine.stopped))
 
     def work() -> None:
         try:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ import pytest
 
 from confluo_tools import multilog
 from kafka_lab import Broker
-from running import BIN, environment, lines, run
+from running import BIN, environment, lines, listens, run
 
 CAMPUS = Path(__file__).resolve().parents[2] / "examples" / "data" / "campus.pcap.gz"
 PACKETS, TCP = 5735, 5167
@@ -235,6 +236,36 @@ def test_what_was_removed_before_it_was_read_is_counted(topic: str, broker: Brok
         assert f"partition {p['partition']}: {removed} messages were removed before they were read" in said
     assert done.returncode == 2
     assert rows(log) == PACKETS + sum(p["records"] for p in parts)
+
+
+def test_a_monitor_sees_in_a_topic_what_it_sees_in_a_log(topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "c.ml"
+    assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
+    assert run("confluo-stream", "publish", CAMPUS, "--to", topic, "--size", "8Ki").returncode == 0
+    words = ["-t", "busy: count > 100 over 1s every 100ms by dst_ip", "-f", "ts,event,key,value", "-T"]
+    wanted = lines(run("confluo-monitor", log, "--since", "2026-11-20", *words))
+    assert len(wanted) > 20
+    assert sorted(lines(run("confluo-monitor", topic, "--since", "2026-11-20", *words))) == sorted(wanted)
+
+
+def test_a_monitor_follows_a_topic_and_goes_on_after_a_kill(topic: str, tmp_path: Path) -> None:
+    def send() -> None:
+        row = json.dumps({"ts": datetime.now(UTC).isoformat(), "len": 99})
+        words = ["-i", "ndjson", "--schema", "packet", "-o", "stream"]
+        made = run("confluo-convert", *words, stdin=f"{row}\n".encode() * 5).stdout
+        assert run("confluo-stream", "publish", "-", "--to", topic, stdin=made).returncode == 0
+
+    words = ["-t", "some: count > 3 over 1h every 100ms", "--alerts", tmp_path / "a.ml", "--lag", "0s", "-J"]
+    send()
+    with started("confluo-monitor", topic, *words) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "fire"
+        until((tmp_path / "a.ml" / "monitor.json").exists)
+    send()
+    with started("confluo-monitor", topic, *words) as process:
+        listens(process, signal.SIGTERM)
+        ended(process)
+    assert lines(run("confluo-query", tmp_path / "a.ml", "-f", "event", "-T", "--no-header")) == ["fire"]
 
 
 def test_windows_close_while_a_topic_is_followed(topic: str, tmp_path: Path) -> None:

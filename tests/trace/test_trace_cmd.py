@@ -302,7 +302,7 @@ def complaint(*words: Any, stdin: bytes = b"") -> str:
         (["--map", "/nonexistent"], "/nonexistent: No such file"),
         (["--alias", "/nonexistent"], "/nonexistent: No such file"),
         (["--topology", "/nonexistent"], "/nonexistent: No such file"),
-        (["--follow"], "--follow: requires one MultiLog of this host; name it with --from LOG"),
+        (["--follow"], "--follow: requires one MultiLog of this host, or a topic; name it with --from LOG"),
         (["--follow", "--from", "a", "--from", "b"], "--follow: requires one MultiLog"),
         (["--append"], "--append is for a MultiLog"),
         (["--from", "/nonexistent"], "/nonexistent: No such file"),

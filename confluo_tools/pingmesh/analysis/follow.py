@@ -153,6 +153,8 @@ class ProbeSource(Input):
         with following.StopSignal() as ending:
             with cli.signals(ending, counts=counts):
                 if self.reader is not None:
+                    if follower.after is not None:
+                        self.reader.skip_before(follower.after)
                     blocks = following.read(self.reader, follower, ending)
                 else:
                     blocks = following.tail(self.log.path, follower, ending, follower.after, self._gone)
