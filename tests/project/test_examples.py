@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import netns
+from kafka_lab import free_ports
 from sessions import ROOT, Shell, agrees, commands, disagreements, steps, update
 
 EXAMPLES = sorted((ROOT / "examples").glob("*_example.md"))
@@ -25,6 +26,7 @@ def test_prints_what_it_shows(
         pytest.skip("multipath hashes without a seed: Linux 6.11 has one")
     if path.stem.startswith("stream"):
         monkeypatch.setenv("BROKER", request.getfixturevalue("broker").address)
+        monkeypatch.setenv("METRICS", str(free_ports(1)[0]))
     for number in range(RECORDINGS if path.stem.startswith("replay_") else 1):
         folder = tmp_path / str(number)
         folder.mkdir()
