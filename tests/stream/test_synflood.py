@@ -147,6 +147,28 @@ def test_a_pipe_is_judged_as_it_comes(flooded: tuple[Path, str, int]) -> None:
     assert {e["dst_ip"] for e in events} == {address}
 
 
+def test_a_topic_is_followed(flooded: tuple[Path, str, int], broker: Broker) -> None:
+    """Alerts of what the topic has, and of what comes later; the clock ends them; a signal ends the service."""
+    path, _, waiting = flooded
+    packets = broker.topic("followed-flood")
+    expected = alerts(path, "--threshold", f"{waiting // 2}/1s", "--timeout", "100ms", "-f", "ts,event,key")
+    words = ["service", "synflood", packets, "--threshold", f"{waiting // 2}/1s", "--timeout", "100ms", "-J", "-n"]
+    assert run("confluo-stream", "publish", path, "--to", packets, "--create", "4").returncode == 0
+    service = subprocess.Popen(
+        [BIN / "confluo-stream", *words, "--follow", "-f", "ts,event,key"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert service.stdout is not None
+    events = [json.loads(next_line(service.stdout)) for _ in range(4)]
+    service.send_signal(signal.SIGINT)
+    _, said = service.communicate(timeout=60)
+    assert events[: len(expected)] == expected
+    assert [e["event"] for e in events] == [1, 1, 2, 2]
+    assert (service.returncode, b"4 results" in said) == (130, True), said
+
+
 def test_real_captures_have_no_false_alerts(pcaps: Path) -> None:
     """With the defaults, only the port scan is one: 2,000 ports of an address, no port twice."""
     fired = set()

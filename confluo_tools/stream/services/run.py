@@ -53,6 +53,9 @@ class ServiceInput(Protocol):
     ) -> Iterator[tuple[Block, Picks | None]]:
         """Blocks and the rows of each that count, until the end or a signal."""
 
+    def waiting(self) -> Iterator[tuple[Block, Picks | None]]:
+        """Rows that were held back and need not be any more, while there is nothing to read."""
+
 
 class ServiceOutput:
     """Results as records of ``out`` (None: only to the topic), and to ``topic``: there as far as brokers take them."""
@@ -128,6 +131,9 @@ class ServiceRun:
         self._write()
 
     def idle(self) -> None:
+        for block, picks in self.source.waiting():
+            self.service.take(block, picks)
+        self._write()
         self.output.idle()
 
     def counts(self) -> str:

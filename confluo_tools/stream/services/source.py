@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING
 from confluo_tools import cli
 from confluo_tools.inputs import follow as following
 from confluo_tools.inputs.topics import is_topic
+from confluo_tools.stream.services.topic_order import TopicOrder
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.expr import Expr
     from confluo_tools.schema import Schema
 
+LAST = (1 << 63) - 1
+
 
 class ServiceSource(following.Input):
     """The rows of ``inputs`` from ``since`` on, before ``until`` (ns), for which ``text`` holds.
 
-    A topic that is not followed is read to its end and sorted by time, because its partitions come one by one.
+    A topic that is not followed is read to its end and sorted by time, because its partitions come one by one; messages
+    of one that is followed wait for partitions that are behind.
     """
 
     def __init__(
@@ -35,17 +39,21 @@ class ServiceSource(following.Input):
         from confluo_tools.remote.request import QueryRequest
 
         self.follow, self.text, self.span, self.local = follow, text, span, local
+        self._order: TopicOrder | None = None
         if follow and following.one_log(inputs):
             from confluo_tools import multilog
 
             self.log = multilog.open(inputs[0], readonly=True)
             self.schema, self.name = self.log.schema, inputs[0]
         else:
-            reader = ins.open(inputs, request=QueryRequest(text, *span))
+            reader = ins.open(inputs, request=QueryRequest(text, *span), follow=follow)
             sort = not follow and any(is_topic(name) for name in inputs)
             self.reader = reader = cli.analyzed(reader, None, sort=sort)
             self.schema, self.name = reader.schema, reader.name
         try:
+            time_field = self.schema.time_field
+            if follow and self.reader is not None and self.reader.format == "kafka" and time_field is not None:
+                self._order = TopicOrder(self.schema.index(time_field.name))
             self.expr = self._compile(self.schema)
         except BaseException:
             self.close()
@@ -81,9 +89,27 @@ class ServiceSource(following.Input):
                     return
             return
         for block in blocks:
-            picks = self.expr.program.select(block)
-            if len(picks):
-                yield block, picks
+            if self._order is None:
+                yield from self._selected(block)
+                continue
+            self._order.add(block)
+            for held in self._order.ready(periods.mark):
+                yield from self._selected(held)
+        yield from self.waiting(LAST)
+
+    def waiting(self, mark: int | None = None) -> Iterator[tuple[Block, Picks | None]]:
+        """Rows of a topic that waited for other partitions, and need not any more."""
+        if self._order is None:
+            return
+        if mark is None:
+            mark = self.reader.consumer.mark  # type: ignore[union-attr]
+        for block in self._order.ready(mark):
+            yield from self._selected(block)
+
+    def _selected(self, block: Block) -> Iterator[tuple[Block, Picks | None]]:
+        picks = self.expr.program.select(block)
+        if len(picks):
+            yield block, picks
 
     def _gone(self, rows: int) -> None:
         cli.note(f"{rows:,} records were removed before they were read", where=self.name, hint="keep more of the log")

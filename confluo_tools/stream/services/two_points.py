@@ -56,3 +56,6 @@ class TwoPoints:
         time = block.get(block.layout.index(field.name), row) - self._offsets[self.point]
         before = self._newest[self.point]
         self._newest[self.point] = time if before is None else max(before, time)
+
+    def waiting(self) -> Iterator[tuple[Block, Picks | None]]:
+        yield from ()
