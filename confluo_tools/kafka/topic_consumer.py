@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 SILENCE = 30.0  # s without a message or an end, after which an input that ends is given up
 TOLD = 10.0  # s between two lines about the same trouble
+OUTAGE = 600.0  # s between two lines about brokers that are away
+COMMIT = 5.0  # s to wait for the answer to a commit
 STALLED = 30.0  # s without a message after which a partition does not hold back the others
 PEEK = 5.0  # s that a broker has to send one message
 MAX_PEEKED = 10_000
@@ -71,7 +73,8 @@ class TopicConsumer:
         self._kafka = kafka = client.python_client()
         self.count = client.partitions(address, settings)
         self._common = {"bootstrap.servers": address.brokers, **DEFAULTS, **settings}
-        given = {**self._common, "group.id": self.group or ALONE, "error_cb": self._client_trouble}
+        given = {**self._common, "group.id": self.group or ALONE}
+        given |= {"error_cb": self._client_trouble, "on_commit": self._commit_done}
         try:
             self._consumer = kafka.Consumer(given)
         except kafka.KafkaException as e:
@@ -86,7 +89,7 @@ class TopicConsumer:
         self._waiting: set[int] = set()  # partitions that another process has not left yet
         self._heard: dict[int, float] = {}  # partition -> time of its last message
         self._times: dict[int, int] = {}  # partition -> time of its last record
-        self._assigned = False
+        self._assigned = self._answered = False
         self._event = time.monotonic()
         self._trouble = ""
         self._told: dict[str, float] = {}
@@ -157,6 +160,7 @@ class TopicConsumer:
         p, offset = event.partition(), event.offset()
         if self._trouble:
             self._trouble = ""
+            self._told.clear()
             self._say("brokers answer again")
         if offset < self.next.get(p, LAST):
             return None
@@ -201,14 +205,30 @@ class TopicConsumer:
     # -- the group
 
     def commit(self, offsets: dict[int, int], *, wait: bool = False) -> None:
-        """Tell the group that the messages before these offsets are done with.  ``wait``: for the answer."""
+        """Tell the group that the messages before these offsets are done with.  ``wait``: for the answer, for a while.
+
+        Not to be called with ``wait`` while partitions are given or taken away: it polls.
+        """
         places = [self._kafka.TopicPartition(self.address.topic, p, o) for p, o in offsets.items() if p in self.next]
         if self.group is None or not places:
             return
+        self._answered = False
         try:
-            self._consumer.commit(offsets=places, asynchronous=not wait)
+            self._consumer.commit(offsets=places, asynchronous=True)
         except self._kafka.KafkaException as e:
             self._say(f"offsets are not committed: {e.args[0].str()}")
+            return
+        end = time.monotonic() + COMMIT
+        while wait and not self._answered:
+            if time.monotonic() > end:
+                self._say("offsets are not committed: no broker answers")
+                return
+            self._consumer.poll(0.02)
+
+    def _commit_done(self, error: Any, places: list[Any]) -> None:
+        self._answered = True
+        if error is not None:
+            self._say(f"offsets are not committed: {error.str()}")
 
     def _given(self, _: Any, places: list[Any]) -> None:
         # The group's answer, or all partitions.
@@ -287,7 +307,7 @@ class TopicConsumer:
         if error.fatal():
             raise ConfluoError(error.str(), where=str(self.address))
         if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
-            self._say("no broker answers; waiting for one")
+            self._say("no broker answers; waiting for one", OUTAGE)
 
     def _partition_trouble(self, p: int, error: Any) -> None:
         known = self._kafka.KafkaError
@@ -326,12 +346,13 @@ class TopicConsumer:
         if not self._follow and self.group is None and time.monotonic() - self._event > SILENCE:
             raise client.unreachable(self.address, self._trouble or "nothing arrives")
 
-    def _say(self, text: str) -> None:
-        """Tell it, but not again and again."""
+    def _say(self, text: str, pause: float = TOLD) -> None:
+        """Tell it, but not again within ``pause`` s."""
         now = time.monotonic()
-        if now - self._told.get(text, -TOLD) >= TOLD:
+        if now - self._told.get(text, -pause) >= pause:
             self._told[text] = now
             self._tell(text)
 
     def close(self) -> None:
+        self._tell = lambda text: None  # that partitions are given back is no news
         self._consumer.close()

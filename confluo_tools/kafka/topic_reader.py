@@ -185,14 +185,14 @@ class TopicReader(Reader):
         """
         self._out = out
 
-    def settle(self, *, wait: bool = False) -> bool:
-        """Commit the offsets of rows that are out; returns whether all are.  ``wait``: for the answer of the group."""
+    def settle(self) -> bool:
+        """Commit the offsets of rows that are out; returns whether all are."""
         self._settled = time.monotonic()
         self._report()
         if self._unsettled and self._out():
             if self._offsets is not None:
                 self._offsets.save(self._taken, self.sequences.saved())
-            self.consumer.commit(self._taken, wait=wait)
+            self.consumer.commit(self._taken)
             self._unsettled = False
         return not self._unsettled
 
@@ -203,7 +203,7 @@ class TopicReader(Reader):
     def _leave(self, lost: bool) -> None:
         # Partitions go to another process, which must see all rows of this one.
         end = time.monotonic() + PUBLISH
-        while not lost and not self.settle(wait=True) and self._offsets is not None:
+        while not lost and not self.settle() and self._offsets is not None:
             if time.monotonic() > end:
                 raise ConfluoError("its rows are not published: it is frozen", where=self._offsets.path)
             time.sleep(0.01)

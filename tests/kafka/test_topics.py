@@ -149,10 +149,16 @@ def wait_for(topic: str, count: int) -> None:
 
 
 def test_a_broker_that_is_killed_has_all_records_once(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> None:
-    own = Broker(tmp_path_factory.mktemp("killed"), broker.libs)
-    topic = own.topic("t")
+    """So has the log of a reader that follows."""
+    folder = tmp_path_factory.mktemp("killed")
+    own = Broker(folder, broker.libs)
+    topic, log = own.topic("t"), folder / "t.ml"
+    reader = None
     try:
         assert published(CAMPUS, "-c", "1", "--to", topic, "--create", "2").returncode == 0
+        follow = [BIN / "confluo-query", topic, "--follow", "-w", log]
+        reader = subprocess.Popen(follow, env=environment(), stderr=subprocess.PIPE)
+        wait_for_rows(log, 1)
         words = [BIN / "confluo-stream", "publish", "-", "--to", topic, "--size", "2Ki", "--linger", "0s"]
         rest = run("confluo-convert", CAMPUS, "-o", "stream").stdout
         with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -168,11 +174,29 @@ def test_a_broker_that_is_killed_has_all_records_once(tmp_path_factory: pytest.T
             own.start()
             said = process.stderr.read()
             assert process.wait(PATIENCE) == 0, said
-        assert Counter(rows(topic, "-f", FIELDS)) == Counter(
-            [*rows(CAMPUS, "-f", FIELDS), *rows(CAMPUS, "-c", "1", "-f", FIELDS)]
-        )
+        wanted = Counter([*rows(CAMPUS, "-f", FIELDS), *rows(CAMPUS, "-c", "1", "-f", FIELDS)])
+        assert Counter(rows(topic, "-f", FIELDS)) == wanted
+        wait_for_rows(log, PACKETS + 1)
+        assert Counter(rows(log, "-f", FIELDS)) == wanted
+        own.kill()
+        reader.send_signal(signal.SIGTERM)
+        _, told = reader.communicate(timeout=PATIENCE)
+        assert reader.returncode == 128 + signal.SIGTERM
+        assert b"no broker answers; waiting for one" in told
     finally:
         own.close()
+        if reader is not None:
+            reader.kill()
+
+
+def wait_for_rows(log: Path, count: int) -> None:
+    """Until the log has this many rows."""
+    from confluo_tools import multilog
+
+    end = time.monotonic() + PATIENCE
+    while not multilog.is_log(str(log)) or multilog.open(str(log), readonly=True).version().rows < count:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_missing_repeated_and_foreign_messages_are_told(topic: str, broker: Broker) -> None:
