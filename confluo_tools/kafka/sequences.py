@@ -15,14 +15,17 @@ class SequenceCheck:
     """Follows the numbers of messages of any number of senders.
 
     ``missing``: messages between two others that did not come.  ``repeated``: messages that came before.
+    ``dropped``: records that senders lost before they were in a message, since the first message of each that came.
     """
 
     def __init__(self) -> None:
         self.missing = self.repeated = 0
         self._seen: dict[tuple[str, int, int, int], tuple[int, set[int]]] = {}
+        self._dropped: dict[tuple[str, int, int], tuple[int, int]] = {}  # at the first message, at the last one
 
     def is_new(self, e: Envelope) -> bool:
         """Whether this message did not come before; counts those between it and the last one."""
+        self._note_drops(e)
         key = e.host, e.pipeline, e.run, e.partition
         last, gaps = self._seen.pop(key, (e.seq - 1, set()))  # what was before the first one is not known
         if len(self._seen) >= MAX_SEQUENCES:
@@ -40,6 +43,18 @@ class SequenceCheck:
         while len(gaps) > MAX_GAPS:
             gaps.remove(min(gaps))
         return True
+
+    @property
+    def dropped(self) -> int:
+        return sum(last - first for first, last in self._dropped.values())
+
+    def _note_drops(self, e: Envelope) -> None:
+        key = e.host, e.pipeline, e.run
+        known = self._dropped.get(key)
+        if known is None and len(self._dropped) >= MAX_SEQUENCES:
+            return
+        first, last = known or (e.dropped, e.dropped)
+        self._dropped[key] = 0 if e.seq == 0 else min(first, e.dropped), max(last, e.dropped)
 
     def saved(self) -> list[list[Any]]:
         """All sequences as JSON values."""

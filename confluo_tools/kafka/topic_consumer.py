@@ -83,7 +83,7 @@ class TopicConsumer:
         self.joined: Callable[[], None] = lambda: None  # called when this process has more partitions
         self.leaving: Callable[[bool], None] = lambda lost: None  # called before partitions go to another process
         self.next: dict[int, int] = {}
-        self.removed = 0
+        self.removed = self._unsaid = 0
         self._ends: dict[int, int] = {}
         self._at_end: set[int] = set()
         self._waiting: set[int] = set()  # partitions that another process has not left yet
@@ -331,8 +331,7 @@ class TopicConsumer:
         if at is None:
             return
         if at < low:
-            self.removed += low - at
-            self._warn(f"partition {p}: {low - at} messages were removed before they were read; keep more of the topic")
+            self._count_removed(p, low - at)
             self.next[p] = low
         elif at > high:
             what = f"partition {p} ends at {high}, before the next message {at}: it lost messages, or is a new one"
@@ -341,6 +340,21 @@ class TopicConsumer:
             self._warn(what)
             self.next[p] = low
         self._reassign()
+
+    def _count_removed(self, p: int, messages: int) -> None:
+        self.removed += messages
+        self._unsaid += messages
+        now, name = time.monotonic(), f"removed {p}"
+        if now - self._told.get(name, -TOLD) >= TOLD:
+            self._told[name] = now
+            self._unsaid -= messages
+            self._warn(f"partition {p}: {messages} messages were removed before they were read; keep more of the topic")
+
+    def report(self) -> None:
+        """At the end: what was not reported when it happened, because there was much of it."""
+        if self._unsaid:
+            self._warn(f"{self._unsaid} more messages were removed before they were read")
+            self._unsaid = 0
 
     def _check_silence(self) -> None:
         if not self._follow and self.group is None and time.monotonic() - self._event > SILENCE:
@@ -354,5 +368,5 @@ class TopicConsumer:
             self._tell(text)
 
     def close(self) -> None:
-        self._tell = lambda text: None  # that partitions are given back is no news
+        self._tell = lambda text: None  # giving partitions back is expected
         self._consumer.close()

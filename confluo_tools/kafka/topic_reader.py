@@ -163,7 +163,10 @@ class TopicReader(Reader):
             self.warn(f"messages that are missing: {missing}")
             self._missing_told, self._told = missing, now
         if final:
+            self.consumer.report()
             self.unreadable.report()
+            if self.sequences.dropped:
+                self.tell(f"records that their senders dropped: {self.sequences.dropped}")
 
     # -- the end, and what happens between messages
 
