@@ -469,6 +469,7 @@ cdef inline uint32_t _lru_find(const LruTable* t, const uint64_t* key, uint64_t 
     cdef uint64_t slot, tag = hash >> 32, mask = t.index.mask
     cdef uint64_t* slots = t.index.slots
     cdef uint64_t* other
+    cdef uint32_t k
     at[0] = hash >> t.index.shift
     while True:
         slot = slots[at[0]]
@@ -476,7 +477,10 @@ cdef inline uint32_t _lru_find(const LruTable* t, const uint64_t* key, uint64_t 
             return NOT_FOUND
         if slot >> 32 == tag:
             other = lru_key(t, <uint32_t>slot - 1)
-            if other[0] == key[0] and memcmp(other, key, 8 * t.index.words) == 0:
+            k = 0
+            while k < t.index.words and other[k] == key[k]:
+                k += 1
+            if k == t.index.words:
                 return <uint32_t>slot - 1
         at[0] = (at[0] + 1) & mask
 

@@ -6,7 +6,11 @@ cdef extern from *:
     """
     #define CFL_UNBOUNDED (1LL << 62)
     #define CFL_MAX_SPAN (1ULL << 61)
+    static inline int below(uint64_t a, int64_t b, int64_t n) { return a < (unsigned __int128)(uint64_t)b * n; }
+    static inline int above(uint64_t a, int64_t b, int64_t n) { return a > (unsigned __int128)(uint64_t)b * n; }
     """
+    bint below(uint64_t a, int64_t b, int64_t n) noexcept nogil         # a < b * n, b and n not negative
+    bint above(uint64_t a, int64_t b, int64_t n) noexcept nogil
     const int64_t UNBOUNDED "CFL_UNBOUNDED"
     const uint64_t MAX_SPAN "CFL_MAX_SPAN"
 
@@ -52,8 +56,11 @@ cdef inline bint sampler_offer(RateSampler* s, int64_t time, int64_t threshold, 
             apart = <uint64_t>time - <uint64_t>s.time
             late = apart - <uint64_t>threshold if apart > <uint64_t>threshold else 0
             if apart < MAX_SPAN:
-                low = max(low, <int64_t>(late // n + (late % n != 0)))
-                high = min(high, <int64_t>((apart + threshold) // n))
+                # A product says whether a bound moves: most packets need no division.
+                if above(late, low, n):
+                    low = <int64_t>(late // n + (late % n != 0))
+                if below(apart + threshold, high, n):
+                    high = <int64_t>((apart + threshold) // n)
             else:
                 high = -1
         else:
