@@ -41,6 +41,7 @@ FUNCS = {
 cdef enum:
     P_ONE = 14                  # registers 2^p of a HyperLogLog sketch without groups: standard error 0.81 %
     P_GROUP = 12                # per group: 1.63 %, at most 4 KiB
+    HYPER_ENTRIES = 32          # a sketch of a group takes as much memory as this number of groups
     TALLY_LIMIT = 1 << 30       # maximum number of rows in 32-bit counters
 
 
@@ -248,6 +249,20 @@ cdef class Rollup:
     def __len__(self):
         """Number of groups; 1 without keys."""
         return self._synced()
+
+    cdef uint64_t entries(self) noexcept nogil:
+        """What its memory grows with: groups, and the values that states and side tables keep one by one."""
+        cdef uint64_t n = self.groups.count()
+        cdef int i
+        for i in range(self.states):
+            n += self.state[i].table.count
+            if self.state[i].kind == HYPER:
+                n += <uint64_t>self.groups.count() * HYPER_ENTRIES
+        for i in range(self.groups.parts):
+            n += self.groups.part[i].source.intern.count
+        for i in range(self.values):
+            n += self.value[i].source.intern.count
+        return n
 
     @property
     def span(self):

@@ -37,6 +37,7 @@ cdef class Rollup:
     cdef uint32_t* tally                # only counts, by one 8- or 16-bit column: four counters per value
     cdef uint64_t tallied
     cdef int fold(self, Block block, Picks picks) noexcept nogil
+    cdef uint64_t entries(self) noexcept nogil
     cdef int _fold_chunk(self, bint done) noexcept nogil
     cdef int _room(self) noexcept nogil
     cdef bint _reduces(self, int value) noexcept nogil

@@ -30,12 +30,13 @@ class FlowFunction(Protocol):
         """A new stage that takes rows of ``schema``; it has all fields of ``needs``.  Each worker gets its own."""
 
 
-# word of flows.yaml: module here.  Each has `read(value, schema, where)`, which makes a FlowFunction from what is
+# word of flows.yaml: module here.  Each has `read(value, schema, where, flow)`, which makes a FlowFunction from what is
 # written after the word, for rows of `schema`; it raises UsageError with `where` ("flows.yaml: flow 'syn': filter").
-FUNCTIONS = {"filter": "filter", "sample": "sample"}
+# ``flow``: name of the flow, for records that name it.
+FUNCTIONS = {"filter": "filter", "sample": "sample", "histogram": "histogram", "aggregate": "aggregate"}
 
 
-def read(word: str, value: Any, schema: Schema, where: str) -> FlowFunction:
+def read(word: str, value: Any, schema: Schema, where: str, flow: str = "") -> FlowFunction:
     """The function ``word`` of a flow.  Raises UsageError."""
     if word not in FUNCTIONS:
         from difflib import get_close_matches
@@ -44,5 +45,5 @@ def read(word: str, value: Any, schema: Schema, where: str) -> FlowFunction:
         hint = f"did you mean '{near[0]}'?" if near else f"write one of {', '.join(FUNCTIONS)}"
         raise UsageError(f"unknown function '{word}'", where=where, hint=hint)
     module = import_module(f"confluo_tools.stream.functions.{FUNCTIONS[word]}")
-    made: FlowFunction = module.read(value, schema, f"{where}: {word}")
+    made: FlowFunction = module.read(value, schema, f"{where}: {word}", flow)
     return made

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 
-def read(value: Any, schema: Schema, where: str) -> RowFilter:
+def read(value: Any, schema: Schema, where: str, flow: str) -> RowFilter:
     from confluo_tools.expr import compile
 
     if not isinstance(value, str) or not value.strip():

@@ -1,4 +1,4 @@
-"""sample: 1/X.  Every Xth row of the flow, or every Xth five-tuple with all its rows."""
+"""sample: 1/X.  Every Xth row of the flow, or every Xth five-tuple with all its rows; by rate: rate_sample.py."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from confluo_tools.errors import ConfluoError, UsageError
 if TYPE_CHECKING:
     from confluo_tools.core.stream.stage import StreamStage
     from confluo_tools.schema import Schema
+    from confluo_tools.stream.functions.rate_sample import RateSample
 
 HASH = "flow_hash"
 
 
-def read(value: Any, schema: Schema, where: str) -> ShareSample:
-    """``value``: 1/X, or {share: 1/X, by: flow}."""
+def read(value: Any, schema: Schema, where: str, flow: str) -> ShareSample | RateSample:
+    """``value``: 1/X, or {share: 1/X, by: flow}, or {rate: N/s}."""
+    if isinstance(value, dict) and "rate" in value:
+        from confluo_tools.stream.functions import rate_sample
+
+        return rate_sample.read(value, schema, where)
     words = value if isinstance(value, dict) else {"share": value}
     for word in words:
         if word not in ("share", "by"):
-            raise UsageError(f"unknown word '{word}'", where=where, hint="write share and by")
+            raise UsageError(f"unknown word '{word}'", where=where, hint="write share and by, or rate")
     if "share" not in words:
         raise UsageError("needs a share", where=where, hint="as in 'sample: 1/10'")
     by = words.get("by", "packet")
