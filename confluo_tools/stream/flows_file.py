@@ -110,7 +110,7 @@ class FlowsReader:
             raise UsageError("has no place for its records", where=where, hint="write to: PLACE, or --to PLACE")
         self._compile(match, f"{where}: match" if where else "")
         workers, worker = self._threads(entry, where)
-        functions, schema = self._functions(entry.get("functions"), where)
+        functions, schema = self._functions(entry.get("functions"), name, where)
         fields = entry.get("fields", self.fields if schema is self.schema else None)
         out = self._fields(fields, schema, f"{where}: fields" if where else "--fields")
         batch = self._batch(functions, out)
@@ -139,7 +139,7 @@ class FlowsReader:
                 raise UsageError(f"'{str(worker)[:80]}' cannot be a name", where=f"{where}: worker")
         return workers, worker
 
-    def _functions(self, listed: Any, where: str) -> tuple[tuple[tuple[str, FlowFunction], ...], Schema]:
+    def _functions(self, listed: Any, name: str, where: str) -> tuple[tuple[tuple[str, FlowFunction], ...], Schema]:
         from confluo_tools.stream import functions as table
 
         found: list[tuple[str, FlowFunction]] = []
@@ -158,7 +158,7 @@ class FlowsReader:
                 hint = "write - WORD: VALUE, as in '- sample: 1/10'"
                 raise UsageError(f"'{str(entry)[:80]}' is not a function", where=f"{where}: functions", hint=hint)
             [(word, value)] = entry.items()
-            function = table.read(str(word), value, schema, where)
+            function = table.read(str(word), value, schema, where, name)
             schema = function.after(schema)
             found.append((str(word), function))
         return tuple(found), schema

@@ -28,6 +28,8 @@ TELEMETRY = frozenset(
         "tcp_tsval",
         "tcp_tsecr",
         "flow_hash",
+        "run_packets",
+        "run_step",
     ]
 )
 
