@@ -27,12 +27,13 @@ from confluo_tools.schema import builtin
 from confluo_tools.stream.services.loss import LossService
 from confluo_tools.stream.services.synflood import SynFloodService
 from confluo_tools.stream.services.tcp_rate import TcpRateService
+from confluo_tools.stream.services.top import TopService
 
 ROWS = 65536
 SECOND = 10**9
 GAP = 1000  # ns between packets
 FLOWS = 20_000
-NAMES = "ts ip_version proto src_ip dst_ip src_port dst_port ip_id payload_len tcp_seq tcp_ack tcp_flags tcp_window"
+NAMES = "ts len ip_version proto src_ip dst_ip src_port dst_port ip_id payload_len tcp_seq tcp_ack tcp_flags tcp_window"
 SCHEMA = builtin("packet").project([*NAMES.split(), "tcp_opts", "tcp_tsval", "tcp_tsecr"])
 
 
@@ -42,6 +43,7 @@ def blocks(kind: str, rows: int) -> list[Any]:
     for start in range(0, rows, ROWS):
         n = range(ROWS)
         columns: dict[str, Any] = {"ts": [(start + i) * GAP for i in n], "ip_version": [4] * ROWS, "proto": [6] * ROWS}
+        columns["len"] = [1054] * ROWS
         if kind == "flood":
             columns |= {"src_ip": [rng.getrandbits(32) for _ in n], "dst_ip": [167772161] * ROWS}
             columns |= {"src_port": [rng.getrandbits(16) for _ in n], "dst_port": [80] * ROWS, "tcp_flags": [2] * ROWS}
@@ -82,6 +84,10 @@ def tcp_rate(given: list[Any]) -> int:
     return run(TcpRateService(SCHEMA, window=SECOND, lateness=SECOND), given)
 
 
+def top(given: list[Any]) -> int:
+    return run(TopService(SCHEMA, "src_ip", "bytes", most=10, window=SECOND, lateness=SECOND), given)
+
+
 def loss(given: list[Any]) -> int:
     points = Points()
     service = LossService([SCHEMA, SCHEMA], points, window=SECOND, timeout=SECOND // 10, lateness=SECOND // 10)
@@ -108,6 +114,8 @@ def cases(rows: int) -> Iterator[tuple[str, str, Callable[[list[Any]], int], lis
     yield "synflood", "flood", synflood, flood
     yield "loss", "mixed", loss, mixed
     yield "tcp-rate", "mixed", tcp_rate, mixed
+    yield "top", "mixed", top, mixed
+    yield "top", "flood", top, flood
 
 
 def main() -> None:

@@ -162,8 +162,10 @@ def test_page_has_its_sections(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES + VERBS)
 def test_page_and_help_name_the_same_options(name: str, tmp_path: Path) -> None:
-    words = " ".join(name.rsplit("-", 1)) if name in VERBS else name
-    words = words.replace("stream-service ", "stream service ")
+    if name.startswith("stream-service-"):
+        words = name.replace("stream-service-", "stream service ")
+    else:
+        words = " ".join(name.rsplit("-", 1)) if name in VERBS else name
     status, printed = Shell(tmp_path).run(f"confluo-{words} --help")
     assert status == 0
     listed = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")

@@ -10,6 +10,7 @@ VERBS = (
     Verb("synflood", "synflood_command", "report SYN floods as alerts"),
     Verb("loss", "loss_command", "measure loss, delay and reordering between two points"),
     Verb("tcp-rate", "tcp_rate_command", "report throughput, retransmissions and round trips of TCP flows"),
+    Verb("top", "top_command", "report the largest senders, ports or flows"),
 )
 
 EXAMPLES = (
