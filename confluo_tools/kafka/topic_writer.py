@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SIZE = 64 << 10  # bytes of a message
 LINGER = 20_000_000  # ns that a row waits for others
 QUEUE = 64 << 10  # KiB that the client holds
+SAY_TROUBLE = 10.0  # minimum s between two messages about brokers: they alternate
 PATIENCE = 10.0  # s for what is queued, after a signal
 # Exactly one copy of each message, in order.  A topic is written for as long as it takes.
 DEFAULTS = {
@@ -66,6 +67,7 @@ class TopicWriter:
         self.sink = TopicSink(self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait)
         self.stopped = False
         self._told = ""
+        self._next_tell = 0.0
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
         if block.layout is not self.sink.shape.layout:
@@ -115,8 +117,9 @@ class TopicWriter:
         """Report trouble with brokers.  Raises ConfluoError when this client will send no more."""
         trouble = self.producer.trouble
         what = plain_text(trouble[1]) if trouble is not None else ""
-        if what != self._told:
-            self._told = what
+        now = time.monotonic()
+        if what != self._told and now >= self._next_tell:
+            self._told, self._next_tell = what, now + SAY_TROUBLE
             tell(f"{self.address}: {what}")
         if self.producer.fatal:
             raise ConfluoError(self.producer.fatal, where=str(self.address))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from confluo_tools.core.stream.flow_worker import FlowEnd
 from confluo_tools.core.stream.row_choice import FieldStage
 from confluo_tools.core.stream.stage import SinkStage, StreamStage
+from confluo_tools.kafka.address import SCHEME
 from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
@@ -130,4 +131,5 @@ class FlowChain:
         sink, counts = self.outlet.sink, self.outlet.counts
         taken, lost = sink.sent, counts.lost - sink.dropped - sink.refused
         queued = max(taken - counts.delivered - lost, 0)
-        return StageCount("deliver", self.flow.to, self.worker, taken, counts.delivered, dropped=lost, queued=queued)
+        place = self.flow.to.rpartition("/")[2] if self.flow.to.startswith(SCHEME) else self.flow.to
+        return StageCount("deliver", place, self.worker, taken, counts.delivered, dropped=lost, queued=queued)

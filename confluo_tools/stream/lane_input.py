@@ -42,18 +42,20 @@ class NicLanes:
         nic, collector = self._nic, self._collector
         rings, watch = DropWatch(), FlowDropWatch()
         self._start()
-        while not nic.stopping and not nic.gone and not self._ended.wait(LOOK):
+        try:
+            while not nic.stopping and not nic.gone and not self._ended.wait(LOOK):
+                with self._gate:
+                    nic.look()
+                collector.report()
+                rings.look(sum(c.dropped for c in self.counts()))
+                watch.look(collector)
+        finally:  # also when a place takes no more: what was captured goes to the others
+            nic.stop()
             with self._gate:
-                nic.look()
-            collector.report()
-            rings.look(sum(c.dropped for c in self.counts()))
-            watch.look(collector)
-        nic.stop()
-        with self._gate:
-            self._join()
-            nic.stop_input()
-            for pump in self._pumps:
-                self._drain(pump)
+                self._join()
+                nic.stop_input()
+                for pump in self._pumps:
+                    self._drain(pump)
         watch.look(collector)
         if self._problem is not None:
             raise self._problem
