@@ -147,7 +147,7 @@ def publish(
         assert address is not None
         names = chosen(fields, reader.schema)
         writer = TopicWriter(address, reader.schema.project(names), given, size=bytes, linger=wait, create=create)
-        run = PublishRun(writer, reader, text, limit)
+        run = PublishRun(writer, reader, ",".join(inputs), text, limit)
         if operation_or_none is not None:
             operation_or_none.serve(run)
         with cli.signals(run.stop, counts=run.counts):
@@ -166,18 +166,18 @@ def publish(
 class PublishRun(InputRun):
     """Sends the rows of an input to one topic, in one thread."""
 
-    def __init__(self, writer: TopicWriter, reader: Reader, text: str, limit: int | None) -> None:
+    def __init__(self, writer: TopicWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
         super().__init__(writer, reader, text, limit)
-        self.writer = writer
+        self.writer, self.name = writer, name
 
     def rows(self) -> list[StageCount]:
         from confluo_tools.stream.stage_counts import StageCount
         from confluo_tools.stream.topic_stages import topic_stages
 
-        name = str(self.reader.schema.kind)
         end = topic_stages(self.writer)
         sent, seen = self.sent, self.seen
-        return [StageCount("classify", name, 0, seen, sent, filtered=seen - sent), *end]
+        begin = StageCount("receive", self.name, 0, seen, seen), StageCount("classify", "", 0, seen, sent, seen - sent)
+        return [*begin, *end]
 
     def change(self, text: str) -> list[str]:
         raise ConfluoError("this run has no flows that could be changed", hint="--flows gives it some")

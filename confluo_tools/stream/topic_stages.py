@@ -16,17 +16,17 @@ def topic_stages(writer: TopicWriter, pipeline: int = 0) -> list[StageCount]:
     Counters are read from the last to the first, so that no stage seems to give what the one before did not take.
     """
     n = writer.producer.counts
-    name = writer.address.topic
+    flow, place = "all", str(writer.address)
     delivered = n["records_acked"] + n["records_failed"]
     dropped = writer.sink.dropped + writer.sink.refused
     taken = max(writer.sink.rows, n["records_sent"] + dropped)
     return [
         StageCount(
-            "send", name, pipeline, taken, n["records_sent"], 0, dropped, queued=taken - n["records_sent"] - dropped
+            "send", flow, pipeline, taken, n["records_sent"], 0, dropped, queued=taken - n["records_sent"] - dropped
         ),
         StageCount(
             "deliver",
-            name,
+            place,
             pipeline,
             n["records_sent"],
             n["records_acked"],

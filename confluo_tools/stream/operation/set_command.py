@@ -21,7 +21,7 @@ confluo-stream set flows.yaml eth0
 
 @app.command(panels={"Options": "--quiet"})
 def set_flows(
-    path: Annotated[str, argument("FILE", "The flows, in YAML; '-': standard input.")],
+    path: Annotated[str, argument("FILE", "The flows, as of publish --flows; '-': standard input.")],
     name: Annotated[str | None, argument("NAME", "The run by its name or socket, if there are several.")] = None,
     *,
     common: cli.TalkOptions,

@@ -64,7 +64,7 @@ def status(
         time.sleep(seconds)
         rows = looks(runs, meter)
         with out.records(schema, kind, fields) as into:
-            for block in blocks_of(rows):
+            for block in blocks_of(rows if kind != "table" or out.wide else shortened(rows)):
                 into.write(block)
     return cli.OK if rows else cli.NOTHING
 
@@ -83,6 +83,15 @@ def looks(runs: list[RunConnection], meter: RateMeter) -> list[dict[str, Any]]:
             continue
         rows += rows_of(look, meter.rates(look))
     return rows
+
+
+def shortened(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with topics in place of their addresses, so that a table has room for all columns."""
+    return [{**row, "name": topic_of(row["name"])} for row in rows]
+
+
+def topic_of(name: str) -> str:
+    return name.rpartition("/")[2] if name.startswith("kafka://") else name
 
 
 def watch(runs: list[RunConnection], meter: RateMeter, seconds: float, table: LiveTable) -> int:
@@ -123,7 +132,7 @@ class LiveTable:
             local=config.truth("local", self.out.local),
         )
         writer.start()
-        for block in blocks_of(rows):
+        for block in blocks_of(rows if self.out.wide else shortened(rows)):
             writer.write(block)
         writer.close()
         return text.getvalue().decode(errors="replace").rstrip("\n")
