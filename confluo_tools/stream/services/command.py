@@ -11,6 +11,7 @@ VERBS = (
     Verb("loss", "loss_command", "measure loss, delay and reordering between two points"),
     Verb("tcp-rate", "tcp_rate_command", "report throughput, retransmissions and round trips of TCP flows"),
     Verb("top", "top_command", "report the largest senders, ports or flows"),
+    Verb("histogram", "histogram_command", "report how the values of a field are distributed"),
 )
 
 EXAMPLES = (
