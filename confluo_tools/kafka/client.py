@@ -41,6 +41,17 @@ def library() -> str:
     raise ConfluoError("confluent-kafka has no librdkafka of its own", hint="reinstall the package confluent-kafka")
 
 
+def preload() -> None:
+    """Load all that producers and administration need: after dropping privileges the files may not be readable."""
+    python_client()
+    import confluent_kafka.admin  # noqa: F401
+
+    from confluo_tools.core.kafka import producer as core
+
+    core.load(library())
+    "broker".encode("idna")  # names of hosts are encoded so
+
+
 def producer(address: TopicAddress, settings: dict[str, str]) -> KafkaProducer:
     """A compiled producer for the brokers of ``address``.  Raises UsageError for a setting that is wrong."""
     from confluo_tools.core.kafka import producer as core

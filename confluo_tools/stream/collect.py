@@ -34,9 +34,12 @@ def from_interfaces(
     from confluo_tools.cli.privileges import hand_over
     from confluo_tools.stream.collector import StreamCollector
     from confluo_tools.stream.lane_input import NicLanes
+    from confluo_tools.stream.preload import preload
 
     stopped = 0
     with nic:
+        if owner is not None:
+            preload()
         hand_over(None, owner)
         collector = StreamCollector(
             plan.reader, plan.flows, plan.open_outlet, lanes=nic.lanes, workers=plan.workers, wait=False

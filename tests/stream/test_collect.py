@@ -146,13 +146,13 @@ def test_flows_change_while_packets_come(nets: tuple[Space, Space], broker: Brok
     texts = [
         f"flows:\n- name: all\n  to: {one}\n",
         f"flows:\n- name: odd\n  match: src_port == 1001\n  to: {two}\n- name: all\n  to: {one}\n",
-        f"flows:\n- name: all\n  workers: 2\n  to: {two}\n",
+        f"flows:\n- name: all\n  workers: 2\n  functions: [filter: len > 0]\n  to: {two}\n",
     ]
     flows.write_text(texts[0])
     with relay(b, broker.port):
         live = Live(
             b, STREAM, "publish", "-i", "v0", "--flows", flows, "--create", "1", "--stats", "-f", "src_port,ip_id",
-            "--bpf", "udp", "--name", named, ready=b"capturing from",
+            "--bpf", "udp", "--name", named, "-Z", "nobody", ready=b"capturing from",
         )  # fmt: skip
         sender = threading.Thread(target=trickle, args=(a, 2000))
         sender.start()

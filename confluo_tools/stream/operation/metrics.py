@@ -24,7 +24,7 @@ QUEUES = {
 
 
 class StageMetrics:
-    """StreamCollector of prometheus_client for the stages of ``run``.
+    """Collector of prometheus_client for the stages of ``run``.
 
     Counters ``confluo_stream_{taken,given,filtered,dropped}_records_total`` and gauges ``..._{queued,space}_records``,
     in bytes ``..._ring_{queued,space}_bytes`` for a ring, and ``..._lag_messages`` for what waits in a topic.
