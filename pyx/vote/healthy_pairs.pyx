@@ -1,4 +1,4 @@
-"""Flows without loss whose paths are not known: what they say of the components between their ToRs."""
+"""Flows without loss and without a known path: evidence about the components between their ToRs."""
 
 from libc.math cimport exp, log, log1p
 from libc.stdint cimport uint32_t, uint64_t

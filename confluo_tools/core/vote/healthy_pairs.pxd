@@ -1,4 +1,4 @@
-# Flows without loss whose paths are not known, by their pairs of ToRs.
+# Flows without loss and without a known path, by their pairs of ToRs.
 
 from libc.stdint cimport uint32_t, uint64_t
 from c_hash_table cimport HashTable
