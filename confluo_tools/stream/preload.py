@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from importlib import import_module
+from pkgutil import iter_modules
 
 # With all functions: what they load is then there for `confluo-stream set`.
 SAMPLE = """
@@ -24,8 +25,10 @@ def preload() -> None:
     from confluo_tools.stream.flows_file import FlowsReader
 
     client.preload()
-    for name in ("collector", "lane_input", "stage_table", "topic_outlet", "operation.metrics"):
-        import_module(f"confluo_tools.stream.{name}")
+    for package in ("stream", "stream.operation", "kafka"):
+        paths = import_module(f"confluo_tools.{package}").__path__
+        for module in iter_modules(paths, f"confluo_tools.{package}."):
+            import_module(module.name)
     with suppress(ImportError):
         import_module("prometheus_client")
     for flow in FlowsReader(packet_schema(offset=False), "kafka://broker/topic").text(SAMPLE):
