@@ -14,7 +14,7 @@ LOOK = 3.0  # s for a look at a port
 CLOSED, AT_ONCE, SETTLED = 3, 0.3, 2.0  # tries, each within (s), for (s): more than a restart
 WANTS_TLS = "the broker wants TLS"
 WANTS_LOGIN = "the broker closes the connection at the first request: it may want a login"
-_WHERE = re.compile(r"^[a-z_]+://\S+: ")
+_WHERE = re.compile(r"^(?:[a-z_]+://)?\S+/\w+: ")
 _STATE = re.compile(r" \(after \d+ms in state \w+[^()]*\)$")
 
 

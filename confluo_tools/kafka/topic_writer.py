@@ -10,6 +10,7 @@ from confluo_tools.console import tell
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kafka import client
 from confluo_tools.kafka.connection_faults import plain_text
+from confluo_tools.kafka.delivery_watch import DeliveryWatch
 from confluo_tools.kafka.message import MAX_ROWS, shape_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class TopicWriter:
         number = self.producer.topic(address.topic)
         self.sink = TopicSink(self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait)
         self.stopped = False
+        self._watch = DeliveryWatch(address, settings, self.producer)
         self._told = ""
         self._next_tell = 0.0
 
@@ -73,8 +75,10 @@ class TopicWriter:
         if block.layout is not self.sink.shape.layout:
             block = block.project(self.sink.shape.layout)
         now = time.monotonic_ns()
+        self._watch.since = now / 1e9
         if not self.sink.write(block, picks, now=now):
             self.stopped = True
+        self._watch.since = 0.0
         self.idle(now)
 
     def idle(self, now: int | None = None) -> None:
@@ -93,6 +97,7 @@ class TopicWriter:
 
         Raises ConfluoError for records that no broker has.
         """
+        self._watch.since = time.monotonic()
         self.sink.flush()
         end = None
         while self.producer.flush(200):
@@ -103,10 +108,13 @@ class TopicWriter:
                     self.producer.purge()
                     break
         self.producer.poll()
+        self._watch.close()
         lost = self.lost
         if lost:
             why = self.producer.failure or "the client's queue was full"
-            raise ConfluoError(f"{lost} of {self.sink.rows} records were not delivered: {why}", where=str(self.address))
+            hint = "lower --size and -X batch.size, or raise max.message.bytes" if "too large" in why else ""
+            what = f"{lost} of {self.sink.rows} records were not delivered: {why}"
+            raise ConfluoError(what, where=str(self.address), hint=hint)
 
     @property
     def lost(self) -> int:

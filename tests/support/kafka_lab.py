@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 POM = Path(__file__).resolve().parents[1] / "kafka" / "pom.xml"
@@ -45,6 +46,7 @@ class Broker:
     """A broker that runs.  `close` ends it and removes nothing else.
 
     ``more``: lines of its configuration.  ``listeners``: {name: protocol} of more ports, with the numbers in ``ports``.
+    ``disk``: its data are on a disk of this size ("4m"), in memory; needs root.
     ``number``, ``voters``: of a node of a cluster, and {number: port} of the controllers of all of them; `start` it.
     """
 
@@ -57,8 +59,9 @@ class Broker:
         listeners: Mapping[str, str] | None = None,
         number: int = 1,
         voters: Mapping[int, int] | None = None,
+        disk: str = "",
     ) -> None:
-        self.folder, self.libs, self.number = folder, libs, number
+        self.folder, self.libs, self.number, self._disk = folder, libs, number, disk
         named = dict(listeners or {})
         self.port, controller, *ports = free_ports(2 + len(named))
         self.ports = dict(zip(named, ports, strict=True))
@@ -79,7 +82,7 @@ class Broker:
                 for name, protocol in {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **named}.items()
             ),
             "controller.listener.names=CONTROLLER",
-            f"log.dirs={folder / 'data'}",
+            f"log.dirs={folder / ('disk/data' if disk else 'data')}",
             f"offsets.topic.replication.factor={min(len(everyone), 3)}",
             "offsets.topic.num.partitions=4",
             "transaction.state.log.replication.factor=1",
@@ -123,15 +126,22 @@ class Broker:
                 shutil.rmtree(unfinished, ignore_errors=True)
                 shutil.move(data, unfinished)
                 unfinished.rename(first)
-        shutil.copytree(first, data, dirs_exist_ok=True)
+        shutil.copytree(first, data)
         known = {"version": 1, "cluster.id": CLUSTER, "node.id": self.number, "directory.id": _uuid()}
         (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in known.items()))
 
+    def _on_disk(self) -> list[str]:
+        """What runs a command with the small disk, which other processes do not see."""
+        if not self._disk:
+            return []
+        (self.folder / "disk").mkdir(exist_ok=True)
+        mount = 'mount -t tmpfs -o size="$0" none "$1/disk" && cp -r "$1/data" "$1/disk/" && shift && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, self._disk, str(self.folder)]
+
     def start(self, *, wait: bool = True) -> None:
         with open(self.folder / "broker.log", "ab") as log:
-            self.process = subprocess.Popen(
-                self._command("kafka.Kafka", self.configuration), stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+            command = [*self._on_disk(), *self._command("kafka.Kafka", self.configuration)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         if wait:
             self.wait()
 
@@ -165,6 +175,62 @@ class Broker:
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
+
+
+class Cluster:
+    """Three nodes; a topic has three copies."""
+
+    def __init__(self, folder: Path, libs: Path, more: Sequence[str] = ()) -> None:
+        voters = dict(enumerate(free_ports(3), 1))
+        lines = ["default.replication.factor=3", "replica.lag.time.max.ms=3000", *more]
+        self.nodes = []
+        for number in voters:
+            (folder / str(number)).mkdir()
+            self.nodes.append(Broker(folder / str(number), libs, lines, number=number, voters=voters))
+        for node in self.nodes:
+            node.start(wait=False)
+        self.wait()
+
+    @property
+    def address(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+    def topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Make a topic; returns its address.  ``config``: `_` for the dots of a name."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        named = {key.replace("_", "."): value for key, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_topics([NewTopic(name, partitions, 3, config=named)], operation_timeout=30)[name].result(START)
+        self.wait()
+        return f"kafka://{self.address}/{name}"
+
+    def leader(self, name: str, partition: int = 0) -> Broker:
+        """The node that leads a partition."""
+        number = self._topics()[name].partitions[partition].leader
+        return next(node for node in self.nodes if node.number == number)
+
+    def wait(self, replicas: int = 3) -> None:
+        """Until all nodes that run know each other, and each partition has a leader and enough replicas in sync."""
+        end = time.monotonic() + START
+        for node in self.nodes:
+            node.wait()
+        while not all(
+            p.leader > 0 and len(p.isrs) >= replicas for t in self._topics().values() for p in t.partitions.values()
+        ):
+            assert time.monotonic() < end, "no leader"
+            time.sleep(0.1)
+
+    def _topics(self) -> dict[str, Any]:
+        from confluent_kafka.admin import AdminClient
+
+        client = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        topics: dict[str, Any] = client.list_topics(timeout=30).topics
+        return topics
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
 
 
 def _uuid() -> str:
