@@ -218,6 +218,9 @@ Numeric = Annotated[
     bool, option("-n", "--numeric", panel="Output", help="Print numbers, not names, of protocols, flags and the like.")
 ]
 NoHeader = Annotated[bool, option("--no-header", panel="Output", help="Omit the header line (tsv, csv, table).")]
+SchemaOf = Annotated[
+    str | None, option("--schema", metavar="FILE", help="Read with these field types: a YAML file or a built-in name.")
+]
 Synthesize = Annotated[
     bool, option("--synthesize", panel="Output", help="With -o pcap, build the headers of packets from their fields.")
 ]

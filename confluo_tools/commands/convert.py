@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
@@ -43,10 +42,7 @@ def convert(
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
     sort: cli.Sort = False,
-    schema: Annotated[
-        str | None,
-        option("--schema", metavar="FILE", help="Read with these field types: a YAML file or a built-in name."),
-    ] = None,
+    schema: cli.SchemaOf = None,
     limit: cli.Limit = None,
     source: Annotated[
         list[str] | None,
@@ -68,7 +64,9 @@ def convert(
     """
     if ins.missing(inputs, live.follow):
         return cli.usage(app)
-    wanted = load_schema(schema) if schema is not None else None
+    from confluo_tools.schema import named
+
+    wanted = named(schema) if schema is not None else None
     from confluo_tools.remote.request import request_rows
 
     fields = out.fields if wanted is None else None
@@ -102,13 +100,6 @@ def convert(
             if common.stats:
                 cli.note(f"{reader.rows} records read, {into.rows} written")
             return live_input.status(cli.OK if into.rows else cli.NOTHING)
-
-
-def load_schema(name: str) -> Schema:
-    """A schema file, or a built-in schema by name."""
-    from confluo_tools.schema import builtin, builtin_names, load
-
-    return builtin(name) if name in builtin_names() and not os.path.exists(name) else load(name)
 
 
 def blocks(reader: Reader, shape: Schema, limit: int | None) -> Iterator[Block]:

@@ -49,7 +49,7 @@ class QueryOutput(cli.LogOptions):
 @app.command(
     panels={
         "Options": "--agg --by --since -f -o -w",
-        "Input": "-e --source",
+        "Input": "-e --schema --source",
         "Filtering": "--sample",
         "Analysis": "--having --top --explain",
     }
@@ -88,6 +88,7 @@ def query(
         option("--source", metavar="FILE", help="Read packets for -o pcap from this capture (repeatable)."),
     ] = None,
     synthesize: cli.Synthesize = False,
+    field_types: cli.SchemaOf = None,
     *,
     ins: cli.InputOptions,
     live: cli.LiveOptions,
@@ -107,11 +108,13 @@ def query(
             made = {"the expression": text, "--fields": out.fields, "--sample": sample, "--analyze": analyze}
             span = live_input.into_log(out, made, span[0]), span[1]
         from confluo_tools.remote.request import request_analysis, request_rows
+        from confluo_tools.schema import named
 
         request = request_rows(text, span, sample, out.fields, limit, count, agg, by, explain)
         if analyze or state is not None:
             request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
-        opened = live_input.open(request=request)
+        wanted = named(field_types) if field_types is not None else None
+        opened = live_input.open(request=request, schema=wanted)
         with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
             if agg is None and out.listed(reader.schema):
                 return cli.OK

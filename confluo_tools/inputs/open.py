@@ -65,7 +65,8 @@ def open_records(
         return open_logs(places_at(Snapshot.load(at), at), request, host=True, partial=partial)
     names = list(inputs) or ["-"]
     if any(is_topic(name) for name in names):
-        return open_topic(names, request, follow=follow, group=group, offsets=offsets)
+        lines = {"input_format": input_format, "schema": schema, "types": types}
+        return open_topic(names, request, follow=follow, group=group, offsets=offsets, **lines)  # type: ignore[arg-type]
     if group is not None:
         raise UsageError("is for a topic of Kafka", where="--group", hint="read kafka://HOST:PORT/NAME")
     if names.count("-") > 1:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.kafka.topic_spool import TopicSpool
     from confluo_tools.remote.request import QueryRequest
+    from confluo_tools.schema import Schema
 
 
 def is_topic(name: str) -> bool:
@@ -27,9 +28,13 @@ def open_topic(
     follow: bool = False,
     group: str | None = None,
     offsets: LogOffsets | None = None,
+    input_format: str | None = None,
+    schema: Schema | None = None,
+    types: Schema | None = None,
 ) -> Reader:
     """The rows of a topic, from the time of the request on.  Raises UsageError when there are other inputs.
 
+    ``input_format``: of the lines in messages of other programs, with ``schema`` and ``types`` as in `open_records`.
     The other arguments are those of `TopicReader`.
     """
     if len(names) > 1:
@@ -38,6 +43,18 @@ def open_topic(
     from confluo_tools.kafka.settings import settings
     from confluo_tools.kafka.topic_reader import TopicReader
 
+    if input_format is not None:
+        if group is not None or offsets is not None:
+            hint = "leave --group out, and write to a pipe: ... -o stream | confluo-query - -w LOG"
+            raise UsageError("lines of other programs have no places that a group or a log could keep", hint=hint)
+        from confluo_tools.kafka.line_topic import LineTopicReader
+
+        first = request.since if request is not None else None
+        kinds = {"schema": schema, "types": types}
+        given = settings(None)
+        return LineTopicReader(
+            parse(names[0]), given, input_format, **kinds, since=first, follow=follow, warn=warn, tell=tell
+        )
     since, until = (request.since, request.until) if request is not None else (None, None)
     if offsets is not None:
         since = offsets.since

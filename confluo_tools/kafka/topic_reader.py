@@ -95,9 +95,10 @@ class TopicReader(Reader):
                     continue
                 return schema, {"confluo:kind": schema.kind, "confluo:host": envelope.host}
             if not self._follow:
-                raise FormatError(
-                    "the topic has no records" if not some else "no message is of these tools", where=self.name
-                )
+                if not some:
+                    raise FormatError("the topic has no records", where=self.name)
+                hint = "-i ndjson, csv or tsv reads lines of other programs"
+                raise FormatError("no message is of these tools", where=self.name, hint=hint)
             time.sleep(WAIT)
 
     def _read(self, message: Any) -> tuple[Schema, Block, Envelope]:

@@ -9,7 +9,7 @@ from confluo_tools.errors import SchemaError
 from confluo_tools.schema.model import Column, Field, Schema
 from confluo_tools.schema.types import Type, fold6
 
-__all__ = ["Column", "Field", "Schema", "Type", "builtin", "builtin_names", "fold6", "load"]
+__all__ = ["Column", "Field", "Schema", "Type", "builtin", "builtin_names", "fold6", "load", "named"]
 
 _HERE = os.path.dirname(__file__)
 
@@ -37,3 +37,8 @@ def load(path: str | os.PathLike[str]) -> Schema:
         reason = e.strerror if isinstance(e, OSError) else e
         raise SchemaError(f"cannot be read as a schema: {reason}", where=str(path)) from None
     return Schema.from_dict(data, where=str(path))
+
+
+def named(name: str) -> Schema:
+    """A schema file, or a built-in schema by name.  Raises SchemaError."""
+    return builtin(name) if name in builtin_names() and not os.path.exists(name) else load(name)
