@@ -104,8 +104,11 @@ def query(
         agg = "count"
     span = period.span(out.local)
     with cli.LiveInput(live, ins, inputs, span[1]) as live_input:
-        if agg is None and state is None:
+        if agg is None and state is None and not (count or explain):
+            from confluo_tools.units import format_time
+
             made = {"the expression": text, "--fields": out.fields, "--sample": sample, "--analyze": analyze}
+            made |= {"--until": format_time(span[1])} if span[1] is not None else {}
             span = live_input.into_log(out, made, span[0]), span[1]
         from confluo_tools.remote.request import request_analysis, request_rows
         from confluo_tools.schema import named

@@ -357,7 +357,8 @@ class TopicConsumer:
             self._unsaid = 0
 
     def _check_silence(self) -> None:
-        if not self._follow and self.group is None and time.monotonic() - self._event > SILENCE:
+        waits = self._follow or (self.group is not None and not self._trouble)
+        if not waits and time.monotonic() - self._event > SILENCE:
             raise client.unreachable(self.address, self._trouble or "nothing arrives")
 
     def _say(self, text: str, pause: float = TOLD) -> None:

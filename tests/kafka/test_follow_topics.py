@@ -215,6 +215,16 @@ def test_a_time_range_ends_by_the_clock(topic: str) -> None:
     assert run("confluo-query", topic, "--follow", "--until", "now", "--count").stdout == b"%d\n" % PACKETS
 
 
+def test_a_log_keeps_its_range_of_times(topic: str, tmp_path: Path) -> None:
+    log = tmp_path / "t.ml"
+    for since in ("2026-11-20", "2030-01-01"):
+        assert run("confluo-stream", "publish", CAMPUS, "--to", topic).returncode == 0
+        assert run("confluo-query", topic, "--since", since, "-w", log).returncode == 0
+    assert rows(log) == 2 * PACKETS
+    done = run("confluo-query", topic, "--until", "2030-01-01", "-w", log)
+    assert b"it was written without --until" in done.stderr
+
+
 def test_what_was_removed_before_it_was_read_is_counted(topic: str, broker: Broker, tmp_path: Path) -> None:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
