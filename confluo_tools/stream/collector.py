@@ -121,16 +121,19 @@ class StreamCollector:
 
     def _route(self, flow: StreamFlow, number: int, workers: list[int], lane: int) -> FlowRoute:
         schema = self.reader.schema
-        return FlowRoute(
-            schema.layout,
-            flow.batch.layout,
-            number,
-            [self.workers[w] for w in workers],
-            lane,
-            program=self._program(flow.match),
-            goes_on=flow.goes_on,
-            hash_column=schema.layout.get(HASH),
-        )
+        try:
+            return FlowRoute(
+                schema.layout,
+                flow.batch.layout,
+                number,
+                [self.workers[w] for w in workers],
+                lane,
+                program=self._program(flow.match),
+                goes_on=flow.goes_on,
+                hash_column=schema.layout.get(HASH),
+            )
+        except ValueError as e:  # records of a megabyte and more
+            raise ConfluoError(str(e), where=f"flow '{flow.name}'", hint="leave large fields out") from None
 
     def _program(self, match: str) -> Program | None:
         if not match:

@@ -164,3 +164,16 @@ def test_every_row_is_counted_once_whatever_changes() -> None:
 
 def sum_of(counts: list[StageCount], stage: str, what: str) -> int:
     return sum(int(getattr(c, what)) for c in counts if c.stage == stage)
+
+
+def test_records_that_fit_no_queue_are_refused() -> None:
+    fields = [{"name": f"f{i}", "type": "bytes(60000)"} for i in range(20)]
+    schema = Schema.from_dict({"schema": "row", "fields": [{"name": "ts", "type": "time"}, *fields]})
+    reader = FlowsReader(schema, "t")
+    run = StreamCollector(
+        reader, reader.text("flows: [{name: a, fields: ts}]"), MockOutlet, lanes=1, workers=1, wait=True
+    )
+    run.start()
+    with pytest.raises(ConfluoError, match="flow 'b': the queues are too small for these rows"):
+        run.change("flows: [{name: b}]")
+    run.close()
