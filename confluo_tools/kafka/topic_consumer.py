@@ -319,6 +319,11 @@ class TopicConsumer:
             self._say(error.str())
         elif error.code() in (known.UNKNOWN_TOPIC_OR_PART, known._UNKNOWN_TOPIC, known._UNKNOWN_PARTITION):
             raise ConfluoError("the topic does not exist any more", where=str(self.address))
+        elif error.code() == known._BAD_COMPRESSION:
+            what = (
+                f"partition {p}: what follows message {self.next.get(p, 0) - 1} cannot be decompressed, or is too large"
+            )
+            raise ConfluoError(what, where=str(self.address), hint="--since begins after it")
         elif error.fatal() or not (self._follow and error.retriable()):
             raise ConfluoError(error.str(), where=str(self.address))
         else:
