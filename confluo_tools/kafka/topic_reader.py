@@ -38,6 +38,7 @@ class TopicReader(Reader):
     """
 
     format = "kafka"
+    host = ""  # that sent the last block
     polled = True
 
     def __init__(
@@ -150,6 +151,7 @@ class TopicReader(Reader):
             return None
         if not self._in_sequence(envelope, partition):
             return None
+        self.host = envelope.host
         return block if self._offsets is None else self._offsets.placed(block, partition, offset)
 
     def _in_sequence(self, envelope: Envelope, partition: int) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from kafka_lab import Broker
 from lossy_path import DATAGRAMS, LossyPath, lossy_path
 from netns import Lab
-from running import CAMPUS, lines, run
+from running import BIN, CAMPUS, environment, lines, run
 
 FIELDS = ("ip.src", "ip.dst", "ip.id", "ip.proto", "udp.srcport", "tcp.srcport", "tcp.seq_raw", "udp.length", "tcp.len")
 NAMES = "src_ip,dst_ip,ip_id,proto,src_port,tcp_seq,payload_len"
@@ -103,6 +104,19 @@ def test_windows_add_up(path: LossyPath) -> None:
         assert dict(total) == {(r["src_ip"], r["proto"]): r[name] for r in whole}
 
 
+def test_two_hosts_in_one_topic(path: LossyPath, broker: Broker) -> None:
+    """Each has a name of its own when it publishes; the answer is that of the captures."""
+    topic = broker.topic("two-hosts")
+    publish = 'hostname "$1" && exec "$2" publish "$3" --to "$4" --create 3'
+    for name, capture in (("east", path.a), ("west", path.b)):
+        words = ["unshare", "--uts", "sh", "-c", publish, "sh", name, BIN / "confluo-stream", capture, topic]
+        subprocess.run(words, check=True, capture_output=True, env=environment())
+    assert service(topic, "--points", "east,west", "--window", "0") == service(path.a, path.b, "--window", "0")
+    done = run("confluo-stream", "service", "loss", topic, "--points", "east,north")
+    assert done.returncode == 2
+    assert b"has no records of host 'north'; there are east, west" in done.stderr
+
+
 def test_flows_of_one_point_need_all() -> None:
     """Of two points that have nothing in common, there is nothing to report, but how much."""
     inputs = (CAMPUS, CAMPUS, "--window", "0")
@@ -118,8 +132,9 @@ def test_flows_of_one_point_need_all() -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ([CAMPUS], "1 inputs instead of 2; name what each point saw: A B, --from A --from B"),
+        ([CAMPUS], "1 inputs instead of 2; name what each point saw: A B, --from A --from B; or --points"),
         ([CAMPUS, CAMPUS, "--offset", "x"], "--offset: "),
+        (["kafka://localhost:1/t", "--points", "a"], "--points: 'a' is not two hosts; write A,B"),
         ([CAMPUS, "/nonexistent"], "/nonexistent: No such file or directory"),
     ],
 )

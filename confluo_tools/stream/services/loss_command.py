@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import argument, option
 from confluo_tools.errors import UsageError
 from confluo_tools.stream.services.options import SHARED, ServiceOptions
+
+if TYPE_CHECKING:
+    from confluo_tools.formats.reader import Reader
 
 app = cli.command_app(
     """
@@ -17,8 +21,9 @@ confluo-stream service loss client.pcap server.pcap -o table
 # which packets were lost?
 confluo-stream service loss a.ml b.ml 'tcp port 443' --packets -o stream | confluo-query - 'seen != both'
 
-# two topics, in windows of a minute
+# two topics, in windows of a minute; or one, to which the hosts left and right publish
 confluo-stream service loss kafka://broker:9092/left kafka://broker:9092/right --window 1m -J
+confluo-stream service loss kafka://broker:9092/telemetry --points left,right --window 1m -J
 """
 )
 
@@ -29,7 +34,7 @@ PASSAGE = ("ts", "seen", "delay", "reordered", "proto", "src_ip", "src_port", "d
 @app.command(
     panels={
         **SHARED,
-        "Options": "--window --packets --offset --to -o -w",
+        "Options": "--window --packets --points --offset --to -w",
         "Analysis": "--timeout --all",
         "Output": "-f",
     }
@@ -43,6 +48,9 @@ def loss(
         "10s"
     ),
     packets: Annotated[bool, option("--packets", help="Output a record for each packet instead.")] = False,
+    points: Annotated[
+        str | None, option("--points", metavar="A,B", help="Hosts A and B in one topic, to which both publish.")
+    ] = None,
     offset: Annotated[
         str, option("--offset", metavar="TIME", help="The clock of B is ahead by TIME, e.g. 3.2ms, -40us (0).")
     ] = "0",
@@ -58,7 +66,9 @@ def loss(
     common: cli.CommonOptions,
 ) -> int:
     """Find the packets of A that are missing in B, and the other way round: loss, delay, reordering by flow."""
+    from confluo_tools.inputs.topics import is_topic
     from confluo_tools.schema import builtin
+    from confluo_tools.stream.services.hosts import split_by_host
     from confluo_tools.stream.services.loss import LossService
     from confluo_tools.stream.services.options import window_length
     from confluo_tools.stream.services.run import run_service
@@ -70,22 +80,33 @@ def loss(
     words = operands or []
     if not words and not on.source:
         return cli.usage(app)
-    inputs, rest = (on.source, words) if on.source else (words[:2], words[2:])
-    if len(inputs) != 2:
-        raise UsageError(f"{len(inputs)} inputs instead of 2", hint="name what each point saw: A B, --from A --from B")
+    hosts = None if points is None else two_hosts(points)
+    count = 2 if hosts is None else 1
+    inputs, rest = (on.source, words) if on.source else (words[:count], words[count:])
+    if len(inputs) != count or (hosts is not None and not is_topic(inputs[0])):
+        hint = "name what each point saw: A B, --from A --from B; or --points A,B for one topic"
+        raise UsageError(f"{len(inputs)} inputs instead of 2", hint=hint)
     if ins.at is not None:
         raise UsageError("a snapshot is one input", where="--at", hint="name two")
     ahead, span, text = signed("--offset", offset), period.span(out.local), " ".join(rest)
     length = window_length(window)
     wait = cli.duration("--timeout", timeout, 1_000, 600 * 10**9)
-    with (
-        ServiceSource(inputs[:1], text, ins, span, follow=False, local=out.local) as a,
-        ServiceSource(inputs[1:], text, ins, span, follow=False, local=out.local) as b,
-    ):
-        points = TwoPoints(a, b, ahead)
+    with ExitStack() as stack:
+        readers: list[Reader | None] = [None, None]
+        if hosts is not None:
+            from confluo_tools.remote.request import QueryRequest
+
+            topic = stack.enter_context(ins.open(inputs, request=QueryRequest(text, *span)))
+            readers = [stack.enter_context(reader) for reader in split_by_host(topic, hosts)]
+            inputs = [*inputs, *inputs]
+        a, b = (
+            stack.enter_context(ServiceSource([name], text, ins, span, follow=False, local=out.local, reader=reader))
+            for name, reader in zip(inputs, readers, strict=True)
+        )
+        both = TwoPoints(a, b, ahead)
         service = LossService(
             [a.schema, b.schema],
-            points,
+            both,
             window=length,
             timeout=wait,
             lateness=on.late(),
@@ -93,7 +114,15 @@ def loss(
             each=packets,
             everyone=everyone,
         )
-        return run_service(points, service, on, out, common, PASSAGE if packets else USUAL)
+        return run_service(both, service, on, out, common, PASSAGE if packets else USUAL)
+
+
+def two_hosts(text: str) -> tuple[str, str]:
+    """The hosts in ``A,B``.  Raises UsageError."""
+    a, _, b = (word.strip() for word in text.partition(","))
+    if not a or not b or "," in b or a == b:
+        raise UsageError(f"'{text[:60]}' is not two hosts", where="--points", hint="write A,B")
+    return a, b
 
 
 def signed(name: str, text: str) -> int:

@@ -14,6 +14,7 @@ from confluo_tools.stream.services.topic_order import TopicOrder
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.expr import Expr
+    from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
 LAST = (1 << 63) - 1
@@ -23,7 +24,7 @@ class ServiceSource(following.Input):
     """The rows of ``inputs`` from ``since`` on, before ``until`` (ns), for which ``text`` holds.
 
     A topic that is not followed is read to its end and sorted by time, because its partitions come one by one; messages
-    of one that is followed wait for partitions that are behind.
+    of one that is followed wait for partitions that are behind.  ``reader``: instead of the inputs, if they are open.
     """
 
     def __init__(
@@ -35,12 +36,15 @@ class ServiceSource(following.Input):
         *,
         follow: bool,
         local: bool,
+        reader: Reader | None = None,
     ) -> None:
         from confluo_tools.remote.request import QueryRequest
 
         self.follow, self.text, self.span, self.local = follow, text, span, local
         self._order: TopicOrder | None = None
-        if follow and following.one_log(inputs):
+        if reader is not None:
+            self.reader, self.schema, self.name = reader, reader.schema, reader.name
+        elif follow and following.one_log(inputs):
             from confluo_tools import multilog
 
             self.log = multilog.open(inputs[0], readonly=True)
