@@ -38,7 +38,7 @@ class InputRun:
         """The whole input."""
         from confluo_tools.formats.limit import limited
 
-        self.reader.on_idle(self._into.idle)
+        self.reader.on_idle(self.before_wait)
         self.reader.stop_when(lambda: self.stopped != 0)
         for block, picks in limited(self.reader.select(self.expr), self.limit):
             self.seen += block.rows
@@ -46,6 +46,10 @@ class InputRun:
             self._into.write(block, picks)
             if self.stopped:
                 return
+
+    def before_wait(self) -> None:
+        """The reader is about to wait for input."""
+        self._into.idle()
 
     def tail(self, path: str) -> None:
         """What the log has, and what is added to it."""

@@ -182,6 +182,11 @@ class PublishRun(InputRun):
     def change(self, text: str) -> list[str]:
         raise ConfluoError("this run has no flows that could be changed", hint="--flows gives it some")
 
+    def before_wait(self) -> None:
+        if not self.reader.polled:
+            self.writer.sink.flush()  # nothing runs while a pipe is silent
+        self.writer.idle()
+
     def stop(self, number: int) -> None:
         self.stopped = number
         self.writer.stop()

@@ -141,6 +141,18 @@ def test_a_log_is_followed_until_a_signal(topic: str, tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
+def test_records_are_sent_while_a_pipe_is_silent(topic: str) -> None:
+    packets = run("confluo-convert", CAMPUS, "-o", "stream").stdout
+    words = [BIN / "confluo-stream", "publish", "-", "--to", topic, "--create", "1"]
+    with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(packets)
+        process.stdin.flush()
+        wait_for(topic, PACKETS)
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
 def wait_for(topic: str, count: int) -> None:
     """Until the topic has this many records."""
     end = time.monotonic() + PATIENCE
