@@ -36,5 +36,5 @@ def split_operands(
 
 
 def _elsewhere(name: str) -> bool:
-    """Whether an input is not a file of this host."""
-    return name == "-" or is_topic(name) or remote(name) is not None
+    """Whether an input is neither a file nor a folder of this host."""
+    return name == "-" or is_topic(name) or name.startswith("unix:") or remote(name) is not None

@@ -182,9 +182,13 @@ class Unzipped(ByteStream):
 
 
 def open_bytes(path: str) -> ByteStream:
-    """The bytes of a file, or of stdin for ``-``."""
+    """The bytes of a file, of stdin for ``-``, or of the first program that connects to unix:PATH."""
     if path == "-":
         return ByteStream(0, "standard input", close=False)
+    if path.startswith("unix:"):
+        from confluo_tools.formats.listen import listen
+
+        return ByteStream(listen(path), path)
     return ByteStream(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
 

@@ -100,7 +100,7 @@ class FileSink(OutputSink):
             super().__init__(os.open(self.path, os.O_WRONLY | os.O_CLOEXEC), path)
             return
         if mode is not None and not force:
-            raise _exists(path)
+            raise exists(path)
         folder, base = os.path.split(self.path)
         name = os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{os.getpid()}.tmp")
         _unfinished[name] = os.getpid()
@@ -140,7 +140,7 @@ class FileSink(OutputSink):
             try:
                 os.link(self._temporary, self.path)  # fails if the file was created meanwhile
             except FileExistsError:
-                raise _exists(self.name) from None
+                raise exists(self.name) from None
             except OSError:  # no hard links here
                 os.replace(self._temporary, self.path)
             else:
@@ -175,7 +175,8 @@ def _mode(path: str) -> int | None:
         return None
 
 
-def _exists(path: str) -> UsageError:
+def exists(path: str) -> UsageError:
+    """The error for an output that exists."""
     return UsageError("exists", where=path, hint="--force or CONFLUO_CLOBBER=1 overwrites it")
 
 

@@ -1,8 +1,9 @@
 """Messages of records: one Arrow stream each, with an envelope: its place in its sequence.
 
-A message is a whole Arrow stream: a schema, one batch, the end mark.  Any Arrow program opens one alone; this costs
-the bytes of the schema in each message (docs/format.md has the measure).  The envelope is a JSON object in the
-metadata of the batch, under ``confluo:message``; its numbers are padded with spaces, so that they have fixed places.
+A message is a whole Arrow stream: a schema, one batch, the end mark. Any Arrow program opens one alone; this costs the
+bytes of the schema in each message (docs/format.md has the measure). The envelope is a JSON object in the metadata of
+the batch, under ``confluo:message`` (in that of the schema, this key has the version); its numbers are padded with
+spaces, so that they have fixed places.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ MAX_SHAPES = 64  # that a reader remembers
 MAX_HEADS = 8 << 20  # bytes of their heads
 MAX_NAME = 255  # characters of a host, or of a kind of records
 SHORT = 200  # characters of foreign text in an error line
+
+
+class CutError(FormatError):
+    """Messages end in the middle of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def shape_of(schema: Schema, host: str, pipeline: int, run: int) -> MessageShape
     columns = len(schema.columns)
     # Numbers of zero have no place in a batch message: any others will do.
     batch = meta.batch_message(schema, 1, [(0, 0)] * columns, 64, metadata={KEY: text})
-    head = meta.schema_message(slim(schema), {"confluo:kind": schema.kind})
+    head = meta.schema_message(slim(schema), {"confluo:kind": schema.kind, KEY: str(VERSION)})
     if len(head) > MAX_HEAD:
         raise FormatError(f"a schema of {len(head)} bytes is too large for messages", hint="choose fewer --fields")
     return _shape(schema, head, batch, text)
@@ -219,7 +224,7 @@ def _encapsulated(value: bytes, at: int) -> bytes:
 def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
     """The messages of a file, one after the other.  ``read``: n bytes, fewer at the end.
 
-    Raises FormatError for what is not a message.
+    Raises FormatError for what is not a message; CutError after the last whole one.
     """
 
     def exactly(n: int, most: int) -> bytes:
@@ -227,7 +232,7 @@ def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
             raise FormatError(f"claims a part of {n} bytes")
         piece = read(n)
         if len(piece) < n:
-            raise FormatError("ends in the middle of a message")
+            raise CutError("ends in the middle of a message")
         return piece
 
     def message(start: bytes) -> bytes:
@@ -236,6 +241,8 @@ def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
         return start + exactly(int.from_bytes(start[4:], "little"), MAX_HEAD)
 
     while start := read(8):
+        if len(start) < 8:
+            raise CutError("ends in the middle of a message")
         head = message(start)
         batch = message(exactly(8, 8))
         body = meta.parse_message(batch).body_length

@@ -11,18 +11,16 @@ from confluo_tools.errors import ConfluoError
 from confluo_tools.kafka import client
 from confluo_tools.kafka.connection_faults import plain_text
 from confluo_tools.kafka.delivery_watch import DeliveryWatch
-from confluo_tools.kafka.message import MAX_ROWS, shape_of
+from confluo_tools.kafka.message import shape_of
+from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, MessageWriter, WriterCounts, rows_of_message
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.kafka.address import TopicAddress
     from confluo_tools.schema import Schema
 
-SIZE = 64 << 10  # bytes of a message
-LINGER = 20_000_000  # ns that a row waits for others
 QUEUE = 64 << 10  # KiB that the client holds
 SAY_TROUBLE = 10.0  # minimum s between two messages about brokers: they alternate
-PATIENCE = 10.0  # s for what is queued, after a signal
 # Exactly one copy of each message, in order.  A topic is written for as long as it takes.
 DEFAULTS = {
     "enable.idempotence": "true",
@@ -36,7 +34,7 @@ DEFAULTS = {
 }
 
 
-class TopicWriter:
+class TopicWriter(MessageWriter):
     """Writes rows of ``schema`` to the topic, in messages of about ``size`` bytes.
 
     A row waits ``linger`` ns for others of its message.  ``wait``: for room in the client's queue; otherwise the rows
@@ -58,45 +56,31 @@ class TopicWriter:
     ) -> None:
         from confluo_tools.core.kafka.topic_sink import TopicSink
 
-        self.address, self.schema, self.linger = address, schema, linger
+        super().__init__(str(address), schema, linger)
+        self.address = address
         self.producer = client.producer(address, {**DEFAULTS, **settings})  # settings are wrong before brokers are
         partitions = client.partitions(address, settings, create=create)
         shape = shape_of(schema, os.uname().nodename, pipeline, time.time_ns())
-        rows = max(1, min((size - len(shape.head)) // schema.layout.row_bytes, MAX_ROWS))
+        rows = rows_of_message(shape, size)
         key = schema.layout.get("flow_hash")
         number = self.producer.topic(address.topic)
-        self.sink = TopicSink(self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait)
-        self.stopped = False
+        self.sink: TopicSink = TopicSink(self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait)
         self._watch = DeliveryWatch(address, settings, self.producer)
         self._told = ""
         self._next_tell = 0.0
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
-        if block.layout is not self.sink.shape.layout:
-            block = block.project(self.sink.shape.layout)
-        now = time.monotonic_ns()
-        self._watch.since = now / 1e9
-        if not self.sink.write(block, picks, now=now):
-            self.stopped = True
-        self._watch.since = 0.0
-        self.idle(now)
+        self._watch.since = time.monotonic()
+        try:
+            super().write(block, picks)
+        finally:
+            self._watch.since = 0.0
 
-    def idle(self, now: int | None = None) -> None:
-        """Send rows that have waited long enough, and take delivery reports."""
-        self.sink.flush((time.monotonic_ns() if now is None else now) - self.linger)
+    def go_on(self) -> None:
         self.producer.poll()
         self.report()
 
-    def stop(self, number: int = 0) -> None:
-        """After a signal: do not wait for a full queue any more."""
-        self.stopped = True
-        self.sink.stop()
-
     def close(self) -> None:
-        """Send all rows, and wait until brokers have them; after `stop` only for a while.
-
-        Raises ConfluoError for records that no broker has.
-        """
         self._watch.since = time.monotonic()
         self.sink.flush()
         end = None
@@ -109,20 +93,20 @@ class TopicWriter:
                     break
         self.producer.poll()
         self._watch.close()
-        lost = self.lost
-        if lost:
+        counts = self.counts
+        if counts.lost:
             why = self.producer.failure or "the client's queue was full"
             hint = "lower --size and -X batch.size, or raise max.message.bytes" if "too large" in why else ""
-            what = f"{lost} of {self.sink.rows} records were not delivered: {why}"
+            what = f"{counts.lost} of {counts.rows} records were not delivered: {why}"
             raise ConfluoError(what, where=str(self.address), hint=hint)
 
     @property
-    def lost(self) -> int:
-        """Records that no broker has, and that are not queued any more."""
-        return self.producer.counts["records_failed"] + self.sink.dropped + self.sink.refused
+    def counts(self) -> WriterCounts:
+        n, sink = self.producer.counts, self.sink
+        lost = n["records_failed"] + sink.dropped + sink.refused
+        return WriterCounts(sink.rows, n["records_acked"], n["acked"], lost, self.producer.queued)
 
     def report(self) -> None:
-        """Report trouble with brokers.  Raises ConfluoError when this client will send no more."""
         trouble = self.producer.trouble
         what = plain_text(trouble[1]) if trouble is not None else ""
         now = time.monotonic()

@@ -36,7 +36,8 @@ class Address(tuple[str, str, str]):
 def parse(text: str) -> Address | None:
     """The address, or None if ``text`` is a local name.
 
-    A colon before the first slash makes an address; ``./a:b`` is a file.  IPv6 addresses are written in brackets.
+    A colon before the first slash makes an address; ``./a:b`` is a file, and ``unix:PATH`` a socket of this host.
+    IPv6 addresses are written in brackets.
     Raises UsageError for an invalid address, such as a host that ssh would take for an option.
     """
     user, at, rest = text.rpartition("@") if _brackets(text) else ("", "", text)
@@ -45,7 +46,7 @@ def parse(text: str) -> Address | None:
         host = f"{user}{at}{name}"
     else:
         host, colon, path = text.partition(":")
-        if not colon or not host or "/" in host or text == "-":
+        if not colon or host in ("", "unix") or "/" in host or text == "-":
             return None
         name = host.rpartition("@")[2]
     if path.startswith("//"):

@@ -1,4 +1,4 @@
-"""confluo-stream publish: send records to a topic of Kafka.  Manual: confluo-stream-publish(1)."""
+"""confluo-stream publish: send records to Kafka, to files and to neighbours.  Manual: confluo-stream-publish(1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluo_tools.stream.telemetry import chosen
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.kafka.topic_writer import TopicWriter
+    from confluo_tools.kafka.row_writer import SinkWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.collect import FlowPlan
     from confluo_tools.stream.stage_counts import StageCount
@@ -54,7 +54,9 @@ MAX_PARTITIONS = 4096
 def publish(
     operands: cli.Operands = None,
     read: cli.Read = None,
-    to: Annotated[str | None, option("--to", metavar="TOPIC", help="The topic: kafka://HOST:PORT/NAME.")] = None,
+    to: Annotated[
+        str | None, option("--to", metavar="PLACE", help="kafka://HOST:PORT/TOPIC, unix:PATH, FILE.messages or -.")
+    ] = None,
     follow: Annotated[bool, option("--follow", help="Go on with what is added to the log, until a signal.")] = False,
     create: Annotated[
         int, option("--create", metavar="N", min=0, max=MAX_PARTITIONS, help="Make the topic, with N partitions.")
@@ -74,11 +76,9 @@ def publish(
     live: CollectOptions,
     common: cli.CommonOptions,
 ) -> int:
-    """Send the records of INPUT, or packets, for which EXPR holds to topics of Kafka."""
+    """Send the records of INPUT, or packets, for which EXPR holds to topics of Kafka, or to other places."""
     from confluo_tools import units
-    from confluo_tools.kafka.address import parse
-    from confluo_tools.kafka.settings import settings
-    from confluo_tools.kafka.topic_writer import TopicWriter
+    from confluo_tools.stream.destination import FORMS, Destination
 
     live.only_for_interfaces()
     interfaces = live.interface or []
@@ -94,9 +94,9 @@ def publish(
         if ins.missing(inputs, follow):
             return cli.usage(app)
     if to is None and live.flows is None:
-        raise UsageError("no topic", where="--to", hint="write --to kafka://HOST:PORT/NAME")
-    address = parse(to) if to is not None else None
-    given = {"compression.type": cli.one_of("--codec", codec, CODECS), **settings(setting)}
+        raise UsageError("no place for the records", where="--to", hint=f"write {FORMS}")
+    cli.one_of("--codec", codec, CODECS)
+    place = Destination(to, setting, codec=codec, create=create) if to is not None and live.flows is None else None
     bytes = cli.of_option("--size", units.size, size)
     if not 1024 <= bytes <= MAX_SIZE:
         raise UsageError(f"{size} is not from 1Ki to {MAX_SIZE}", where="--size")
@@ -107,10 +107,10 @@ def publish(
     def planned(schema: Schema, filters: Mapping[str, str] | None = None) -> FlowPlan:
         from confluo_tools.stream.collect import FlowPlan
         from confluo_tools.stream.flows_file import FlowsReader
-        from confluo_tools.stream.topic_outlet import topics
+        from confluo_tools.stream.outlet import places
 
         flows = FlowsReader(schema, to or "", fields, filters)
-        outlets = topics(given, size=bytes, linger=wait, wait=not interfaces, create=create)
+        outlets = places(setting, codec, create, size=bytes, linger=wait, wait=not interfaces)
         listed = flows.whole("all", text) if live.flows is None else flows.file(live.flows)
         return FlowPlan(flows, listed, outlets, live.workers)
 
@@ -144,9 +144,8 @@ def publish(
             plan = planned(reader.schema, reader.filters)
             path = inputs[0] if log else ""
             return from_input(reader, ",".join(inputs), plan, operation_or_none, text, limit, path, common.stats)
-        assert address is not None
-        names = chosen(fields, reader.schema)
-        writer = TopicWriter(address, reader.schema.project(names), given, size=bytes, linger=wait, create=create)
+        assert place is not None
+        writer = place.open(reader.schema.project(chosen(fields, reader.schema)), size=bytes, linger=wait)
         run = PublishRun(writer, reader, ",".join(inputs), text, limit)
         if operation_or_none is not None:
             operation_or_none.serve(run)
@@ -160,21 +159,21 @@ def publish(
         cli.note(run.counts())
     if run.stopped:
         return 128 + run.stopped
-    return cli.OK if writer.sink.rows or follow else cli.NOTHING
+    return cli.OK if writer.counts.rows or follow else cli.NOTHING
 
 
 class PublishRun(InputRun):
     """Sends the rows of an input to one topic, in one thread."""
 
-    def __init__(self, writer: TopicWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
+    def __init__(self, writer: SinkWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
         super().__init__(writer, reader, text, limit)
         self.writer, self.name = writer, name
 
     def rows(self) -> list[StageCount]:
         from confluo_tools.stream.stage_counts import StageCount
-        from confluo_tools.stream.topic_stages import topic_stages
+        from confluo_tools.stream.topic_stages import end_stages
 
-        end = topic_stages(self.writer)
+        end = end_stages(self.writer)
         sent, seen = self.sent, self.seen
         begin = StageCount("receive", self.name, 0, seen, seen), StageCount("classify", "", 0, seen, sent, seen - sent)
         return [*begin, *end]
@@ -192,11 +191,7 @@ class PublishRun(InputRun):
         self.writer.stop()
 
     def counts(self) -> str:
-        n = self.writer.producer.counts
-        return (
-            f"{self.writer.sink.rows} records sent, {n['records_acked']} delivered in {n['acked']} messages,"
-            f" {self.writer.lost} lost, {self.writer.producer.queued} messages queued"
-        )
+        return str(self.writer.counts)
 
 
 def main(argv: list[str] | None = None) -> int:

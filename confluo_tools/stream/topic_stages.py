@@ -1,4 +1,4 @@
-"""The last two stages of a run: rows packed into messages, and messages delivered to brokers."""
+"""The last stages of a run: rows packed into messages, and messages delivered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
+    from confluo_tools.kafka.row_writer import SinkWriter
     from confluo_tools.kafka.topic_writer import TopicWriter
+
+
+def end_stages(writer: SinkWriter, pipeline: int = 0) -> list[StageCount]:
+    """`deliver` of a writer; for a topic also `send`."""
+    from confluo_tools.kafka.topic_writer import TopicWriter
+
+    if isinstance(writer, TopicWriter):
+        return topic_stages(writer, pipeline)
+    n = writer.counts
+    queued = max(0, n.rows - n.delivered - n.lost)
+    return [StageCount("deliver", writer.name, pipeline, n.rows, n.delivered, 0, n.lost, queued=queued)]
 
 
 def topic_stages(writer: TopicWriter, pipeline: int = 0) -> list[StageCount]:

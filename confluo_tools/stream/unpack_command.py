@@ -65,15 +65,13 @@ class MessageFiles:
     """
 
     def __init__(self, envelope: bool) -> None:
-        from confluo_tools.kafka.message import MessageReader
-
         self.schema: Schema | None = None
         self.count = self.unreadable = 0
-        self._envelope, self._reader = envelope, MessageReader()
+        self._envelope = envelope
 
     def blocks(self, paths: list[str]) -> Iterator[Block]:
         """Rows of each message.  Raises FormatError where a file goes on with something else."""
-        from confluo_tools.formats.bytestream import open_bytes
+        from confluo_tools.formats.bytestream import open_bytes, unzip
 
         for path in paths:
             try:
@@ -81,41 +79,27 @@ class MessageFiles:
             except OSError as e:
                 raise FormatError(e.strerror or str(e), where=path) from None
             try:
-                yield from self._of(stream)
+                yield from self._of(unzip(stream))
             finally:
                 stream.close()
 
     def _of(self, stream: ByteStream) -> Iterator[Block]:
-        from confluo_tools.kafka.message import split
-        from confluo_tools.kafka.unreadable import UnreadableMessages
+        from confluo_tools.kafka.message_file import CheckedMessages
 
-        bad = UnreadableMessages(lambda what: cli.warn(what, where=stream.name))
-        number = 0
+        messages = CheckedMessages(stream, lambda what: cli.warn(what, where=stream.name), again=True)
         try:
-            for value in split(stream.read):
-                try:
-                    block = self._rows(value)
-                except FormatError as e:
-                    bad.add(str(number), e)
-                    self.unreadable += 1
-                else:
-                    yield block
-                number += 1
-                self.count += 1
-        except FormatError as e:
-            raise FormatError(f"message {number} {e.what}", where=stream.name) from None
+            for message in messages:
+                schema, block = message.schema, message.block
+                if self._envelope:
+                    schema, block = envelopes(schema, message.envelope, message.bytes)
+                if self.schema is None:
+                    self.schema = schema
+                rows = messages.rows_as(message, schema, block, self.schema)
+                if rows is not None:
+                    yield rows
         finally:
-            bad.report()
-
-    def _rows(self, value: bytes) -> Block:
-        from confluo_tools.kafka.message import rows_as
-
-        schema, block, place = self._reader.read(value)
-        if self._envelope:
-            schema, block = envelopes(schema, place, len(value))
-        if self.schema is None:
-            self.schema = schema
-        return rows_as(schema, block, self.schema)
+            self.count += messages.count
+            self.unreadable += messages.unreadable.count
 
 
 def envelopes(schema: Schema, place: Envelope, size: int) -> tuple[Schema, Block]:

@@ -100,12 +100,23 @@ cdef extern from "<sys/socket.h>" nogil:
     cdef struct mmsghdr:
         msghdr msg_hdr
         unsigned int msg_len
+    int socket(int family, int type, int protocol)
+    int connect(int fd, const void* address, unsigned int size)
     ssize_t send(int fd, const void* data, size_t n, int flags)
     ssize_t recv(int fd, void* data, size_t n, int flags)
     int recvmmsg(int fd, mmsghdr* m, unsigned int n, int flags, timespec* timeout)
     enum: MSG_DONTWAIT
     enum: MSG_NOSIGNAL
     enum: MSG_TRUNC
+    enum: AF_UNIX
+    enum: SOCK_STREAM
+    enum: SOCK_CLOEXEC
+
+cdef extern from "<sys/un.h>" nogil:
+    enum: SUN_PATH "sizeof(((struct sockaddr_un*)0)->sun_path)"
+    cdef struct sockaddr_un:
+        unsigned short sun_family
+        char sun_path[108]
 
 cdef extern from "<time.h>" nogil:
     enum: CLOCK_BOOTTIME

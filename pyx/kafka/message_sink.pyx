@@ -1,5 +1,6 @@
 """Rows to a place outside: the interface of all sinks, and of those that send messages."""
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from c_atomic cimport load_acquire32, store_release32
@@ -30,6 +31,20 @@ cdef class RowSink:
         """Go on with what is under way, for up to ``timeout`` ms."""
         return 0
 
+    cdef void heed(self) noexcept nogil:
+        """Run handlers of signals, if this is the main thread: one may stop this sink, or raise."""
+        with gil:
+            try:
+                PyErr_CheckSignals()
+            except BaseException as e:
+                self.raised = e
+                store_release32(&self.ending, 1)
+
+    cdef raise_again(self):
+        e, self.raised = self.raised, None
+        if e is not None:
+            raise e
+
     def write(self, Block block not None, Picks picks=None, *, int64_t now=1):
         """Add rows; ``now``: ns, for `flush`.  False when it was stopped.  Raises ValueError for other columns."""
         cdef int stopped
@@ -40,6 +55,7 @@ cdef class RowSink:
             picks.set_all(block.rows)
         with nogil:
             stopped = self.put(block, picks, now)
+        self.raise_again()
         return not stopped
 
     def flush(self, int64_t before=0x7fffffffffffffff):
@@ -47,6 +63,7 @@ cdef class RowSink:
         cdef int stopped
         with nogil:
             stopped = self.late(before)
+        self.raise_again()
         return not stopped
 
     def stop(self):
@@ -154,6 +171,8 @@ cdef class MessageSink(RowSink):
                 break
             self.serve(PAUSE if self.wait and not load_acquire32(&self.ending) else 0)      # it may make room
             tried = True
+            if self.wait:
+                self.heed()
         free(value)
         return 1 if load_acquire32(&self.ending) else 0
 

@@ -17,8 +17,8 @@ from confluo_tools.schema import Schema
 from confluo_tools.stream.collector import StreamCollector
 from confluo_tools.stream.flows_file import FlowsReader
 from confluo_tools.stream.lane_input import InputLane
+from confluo_tools.stream.outlet import OutletCounts
 from confluo_tools.stream.stage_counts import StageCount
-from confluo_tools.stream.topic_outlet import OutletCounts
 
 pytest.importorskip("confluent_kafka")
 SCHEMA = Schema.from_dict(

@@ -14,6 +14,9 @@ cdef class RowSink:
     cdef readonly uint64_t dropped      # of them, because there was no room
     cdef readonly uint64_t refused      # because the other end does not take them
     cdef uint32_t ending                # 1: do not wait any more
+    cdef object raised                  # by the handler of a signal
+    cdef void heed(self) noexcept nogil
+    cdef raise_again(self)
     cdef int put(self, Block block, Picks picks, int64_t now) noexcept nogil
     cdef int late(self, int64_t before) noexcept nogil
     cdef int serve(self, int timeout) noexcept nogil

@@ -109,8 +109,8 @@ class ServiceOutput:
     def counts(self) -> str:
         text = f"{self.rows} results"
         if self.topic is not None:
-            acked = self.topic.producer.counts["records_acked"]
-            text += f", {self.topic.sink.rows} sent to the topic, {acked} delivered, {self.topic.lost} lost"
+            n = self.topic.counts
+            text += f", {n.rows} sent to the topic, {n.delivered} delivered, {n.lost} lost"
         return text
 
 
