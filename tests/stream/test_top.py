@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
+import termios
+import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,7 +21,7 @@ from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.schema import builtin
 from confluo_tools.stream.services import top
 from confluo_tools.stream.services.top import TopService
-from running import CAMPUS, lines, run
+from running import BIN, CAMPUS, environment, lines, run
 
 PACKETS = builtin("packet").project(["ts", "len", "src_port", "src_ip"])
 KEPT, PIECE, WINDOW = 3, 8, 100
@@ -103,6 +106,31 @@ def test_bytes_by_address_are_those_of_tshark() -> None:
         "confluo-stream", "service", "top", str(CAMPUS), "--window", "0", "--top", "3", "-J", "--rank", "packets"
     )
     assert [row["rank"] for row in map(json.loads, lines(done))] == [1, 2, 3]
+
+
+def test_a_slow_pipe_is_not_late() -> None:
+    """Without --follow the clock ends no window, however long a pipe of old packets is silent."""
+    stream = run("confluo-query", str(CAMPUS), "-T", "-f", "ts,len,ip_version,src_ip").stdout
+    words = ["service", "top", "-", "--window", "1m", "--lateness", "0s", "--top", "3", "-J"]
+    expected = lines(run("confluo-stream", *words, stdin=stream))
+    service = subprocess.Popen(
+        [BIN / "confluo-stream", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    )
+    assert service.stdin is not None
+    service.stdin.write(stream[: len(stream) // 2])
+    service.stdin.flush()
+    end = time.monotonic() + 30
+    while unread(service.stdin.fileno()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    time.sleep(0.2)  # it may not end a window now
+    out, _ = service.communicate(stream[len(stream) // 2 :], timeout=60)
+    assert out.decode().splitlines() == expected
+
+
+def unread(pipe: int) -> int:
+    """Bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
 
 
 def test_wrong_keys_are_an_error() -> None:

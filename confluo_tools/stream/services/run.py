@@ -115,16 +115,21 @@ class ServiceOutput:
 
 
 class ServiceRun:
-    """One run of a service; also the `OpenPeriods` of its input."""
+    """One run of a service; also the `OpenPeriods` of its input.
+
+    ``live``: the clock ends windows and alerts while the input is silent; otherwise a slow pipe may hold old records.
+    """
 
     mark = 0
 
-    def __init__(self, source: ServiceInput, service: StreamService, output: ServiceOutput, lateness: int) -> None:
+    def __init__(
+        self, source: ServiceInput, service: StreamService, output: ServiceOutput, lateness: int, *, live: bool
+    ) -> None:
         self.source, self.service, self.output, self.lateness = source, service, output, lateness
-        self.stopped = 0
+        self.live, self.stopped = live, 0
 
     def due(self) -> int | None:
-        return self.service.due()
+        return self.service.due() if self.live else None
 
     def until(self, now: int) -> None:
         self.service.until(now)
@@ -182,7 +187,7 @@ def run_service(
         topic = on.topic(service.schema)
         into = out.open(service.schema, kind, names) if plain else None
         output = ServiceOutput(into, topic, stack, at_once=on.follow)
-        run = ServiceRun(source, service, output, on.late())
+        run = ServiceRun(source, service, output, on.late(), live=on.follow)
         run.run()
     if not cli.state.quiet:
         for line in service.notes():
