@@ -16,7 +16,7 @@ from confluo_tools.stream.telemetry import chosen
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.kafka.row_writer import SinkWriter
+    from confluo_tools.kafka.row_writer import MessageWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.collect import FlowPlan
     from confluo_tools.stream.stage_counts import StageCount
@@ -165,7 +165,7 @@ def publish(
 class PublishRun(InputRun):
     """Sends the rows of an input to one topic, in one thread."""
 
-    def __init__(self, writer: SinkWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
+    def __init__(self, writer: MessageWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
         super().__init__(writer, reader, text, limit)
         self.writer, self.name = writer, name
 
