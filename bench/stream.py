@@ -2,6 +2,8 @@
 
     .venv/bin/python bench/stream.py [--seconds 3] [--broker HOST:PORT] [--jars FOLDER]
 
+Two kinds of records: packets, with the fields that topics of packets have; and 64 bytes, to compare with other
+programs.  Messages are of some KiB, or (64 bytes) of 10 records.
 Without a broker, librdkafka's mock cluster takes the messages in the same process: it shows what the sender can do.
 ``--broker``: also a real one, with new topics of 4 partitions.  ``--jars``: a folder with the jars of
 Kafka; its own kafka-producer-perf-test sends messages of the same size there, in the same run.
@@ -37,6 +39,21 @@ from confluo_tools.stream.telemetry import TELEMETRY
 
 ROWS = 16384
 SIZES = (16, 64, 256)  # KiB of a message
+# 64 bytes a record
+SHORT = [
+    "ts",
+    "len",
+    "payload_len",
+    "src_port",
+    "dst_port",
+    "tcp_seq",
+    "tcp_ack",
+    "tcp_tsval",
+    "tcp_tsecr",
+    "tcp_flags",
+]
+SHORT += ["tcp_window", "ip_len", "flow_hash", "tcp_mss", "eth_src", "ip_id", "frag_offset", "vlan"]
+FEW = 10  # records of a message
 MOCK = {"test.mock.num.brokers": "1", "enable.idempotence": "false", "message.timeout.ms": "60000"}
 
 
@@ -48,30 +65,43 @@ def main() -> None:
     args = parser.parse_args()
     core.load(library())
     packet = builtin("packet")
-    schema = packet.project([f.name for f in packet.fields if f.name in TELEMETRY])
+    whole = records(packet.project([f.name for f in packet.fields if f.name in TELEMETRY]))
+    short = records(packet.project(SHORT))
+    print("to\tsender\tbytes_a_record\tmessage_KiB\trecords_a_message\trecords_M_s\tMB_s\tcpu_ns_a_record")
+    for schema, block in (whole, short):
+        for size in SIZES:
+            for name in ["mock", "broker"] if args.broker else ["mock"]:
+                measure(args, name, schema, block, size)
+    measure(args, "mock", *short, 0)
+
+
+def records(schema):
+    """(schema, a block of made-up rows)."""
     random = Random(1)
     fields = [c.name for c in schema.columns if c.name not in ("src_ip6", "dst_ip6")]
     rows = [
         {name: random.randrange(200) for name in fields} | {"flow_hash": random.randrange(1 << 32)} for _ in range(ROWS)
     ]
-    block = next(iter(blocks_of_rows(schema, rows)))
-    print("to\tsender\tmessage_KiB\trecords_a_message\trecords_M_s\tMB_s\tcpu_ns_a_record")
-    targets = [("mock", MOCK)] + ([("broker", {"bootstrap.servers": args.broker})] if args.broker else [])
-    for name, settings in targets:
-        for size in SIZES:
-            for sender in (sink, plain):
-                topic = f"bench{uuid4().hex[:8]}"
-                if name == "broker":
-                    make_topic(parse(f"kafka://{args.broker}/{topic}"), {}, 4)
-                shape = shape_of(schema, "bench", 0, 0)
-                capacity = (size * 1024 - len(shape.head)) // schema.layout.row_bytes
-                before, start = time.process_time(), time.perf_counter()
-                count, bytes_ = sender({**DEFAULTS, **settings}, topic, shape, capacity, block, args.seconds)
-                took, cpu = time.perf_counter() - start, time.process_time() - before
-                rates = f"{count / took / 1e6:.2f}\t{bytes_ / took / 1e6:.0f}\t{1e9 * cpu / count:.0f}"
-                print(f"{name}\t{sender.__name__}\t{size}\t{capacity}\t{rates}", flush=True)
-            if name == "broker" and args.jars:
-                own(args, size, capacity)
+    return schema, next(iter(blocks_of_rows(schema, rows)))
+
+
+def measure(args, name, schema, block, size):
+    """Rows of both senders, and of Kafka's own.  ``size``: KiB of a message, 0: of `FEW` records."""
+    settings = MOCK if name == "mock" else {"bootstrap.servers": args.broker}
+    width = schema.layout.row_bytes
+    for sender in (sink, plain):
+        topic = f"bench{uuid4().hex[:8]}"
+        if name == "broker":
+            make_topic(parse(f"kafka://{args.broker}/{topic}"), {}, 4)
+        shape = shape_of(schema, "bench", 0, 0)
+        capacity = (size * 1024 - len(shape.head)) // width if size else FEW
+        before, start = time.process_time(), time.perf_counter()
+        count, bytes_ = sender({**DEFAULTS, **settings}, topic, shape, capacity, block, args.seconds)
+        took, cpu = time.perf_counter() - start, time.process_time() - before
+        rates = f"{count / took / 1e6:.2f}\t{bytes_ / took / 1e6:.0f}\t{1e9 * cpu / count:.0f}"
+        print(f"{name}\t{sender.__name__}\t{width}\t{size}\t{capacity}\t{rates}", flush=True)
+    if name == "broker" and args.jars:
+        own(args, width, size, capacity)
 
 
 def sink(settings, topic, shape, capacity, block, seconds):
@@ -105,7 +135,7 @@ def plain(settings, topic, shape, capacity, block, seconds):
     return sent * capacity, sent * len(value)
 
 
-def own(args, size, capacity):
+def own(args, width, size, capacity):
     """kafka-producer-perf-test, as Kafka brings it."""
     topic = f"bench{uuid4().hex[:8]}"
     make_topic(parse(f"kafka://{args.broker}/{topic}"), {}, 4)
@@ -116,7 +146,7 @@ def own(args, size, capacity):
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ)
     rate = float(re.findall(r"\(([\d.]+) MB/sec\)", done.stdout)[-1]) * 1.048576  # it prints MiB
     records = rate / (size * 1024) * capacity
-    print(f"broker\tkafka-producer-perf-test\t{size}\t{capacity}\t{records:.2f}\t{rate:.0f}\t", flush=True)
+    print(f"broker\tkafka-producer-perf-test\t{width}\t{size}\t{capacity}\t{records:.2f}\t{rate:.0f}\t", flush=True)
 
 
 if __name__ == "__main__":
