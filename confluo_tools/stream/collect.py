@@ -82,7 +82,9 @@ def from_input(
     from confluo_tools.stream.input_run import InputRun
     from confluo_tools.stream.lane_input import InputLane
 
-    collector = StreamCollector(plan.reader, plan.flows, plan.open_outlet, lanes=1, workers=plan.workers, wait=True)
+    collector = StreamCollector(
+        plan.reader, plan.flows, plan.open_outlet, lanes=1, workers=plan.workers, wait=True, ends=not follow
+    )
     run = InputRun(InputLane(name, collector), reader, text, limit)
 
     def stop(number: int) -> None:
@@ -111,6 +113,8 @@ def end(collector: StreamCollector, stats: bool, stopped: int) -> None:
     try:
         collector.close()
     finally:
+        for line in collector.remarks():
+            cli.warn(line)
         if stats:
             print("\n".join(stage_table(collector.rows())), file=sys.stderr)
         elif stopped and not cli.state.quiet:

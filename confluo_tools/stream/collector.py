@@ -42,7 +42,8 @@ class StreamCollector:
     """Runs ``flows`` over records of the schema of ``reader``, which come in ``lanes``: give them to `classifiers`.
 
     ``workers``: threads that flows without their own share.  ``wait``: for room in full queues; otherwise records are
-    dropped and counted.  `paused`, set by the owner of the lanes, is a context in which no lane classifies.
+    dropped and counted.  ``ends``: the input has an end, so a pause in it is not silence.  `paused`, set by the owner
+    of the lanes, is a context in which no lane classifies.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class StreamCollector:
         lanes: int,
         workers: int,
         wait: bool,
+        ends: bool = False,
     ) -> None:
-        self.reader, self._open = reader, open_outlet
+        self.reader, self._open, self._ends = reader, open_outlet, ends
         self._lanes, self._shared, self.wait = lanes, workers, wait
         self.classifiers = [Classifier(reader.schema.layout, wait=wait) for _ in range(lanes)]
         self.paused: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -71,6 +73,10 @@ class StreamCollector:
         self.flows: list[RunningFlow] = []
         flows_now, ends = self._built(flows)
         self._use(flows_now, ends)
+
+    def remarks(self) -> list[str]:
+        """What the counters do not say of the functions that run."""
+        return [line for running in self.flows for chain in running.chains for line in chain.remarks()]
 
     # -- flows
 
@@ -100,7 +106,10 @@ class StreamCollector:
                 return opened[-1]
 
             before = [c for c in old[flow.name].chains if c.worker == worker] if flow.name in old else []
-            return FlowChain(flow, worker, outlet, before[0] if before else None)
+            made = FlowChain(flow, worker, outlet, before[0] if before else None)
+            if self._ends:
+                made.wait_for_rows()
+            return made
 
         found: list[RunningFlow] = []
         try:

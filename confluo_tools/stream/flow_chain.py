@@ -114,6 +114,18 @@ class FlowChain:
         """The input has ended: give all that is left to the outlet."""
         self._stages[0].end()
 
+    def wait_for_rows(self) -> None:
+        """Windows end when rows come that are later, not when no rows come."""
+        from confluo_tools.core.stream.event_windows import WindowStage
+
+        for f in self.functions:
+            if isinstance(f.stage, WindowStage):
+                f.stage.silence = 0
+
+    def remarks(self) -> Iterable[str]:
+        for f in self.functions:
+            yield from (f"flow '{self.flow.name}': {f.name}: {line}" for line in f.function.remarks(f.stage))
+
     def counts(self) -> Iterable[StageCount]:
         flow, worker = self.flow.name, self.worker
         for f in self.functions:

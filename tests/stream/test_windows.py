@@ -107,6 +107,8 @@ def test_a_clock_that_was_set_begins_new_windows() -> None:
     stage = out.finish()
     assert stage.late_rows == 0
     assert stage.steps == 2
+    [remark] = out.function.remarks(stage)
+    assert remark == "the time went back 2 times; windows may have been given twice, add them"
     assert sum(len(rows) for _, rows in windows_given(out)) == len(times)
 
 
@@ -125,6 +127,7 @@ def test_late_rows_wait_for_the_time_given() -> None:
     assert [start for start, _ in windows_given(out)] == [START]
     out.finish()
     assert out.stage.late_rows == 1  # 9 s, after 15 s
+    assert out.function.remarks(out.stage) == ["1 record came after the end of the window; late: 5s can be raised"]
     assert windows_given(out) == [(START, [0, 2]), (START + 10 * SECOND, [1, 3, 5])]
 
 

@@ -29,6 +29,9 @@ class FlowFunction(Protocol):
     def stage(self, schema: Schema) -> StreamStage:
         """A new stage that takes rows of ``schema``; it has all fields of ``needs``.  Each worker gets its own."""
 
+    def remarks(self, stage: Any) -> list[str]:
+        """What a user should know of a stage that its counters do not say."""
+
 
 # word of flows.yaml: module here.  Each has `read(value, schema, where, flow)`, which makes a FlowFunction from what is
 # written after the word, for rows of `schema`; it raises UsageError with `where` ("flows.yaml: flow 'syn': filter").

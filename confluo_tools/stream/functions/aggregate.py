@@ -65,6 +65,15 @@ class WindowAggregate:
     def after(self, schema: Schema) -> Schema:
         return aggregation(self.agg, self.by, self.windows, schema, timed=True).result
 
+    def remarks(self, stage: AggregateStage) -> list[str]:
+        out = words.remarks(stage, self.windows)
+        if stage.parts:
+            what = f"windows had more than {self.groups:,} groups and were given in {stage.parts + 1:,} parts or more"
+            out.append(f"{what}; add them, or raise groups:")
+        if stage.problem is not None:
+            out.append(f"records were lost: {stage.problem}")
+        return out
+
     def stage(self, schema: Schema) -> AggregateStage:
         from confluo_tools.core.stream.aggregate import AggregateStage
 

@@ -32,6 +32,9 @@ class RowFilter:
     def after(self, schema: Schema) -> Schema:
         return schema
 
+    def remarks(self, stage: StreamStage) -> list[str]:
+        return []
+
     def stage(self, schema: Schema) -> StreamStage:
         from confluo_tools.core.stream.row_choice import FilterStage
         from confluo_tools.expr import compile

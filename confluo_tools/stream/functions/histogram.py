@@ -137,6 +137,12 @@ class WindowHistogram:
 
         return builtin("histogram")
 
+    def remarks(self, stage: HistogramStage) -> list[str]:
+        out = words.remarks(stage, self.windows)
+        if stage.nans:
+            out.append(f"{words.number(stage.nans, 'record')} had no number in {' '.join(self.fields)}")
+        return out
+
     def core_bins(self) -> Bins:
         from confluo_tools.core.stream.histogram import Bins
 

@@ -89,6 +89,12 @@ class RateSample:
         step = Field("run_step", "duration", "ns", "time from one of them to the next")
         return schema.plus([packets, step])
 
+    def remarks(self, stage: RateSampleStage) -> list[str]:
+        if not stage.evicted:
+            return []
+        what = words.number(stage.evicted, "five-tuple")
+        return [f"{what} of more than {self.flows:,} ended early: more records than needed; raise flows:"]
+
     def stage(self, schema: Schema) -> RateSampleStage:
         from confluo_tools.core.stream.rate_sample import RateSampleStage
 

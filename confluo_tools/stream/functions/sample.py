@@ -55,6 +55,9 @@ class ShareSample:
     def after(self, schema: Schema) -> Schema:
         return schema
 
+    def remarks(self, stage: StreamStage) -> list[str]:
+        return []
+
     def stage(self, schema: Schema) -> StreamStage:
         from confluo_tools.core.stream.row_choice import FlowSampleStage, SampleStage
 

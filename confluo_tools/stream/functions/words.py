@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools import units
 from confluo_tools.errors import UsageError
 from confluo_tools.schema import Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.stream.event_windows import WindowStage
 
 MS = 10**6
 DAY = 86400 * 10**9
@@ -20,6 +23,21 @@ class Windows(NamedTuple):
     time: str
     every: int
     late: int
+
+
+def remarks(stage: WindowStage, windows: Windows) -> list[str]:
+    """What happened to windows: late records, clocks that went back."""
+    out = []
+    if stage.late_rows:
+        now = units.format_duration(windows.late)
+        out.append(f"{number(stage.late_rows, 'record')} came after the end of the window; late: {now} can be raised")
+    if stage.steps:
+        out.append(f"the time went back {number(stage.steps, 'time')}; windows may have been given twice, add them")
+    return out
+
+
+def number(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def mapping(value: Any, known: Collection[str], needed: Collection[str], where: str, example: str) -> dict[str, Any]:
