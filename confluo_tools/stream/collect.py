@@ -83,7 +83,7 @@ def from_input(
     from confluo_tools.stream.lane_input import InputLane
 
     collector = StreamCollector(
-        plan.reader, plan.flows, plan.open_outlet, lanes=1, workers=plan.workers, wait=True, ends=not follow
+        plan.reader, plan.flows, plan.open_outlet, lanes=1, workers=plan.workers, wait=True, finite=not follow
     )
     run = InputRun(InputLane(name, collector), reader, text, limit)
 

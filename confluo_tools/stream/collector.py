@@ -42,7 +42,7 @@ class StreamCollector:
     """Runs ``flows`` over records of the schema of ``reader``, which come in ``lanes``: give them to `classifiers`.
 
     ``workers``: threads that flows without their own share.  ``wait``: for room in full queues; otherwise records are
-    dropped and counted.  ``ends``: the input has an end, so a pause in it is not silence.  `paused`, set by the owner
+    dropped and counted.  ``finite``: the input has an end, so a pause in it is not silence.  `paused`, set by the owner
     of the lanes, is a context in which no lane classifies.
     """
 
@@ -55,9 +55,9 @@ class StreamCollector:
         lanes: int,
         workers: int,
         wait: bool,
-        ends: bool = False,
+        finite: bool = False,
     ) -> None:
-        self.reader, self._open, self._ends = reader, open_outlet, ends
+        self.reader, self._open, self._finite = reader, open_outlet, finite
         self._lanes, self._shared, self.wait = lanes, workers, wait
         self.classifiers = [Classifier(reader.schema.layout, wait=wait) for _ in range(lanes)]
         self.paused: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -107,7 +107,7 @@ class StreamCollector:
 
             before = [c for c in old[flow.name].chains if c.worker == worker] if flow.name in old else []
             made = FlowChain(flow, worker, outlet, before[0] if before else None)
-            if self._ends:
+            if self._finite:
                 made.wait_for_rows()
             return made
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MS = 10**6
 DAY = 86400 * 10**9
+LATE = 10**9  # ns: lanes and partitions are read in pieces
 MAX_OPEN = 60  # windows that wait for late records
 
 
@@ -91,11 +92,11 @@ def whole(value: Any, where: str, least: int, most: int) -> int:
 
 
 def windows(words: dict[str, Any], schema: Schema, where: str) -> Windows:
-    """``every`` and ``late`` (0) of a function over windows; the records need a time."""
+    """``every`` and ``late`` (a second, at most a window) of a function over windows; the records need a time."""
     if schema.time_field is None:
         raise UsageError(f"records of '{schema.kind}' have no time", where=where, hint="filter or sample them")
     every = duration(words["every"], f"{where}: every", MS, 366 * DAY)
-    late = duration(words.get("late", "0"), f"{where}: late", 0, 366 * DAY)
+    late = duration(words["late"], f"{where}: late", 0, 366 * DAY) if "late" in words else min(every, LATE)
     if late // every > MAX_OPEN:
         most = units.format_duration(MAX_OPEN * every)
         raise UsageError(f"at most {MAX_OPEN} windows wait: {most}", where=f"{where}: late", hint="use longer windows")
