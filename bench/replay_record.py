@@ -1,11 +1,13 @@
 """What recording costs: CPU and bytes of a log, beside tcpdump -s 94, for bulk data and for requests.
 
-    .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000]
+    .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000] [--recorders none,bpf,signals,headers,tcpdump]
 
 Both ends are on one veth pair in namespaces of their own: `offload` with packets of up to 64 kB, the others with
 packets of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the
-recorder or tcpdump after it has started, from the scheduler; the best of three runs.  `bpf_s` is the time in the
-programs of the recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.
+recorder or tcpdump after it has started, from the scheduler; the best of three runs.  `meanwhile_s` is that of the
+recorder until the traffic ends: what it takes to end does not depend on how long it recorded.  `bpf_s` is the time in
+the programs of the recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.  `share` is both of
+the CPU of client and server.
 Needs root and tcpdump.
 """
 
@@ -104,32 +106,37 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=100)
     parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--recorders", default="none,bpf,signals,headers,tcpdump")
     args = parser.parse_args()
-    print("traffic\trecorder\tcpu_s\tof_which_recorder_s\tbpf_s\twall_s\tpackets\tlog_B\tB_per_packet")
+    print(
+        "traffic\trecorder\tcpu_s\tof_which_recorder_s\tmeanwhile_s\tbpf_s\tshare\twall_s\tpackets\tlog_B\tB_per_packet"
+    )
     with Lab() as lab, tempfile.TemporaryDirectory() as folder:
         client, server = lab.pair()
         for what, n in (("offload", args.mb), ("bulk", args.mb), ("requests", args.requests)):
             for space in (client, server):
                 space.ip("link", "set", "v0", "gso_max_segs", "65535" if what == "offload" else "1")
-            for recorder in ("none", "bpf", "signals", "headers", "tcpdump"):
+            for recorder in args.recorders.split(","):
                 best = min((run(client, server, what, n, recorder, Path(folder)) for _ in range(3)), key=lambda r: r[0])
-                cpu, own, programs, wall, count, size = best
+                cpu, own, meanwhile, programs, wall, count, size = best
                 figures = (
                     f"{cpu:.3f}",
                     f"{own:.3f}",
+                    f"{meanwhile:.3f}",
                     f"{programs:.3f}",
+                    f"{100 * (meanwhile + programs) / (cpu - own):.1f}%",
                     f"{wall:.2f}",
                     count,
                     size,
                     f"{size / count:.2f}",
                 )
-                print(what, recorder, *figures, sep="\t")
+                print(what, recorder, *figures, sep="\t", flush=True)
 
 
 def run(
     client: Space, server: Space, what: str, n: int, recorder: str, folder: Path
-) -> tuple[float, float, float, float, int, int]:
-    """CPU in all, CPU of the recorder, of its BPF programs, time, packets at one end, bytes of its log."""
+) -> tuple[float, float, float, float, float, int, int]:
+    """CPU in all, of the recorder, until the traffic ended, in programs; time; packets at one end; bytes of its log."""
     path = folder / f"{what}-{recorder}-{time.monotonic_ns()}"
     process = None
     if recorder == "tcpdump":
@@ -147,8 +154,9 @@ def run(
     STATISTICS.write_text("0")
     programs = in_programs(process.pid) if process is not None and recorder == "bpf" else 0.0
     count = packets(client) - before
-    own, size = 0.0, 0
+    own, meanwhile, size = 0.0, 0.0, 0
     if process is not None:
+        meanwhile = cpu_so_far(process.pid) - started
         process.send_signal(2)
         own = cpu_of(process) - started
         said = process.stderr.read().decode().strip()  # type: ignore[union-attr]
@@ -158,7 +166,7 @@ def run(
         else:
             print("#", said.splitlines()[-1], file=sys.stderr)
             size = size_of(Path(f"{path}.ml"))
-    return cpu + own, own, programs, wall, count, size
+    return cpu + own, own, meanwhile, programs, wall, count, size
 
 
 if __name__ == "__main__":

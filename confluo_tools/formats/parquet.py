@@ -146,19 +146,16 @@ class ArrowFileWriter:
     def _parquet(self, table: Any) -> Any:
         """The writer; ``table``: the first rows."""
         if self._writer is None:
-            import pyarrow.parquet as pq
-
-            from confluo_tools.formats.parquet_encoding import column_encodings
+            from confluo_tools.formats.parquet_encoding import SAMPLE, column_encodings, parquet_writer
 
             dictionary, encodings = column_encodings(table)
-            self._writer = pq.ParquetWriter(
+            self._writer = parquet_writer(
                 self._sink,
                 self._arrow,
-                compression="zstd",
-                version="2.6",
-                store_schema=True,
+                self.schema,
                 use_dictionary=dictionary,
                 column_encoding=encodings or None,
+                write_statistics=table.num_rows >= SAMPLE,  # to read fewer rows of a small file saves nothing
             )
         return self._writer
 
@@ -220,6 +217,10 @@ class ArrowFileReader(Reader):
                 k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
             }
             exact = arrow_meta.schema_from_metadata(self.metadata)
+            if exact is not None and format == "parquet":
+                from confluo_tools.schema.descriptions import with_known
+
+                exact = with_known(exact)
             known = known_fields(types, exact)
             self._foreign = Foreign(schema, self._guarded(batches), known, self.name, self._report, tell)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:

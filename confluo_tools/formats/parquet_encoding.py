@@ -1,12 +1,30 @@
-"""How columns of Parquet are encoded: a dictionary for values that repeat, differences for numbers that go up."""
+"""How Parquet is written: a dictionary where values repeat, differences where numbers go up; short metadata."""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confluo_tools.schema import Schema
 
 SAMPLE = 1 << 16  # rows that are looked at
 SAVES = 2.0  # bits that differences of neighbours must be shorter, on average
+
+
+def parquet_writer(sink: Any, arrow: Any, schema: Schema, **options: Any) -> Any:
+    """A writer of Parquet for a pyarrow schema ``arrow`` with metadata, of rows of ``schema``.
+
+    Descriptions that come with the tools are not in the file, which holds its metadata twice.
+    """
+    import pyarrow.parquet as pq
+
+    from confluo_tools.schema.descriptions import without_known
+
+    text = json.dumps(without_known(schema).as_dict(), separators=(",", ":"), ensure_ascii=False)
+    arrow = arrow.with_metadata({**arrow.metadata, b"confluo:schema": text.encode()})
+    return pq.ParquetWriter(sink, arrow, compression="zstd", version="2.6", store_schema=True, **options)
 
 
 def column_encodings(table: Any) -> tuple[list[str], dict[str, str]]:

@@ -1,8 +1,9 @@
 """A BPF object file of clang: its programs and maps, fitted to the kernel that runs.
 
 The places of members of the kernel's structures are set from the kernel's BTF (CO-RE relocations: the kernel's
-bpf/llvm_reloc.rst).  Programs are of the type tp_btf and do not call each other; maps are structures of five numbers
-(type, bytes of a key, bytes of a value, entries, flags) in the section `maps`; .rodata and .bss are maps as well.
+bpf/llvm_reloc.rst).  Programs are of the type tp_btf and call functions of the kernel only, also such without a fixed
+number (kfuncs).  Maps are structures of five numbers (type, bytes of a key, bytes of a value, entries, flags) in the
+section `maps`; .rodata and .bss are maps as well.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from confluo_tools.errors import ConfluoError
-from confluo_tools.kernel.btf import ARRAY, STRUCT, UNION, Btf
+from confluo_tools.kernel.btf import ARRAY, FUNC, STRUCT, UNION, Btf
 
 PROGRAM = "tp_btf/"
 _BYTE_OFFSET, _EXISTS = 0, 2  # kinds of relocations
 _LOAD_IMMEDIATE = 0x18
 _MAP, _MAP_VALUE = 1, 2  # what an immediate value of 64 bits is
+_KERNEL_CALL = 2  # what the immediate value of a call is
 _ARRAY, _READ_ONLY, _MMAPABLE = 2, 1 << 7, 1 << 10  # type and flags of maps
 _NOBITS = 8
 
@@ -48,6 +50,7 @@ class BpfProgram:
     event: str
     code: bytearray
     maps: dict[int, tuple[str, int]] = field(default_factory=dict)
+    calls: dict[int, str] = field(default_factory=dict)  # {instruction: function of the kernel}
 
 
 class BpfObject:
@@ -76,6 +79,7 @@ class BpfObject:
         self._use_maps()
         self.types = Btf(self._sections[by_name[".BTF"]].data)
         self._relocate(self._sections[by_name[".BTF.ext"]].data, kernel, by_name)
+        self._call_functions(kernel)
 
     def _read_symbols(self) -> list[tuple[str, int, int, int]]:
         """(name, section, place, size) of each symbol."""
@@ -99,7 +103,9 @@ class BpfObject:
             for place, info in struct.iter_unpack("<QQ", section.data):
                 name, home, value, _ = self._symbols[info >> 32]
                 at = self._sections[home].name
-                if at == "maps":
+                if not home:
+                    program.calls[place] = name
+                elif at == "maps":
                     name = name or next(n for n, s, v, size in self._symbols if s == home and v == value and size)
                     program.maps[place] = (name, -1)
                 else:
@@ -147,6 +153,16 @@ class BpfObject:
             offset += found.offset
             theirs = found.type
         return 1 if kind == _EXISTS else offset
+
+    def _call_functions(self, kernel: Btf) -> None:
+        """Set the functions of the kernel (kfuncs) that the programs call."""
+        for program in self.programs.values():
+            for place, name in program.calls.items():
+                number = kernel.find(name, FUNC)
+                if not number:
+                    raise ConfluoError(f"this kernel has no function {name}")
+                program.code[place + 1] = program.code[place + 1] & 0x0F | _KERNEL_CALL << 4
+                struct.pack_into("<hi", program.code, place + 2, 0, number)
 
     def program_with_maps(self, program: BpfProgram, descriptors: dict[str, int]) -> bytes:
         """The instructions with the descriptors of the maps."""

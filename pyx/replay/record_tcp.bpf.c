@@ -68,9 +68,11 @@ int sent_packet(u64 *ctx)
         return 0;
     if (p.flags & SYN)
         emit_syn(e, h.tcp, ts, 1);
-    __sync_fetch_and_add(&counters.packets, 1);
+    count(1, 0);
     if (p.len > e->mss)
         segments = segments_of(skb);
+    if (sk && whole(sk) && copied_since(e, sk))
+        copied_at(e, ts);
     add_digest(e, &p, h.tcp, ts);
     add_packet(e, &e->sent, K_TX, ts, p.ip_id, p.address.version == 4 ? segments : 0, 0, first);
     e->tx++;
@@ -114,7 +116,7 @@ int received_packet(u64 *ctx)
         e->in_interface = skb->dev->ifindex;
     if (e->in_interface != skb->dev->ifindex)
         return 0;
-    __sync_fetch_and_add(&counters.packets, 1);
+    count(1, 0);
     segments = p.len > e->mss ? segments_of(skb) : 1;
     e->segments_in += segments;
     if (e->probed && !(p.flags & (SYN | RST))) {
@@ -211,6 +213,8 @@ int processed_packet(u64 *ctx)
             make(&k, &a, ts, 0, 1, 0);
         return 0;
     }
+    if (copied_since(e, sk))
+        copied_at(e, ts);
     if (!e->sending && sk->sk_socket) {
         // A poll of a full socket lets TCP enlarge its buffer when packets are acknowledged: an input.
         u8 full = (sk->sk_socket->flags & NOSPACE) != 0;
@@ -274,9 +278,10 @@ int send_chunk(u64 *ctx)
     const struct msghdr *msg = (void *)ctx[1];
     const struct sk_buff *skb = (void *)ctx[2];
     struct task_struct *task = current_task();
+    struct sock *sk = (void *)ctx[0];
     s32 goal = ctx[3];
-    struct end *e = end_of((void *)ctx[0]);
-    u64 left, slept;
+    struct end *e = end_of(sk);
+    u64 left, slept, ts;
     u8 opens;
 
     if (!e)
@@ -288,7 +293,10 @@ int send_chunk(u64 *ctx)
         e->sending = 1;
         e->send_opened = 0;
         e->send_done = 0;
-        begin_piece(e, ktime(), left, 0);
+        ts = ktime();
+        if (copied_since(e, sk))
+            copied_at(e, ts);
+        begin_piece(e, ts, left, 0);
     } else if (left != e->send_left) {
         if (e->send_opens)
             e->send_opened = e->send_opened == LOOKS ? 1 : e->send_opened + 1;
@@ -336,24 +344,7 @@ int send_end(u64 *ctx)
     return 0;
 }
 
-SEC("tp_btf/tcp_rcv_space_adjust")
-int recv_chunk(u64 *ctx)
-{
-    struct end *e = end_of((void *)ctx[0]);
-    if (!e)
-        return 0;
-    if (e->receiving && e->number == e->recv_place.number + 1) {
-        e->recv_place.ts = ktime();
-        e->recv_place.tx = e->tx;
-        e->recv_place.rx = e->rx;
-    } else {
-        e->recv_place = now(e, ktime());
-    }
-    e->receiving = 1;
-    return 0;
-}
-
-// A receive call, at the place where it copied last: TCP may process packets between the parts that it copies.
+// A receive call, at the place where it copied last: TCP may process and send packets after that, before it returns.
 SEC("tp_btf/sock_recv_length")
 int recv_end(u64 *ctx)
 {
@@ -367,8 +358,8 @@ int recv_end(u64 *ctx)
     e = end_of(sk);
     if (!e)
         return 0;
-    if (!e->receiving)
-        e->recv_place = now(e, ktime());
+    if (copied_since(e, sk) || !e->receiving)
+        copied_at(e, ktime());
     add_event(e, &e->recv_place, K_CALL, RECV, result, 0, flags, 0, 0);
     e->receiving = 0;
     return 0;

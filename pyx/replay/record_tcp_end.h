@@ -7,13 +7,15 @@
 
 enum { K_CALL = 4, K_POLL, K_TIMER, K_RX, K_TX, K_RETRANSMIT, K_STATE = 12 };
 enum { CONNECT = 1, SEND = 3, RECV, SHUTDOWN, CLOSED };
-enum { N_EARLIER = 1, N_CE = 4, N_WAITS = 32, N_CONTINUED = 64, N_MERGED = 256, N_YIELDS = 512 };
+enum { N_EARLIER = 1, N_CE = 4, N_WAITS = 32, N_CONTINUED = 64, N_MERGED = 256, N_YIELDS = 512, N_RELATIVE = 1024 };
 enum { CLIENT = 1, SERVER };
 enum { MSG_MORE = 0x8000, READ_OR_WRITE = 5 };
 
 enum { LOOKS = 16 };  // new segments after which a send looks for packets that have come
 enum { GROUPS = 3, GROUP = 32 };  // of packets that TCP processes together
 enum { PENDING = 256, RUNS = 8, NEAR = 1024, SLOTS = 8192, PORTS = 64, TIMERS = 3 };
+
+enum { WHOLE = 64 };  // every so many runs of packets one is absolute
 
 enum { NO_WAKEUP = 1 };
 
@@ -30,6 +32,8 @@ struct packet_run {
     s32 next;      // identification that continues the run; -1: none
     s32 expected;  // after the highest so far; -1: any
     u32 jumps;
+    u32 emitted;  // since the last one that was lost
+    u32 from_tx, from_rx, from_id;  // the next run is relative to these
 };
 
 struct event_run {
@@ -72,9 +76,10 @@ struct end {
     u32 send_opened;
     u16 send_notes;
     u8 sending, send_opens;
-    // a receive call: where it copied last
+    // a receive call: where it copied last, and what the socket had given out then
     struct place recv_place;
-    u64 receiving;
+    u32 copied;
+    u8 receiving, unused_too[3];
     struct event_run runs[RUNS];
     u32 first, next;  // of `pending`
     struct pending pending[PENDING];
@@ -93,13 +98,28 @@ struct settings {
     u64 threshold;  // ns
     u64 functions[TIMERS];  // of the timers of TCP, by the number of the schema less one; 0: not known
     u64 offsets[TIMERS];  // of the timer in its socket
-    u32 netns, ports;  // how many ports there are; 0: all are recorded
+    u32 netns, tcp_sock;  // the latter: number of its type
+    u32 ports;  // how many ports there are; 0: all are recorded
     u16 port[PORTS];
 };
 const volatile struct settings settings SEC(".rodata") = {0};
 
-struct counters { u64 packets, events, lost, excess, made; };
+struct counters { u64 lost, excess, made; };
 struct counters counters SEC(".bss");
+
+// Each CPU counts its own: one line of the cache that all write costs more than the rest of an event.
+struct seen { u64 packets, events; };
+struct map seen SEC("maps") = {6, 4, sizeof(struct seen), 1, 0};
+
+static inline void count(u32 packets, u32 events)
+{
+    u32 zero = 0;
+    struct seen *s = map_lookup(&seen, &zero);
+    if (s) {
+        s->packets += packets;
+        s->events += events;
+    }
+}
 
 // ---------------------------------------------------------------- runs
 
@@ -158,11 +178,13 @@ static inline void set_times(struct record *r, const struct times *t)
     r->count = t->count;
 }
 
-static inline void emit_packets(struct end *e, const struct packet_run *p, u16 kind)
+static inline void emit_packets(struct end *e, struct packet_run *p, u16 kind)
 {
     struct record *r = reserve(e, sizeof(*r));
-    if (!r)
+    if (!r) {
+        p->emitted = 0;
         return;
+    }
     __builtin_memset(r, 0, sizeof(*r));
     r->type = R_RUN;
     r->kind = kind;
@@ -174,7 +196,18 @@ static inline void emit_packets(struct end *e, const struct packet_run *p, u16 k
     r->segments = p->segments;
     r->notes = p->notes;
     r->gap = p->gap;
+    // As RelativeRuns of replay/recording/relative_runs.py.
+    if (p->emitted % WHOLE) {
+        r->tx -= p->from_tx;
+        r->rx -= p->from_rx;
+        r->ip_id -= p->from_id;
+        r->notes |= N_RELATIVE;
+    }
     ring_submit(r, NO_WAKEUP);
+    p->emitted++;
+    p->from_tx = p->tx + (kind == K_TX ? p->times.count : 0);
+    p->from_rx = p->rx + (kind == K_RX ? p->times.count : 0);
+    p->from_id = p->ip_id + p->times.count * p->segments;
 }
 
 // Whether the kernel sent it without its socket, in the state time-wait: with identification 0.
@@ -216,6 +249,30 @@ static inline struct place now(struct end *e, u64 ts)
 {
     struct place p = {ts, e->tx, e->rx, __sync_fetch_and_add(&e->number, 1), 0};
     return p;
+}
+
+// Where a receive call that goes on has copied last.
+static inline void copied_at(struct end *e, u64 ts)
+{
+    if (e->receiving && e->number == e->recv_place.number + 1) {
+        e->recv_place.ts = ts;
+        e->recv_place.tx = e->tx;
+        e->recv_place.rx = e->rx;
+    } else {
+        e->recv_place = now(e, ts);
+    }
+    e->receiving = 1;
+}
+
+// Whether the program took bytes from the socket since the last look.
+static inline int copied_since(struct end *e, const struct sock *sk)
+{
+    const struct tcp_sock *tcp = bpf_rdonly_cast(sk, settings.tcp_sock);
+    u32 before = e->copied, copied = tcp->copied_seq;
+    if (copied == before)
+        return 0;
+    e->copied = copied;
+    return before != 0;
 }
 
 static inline void emit_event(struct end *e, const struct event_run *run)
@@ -269,7 +326,7 @@ static inline void add_event(struct end *e, struct place *at, u16 kind, u8 what,
     u32 slot = (kind * 3 + what + notes / 32 + (u32)bytes * 0x9E3779B1u / 0x10000) % RUNS;
     struct event_run *run = &e->runs[slot];
     e->last = at->ts;
-    __sync_fetch_and_add(&counters.events, 1);
+    count(0, 1);
     if (run->times.count) {
         if (run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
             run->asked == asked && run->flags == flags && run->notes == notes && run->value == value &&

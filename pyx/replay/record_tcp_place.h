@@ -71,6 +71,13 @@ static inline int ours(const struct sock *sk)
     return sk->__sk_common.skc_net.net->ns.inum == settings.netns;
 }
 
+// Whether it is a socket, not the smaller thing that stands for one before it is accepted or after it has closed.
+static inline int whole(const struct sock *sk)
+{
+    u8 state = sk->__sk_common.skc_state;
+    return state != NEW_SYN_RECV && state != TIME_WAIT;
+}
+
 static inline struct end *end_of(const struct sock *sk)
 {
     struct address a;

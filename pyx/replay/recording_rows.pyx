@@ -337,3 +337,29 @@ def expand_runs(const int64_t[::1] values not None, const int64_t[::1] counts no
                 out[total + k] = values[r]
         total += counts[r]
     return found
+
+
+def absolute_runs(
+        values not None, notes not None, counts not None, steps, int64_t step, uint32_t mask, int64_t relative):
+    """A column of runs that are relative to the run before where ``notes`` has ``relative``: their absolute values.
+
+    From one run to the next the value is expected to grow by count * step; ``steps`` (or None): one for each run.
+    """
+    cdef const int64_t[::1] value = array("q", values), note = array("q", notes), count = array("q", counts)
+    cdef const int64_t[::1] each = value if steps is None else array("q", steps)
+    cdef Py_ssize_t r, n = value.shape[0]
+    cdef uint64_t expected = 0, found
+    cdef int64_t[::1] out
+    if note.shape[0] != n or count.shape[0] != n or each.shape[0] != n:
+        raise ValueError("the arrays have different lengths")
+    absolute = array("q", values)
+    if n == 0:
+        return absolute
+    out = absolute
+    for r in range(n):
+        found = <uint64_t>value[r]
+        if note[r] & relative:
+            found = (found + expected) & mask
+        out[r] = <int64_t>found
+        expected = found + <uint64_t>count[r] * <uint64_t>(step if steps is None else each[r])
+    return absolute

@@ -293,7 +293,7 @@ def test_nothing_is_left_in_the_kernel(tmp_path: Path, how: signal.Signals) -> N
     process = attached(tmp_path / "k.ml", "--port", "1", *BPF)
     folder = Path(f"/proc/{process.pid}/fdinfo")
     ids = {int(n) for fd in folder.iterdir() for n in re.findall(r"^prog_id:\t(\d+)$", fd.read_text(), re.M)}
-    assert len(ids) == 12
+    assert len(ids) == 11
     assert all(loaded(n) for n in ids)
     process.send_signal(how)
     process.wait(20)

@@ -14,6 +14,7 @@ from confluo_tools.replay.record.end_recorder import EndRecorder, Packet
 from confluo_tools.replay.recording.arrivals import arrivals
 from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
+from confluo_tools.replay.recording.relative_runs import RelativeRuns
 
 SERVER = place("10.0.0.2", "10.0.0.1", (80, 4711), role=Role.SERVER, cookie=2)
 
@@ -27,8 +28,9 @@ def test_losses_order_and_marks_come_back(first: int, packets: list[tuple[int, b
     kept = [(n + late, n, mark, wait) for n, (late, mark, wait) in enumerate(packets) if late < 6]
     order = [(n, mark, wait) for _, n, mark, wait in sorted(kept)]
     rows: list[dict[str, Any]] = []
-    sent = PacketRunWriter(Kind.TX, lambda row: rows.append(place() | row))
-    came = PacketRunWriter(Kind.RX, lambda row: rows.append(SERVER | row))
+    mine, theirs = RelativeRuns(Kind.TX), RelativeRuns(Kind.RX)
+    sent = PacketRunWriter(Kind.TX, lambda run: rows.append(place() | mine.row(run)))
+    came = PacketRunWriter(Kind.RX, lambda run: rows.append(SERVER | theirs.row(run)))
     for n in range(len(packets)):
         sent.add(n * 1000, n, 0, (first + n) & 0xFFFF)
     time = 0

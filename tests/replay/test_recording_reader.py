@@ -15,7 +15,7 @@ from confluo_tools.core.replay.recording_rows import expand_runs
 from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.replay.engine.script import script_of
-from confluo_tools.replay.recording import RunWriter, pair_ends, read_ends, relative_headers
+from confluo_tools.replay.recording import RunWriter, pair_ends, read_ends, relative_headers, relative_runs
 from confluo_tools.replay.recording.connection import MAX_INPUTS
 from confluo_tools.replay.recording.kinds import ORDERED, Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
@@ -146,6 +146,51 @@ def test_relative_headers_come_back(packets: list[Any], kind: Kind, whole: int) 
         runs = end.headers_sent if kind == Kind.SENT else end.headers_received
         for name in (*HEADER, mine, other):
             assert list(runs[name]) == [header[name] for header in wanted]
+
+
+runs_of_packets = st.lists(
+    st.tuples(
+        st.integers(1, 1000),
+        *[st.integers(0, (1 << 32) - 1)] * 2,
+        st.integers(0, 65535),
+        st.integers(0, 50),
+        st.sampled_from([0, Note.CE, Note.MERGED]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+RUN = ("count", "tx", "rx", "ip_id", "segments", "notes")
+
+
+@given(runs_of_packets, st.sampled_from([Kind.TX, Kind.RX]), st.integers(1, 9))
+def test_relative_runs_come_back(values: list[Any], kind: Kind, whole: int) -> None:
+    """Any values; with absolute rows among them; from rows of two ends that alternate."""
+    writers = [relative_runs.RelativeRuns(kind) for _ in range(2)]
+    wanted = [dict(zip(RUN, run, strict=True)) for run in values]
+    rows: list[Row] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relative_runs, "WHOLE", whole)
+        for n, run in enumerate(wanted):
+            for writer, common in zip(writers, PLACES, strict=False):
+                rows.append(common | {"kind": kind, "ts": n} | writer.row(run))
+    relative = [bool(row["notes"] & Note.RELATIVE) for row in rows[::2]]
+    assert relative == [n % whole != 0 for n in range(len(wanted))]
+    for end in ends_of(rows):
+        found = end.sent if kind == Kind.TX else end.received
+        for name in RUN:
+            assert list(found[name]) == [run[name] for run in wanted]
+
+
+def test_runs_of_packets_say_little() -> None:
+    """Where nothing is lost, no column that counts packets has other values than zero."""
+    rows: list[Row] = []
+    sent = relative_runs.RelativeRuns(Kind.TX)
+    writer = PacketRunWriter(Kind.TX, lambda run: rows.append(sent.row(run)))
+    for n in range(50):
+        writer.add(n * n * 100_000, n, 7, 1000 + 2 * n, segments=2)
+    writer.flush()
+    assert len(rows) > 10
+    assert all((row["tx"], row["rx"], row["ip_id"]) == (0, 0, 0) for row in rows[1:])
 
 
 # ---------------------------------------------------------------- hostile recordings

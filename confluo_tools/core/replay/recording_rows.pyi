@@ -20,3 +20,12 @@ class RowSorter:
     def column(self, t: int, end: int, c: int) -> bytes: ...
 
 def expand_runs(values: ReadableBuffer, counts: ReadableBuffer, steps: ReadableBuffer | None = None) -> array[int]: ...
+def absolute_runs(
+    values: array[int],
+    notes: array[int],
+    counts: array[int],
+    steps: array[int] | None,
+    step: int,
+    mask: int,
+    relative: int,
+) -> array[int]: ...

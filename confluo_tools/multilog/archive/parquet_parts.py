@@ -21,7 +21,9 @@ from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow_foreign import pyarrow
+from confluo_tools.formats.parquet_encoding import parquet_writer
 from confluo_tools.schema import Field, Schema
+from confluo_tools.schema.descriptions import with_known
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -211,17 +213,15 @@ class PartBuilder:
         schema = _arrow_schema(self.schema, metadata)
         time = self._arrow.names[self._time]
         out = pa.BufferOutputStream()
-        writer = pq.ParquetWriter(
+        writer = parquet_writer(
             out,
             schema,
-            compression="zstd",
-            version="2.6",
+            self.schema,
             use_dictionary=self._repeated(table),
             write_statistics=True,
             column_encoding={time: "DELTA_BINARY_PACKED", ROW: "DELTA_BINARY_PACKED"},
             write_page_index=True,
             sorting_columns=pq.SortingColumn.from_ordering(schema, [(time, "ascending")]),
-            store_schema=True,
             write_page_checksum=True,
         )
         writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=GROUP)
@@ -327,6 +327,7 @@ class ParquetPart:
         found = arrow_meta.schema_from_metadata(self.metadata)
         if found is None or ROW not in found:
             raise FormatError("is not part of an archive", where=self.path)
+        found = with_known(found)
         fields = [
             _named(f, f.name[:-1] if f.name.endswith("_") and _PARTITION.match(f.name) else f.name)
             for f in found.fields

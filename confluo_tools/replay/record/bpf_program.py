@@ -74,7 +74,10 @@ class RecorderProgram:
 
     def counters(self) -> dict[str, int]:
         """What the program counted: packets, events, lost records, excess connections, ends made."""
-        return self._counters.read(self._programs.maps[".bss"].get(bytes(4)) or bytes(64))
+        counted = self._counters.read(self._programs.maps[".bss"].get(bytes(4)) or bytes(64))
+        seen = self._programs.maps["seen"].of_cpus(bytes(4))
+        numbers = struct.unpack(f"<{len(seen) // 8}Q", seen)
+        return counted | {"packets": sum(numbers[::2]), "events": sum(numbers[1::2])}
 
     def values(self, record: bytes) -> tuple[int, dict[str, Any]]:
         """The type of a record that is not a run, and its values."""
@@ -96,8 +99,9 @@ def _settings(kernel: Btf, ports: frozenset[int], threshold: int) -> bytes:
                 functions[place], offsets[place] = addresses[name], found.offset
                 break
     netns = os.stat("/proc/thread-self/ns/net").st_ino
+    tcp_sock = kernel.find("tcp_sock", STRUCT)
     listed = [*sorted(ports), *[0] * (MAX_PORTS - len(ports))]
-    return struct.pack("<Q3Q3QII64H", threshold, *functions, *offsets, netns, len(ports), *listed)
+    return struct.pack("<Q3Q3QIII64H", threshold, *functions, *offsets, netns, tcp_sock, len(ports), *listed)
 
 
 def _addresses(names: list[str]) -> dict[str, int]:

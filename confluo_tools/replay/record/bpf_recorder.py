@@ -120,10 +120,13 @@ class BpfRecorder:
         self._end_closed(now)
         if last:
             self._end_all()
-        if self._ring.held and (last or now >= self._next):
+        others = list(self._rows.blocks(now, last=last))
+        if self._ring.held and (
+            last or others or now >= self._next
+        ):  # before the last rows of ends: their order counts
             self._next = now + WAIT
             yield self._ring.rows()
-        yield from self._rows.blocks(now, last=last)
+        yield from others
 
     def _take(self, record: bytes) -> None:
         kind, values = self.program.values(record)

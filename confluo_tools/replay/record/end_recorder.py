@@ -11,6 +11,7 @@ from confluo_tools.replay.recording.digest import Identity, header_digests
 from confluo_tools.replay.recording.kinds import DIGEST_PACKETS, DIGESTS, OUT_OF_SEQUENCE, Call, Kind, Note, Role
 from confluo_tools.replay.recording.packet_runs import PacketRunWriter
 from confluo_tools.replay.recording.relative_headers import RelativeHeaders
+from confluo_tools.replay.recording.relative_runs import RelativeRuns
 from confluo_tools.replay.recording.run_writer import RunWriter
 
 MASK = 0xFFFFFFFF
@@ -81,8 +82,9 @@ class EndRecorder:
         self._digests: list[int] = []
         self._digest_from = 0
         self._events = RunWriter(self.emit, threshold)
-        self._received = PacketRunWriter(Kind.RX, self.emit, threshold)
-        self._sent = PacketRunWriter(Kind.TX, self.emit, threshold)
+        received, sent = RelativeRuns(Kind.RX), RelativeRuns(Kind.TX)
+        self._received = PacketRunWriter(Kind.RX, lambda run: self.emit(received.row(run)), threshold)
+        self._sent = PacketRunWriter(Kind.TX, lambda run: self.emit(sent.row(run)), threshold)
 
     def emit(self, row: dict[str, Any]) -> None:
         self._emit_row({**self.place, "count": 1, **row})

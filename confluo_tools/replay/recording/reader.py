@@ -19,6 +19,7 @@ from confluo_tools.replay.recording.connection import (
 )
 from confluo_tools.replay.recording.kinds import DIGESTS, ORDERED, RECORDING_SHIFT, Kind
 from confluo_tools.replay.recording.relative_headers import HeaderRuns
+from confluo_tools.replay.recording.relative_runs import PacketRuns
 from confluo_tools.replay.recording.runs import MAX_EVENTS, SortedRuns
 from confluo_tools.schema.types import ARRAY_CODES
 
@@ -40,7 +41,8 @@ _TABLES: tuple[tuple[tuple[int, ...], tuple[str, ...], bool], ...] = (
     ((Kind.RECEIVED,), (*HEADER_FIELDS, "notes", _SACK), False),
 )
 _EVENTS, _RX, _TX, _SENT, _RECEIVED = range(5)
-_COUNTERS = {_SENT: "tx", _RECEIVED: "rx"}  # the number of a packet itself
+# How rows that are relative are read, and the number of a packet itself.
+_RELATIVE = {_RX: (PacketRuns, "rx"), _TX: (PacketRuns, "tx"), _SENT: (HeaderRuns, "tx"), _RECEIVED: (HeaderRuns, "rx")}
 
 
 class RecordingReader:
@@ -77,16 +79,18 @@ class RecordingReader:
         return found
 
     def _give_rows(self, end: ConnectionEnd, number: int) -> None:
-        tables = [
-            HeaderRuns(names, codes, (self._sorter, table, number), _COUNTERS[table])
-            if table in _COUNTERS
-            else SortedRuns(names, codes, self._sorter, table, number)
-            for table, ((_, names, _), codes) in enumerate(zip(_TABLES, self._codes, strict=True))
-        ]
+        tables = [self._table(table, number) for table in range(len(_TABLES))]
         end.events, end.received, end.sent, end.headers_sent, end.headers_received = tables
         for sacks, headers in ((end.sack_sent, tables[_SENT]), (end.sack_received, tables[_RECEIVED])):
             if len(headers):
                 sacks[:] = _edges(headers[_SACK])
+
+    def _table(self, table: int, number: int) -> SortedRuns:
+        names, codes = _TABLES[table][1], self._codes[table]
+        if table not in _RELATIVE:
+            return SortedRuns(names, codes, self._sorter, table, number)
+        kind, counter = _RELATIVE[table]
+        return kind(names, codes, (self._sorter, table, number), counter)
 
     def add(self, block: Block, picks: Picks | None = None) -> None:
         """Add the rows of a block, or the chosen ones."""

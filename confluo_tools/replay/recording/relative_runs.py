@@ -1,0 +1,71 @@
+"""Runs of packets, each relative to the one before of the same end and direction: a log of them is half as large.
+
+Of the IP identification and of the packet's own number (tx of sent, rx of received packets) it is what differs from
+the end of the run before, of the other number from its value there.  Differences wrap around in the bits of the
+field.  Every `WHOLE`-th row is absolute, so that the rest is understood when the oldest rows are gone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from confluo_tools.core.replay.recording_rows import absolute_runs
+from confluo_tools.replay.recording.kinds import Kind, Note
+from confluo_tools.replay.recording.runs import SortedRuns
+
+WHOLE = 64  # as in record_tcp_end.h
+MASKS = {"ip_id": 0xFFFF, "tx": 0xFFFFFFFF, "rx": 0xFFFFFFFF}
+
+
+class RelativeRuns:
+    """The rows of one direction of an end, for the recorder."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._counter = "tx" if kind == Kind.TX else "rx"
+        self._expected: dict[str, int] = {}
+        self._rows = 0
+
+    def row(self, run: Mapping[str, int]) -> dict[str, int]:
+        """The row of the next run, which is absolute."""
+        row = dict(run)
+        if self._rows % WHOLE:
+            row |= {name: run[name] - self._expected[name] & mask for name, mask in MASKS.items()}
+            row["notes"] |= Note.RELATIVE
+        self._rows += 1
+        self._expected = {name: run[name] for name in MASKS}
+        self._expected[self._counter] += run["count"]
+        self._expected["ip_id"] += run["count"] * run["segments"]
+        return row
+
+
+class PacketRuns(SortedRuns):
+    """The runs of one direction of an end, absolute, whether the rows are or not.  ``counter``: tx or rx, the number
+    of the packet itself.
+    """
+
+    __slots__ = ("_absolute", "_counter")
+
+    def __init__(
+        self, names: tuple[str, ...], codes: tuple[str, ...], place: tuple[Any, int, int], counter: str
+    ) -> None:
+        super().__init__(names, codes, *place)
+        self._counter = counter
+        self._absolute: dict[str, array[int]] = {}
+
+    def __getitem__(self, name: str) -> array[int]:
+        column = super().__getitem__(name)
+        if name not in MASKS and name != "notes":
+            return column
+        if name not in self._absolute:
+            self._absolute[name] = array(column.typecode, self._decoded(name, column))
+        return self._absolute[name]
+
+    def _decoded(self, name: str, column: array[int]) -> array[int]:
+        notes = super().__getitem__("notes")
+        if name == "notes":
+            return array("q", [note & ~Note.RELATIVE for note in notes])
+        steps = super().__getitem__("segments") if name == "ip_id" else None
+        counts = super().__getitem__("count")
+        return absolute_runs(column, notes, counts, steps, name == self._counter, MASKS[name], Note.RELATIVE)
