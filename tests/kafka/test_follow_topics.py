@@ -266,13 +266,14 @@ def test_a_monitor_follows_a_topic_and_goes_on_after_a_kill(topic: str, tmp_path
         assert run("confluo-stream", "publish", "-", "--to", topic, stdin=made).returncode == 0
 
     words = ["-t", "some: count > 3 over 1h every 100ms", "--alerts", tmp_path / "a.ml", "--lag", "0s", "-J"]
+    mine = environment(TMPDIR=str(tmp_path))  # a monitor that is killed leaves its records there
     send()
-    with started("confluo-monitor", topic, *words) as process:
+    with started("confluo-monitor", topic, *words, env=mine) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["event"] == "fire"
         until((tmp_path / "a.ml" / "monitor.json").exists)
     send()
-    with started("confluo-monitor", topic, *words) as process:
+    with started("confluo-monitor", topic, *words, env=mine) as process:
         listens(process, signal.SIGTERM)
         ended(process)
     assert lines(run("confluo-query", tmp_path / "a.ml", "-f", "event", "-T", "--no-header")) == ["fire"]
