@@ -131,7 +131,7 @@ def publish(
         with RunOperation(name, interfaces, metrics) as operation:
             return from_interfaces(nic, plan, operation, owner, stats=common.stats)
     log = one_log(inputs) if follow else False
-    watched = log or name is not None or metrics is not None
+    watched = follow or name is not None or metrics is not None
     with ExitStack() as stack:
         operation_or_none = stack.enter_context(RunOperation(name, inputs, metrics)) if watched else None
         reader = stack.enter_context(ins.open(inputs, follow=follow))
