@@ -22,7 +22,7 @@ from confluo_tools.core.block.block import Block, Picks
 from confluo_tools.core.stream.stage import StreamStage
 from confluo_tools.schema import builtin
 from confluo_tools.stream.functions import read
-from confluo_tools.stream.publish_command import TELEMETRY
+from confluo_tools.stream.telemetry import TELEMETRY
 
 BATCH = 1024
 BATCHES = 256
@@ -86,7 +86,6 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     blocks, schema = packets()
     print("function\twords\tns_a_record\trecords_out_%", flush=True)
-    everything = Picks.of(BATCH)
     took, rows = 0.0, 0
     half = Picks.of(BATCH, range(0, BATCH, 2))
     while took < seconds:
@@ -96,7 +95,6 @@ def main() -> None:
         took += time.process_time() - start
         rows += len(half) * len(blocks)
     print(f"copy\t\t{1e9 * took / rows:.2f}\t100", flush=True)
-    del everything
     for word, value in FUNCTIONS:
         took, rows, given = 0.0, 0, 0
         while took < seconds:
