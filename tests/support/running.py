@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import select
 import subprocess
@@ -11,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from forked_commands import ForkedCommands
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests" / "support"
@@ -55,6 +59,13 @@ def listens(process: subprocess.Popen[bytes], number: int, seconds: float = 60.0
     raise AssertionError(f"no handler for signal {number}")
 
 
+@functools.cache
+def _forks() -> ForkedCommands:
+    forks = ForkedCommands(environment())
+    atexit.register(forks.close)
+    return forks
+
+
 def run(
     *argv: str | bytes | os.PathLike[str],
     stdin: bytes | int | None = subprocess.DEVNULL,
@@ -64,16 +75,11 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command of bin/; ``stdin`` bytes are piped in."""
     words: list[Any] = [BIN / str(argv[0]), *argv[1:]]
+    use = dict(env) if env is not None else environment()
+    if not more and words[0].exists() and _forks().takes(use):
+        return _forks().run(words, stdin, use, cwd, timeout=120)
     given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
-    return subprocess.run(
-        words,
-        capture_output=True,
-        env=dict(env) if env is not None else environment(),
-        cwd=cwd,
-        timeout=120,
-        **given,
-        **more,
-    )
+    return subprocess.run(words, capture_output=True, env=use, cwd=cwd, timeout=120, **given, **more)
 
 
 def shell(
