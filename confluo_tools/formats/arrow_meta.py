@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema.model import Column
 
 MAGIC = b"ARROW1"
+MESSAGE = "confluo:message"  # in the metadata of messages of Kafka
 EOS = b"\xff\xff\xff\xff\0\0\0\0"
 CONTINUATION = 0xFFFFFFFF
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3  # MessageHeader

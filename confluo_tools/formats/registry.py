@@ -103,7 +103,7 @@ FORMATS: tuple[Format, ...] = (
         "an Arrow stream, for pipes between commands",
         suffixes=(".arrows",),
         magic=(b"\xff\xff\xff\xff",),  # streams before Arrow 0.15 begin with a length instead and are not read
-        reader="confluo_tools.kafka.message_file:open_stream",
+        reader="confluo_tools.kafka.stream_or_messages:open_stream",
         reader_options=("types", "tell"),
         writer="confluo_tools.formats.arrow:StreamWriter",
         writer_options=("fields", "metadata"),

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.core.kafka.message import MessageShape
 from confluo_tools.errors import ConfluoError, FormatError
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 VERSION = 1
-KEY = "confluo:message"
+KEY = meta.MESSAGE
 NUMBERS = ("partition", "seq", "first", "last", "records", "dropped")
 DIGITS, CRC_DIGITS = 20, 8
 MAX_ROWS = 65536
@@ -38,8 +37,7 @@ class CutError(FormatError):
     """Messages end in the middle of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """The place of a message in its sequence.
 
     ``host``, ``pipeline``, ``run`` (ns, when the producer began) name a sequence in each ``partition``; ``seq`` counts

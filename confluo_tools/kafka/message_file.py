@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.errors import FormatError
-from confluo_tools.formats import arrow_meta as meta
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.kafka.message import KEY, CutError, MessageReader, rows_as, split
+from confluo_tools.kafka.message import CutError, MessageReader, rows_as, split
 from confluo_tools.kafka.sequences import SequenceCheck
 from confluo_tools.kafka.unreadable import UnreadableMessages
 
@@ -17,28 +16,6 @@ if TYPE_CHECKING:
     from confluo_tools.formats.bytestream import ByteStream
     from confluo_tools.kafka.message import Envelope
     from confluo_tools.schema import Schema
-
-
-def open_stream(
-    stream: ByteStream, *, types: Schema | None = None, warn: Warn | None = None, tell: Warn | None = None
-) -> Reader:
-    """The reader of an Arrow stream: of messages, if its schema says that it is one."""
-    from confluo_tools.formats.arrow import StreamReader
-
-    if is_message(stream):
-        return MessageFileReader(stream, warn)
-    return StreamReader(stream, types=types, warn=warn, tell=tell)
-
-
-def is_message(stream: ByteStream) -> bool:
-    """Whether the stream begins with a message; nothing is consumed."""
-    size = int.from_bytes(stream.peek(8)[4:], "little")
-    if size > meta.MAX_METADATA:
-        return False
-    try:
-        return KEY in meta.parse_message(stream.peek(8 + size), fields=False).metadata
-    except FormatError:
-        return False
 
 
 class FileMessage(NamedTuple):

@@ -104,13 +104,11 @@ class MessageFiles:
 
 def envelopes(schema: Schema, place: Envelope, size: int) -> tuple[Schema, Block]:
     """A row of the schema `envelope`."""
-    from dataclasses import asdict
-
     from confluo_tools.formats.block_builder import blocks_of_rows
     from confluo_tools.schema import builtin
 
     kind = builtin("envelope")
-    row: dict[str, Any] = {**asdict(place), "ts": place.first, "kind": schema.kind, "bytes": size}
+    row: dict[str, Any] = {**place._asdict(), "ts": place.first, "kind": schema.kind, "bytes": size}
     del row["first"]
     return kind, next(iter(blocks_of_rows(kind, [row])))
 
