@@ -13,6 +13,7 @@ from glob import glob
 from pathlib import Path
 
 from Cython.Build import cythonize
+from Cython.Build.Dependencies import DependencyTree
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -55,6 +56,16 @@ extensions = [
     for source in sorted(glob("pyx/*/*.pyx"))
     if not ONLY or Path(source).stem in ONLY
 ]
+
+
+def cimports(self: DependencyTree, filename: str) -> tuple[str, ...]:
+    """What a file depends on: also its own .pxd, which is in the package, not in the folder of the .pyx."""
+    subject, _, name = filename.removeprefix("pyx/").partition("/")
+    own = (f"confluo_tools.core.{subject}.{name[:-4]}",) if name.endswith(".pyx") else ()
+    return (*self.cimports_externs_incdirs(filename)[0], *own)
+
+
+DependencyTree.cimports = cimports
 
 BPF_FLAGS = ["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall"]
 BPF_FLAGS += ["-D__TARGET_x86"] if platform.machine() == "x86_64" else []

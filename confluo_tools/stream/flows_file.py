@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.kafka.address import SCHEME
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Schema
@@ -110,6 +111,8 @@ class FlowsReader:
             raise UsageError("has no place for its records", where=where, hint="write to: PLACE, or --to PLACE")
         self._compile(match, f"{where}: match" if where else "")
         workers, worker = self._threads(entry, where)
+        if workers > 1 and not to.startswith(SCHEME):
+            raise UsageError("only a topic takes records from several workers", where=f"{where}: workers")
         functions, schema = self._functions(entry.get("functions"), name, where)
         fields = entry.get("fields", self.fields if schema is self.schema else None)
         out = self._fields(fields, schema, f"{where}: fields" if where else "--fields")

@@ -81,8 +81,7 @@ cdef class FlowWorker:
                 continue
             found = True
             self.batches += 1
-            if (<FlowEnd>self.end[batch.flow]).take(batch, self.picks):
-                self.troubled = True
+            (<FlowEnd>self.end[batch.flow]).take(batch, self.picks)
             (<BatchQueue>self.queue[i]).pop(batch)
         return found
 
@@ -96,8 +95,8 @@ cdef class FlowWorker:
     cdef void tick(self, int64_t now) noexcept nogil:
         cdef int i
         for i in range(self.n_ends):
-            if self.end[i] != NULL and (<FlowEnd>self.end[i]).head.tick(now):
-                self.troubled = True
+            if self.end[i] != NULL:
+                (<FlowEnd>self.end[i]).head.tick(now)
 
     cdef void work(self) noexcept nogil:
         cdef int64_t now, last = 0

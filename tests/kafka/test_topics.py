@@ -244,7 +244,7 @@ def test_missing_repeated_and_foreign_messages_are_told(topic: str, broker: Brok
         (["--to", "kafka://127.0.0.1:1/t"], "no broker answers: Connection refused"),
         (["--to", "{}/nothing"], "the topic does not exist"),
         (["--to", "{}"], "names no topic"),
-        (["--to", "http://x/y"], "is not the address of a Kafka broker"),
+        (["--to", "http://x/y"], "is not a place for records"),
         (["--to", "{}/a b"], "cannot be a topic"),
         (["--to", "{}/x", "-X", "linger.ms=never"], "-X: Invalid value"),
         (["--to", "{}/x", "-X", "no.such=1"], "-X: No such configuration property"),
@@ -254,7 +254,7 @@ def test_missing_repeated_and_foreign_messages_are_told(topic: str, broker: Brok
         (["--to", "{}/x", "-X", "bootstrap.servers=y"], "cannot be set"),
         (["--to", "{}/x", "--size", "3M"], "is not from 1Ki"),
         (["--to", "{}/x", "--codec", "gzip"], "there are none, lz4"),
-        ([], "no topic"),
+        ([], "no place for the records"),
     ],
 )
 def test_errors_are_one_line(words: list[str], what: str, broker: Broker) -> None:

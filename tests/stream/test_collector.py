@@ -70,7 +70,7 @@ class Run:
     """A collector with one lane."""
 
     def __init__(self, text: str, workers: int = 1) -> None:
-        reader = FlowsReader(SCHEMA, "t")
+        reader = FlowsReader(SCHEMA, "kafka://x/t")
         self.collector = StreamCollector(reader, reader.text(text), MockOutlet, lanes=1, workers=workers, wait=True)
         self.lane = InputLane("rows", self.collector)
         self.collector.start()
@@ -139,7 +139,7 @@ def test_every_row_is_counted_once_whatever_changes() -> None:
         "{name: a, match: len < 40, functions: [{sample: 1/3}]}",
         "{name: b, match: flow_hash < 5, fields: len}",
         "{name: c, match: len > 70, worker: slow, functions: [{filter: len > 80}, {filter: len > 90}]}",
-        "{name: d, to: other}",
+        "{name: d, to: kafka://x/other}",
     ]
     given = 0
     for _ in range(25):
@@ -169,7 +169,7 @@ def sum_of(counts: list[StageCount], stage: str, what: str) -> int:
 def test_records_that_fit_no_queue_are_refused() -> None:
     fields = [{"name": f"f{i}", "type": "bytes(60000)"} for i in range(20)]
     schema = Schema.from_dict({"schema": "row", "fields": [{"name": "ts", "type": "time"}, *fields]})
-    reader = FlowsReader(schema, "t")
+    reader = FlowsReader(schema, "kafka://x/t")
     run = StreamCollector(
         reader, reader.text("flows: [{name: a, fields: ts}]"), MockOutlet, lanes=1, workers=1, wait=True
     )

@@ -74,6 +74,10 @@ def test_a_change_is_told_by_flow() -> None:
         ("flows: [{name: a, match: 7}]", "flows.yaml: flow 'a': match: '7' is not an expression"),
         ("flows: [{name: a, continue: maybe}]", "flows.yaml: flow 'a': continue: 'maybe' is neither true nor false"),
         ("flows: [{name: a, workers: 0}]", "flows.yaml: flow 'a': workers: '0' is not from 1 to 64"),
+        (
+            "flows: [{name: a, workers: 2, to: x.messages}]",
+            "flows.yaml: flow 'a': workers: only a topic takes records from several workers",
+        ),
         ("flows: [{name: a, workers: true}]", "flows.yaml: flow 'a': workers: 'True' is not from 1 to 64"),
         ("flows: [{name: a, workers: 2, worker: w}]", "flows.yaml: flow 'a': worker and workers exclude each other"),
         ("flows: [{name: a, fields: lenn}]", "flows.yaml: flow 'a': fields: no field 'lenn'; did you mean 'len'?"),

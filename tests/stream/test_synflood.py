@@ -120,9 +120,17 @@ def test_it_begins_and_ends_in_a_topic(flooded: tuple[Path, str, int], broker: B
     )
     assert done.returncode == 0
     assert done.stdout == b""
-    assert b"2 results, 2 sent to the topic, 2 delivered, 0 lost" in done.stderr
+    assert b"2 results, 2 sent, 2 delivered, 0 lost" in done.stderr
     again = run("confluo-query", found, "-J", "-n", "-f", "ts,event,key,value,rows")
     assert [json.loads(line) for line in lines(again)] == expected
+
+
+def test_it_writes_a_file_of_messages(flooded: tuple[Path, str, int], tmp_path: Path) -> None:
+    path, _, waiting = flooded
+    words = ("confluo-stream", "service", "synflood", path, "--threshold", f"{waiting // 2}/2s")
+    assert run(*words, "--to", tmp_path / "a.messages").returncode == 0
+    fields = ("-J", "-n", "-f", "ts,event,key,value,rows")
+    assert lines(run("confluo-query", tmp_path / "a.messages", *fields)) == lines(run(*words, *fields))
 
 
 def test_a_pipe_is_judged_as_it_comes(flooded: tuple[Path, str, int]) -> None:
@@ -192,7 +200,7 @@ def test_real_captures_have_no_false_alerts(pcaps: Path) -> None:
         (["--threshold", "1/1ns"], "--threshold: '1ns' is too short; 10ms or more"),
         (["--threshold", "1/10ms", "--timeout", "9m"], "--timeout: does not fit a window of 10ms; "),
         (["--ratio", "2"], "--ratio: '2' is not a share; write e.g. 0.05%, 1e-6, 0.5"),
-        (["--to", "alerts"], "alerts: "),
+        (["--to", "alerts"], "--to alerts: is not a place for records; "),
     ],
 )
 def test_errors_are_one_line(words: list[str], error: str) -> None:

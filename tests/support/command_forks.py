@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = (
@@ -122,7 +122,7 @@ class ForkedCommands:
     def run(
         self,
         words: Sequence[str | bytes | os.PathLike[str]],
-        stdin: bytes | int | None,
+        stdin: bytes | IO[bytes] | int | None,
         environment: Mapping[str, str],
         cwd: str | os.PathLike[str] | None,
         timeout: float,
@@ -143,8 +143,9 @@ class ForkedCommands:
             given = [pipes[0][0], pipes[1][1], pipes[2][1]]
             if not isinstance(stdin, bytes):
                 ours[0].close()
-                os.close(given[0])
-                given[0] = os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin or 0)
+                number = stdin if isinstance(stdin, int) else 0 if stdin is None else stdin.fileno()
+                with open(os.devnull, "rb") as nothing:
+                    os.dup2(nothing.fileno() if number == subprocess.DEVNULL else number, given[0])
             try:
                 with self._lock:
                     self._socket.sendall(request.packed())

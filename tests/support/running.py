@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from command_forks import ForkedCommands
 
@@ -68,7 +68,7 @@ def _forks() -> ForkedCommands:
 
 def run(
     *argv: str | bytes | os.PathLike[str],
-    stdin: bytes | int | None = subprocess.DEVNULL,
+    stdin: bytes | IO[bytes] | int | None = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     **more: Any,

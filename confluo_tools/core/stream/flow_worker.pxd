@@ -15,7 +15,6 @@ cdef class FlowWorker:
     cdef readonly Bell bell
     cdef readonly list queues
     cdef readonly uint64_t batches, sleeps
-    cdef readonly bint troubled         # a chain does not take rows any more
     cdef list ends                      # FlowEnd or None, by number of the flow
     cdef void** queue
     cdef void** end

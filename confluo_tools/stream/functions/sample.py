@@ -37,7 +37,7 @@ def read(value: Any, schema: Schema, where: str, flow: str) -> ShareSample | Rat
     try:
         return ShareSample(share(str(words["share"])), by == "flow")
     except ConfluoError as e:
-        raise UsageError(e.what, where=where, hint=e.hint) from None
+        raise UsageError(e.what, where=where, hint="write 1/100 for one in a hundred") from None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from confluo_tools.errors import UsageError
 from confluo_tools.stream.options import Setting
 
 if TYPE_CHECKING:
-    from confluo_tools.kafka.topic_writer import TopicWriter
+    from confluo_tools.kafka.row_writer import MessageWriter
     from confluo_tools.schema import Schema
 
 SHARED = {"Input": "--from", "Time": "--lateness", "Network": "-X", "Output": "--to"}
@@ -19,7 +19,7 @@ MAX_LATENESS = 3600 * 10**9  # ns
 
 
 class ServiceOptions(cli.OptionGroup):
-    """Where records come from besides the operands, and the topic for results."""
+    """Where records come from besides the operands, and the place for results."""
 
     follow = False  # not annotated: not an option
 
@@ -30,7 +30,8 @@ class ServiceOptions(cli.OptionGroup):
         str, option("--lateness", metavar="TIME", help="Wait for records that are up to TIME late (1s).")
     ] = "1s"
     to: Annotated[
-        str | None, option("--to", metavar="TOPIC", help="Send results to kafka://HOST:PORT/NAME; made if missing.")
+        str | None,
+        option("--to", metavar="PLACE", help="Send results to kafka://HOST:PORT/NAME, unix:PATH or FILE.messages."),
     ] = None
     setting: Setting = None
 
@@ -38,15 +39,19 @@ class ServiceOptions(cli.OptionGroup):
         """The lateness in ns."""
         return cli.duration("--lateness", self.lateness, 0, MAX_LATENESS)
 
-    def topic(self, schema: Schema) -> TopicWriter | None:
-        """The topic of --to: records that it cannot take in time are lost, and counted.  None without --to."""
+    def place(self, schema: Schema) -> MessageWriter | None:
+        """The place of --to: records that it cannot take in time are lost, and counted.  None without --to."""
         if self.to is None:
             return None
-        from confluo_tools.kafka.address import parse
-        from confluo_tools.kafka.settings import settings
-        from confluo_tools.kafka.topic_writer import TopicWriter
+        from confluo_tools.kafka.address import SCHEME
+        from confluo_tools.kafka.row_writer import LINGER, SIZE
+        from confluo_tools.stream.destination import Destination
 
-        return TopicWriter(parse(self.to), schema, {**BEST_EFFORT, **settings(self.setting)}, wait=False, create=1)
+        is_topic = self.to.startswith(SCHEME)
+        place = Destination(self.to, self.setting, create=1 if is_topic else 0)
+        if is_topic:
+            place.settings = {**BEST_EFFORT, **place.settings}
+        return place.open(schema, size=SIZE, linger=LINGER, wait=False)
 
 
 class LiveServiceOptions(ServiceOptions):

@@ -1,4 +1,4 @@
-"""Running a service: records in, results out as records, and into a topic."""
+"""Running a service: records in, results out as records, and to a place for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluo_tools.inputs import follow as following
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
-    from confluo_tools.kafka.topic_writer import TopicWriter
+    from confluo_tools.kafka.row_writer import MessageWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.services.options import ServiceOptions
 
@@ -58,12 +58,12 @@ class ServiceInput(Protocol):
 
 
 class ServiceOutput:
-    """Results as records of ``out`` (None: only to the topic), and to ``topic``: there as far as brokers take them."""
+    """Results as records of ``out`` (None: none), and to ``place``: there as far as it takes them."""
 
     def __init__(
-        self, out: LogOutput | cli.RecordOutput | None, topic: TopicWriter | None, stack: ExitStack, *, at_once: bool
+        self, out: LogOutput | cli.RecordOutput | None, place: MessageWriter | None, stack: ExitStack, *, at_once: bool
     ) -> None:
-        self.out, self.topic, self._at_once = out, topic, at_once
+        self.out, self.place, self._at_once = out, place, at_once
         self.rows = 0
         if out is not None:
             stack.enter_context(out)
@@ -83,34 +83,34 @@ class ServiceOutput:
 
     def stop(self) -> None:
         """After a signal."""
-        if self.topic is not None:
-            self.topic.stop()
+        if self.place is not None:
+            self.place.stop()
 
     def _send(self, block: Block | None) -> None:
-        if self.topic is None:
+        if self.place is None:
             return
         try:
             if block is not None:
-                self.topic.write(block)
+                self.place.write(block)
             else:
-                self.topic.idle()
+                self.place.idle()
         except ConfluoError as e:
             cli.warn(str(e))
 
     def close(self) -> None:
-        """Wait until brokers have what was sent; what they do not take is a message, and counted."""
-        if self.topic is None:
+        """Wait until the place has what was sent; what it does not take is a message, and counted."""
+        if self.place is None:
             return
         try:
-            self.topic.close()
+            self.place.close()
         except ConfluoError as e:
             cli.warn(str(e))
 
     def counts(self) -> str:
         text = f"{self.rows} results"
-        if self.topic is not None:
-            n = self.topic.counts
-            text += f", {n.rows} sent to the topic, {n.delivered} delivered, {n.lost} lost"
+        if self.place is not None:
+            n = self.place.counts
+            text += f", {n.rows} sent, {n.delivered} delivered, {n.lost} lost"
         return text
 
 
@@ -184,9 +184,9 @@ def run_service(
     names = out.names(service.schema, kind, usual)
     plain = on.to is None or out.output is not None or out.format is not None or out.tsv or out.ndjson
     with ExitStack() as stack:
-        topic = on.topic(service.schema)
+        place = on.place(service.schema)
         into = out.open(service.schema, kind, names) if plain else None
-        output = ServiceOutput(into, topic, stack, at_once=on.follow)
+        output = ServiceOutput(into, place, stack, at_once=on.follow)
         run = ServiceRun(source, service, output, on.late(), live=on.follow)
         run.run()
     if not cli.state.quiet:

@@ -229,6 +229,19 @@ def test_a_capture_goes_through_flows(broker: Broker, tmp_path: Path) -> None:
         assert Counter(rows(topic, fields)) == Counter(expected)
 
 
+def test_files_have_one_writer_each(tmp_path: Path) -> None:
+    """Two workers, and places that are no topics."""
+    tcp, rest = tmp_path / "tcp.messages", tmp_path / "rest.messages"
+    (tmp_path / "flows.yaml").write_text(f"flows: [{{name: tcp, match: tcp, to: {tcp}}}, {{name: rest}}]")
+    words = ("--flows", tmp_path / "flows.yaml", "--workers", "2", "--to", rest)
+    done = run("confluo-stream", "publish", CAMPUS, *words)
+    assert (done.returncode, done.stderr) == (0, b"")
+    for path, expression in ((tcp, "tcp"), (rest, "not tcp")):
+        assert (
+            run("confluo-query", path, "--count").stdout == run("confluo-query", CAMPUS, expression, "--count").stdout
+        )
+
+
 def test_a_signal_ends_a_run_that_follows_a_log(broker: Broker, tmp_path: Path) -> None:
     log, topic, flows = tmp_path / "live.ml", broker.topic(name()), tmp_path / "flows.yaml"
     assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
