@@ -81,24 +81,14 @@ class Lanes:
 
     def _work(self, pump: LanePump) -> None:
         try:
-            while True:
-                why = pump.run(1000)
-                if why == "trouble":
-                    self._nic.clear()
-                elif why != "idle":
-                    break
+            pump.until_stopped(self._nic.clear)
         except Exception as e:  # `run` raises it in the main thread
             self._problem = e
         if not self._nic.stopping:
             self._ended.set()
 
     def _drain(self, pump: LanePump) -> None:
-        # No new packets arrive: read what the rings still hold.
-        pump.go()
         try:
-            while (why := pump.run(self._nic.settled)) != "idle":
-                if why != "trouble":
-                    return
-                self._nic.clear()
+            pump.drain(self._nic.settled, self._nic.clear)
         except OSError as e:
             self._problem = e

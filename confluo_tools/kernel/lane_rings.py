@@ -70,6 +70,21 @@ class LanePump:
                 return why
             self._go()  # `replace` stopped it
 
+    def until_stopped(self, clear: Callable[[], None]) -> None:
+        """`run` until it is stopped or has reached its limit.  ``clear``: reads the pending errors of sockets.
+
+        Raises OSError when rows cannot be stored.
+        """
+        while (why := self.run(1000)) in ("idle", "trouble"):
+            if why == "trouble":
+                clear()
+
+    def drain(self, settled: int, clear: Callable[[], None]) -> None:
+        """`run` until the rings are empty: no new packets arrive.  ``settled``: ms until the last ones are there."""
+        self.go()
+        while self.run(settled) == "trouble":
+            clear()
+
     def next(self, timeout: int) -> Block | None:
         """As `Pump.next`."""
         while self._changes:

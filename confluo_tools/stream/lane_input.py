@@ -55,7 +55,7 @@ class NicLanes:
                 self._join()
                 nic.stop_input()
                 for pump in self._pumps:
-                    self._drain(pump)
+                    pump.drain(self._nic.settled, self._nic.clear)
         watch.look(collector)
         if self._problem is not None:
             raise self._problem
@@ -107,23 +107,10 @@ class NicLanes:
 
     def _work(self, pump: LanePump) -> None:
         try:
-            while True:
-                why = pump.run(1000)
-                if why == "trouble":
-                    self._nic.clear()
-                elif why != "idle":
-                    break
+            pump.until_stopped(self._nic.clear)
         except Exception as e:  # `run` raises it in the main thread
             self._problem = e
             self._ended.set()
-
-    def _drain(self, pump: LanePump) -> None:
-        # No new packets arrive: read what the rings still hold.
-        pump.go()
-        while (why := pump.run(self._nic.settled)) != "idle":
-            if why != "trouble":
-                return
-            self._nic.clear()
 
 
 class InputLane:

@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from confluo_tools.replay.recording.absolute_runs import AbsoluteRuns
 from confluo_tools.replay.recording.kinds import Kind, Note
-from confluo_tools.replay.recording.runs import SortedRuns
 
 WHOLE = 1024
 FIN_OR_SYN = 3
@@ -48,35 +48,20 @@ class RelativeHeaders:
         return {**header, **changes, "notes": int(Note.RELATIVE)}
 
 
-class HeaderRuns(SortedRuns):
-    """The headers of one direction of an end, absolute, whether the rows are or not.  ``counter``: tx or rx, the
-    number of the packet itself.
-    """
+class HeaderRuns(AbsoluteRuns):
+    """The headers of one direction of an end."""
 
-    __slots__ = ("_absolute", "_counter")
-
-    def __init__(
-        self, names: tuple[str, ...], codes: tuple[str, ...], place: tuple[Any, int, int], counter: str
-    ) -> None:
-        super().__init__(names, codes, *place)
-        self._counter = counter
-        self._absolute: dict[str, array[int]] = {}
-
-    def __getitem__(self, name: str) -> array[int]:
-        if name not in _MASKS:
-            return super().__getitem__(name)
-        if name not in self._absolute:
-            self._absolute[name] = self._decoded(name)
-        return self._absolute[name]
+    RELATIVE = _MASKS.keys()
+    __slots__ = ()
 
     def _decoded(self, name: str) -> array[int]:
-        values, notes, mask = super().__getitem__(name), super().__getitem__("notes"), _MASKS[name]
+        values, notes, mask = self.stored(name), self.stored("notes"), _MASKS[name]
         if not any(note & Note.RELATIVE for note in notes):
             return values
         step = 1 if name in (self._counter, "ip_id") else 0
         following: Callable[[int, int], int] = lambda value, _: value + step  # noqa: E731
         if name == "seq":
-            lengths, flags = super().__getitem__("len"), super().__getitem__("tcp_flags")
+            lengths, flags = self.stored("len"), self.stored("tcp_flags")
             following = lambda value, n: _next_sequence(value, lengths[n], flags[n])  # noqa: E731
         out, predicted = array("I"), 0
         for n, (value, note) in enumerate(zip(values, notes, strict=True)):

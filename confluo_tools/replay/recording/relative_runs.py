@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from typing import Any
 
 from confluo_tools.core.replay.recording_rows import absolute_runs
+from confluo_tools.replay.recording.absolute_runs import AbsoluteRuns
 from confluo_tools.replay.recording.kinds import Kind, Note
-from confluo_tools.replay.recording.runs import SortedRuns
 
 WHOLE = 64  # as in record_tcp_end.h
 MASKS = {"ip_id": 0xFFFF, "tx": 0xFFFFFFFF, "rx": 0xFFFFFFFF}
@@ -40,32 +39,17 @@ class RelativeRuns:
         return row
 
 
-class PacketRuns(SortedRuns):
-    """The runs of one direction of an end, absolute, whether the rows are or not.  ``counter``: tx or rx, the number
-    of the packet itself.
-    """
+class PacketRuns(AbsoluteRuns):
+    """The runs of packets of one direction of an end."""
 
-    __slots__ = ("_absolute", "_counter")
+    RELATIVE = frozenset([*MASKS, "notes"])
+    __slots__ = ()
 
-    def __init__(
-        self, names: tuple[str, ...], codes: tuple[str, ...], place: tuple[Any, int, int], counter: str
-    ) -> None:
-        super().__init__(names, codes, *place)
-        self._counter = counter
-        self._absolute: dict[str, array[int]] = {}
-
-    def __getitem__(self, name: str) -> array[int]:
-        column = super().__getitem__(name)
-        if name not in MASKS and name != "notes":
-            return column
-        if name not in self._absolute:
-            self._absolute[name] = array(column.typecode, self._decoded(name, column))
-        return self._absolute[name]
-
-    def _decoded(self, name: str, column: array[int]) -> array[int]:
-        notes = super().__getitem__("notes")
+    def _decoded(self, name: str) -> array[int]:
+        column, notes = self.stored(name), self.stored("notes")
         if name == "notes":
-            return array("q", [note & ~Note.RELATIVE for note in notes])
-        steps = super().__getitem__("segments") if name == "ip_id" else None
-        counts = super().__getitem__("count")
-        return absolute_runs(column, notes, counts, steps, name == self._counter, MASKS[name], Note.RELATIVE)
+            return array(column.typecode, [note & ~Note.RELATIVE for note in notes])
+        steps = self.stored("segments") if name == "ip_id" else None
+        counts = self.stored("count")
+        found = absolute_runs(column, notes, counts, steps, name == self._counter, MASKS[name], Note.RELATIVE)
+        return array(column.typecode, found)

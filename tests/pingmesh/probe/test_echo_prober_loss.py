@@ -77,7 +77,11 @@ def test_a_lost_answer_is_known_by_its_echo(pair: tuple[Space, Space], timeouts:
         found = connects(pair, 200)
     finally:
         restore(b)
-    assert Counter((r["outcome"], r["retries"], r["hint"], r["rtt"]) for r in found) == {("ok", 1, "reverse", 0): 200}
+    # Both ends send again after 1 s.  If the timer of the server is first, the client has sent nothing again.
+    first = [r for r in found if (r["retries"], r["hint"]) == (0, 0) and r["rtt"] > 900_000_000]
+    assert len(first) <= 5
+    others = Counter((r["outcome"], r["retries"], r["hint"], r["rtt"]) for r in found if r not in first)
+    assert others == {("ok", 1, "reverse", 0): 200 - len(first)}
 
 
 def test_without_time_stamps_there_is_no_hint(pair: tuple[Space, Space]) -> None:
