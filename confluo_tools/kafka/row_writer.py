@@ -1,4 +1,4 @@
-"""Where records go: the interface of all writers of rows, and what those that send messages share."""
+"""What all writers of rows share: they send messages."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ class WriterCounts(NamedTuple):
         )
 
 
-class SinkWriter:
-    """Writes rows of ``schema`` to a place outside.  A row waits at most ``linger`` ns for others.
+class MessageWriter:
+    """Writes rows of ``schema`` to a place outside, in messages that a compiled ``sink`` packs.
 
-    ``name``: of the place.  Call `idle` some times a second.  ``stopped``: after `stop`.
-    All methods raise ConfluoError.
+    ``name``: of the place.  A row waits at most ``linger`` ns for others.  Call `idle` some times a second.
+    ``stopped``: after `stop`.  All methods raise ConfluoError.
     """
+
+    sink: MessageSink
 
     def __init__(self, name: str, schema: Schema, linger: int) -> None:
         self.name, self.schema, self.linger = name, schema, linger
@@ -51,34 +53,6 @@ class SinkWriter:
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
         """Take the picked rows, or all, of a block that has the columns of ``schema``."""
-        raise NotImplementedError
-
-    def idle(self, now: int | None = None) -> None:
-        """Send rows that have waited long enough, and go on with what is under way.  ``now``: ns, monotonic."""
-        raise NotImplementedError
-
-    def stop(self, number: int = 0) -> None:
-        """After a signal: do not wait for room any more."""
-        self.stopped = True
-
-    def close(self) -> None:
-        """Send all rows, and wait until they are delivered; after `stop` only for a while.
-
-        Raises ConfluoError for rows that were not delivered.
-        """
-        raise NotImplementedError
-
-    @property
-    def counts(self) -> WriterCounts:
-        raise NotImplementedError
-
-
-class MessageWriter(SinkWriter):
-    """A writer with a compiled ``sink``, which packs messages."""
-
-    sink: MessageSink
-
-    def write(self, block: Block, picks: Picks | None = None) -> None:
         if block.layout is not self.sink.layout:
             block = block.project(self.sink.layout)
         now = time.monotonic_ns()
@@ -87,6 +61,7 @@ class MessageWriter(SinkWriter):
         self.idle(now)
 
     def idle(self, now: int | None = None) -> None:
+        """Send rows that have waited long enough, and go on with what is under way.  ``now``: ns, monotonic."""
         self.sink.flush((time.monotonic_ns() if now is None else now) - self.linger)
         self.go_on()
 
@@ -99,8 +74,20 @@ class MessageWriter(SinkWriter):
         raise NotImplementedError
 
     def stop(self, number: int = 0) -> None:
+        """After a signal: do not wait for room any more."""
         self.stopped = True
         self.sink.stop()
+
+    def close(self) -> None:
+        """Send all rows, and wait until they are delivered; after `stop` only for a while.
+
+        Raises ConfluoError for rows that were not delivered.
+        """
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> WriterCounts:
+        raise NotImplementedError
 
 
 def rows_of_message(shape: MessageShape, size: int) -> int:

@@ -13,11 +13,11 @@ from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.kafka.client import library
 from confluo_tools.kafka.message import shape_of
+from confluo_tools.kafka.row_writer import WriterCounts
 from confluo_tools.schema import Schema
 from confluo_tools.stream.collector import StreamCollector
 from confluo_tools.stream.flows_file import FlowsReader
 from confluo_tools.stream.lane_input import InputLane
-from confluo_tools.stream.outlet import OutletCounts
 from confluo_tools.stream.stage_counts import StageCount
 
 pytest.importorskip("confluent_kafka")
@@ -50,8 +50,9 @@ class MockOutlet:
         MockOutlet.opened += 1
 
     @property
-    def counts(self) -> OutletCounts:
-        return OutletCounts(self._producer.counts["records_acked"], self.sink.dropped + self.sink.refused)
+    def counts(self) -> WriterCounts:
+        n, lost = self._producer.counts, self.sink.dropped + self.sink.refused
+        return WriterCounts(self.sink.rows, n["records_acked"], n["acked"], lost, self._producer.queued)
 
     def report(self) -> None:
         pass
