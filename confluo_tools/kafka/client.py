@@ -77,7 +77,26 @@ def partitions(address: TopicAddress, settings: dict[str, str], *, create: int =
         hint = "confluo-stream topics lists those that exist"
         raise ConfluoError("the topic does not exist", where=str(address), hint=hint)
     make_topic(address, settings, create)
-    return describe(address, settings).get(address.topic) or create
+    count = describe(address, settings).get(address.topic) or create
+    wait_for_leaders(address, settings, count)
+    return count
+
+
+def wait_for_leaders(address: TopicAddress, settings: dict[str, str], count: int) -> None:
+    """Until the leaders of all partitions of a new topic take requests.  Raises ConfluoError.
+
+    Kafka loses messages that come before: a leader that refuses the first request, and takes the second, never takes
+    the first again, and the client believes that it has it (KAFKA-15591).
+    """
+    end = time.monotonic() + ANSWER
+    while True:
+        try:
+            edges(address, settings, range(count))
+            return
+        except ConfluoError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(PAUSE)
 
 
 def describe(address: TopicAddress, settings: dict[str, str]) -> dict[str, int]:
@@ -126,21 +145,28 @@ def edges(address: TopicAddress, settings: dict[str, str], partitions: Iterable[
     A consumer would ask one partition after the other, and behind its own fetch.  Raises ConfluoError.
     """
     kafka = python_client()
+    from confluent_kafka import IsolationLevel
     from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
     client = AdminClient(admin_settings(address, settings))
+    every = settings.get("isolation.level") == "read_uncommitted"  # else a consumer stops at open transactions
+    level = IsolationLevel.READ_UNCOMMITTED if every else IsolationLevel.READ_COMMITTED
     places = [kafka.TopicPartition(address.topic, p) for p in partitions]
     if not places:
         return {}
     made: Any = OffsetSpec
     answers = [
-        client.list_offsets(dict.fromkeys(places, spec()), request_timeout=ANSWER)
+        client.list_offsets(dict.fromkeys(places, spec()), isolation_level=level, request_timeout=ANSWER)
         for spec in (made.earliest, made.latest)
     ]
     try:
         low, high = ({place.partition: answer.result().offset for place, answer in one.items()} for one in answers)
     except kafka.KafkaException as e:
         raise unreachable(address, e.args[0]) from None
+    for p in low:
+        if not 0 <= low[p] <= high[p]:
+            what = f"partition {p}: the broker says to have {low[p]} up to {high[p]}"
+            raise ConfluoError(what, where=str(address), hint="check the broker")
     return {p: (low[p], high[p]) for p in low}
 
 

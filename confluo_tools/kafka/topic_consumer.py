@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.address import TopicAddress
 
 SILENCE = 30.0  # s without a message or an end, after which an input that ends is given up
+REFUSALS, REST = 5, 0.2  # times that a broker may refuse an offset that it says to have; s between two
 TOLD = 10.0  # s between two lines about the same trouble
 OUTAGE = 600.0  # s between two lines about brokers that are away
 COMMIT = 5.0  # s to wait for the answer to a commit
@@ -84,9 +85,11 @@ class TopicConsumer:
         self.leaving: Callable[[bool], None] = lambda lost: None  # called before partitions go to another process
         self.next: dict[int, int] = {}
         self.removed = self._unsaid = 0
+        self.unread = ""  # why messages that are there could not be peeked at
         self._ends: dict[int, int] = {}
         self._at_end: set[int] = set()
         self._waiting: set[int] = set()  # partitions that another process has not left yet
+        self._refused: dict[int, int] = {}  # partition -> times that its next message was refused
         self._heard: dict[int, float] = {}  # partition -> time of its last message
         self._times: dict[int, int] = {}  # partition -> time of its last record
         self._assigned = self._answered = False
@@ -114,7 +117,7 @@ class TopicConsumer:
             consumer.close()
 
     def _some(self, consumer: Any, most: int) -> Iterator[Any]:
-        """The next messages, up to the ends of the partitions."""
+        """The next messages, up to the ends of the partitions.  `unread` has the reason when some do not come."""
         left, end = len(consumer.assignment()), time.monotonic() + PEEK
         while left and most and time.monotonic() < end:
             message = consumer.poll(0.2)
@@ -123,6 +126,10 @@ class TopicConsumer:
                 yield message
             elif message is not None:
                 left -= 1
+                if message.error().code() != self._kafka.KafkaError._PARTITION_EOF:
+                    self.unread = f"partition {message.partition()}: {message.error().str()}"
+        if left and most:
+            self.unread = self.unread or f"nothing arrives within {PEEK:g} s"
 
     def start(self) -> None:
         """Assign the partitions: `poll` returns their messages from now on."""
@@ -155,7 +162,7 @@ class TopicConsumer:
         self._event = time.monotonic()
         error = event.error()
         if error is not None:
-            self._partition_trouble(event.partition(), error)
+            self._partition_trouble(event, error)
             return None
         p, offset = event.partition(), event.offset()
         if self._trouble:
@@ -164,6 +171,9 @@ class TopicConsumer:
             self._say("brokers answer again")
         if offset < self.next.get(p, LAST):
             return None
+        if offset > self.next[p]:
+            self._check_jump(p, offset)
+        self._refused.pop(p, None)
         self._heard[p] = self._event
         self._at_end.discard(p)
         if not self._follow and offset >= self._ends.get(p, LAST):
@@ -309,10 +319,10 @@ class TopicConsumer:
         if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
             self._say("no broker answers; waiting for one", OUTAGE)
 
-    def _partition_trouble(self, p: int, error: Any) -> None:
-        known = self._kafka.KafkaError
+    def _partition_trouble(self, event: Any, error: Any) -> None:
+        known, p = self._kafka.KafkaError, event.partition()
         if error.code() == known._PARTITION_EOF:
-            self._at_end.add(p)
+            self._end_of(p, event.offset())
         elif error.code() == known._AUTO_OFFSET_RESET:
             self._out_of_range(p)
         elif error.code() == known._MAX_POLL_EXCEEDED:
@@ -329,6 +339,22 @@ class TopicConsumer:
         else:
             self._say(error.str())
 
+    def _end_of(self, p: int, offset: int) -> None:
+        end = self._ends.get(p, FIRST)
+        if not self._follow and offset < end and p not in self._at_end and p in self.next:
+            self._warn(f"partition {p} ends at {offset}, not at {end} as the broker said: it lost messages")
+        self._at_end.add(p)
+
+    def _check_jump(self, p: int, offset: int) -> None:
+        """Raise ConfluoError for a message after others that did not come, if the broker says to have no such message.
+
+        A log that took its rows would leave out all that come later with a smaller offset.
+        """
+        _, high = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(self.address.topic, p), cached=True)
+        if offset >= high >= 0:
+            what = f"partition {p}: message {offset} came in place of {self.next[p]}, but the broker ends at {high}"
+            raise ConfluoError(what, where=str(self.address), hint="check the broker")
+
     def _out_of_range(self, p: int) -> None:
         # The next message is not there: it was removed, or the partition ends before it.
         low, high = client.edges(self.address, self._settings, [p])[p]
@@ -342,18 +368,35 @@ class TopicConsumer:
             what = f"partition {p} ends at {high}, before the next message {at}: it lost messages, or is a new one"
             if self.claims is not None:
                 raise ConfluoError(what, where=str(self.address), hint="write into another log")
-            self._warn(what)
+            if p in self._heard and not self._follow:
+                raise ConfluoError(what, where=str(self.address))
+            self._warn_seldom(f"shrunk {p}", what)
             self.next[p] = low
+        else:
+            self._count_refusal(p, f"partition {p}: the broker says to have {low} up to {high}, but refuses {at}")
         self._reassign()
+
+    def _count_refusal(self, p: int, what: str) -> None:
+        """It may be on its way from one leader to the next.  Raises ConfluoError when it goes on."""
+        self._refused[p] = self._refused.get(p, 0) + 1
+        if self._refused[p] > REFUSALS:
+            raise ConfluoError(what, where=str(self.address), hint="check the broker")
+        time.sleep(REST)
 
     def _count_removed(self, p: int, messages: int) -> None:
         self.removed += messages
-        self._unsaid += messages
-        now, name = time.monotonic(), f"removed {p}"
-        if now - self._told.get(name, -TOLD) >= TOLD:
-            self._told[name] = now
-            self._unsaid -= messages
-            self._warn(f"partition {p}: {messages} messages were removed before they were read; keep more of the topic")
+        what = f"partition {p}: {messages} messages were removed before they were read; keep more of the topic"
+        if not self._warn_seldom(f"removed {p}", what):
+            self._unsaid += messages
+
+    def _warn_seldom(self, name: str, what: str) -> bool:
+        """Warn, unless the last one of this name was a moment ago; returns whether it did."""
+        now = time.monotonic()
+        if now - self._told.get(name, -TOLD) < TOLD:
+            return False
+        self._told[name] = now
+        self._warn(what)
+        return True
 
     def report(self) -> None:
         """At the end: what was not reported when it happened, because there was much of it."""
@@ -362,9 +405,14 @@ class TopicConsumer:
             self._unsaid = 0
 
     def _check_silence(self) -> None:
-        waits = self._follow or (self.group is not None and not self._trouble)
-        if not waits and time.monotonic() - self._event > SILENCE:
-            raise client.unreachable(self.address, self._trouble or "nothing arrives")
+        joins = self.group is not None and not self._assigned and not self._trouble
+        if self._follow or joins or self._waiting or time.monotonic() - self._event <= SILENCE:
+            return
+        if self._trouble:
+            raise client.unreachable(self.address, self._trouble)
+        late = {p: at for p, at in self.next.items() if p not in self._at_end and at < self._ends.get(p, LAST)}
+        what = ", ".join(f"partition {p} ends at {self._ends[p]}, but message {at}" for p, at in list(late.items())[:1])
+        raise ConfluoError(f"{what or 'nothing'} does not arrive", where=str(self.address), hint="check the broker")
 
     def _say(self, text: str, pause: float = TOLD) -> None:
         """Tell it, but not again within ``pause`` s."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.kafka import client
+from confluo_tools.kafka.address import TopicAddress
 from confluo_tools.kafka.message import MessageReader
-
-if TYPE_CHECKING:
-    from confluo_tools.kafka.address import TopicAddress
 
 MESSAGE = 5.0  # s that a broker has to send a last message
 
@@ -34,9 +32,10 @@ def partitions_of(
             if topic != address.topic and (address.topic or topic.startswith("__")):  # those are Kafka's own
                 continue
             places = [kafka.TopicPartition(topic, number) for number in range(count)]
+            edges = client.edges(TopicAddress(address.brokers, topic), settings, range(count))
             done = [p.offset for p in consumer.committed(places, timeout=client.ANSWER)] if group else []
             for number, place in enumerate(places):
-                low, high = consumer.get_watermark_offsets(place, timeout=client.ANSWER)
+                low, high = edges[number]
                 row = {"topic": topic, "partition": number, "partitions": count, "begin": low, "end": high}
                 if group:
                     row |= {"committed": max(done[number], -1), "lag": high - min(max(done[number], low), high)}

@@ -96,6 +96,9 @@ class TopicReader(Reader):
                     continue
                 return schema, {"confluo:kind": schema.kind, "confluo:host": envelope.host}
             if not self._follow:
+                if self.consumer.unread and not some:
+                    what = f"its messages cannot be read: {self.consumer.unread}"
+                    raise ConfluoError(what, where=self.name, hint="check the broker")
                 if not some:
                     raise FormatError("the topic has no records", where=self.name)
                 hint = "-i ndjson, csv or tsv reads lines of other programs"

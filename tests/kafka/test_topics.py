@@ -132,10 +132,12 @@ def test_a_log_is_followed_until_a_signal(topic: str, tmp_path: Path) -> None:
     assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
     words = [BIN / "confluo-stream", "publish", log, "--follow", "--to", topic, "--create", "3", "--linger", "1ms"]
     with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE) as process:
-        wait_for(topic, PACKETS)
-        assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log, "--append").returncode == 0
-        wait_for(topic, 2 * PACKETS)
-        process.send_signal(signal.SIGTERM)
+        try:
+            wait_for(topic, PACKETS)
+            assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log, "--append").returncode == 0
+            wait_for(topic, 2 * PACKETS)
+        finally:
+            process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         assert f"{2 * PACKETS} records sent, {2 * PACKETS} delivered".encode() in process.stderr.read()
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
