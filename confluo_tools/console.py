@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from confluo_tools.errors import ConfluoError
 
@@ -24,6 +25,7 @@ class ConsoleState:
     trouble = False  # a non-fatal error was reported: the exit status becomes 2
     over = False  # the run has ended: signals are ignored
     progress = None  # the Progress on screen, erased before other output
+    listener: Callable[[str], None] | None = None  # takes messages instead of stderr: of a program that imported us
 
 
 state = ConsoleState()
@@ -33,7 +35,7 @@ def reset(prog: str, argv: tuple[str, ...]) -> None:
     state.prog, state.argv = prog, argv
     state.quiet = state.verbose = state.trouble = state.over = False
     state.archives = True
-    state.progress = None
+    state.progress = state.listener = None
 
 
 def say(line: str) -> None:
@@ -55,8 +57,12 @@ def warn(what: str, *, where: object = "", hint: str = "") -> None:
 
 def note(what: str, *, where: object = "", hint: str = "") -> None:
     """Print a message on stderr; the exit status does not change."""
-    line = f"{state.prog}: {where}: {what}" if where != "" else f"{state.prog}: {what}"
-    say(printable(f"{line}; {hint}" if hint else line))
+    line = f"{where}: {what}" if where != "" else what
+    line = printable(f"{line}; {hint}" if hint else line)
+    if state.listener is not None:
+        state.listener(line)
+    else:
+        say(f"{state.prog}: {line}")
 
 
 def tell(what: str) -> None:

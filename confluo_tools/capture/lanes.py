@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.kernel.ring import LaneSink
     from confluo_tools.kernel.lane_rings import LanePump
     from confluo_tools.kernel.nic import Nic
-    from confluo_tools.multilog import Writer
+    from confluo_tools.multilog import LogWriter
     from confluo_tools.multilog.capture_statistics import CaptureRecord
 
 LOOK = 0.2  # s between two checks of interfaces, lanes and the clock
@@ -23,7 +23,7 @@ RECORD = 1.0  # s between two records of the counters in the log
 class Lanes:
     """Runs the lanes of ``nic`` into ``writers`` until a signal, the end of --duration, the limit or an error."""
 
-    def __init__(self, nic: Nic, writers: list[Writer], selection: PacketSelection) -> None:
+    def __init__(self, nic: Nic, writers: list[LogWriter], selection: PacketSelection) -> None:
         from confluo_tools.core.kernel.ring import Budget, LaneSink
 
         self._nic = nic

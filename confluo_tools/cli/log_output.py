@@ -15,7 +15,7 @@ from confluo_tools.errors import ConfluoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
-    from confluo_tools.multilog import Log, Writer
+    from confluo_tools.multilog import Log, LogWriter
     from confluo_tools.schema import Field, Schema
 
 HELD = 16384  # rows after which a small output releases its pages
@@ -90,7 +90,7 @@ class LogOutput:
         self._all_views, self._old = views, old
         self._small, self._shared = small, shared
         self._held = 0
-        self._writers: list[Writer] = []
+        self._writers: list[LogWriter] = []
 
     def _has(self, field: str) -> bool:
         from confluo_tools import multilog
@@ -175,11 +175,11 @@ class LogOutput:
             time.sleep(0.01)
 
     @property
-    def opened_writer(self) -> Writer | None:
+    def opened_writer(self) -> LogWriter | None:
         """The writer of `write`; None before the first row."""
         return self._writers[0] if self._writers else None
 
-    def writers(self, n: int) -> list[Writer]:
+    def writers(self, n: int) -> list[LogWriter]:
         """The writers of ``n`` lanes; the context manager closes them."""
         while len(self._writers) < n:
             self._writers.append(self.log.writer(sync=self.sync, ahead=-1 if self._small else 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
@@ -12,10 +11,8 @@ from confluo_tools.formats.limit import limited
 
 if TYPE_CHECKING:
     from confluo_tools.cli.log_output import LogOutput
-    from confluo_tools.core.block.block import Block, Picks
-    from confluo_tools.core.query.rollup import Rollup
-    from confluo_tools.expr import Expr
-    from confluo_tools.formats.reader import Reader
+    from confluo_tools.inputs.grouped_rows import GroupedRows
+    from confluo_tools.inputs.selection import Selection
 
 app = cli.command_app(
     """
@@ -110,6 +107,9 @@ def query(
             made = {"the expression": text, "--fields": out.fields, "--sample": sample, "--analyze": analyze}
             made |= {"--until": format_time(span[1])} if span[1] is not None else {}
             span = live_input.into_log(out, made, span[0]), span[1]
+        from confluo_tools import config
+        from confluo_tools.inputs.grouped_rows import GroupedRows
+        from confluo_tools.inputs.selection import Selection, compile_expr
         from confluo_tools.remote.request import request_analysis, request_rows
         from confluo_tools.schema import named
 
@@ -121,8 +121,9 @@ def query(
         with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
             if agg is None and out.listed(reader.schema):
                 return cli.OK
-            selection = Selection(reader, compile_expr(text, reader, span, sample, out.local))
-            groups = GroupedRows(selection, agg, by, having, top, out.local) if agg is not None else None
+            local = config.truth("local", out.local)
+            selection = Selection(reader, compile_expr(text, reader, span, sample, local))
+            groups = GroupedRows(selection, agg, by, having, top, local) if agg is not None else None
             if explain:
                 return print_plan(selection, groups)
             if count:
@@ -153,111 +154,6 @@ def query(
             if common.stats:
                 cli.note(f"{reader.rows} records read, {selection.found} selected, {rows} printed")
             return live_input.status(cli.OK if rows else cli.NOTHING)
-
-
-def compile_expr(
-    text: str, reader: Reader, span: tuple[int | None, int | None], sample: str | None, local: bool = False
-) -> Expr:
-    """The expression with the time range and the sample in it.  ``local``: as --local."""
-    from time import time_ns
-
-    from confluo_tools import config
-    from confluo_tools.expr import compile
-
-    now, local = time_ns(), config.truth("local", local)
-    expr = compile(text, reader.schema, now_ns=now, filters=reader.filters, local=local)
-    if local and reader.chosen and expr.tree != compile(text, reader.schema, now_ns=now, filters=reader.filters).tree:
-        raise local_elsewhere("write the zone: 2026-11-20T10:00+01:00")
-    for note in expr.notes:
-        cli.tell(note)
-    expr = expr.within(*span)
-    if sample is None:
-        return expr
-    from confluo_tools.expr.sample import sampled
-
-    return sampled(expr, sample)
-
-
-def local_elsewhere(hint: str) -> UsageError:
-    """The error for local times in a question to another host."""
-    return UsageError("another host does not know the local time of this one", where="--local", hint=hint)
-
-
-class Selection:
-    """The rows of an input for which an expression holds."""
-
-    def __init__(self, reader: Reader, expr: Expr) -> None:
-        self.reader, self.expr, self.schema = reader, expr, reader.schema
-        self.found = 0  # rows selected so far
-
-    def selected(self, names: list[str] | None = None, by_time: bool = True) -> Iterator[tuple[Block, Picks | None]]:
-        """Blocks and the selected rows of each.  ``names``: the fields that will be read; None: all."""
-        for block, picks in self.reader.select(self.expr, self._columns(names), by_time=by_time):
-            self.found += block.rows if picks is None else len(picks)
-            yield block, picks
-
-    def narrow(self, more: Expr) -> None:
-        """Restrict the selection to rows for which ``more`` holds."""
-        self.expr = self.expr.also(more)
-
-    def fold(self, names: list[str], make: Callable[[], Rollup]) -> Rollup:
-        """The selected rows, aggregated."""
-        rollup, found = self.reader.fold(self.expr, self._columns(names), make)
-        self.found += found
-        return rollup
-
-    def count(self, limit: int | None) -> int:
-        if limit is None:
-            self.found = self.reader.count(self.expr)
-            return self.found
-        return sum(
-            [
-                block.rows if picks is None else len(picks)
-                for block, picks in limited(self.selected([], by_time=False), limit)
-            ]
-        )
-
-    def _columns(self, names: list[str] | None) -> list[int] | None:
-        if names is None:
-            return None
-        fields = {n for name in names for n in (name, self.schema[name].version) if n in self.schema}
-        return [i for i, c in enumerate(self.schema.columns) if c.field.name in fields]
-
-
-class GroupedRows:
-    """The groups of --agg and --by: rows of a schema of their own."""
-
-    def __init__(
-        self, selection: Selection, agg: str, by: str | None, having: str | None, top: int | None, local: bool = False
-    ) -> None:
-        from confluo_tools import config
-        from confluo_tools.expr import compile, parse_aggregates, parse_by
-        from confluo_tools.multilog.query import aggregation
-        from confluo_tools.schema.choose import FLOW_FIELDS
-
-        self.selection, self.top = selection, top
-        fields = [f.name for f in selection.schema.fields]
-        view = selection.reader.aggregate(agg.strip()) if agg.strip().isidentifier() or "-" in agg else None
-        if view is not None:
-            agg, by = view.agg, view.by if by is None else by
-            for text in (view.filter_text, view.where):
-                selection.narrow(compile(text, selection.schema))
-        aggs, keys = parse_aggregates(agg, selection.schema), parse_by(by, selection.schema) if by else []
-        local = config.truth("local", local)
-        self.question = aggregation.Aggregation(selection.schema, aggs, keys, local=local)
-        if self.question.local_days and selection.reader.chosen:
-            raise local_elsewhere("write steps of less than a day, such as --by 1h")
-        read_fields = {*(a.field for a in aggs), *(k.field for k in keys)}
-        read_fields |= set(FLOW_FIELDS) if any(k.kind == "flow" for k in keys) else set()
-        read_fields |= {selection.schema.time_field.name} if selection.schema.time_field is not None else set()
-        self.names = [n for n in fields if n in read_fields]
-        self.schema = self.question.result
-        self.having = compile(having, self.schema, local=local) if having is not None else None
-
-    def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
-        rollup = self.selection.fold(self.names, self.question.rollup)
-        for block in self.question.answer(rollup, having=self.having, top=self.top, since=since, until=until):
-            yield block, None
 
 
 def print_plan(selection: Selection, groups: GroupedRows | None) -> int:

@@ -213,7 +213,7 @@ def sniff(stream: ByteStream, n: int) -> bytes:
     if not compression(raw):
         return raw[:n]
     while True:
-        plain_bytes = unzip(_Look(raw, stream))
+        plain_bytes = unzip(BytesInMemory(raw, stream.name))
         head = plain_bytes.look(n)
         if len(head) >= min(n, 8) or len(raw) >= CHUNK:
             return head
@@ -223,10 +223,11 @@ def sniff(stream: ByteStream, n: int) -> bytes:
         raw = stream.taken()
 
 
-class _Look(ByteStream):
-    # Bytes that are there already, once more.
-    def __init__(self, data: bytes, stream: ByteStream) -> None:
-        self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, stream.name, 0, False, None, ""
+class BytesInMemory(ByteStream):
+    """Bytes that are there already."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, name, 0, False, None, ""
         self._have, self._at, self._ended, self._close = bytearray(data), 0, False, False
 
     def _more(self) -> bytes:

@@ -26,7 +26,7 @@ JSON (as Python's surrogateescape) and itself elsewhere.  In TSV ``\\xNN`` is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
@@ -411,6 +411,20 @@ class TextReader(Reader):
 
     def close(self) -> None:
         self.stream.close()
+
+
+def blocks_of_objects(schema: Schema, rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[Block]:
+    """Rows of ``schema`` from dictionaries, values as in NDJSON.  Raises FormatError if one does not fit."""
+    import json
+
+    from confluo_tools.formats.bytestream import BytesInMemory
+
+    lines = [json.dumps({f.name: row.get(f.name) for f in schema.fields}, default=str).encode() for row in rows]
+
+    def refuse(what: str) -> None:
+        raise FormatError(what.removeprefix(f"{name}: ").replace("line ", "row ", 1), where=name)
+
+    yield from TextReader(BytesInMemory(b"\n".join(lines) + b"\n", name), "ndjson", schema=schema, warn=refuse)
 
 
 def _key(name: str) -> bytes:

@@ -27,7 +27,7 @@ from confluo_tools.multilog.locks import open_lock
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
-    from confluo_tools.multilog.log import Log, Writer
+    from confluo_tools.multilog.log import Log, LogWriter
     from confluo_tools.schema import Field, Schema
 
 STATE, LOCK = "topic.json", "topic.lock"
@@ -61,7 +61,7 @@ class LogOffsets:
         self.path, self.topic, self.number, self.options, self.since = path, topic, number, options, since
         self.exists = os.path.exists(os.path.join(path, STATE))
         self._log: Log | None = None
-        self._writer: Callable[[], Writer | None] = lambda: None
+        self._writer: Callable[[], LogWriter | None] = lambda: None
         self._lock = -1
         self._next: dict[int, Place] = {}  # of all partitions, as far as the log was searched
         self._saved: dict[int, Place] = {}
@@ -103,7 +103,7 @@ class LogOffsets:
 
     # -- the log
 
-    def attach(self, log: Log, writer: Callable[[], Writer | None]) -> None:
+    def attach(self, log: Log, writer: Callable[[], LogWriter | None]) -> None:
         """Use the log, which exists now.  ``writer``: the one that writes rows; None before the first."""
         self._log, self._writer = log, writer
         self._columns = [log.schema.index(name) for name in (PARTITION, OFFSET, ROW)]

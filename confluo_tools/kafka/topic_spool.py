@@ -12,7 +12,7 @@ from confluo_tools.errors import ConfluoError
 
 if TYPE_CHECKING:
     from confluo_tools.kafka.topic_reader import TopicReader
-    from confluo_tools.multilog import Log, Writer
+    from confluo_tools.multilog import Log, LogWriter
 
 STEP = 1.0  # s between two removals of old rows
 PAUSE = 0.05  # s between two looks at the thread
@@ -72,7 +72,7 @@ class TopicSpool:
         except (ConfluoError, OSError) as e:
             self._error = e
 
-    def _idle(self, writer: Writer) -> None:
+    def _idle(self, writer: LogWriter) -> None:
         writer.poll()
         if self.reader.consumer.at_end:
             self._caught_up.set()

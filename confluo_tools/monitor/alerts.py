@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.text.text_writer import Printer
     from confluo_tools.monitor.engine import Event, TriggerEngine
     from confluo_tools.monitor.language import Trigger
-    from confluo_tools.multilog.log import Log, Writer
+    from confluo_tools.multilog.log import Log, LogWriter
     from confluo_tools.multilog.query.aggregation import Aggregation
 
 KINDS = {"fire": 1, "clear": 2, "repeat": 3}
@@ -180,7 +180,7 @@ class AlertLog:
                 raise StoreError("is not a log of alerts of this version", where=path, hint=hint)
             if argv is not None:
                 self.log.remember(list(argv))
-            self._writer: Writer | None = None
+            self._writer: LogWriter | None = None
         except BaseException:
             os.close(self._lock)
             raise

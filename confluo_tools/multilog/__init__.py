@@ -22,13 +22,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from confluo_tools.multilog.log import Log, Writer
+from confluo_tools.multilog.log import Log, LogWriter
 from confluo_tools.multilog.version import Version
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
-__all__ = ["Log", "Version", "Writer", "create", "is_log", "open"]
+__all__ = ["Log", "LogWriter", "Version", "create", "is_log", "open"]
 
 
 def create(

@@ -290,7 +290,7 @@ class Log:
 
     # -- writing
 
-    def writer(self, *, sync: str | None = None, ahead: int = 1) -> Writer:
+    def writer(self, *, sync: str | None = None, ahead: int = 1) -> LogWriter:
         """Claim a lane and return its writer; other writers may be open.
 
         ``sync``: 'none', 'seal' or 'batch' (None: the mode of the log).
@@ -321,7 +321,7 @@ class Log:
                 os.close(claim.lock)
                 raise self.write_error(e) from None
         full = lane_claim.batch(self._shape, BLOCK_ROWS), lane_claim.footer(self._shape, self.segment_rows)
-        return Writer(
+        return LogWriter(
             self.control,
             self._shape,
             claim.lane,
@@ -372,7 +372,7 @@ class _LaneCache:
             self.segments = {b: s for b, s in before.segments.items() if b in here}
 
 
-class Writer(LaneWriter):
+class LogWriter(LaneWriter):
     """The writer of one lane, for one thread.  `close` (or the end of a ``with``) seals the rows written.
 
     Published rows survive when the writer dies: the next writer seals the lane.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.multilog.query.plan import QueryPlan
     from confluo_tools.multilog.snapshot import LogCut
+    from confluo_tools.multilog.version import Version
     from confluo_tools.multilog.views.aggregate import AggregateView
     from confluo_tools.multilog.views.aggregate_lookup import AggregateLookup
 
@@ -25,7 +26,9 @@ LEFT_OUT, UNUSED = (
 
 
 class LogReader(Reader):
-    """The rows of a MultiLog at its current version, or at that of a snapshot (``at``), by time (lanes merged).
+    """The rows of a MultiLog by time (lanes merged), at its current version, at ``version``, or at that of a snapshot.
+
+    ``at``: the cut of the snapshot through this log.
 
     Damaged blocks are left out, with a warning; damaged views are not used, with a note, and the result stays exact.
     ``rows`` counts the rows of the version.  ``timed``: measure each step, for `explain`.
@@ -36,12 +39,20 @@ class LogReader(Reader):
     timed = False
 
     def __init__(
-        self, path: str, *, warn: Warn | None = None, note: Warn | None = None, at: LogCut | None = None
+        self,
+        path: str,
+        *,
+        warn: Warn | None = None,
+        note: Warn | None = None,
+        at: LogCut | None = None,
+        version: Version | None = None,
     ) -> None:
         super().__init__(path, warn)
         self._note = note
-        self.log = Log(path, readonly=True)
-        if at is None:
+        self.log = version.log if version is not None and version.log is not None else Log(path, readonly=True)
+        if version is not None:
+            self.version = version if version.pinned is not None else self.log.pin(version)
+        elif at is None:
             self.version = self.log.version(pin=True)
         else:
             from confluo_tools.multilog.snapshot import check_log

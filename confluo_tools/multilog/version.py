@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from confluo_tools.core.multilog.segment import SegmentPart
+    from confluo_tools.multilog.log import Log
 
 
 @final
@@ -24,7 +25,12 @@ class Version:
 
     def __init__(self, tails: Iterable[int] = (), firsts: Iterable[int] = ()) -> None:
         self.tails, self.firsts = tuple(tails), tuple(firsts)
-        self.pinned: tuple[object, list[SegmentPart]] | None = None
+        self.pinned: tuple[Log, list[SegmentPart]] | None = None
+
+    @property
+    def log(self) -> Log | None:
+        """The open log with the segments of a pinned version."""
+        return None if self.pinned is None else self.pinned[0]
 
     @property
     def rows(self) -> int:

@@ -163,7 +163,7 @@ cdef class Block:
         for i in range(self.layout.n):
             if not self._is_zero(i):
                 total += (<size_t>n * self.layout.column[i].width + 63) & ~<size_t>63
-        _reserve(out, total)
+        _reserve(out, total, False)
         with nogil:
             rows = picks.as_list()
             p = out.own
@@ -187,7 +187,7 @@ cdef class Block:
         wanted = [i for i in (range(self.layout.n) if columns is None else columns) if not self._is_zero(i)]
         for i in wanted:
             total += (<size_t>picks.n * self.layout.column[i].width + 63) & ~<size_t>63
-        _reserve(out, total)
+        _reserve(out, total, False)
         p = out.own
         for i in wanted:
             gather(p, self.col[i], rows, picks.n, self.layout.column[i].width)
@@ -252,7 +252,7 @@ cdef class Staging(Block):
         self.capacity = capacity
         for i in range(layout.n):
             total += _column_bytes(layout.column[i].width, capacity)
-        _reserve(self, total)
+        _reserve(self, total, True)
         self.out = <uint8_t**>PyMem_Malloc(max(layout.n, 1) * sizeof(void*))
         if self.out == NULL:
             raise MemoryError
@@ -417,11 +417,12 @@ cdef inline size_t _column_bytes(uint32_t width, uint32_t rows) noexcept nogil:
     return ((<size_t>width * rows + 63) & ~<size_t>63) + 64
 
 
-cdef int _reserve(Block block, size_t size) except -1:
+cdef int _reserve(Block block, size_t size, bint zeros) except -1:
     cdef void* memory
     if posix_memalign(&memory, 64, max(size, 64)):
         raise MemoryError(f"{size} bytes")
-    memset(memory, 0, size)
+    if zeros:
+        memset(memory, 0, size)
     block.own, block.own_size = <uint8_t*>memory, size
     return 0
 

@@ -12,7 +12,7 @@ from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
 from confluo_tools.errors import StoreError
 from confluo_tools.kafka.log_offsets import OFFSET, PARTITION, ROW, STATE, LogOffsets
-from confluo_tools.multilog import Log, Writer
+from confluo_tools.multilog import Log, LogWriter
 from confluo_tools.schema import Field, Schema
 
 SCHEMA = Schema("number", [Field("value", "u64")])
@@ -35,7 +35,7 @@ class LogWriterProcess:
         if not multilog.is_log(str(path)):
             multilog.create(str(path), schema).close()
         self.log: Log = multilog.open(str(path))
-        self.writer: Writer | None = None
+        self.writer: LogWriter | None = None
         self.offsets.attach(self.log, lambda: self.writer)
         self.next: dict[int, int] = {}
         self.taken: dict[int, int] = {}

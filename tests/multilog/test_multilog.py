@@ -434,7 +434,7 @@ def test_a_writer_is_for_one_thread(tmp_path: Path) -> None:
     block = signed_block(1, 0, 65_536)
     refused = []
 
-    def append(writer: multilog.Writer) -> None:
+    def append(writer: multilog.LogWriter) -> None:
         for _ in range(20):
             try:
                 writer.append(block)

@@ -29,6 +29,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("kernel", "multilog", "network", "endpoint"),
     ("remote", "kafka"),
     ("inputs",),
+    ("api",),
     ("cli",),
 )
 # Each is a package with its own commands, algorithms and I/O.  What passes between them is records.
@@ -36,7 +37,7 @@ SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", 
 COMMANDS = {"commands"}  # of the platform itself: query, index, info ...
 BELOW = {name: {"", *(n for line in PLATFORM[:i] for n in line)} for i, line in enumerate(PLATFORM) for name in line}
 ALLOWED: dict[str, set[str]] = {
-    "": set(),  # confluo_tools/__init__.py
+    "": {"api"},  # confluo_tools/__init__.py: the names of the API, loaded when they are used
     "__main__": {"", "config", "plain_print", "remote"},  # the shells to other hosts start before all else is loaded
     **BELOW,
     "core": set(),

@@ -1,0 +1,66 @@
+"""Rows as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluo_tools.api.answer import Answer, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluo_tools.api.source import Source
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.formats.reader import Reader
+
+
+class Follower(Answer):
+    """The rows of an input that grows, once: a batch for each piece that was written.  Made by `Source.follow`.
+
+    Iterating waits for the next rows, until `stop` is called, also from another thread, or the time range ends.
+    """
+
+    _stopped = False
+
+    @classmethod
+    def of(
+        cls, source: Source, expr: str, span: tuple[int | None, int | None], fields: str | None, readable: bool
+    ) -> Follower:
+        """The rows of ``source`` for which ``expr`` holds, from now on those that come.  Raises ConfluoError."""
+        from confluo_tools.inputs.follow import one_log
+        from confluo_tools.inputs.selection import Selection, compile_expr
+        from confluo_tools.schema.choose import choose_fields
+
+        reader: Reader
+        if one_log(source._names):
+            from confluo_tools.console import warn
+            from confluo_tools.multilog.follower import LogFollower
+
+            reader = LogFollower(source._names[0], until=span[1], warn=warn)
+        else:
+            reader = source._open(None, follow=True)
+        selection = Selection(reader, compile_expr(expr, reader, span, None))
+        names = None if fields is None else choose_fields(fields, selection.schema)
+        schema = selection.schema if names is None else selection.schema.project(names)
+        if span[0] is not None:
+            reader.skip_before(span[0])
+
+        def blocks() -> Iterator[Block]:
+            with reader:
+                for block, picks in selection.selected(names, by_time=False):
+                    part = block.project(schema.layout)
+                    yield part if picks is None else part.take(picks)
+
+        found = cls(Run(schema, reader.metadata, blocks()), _once, readable=readable, gather=False)
+        reader.stop_when(lambda: found._stopped)
+        return found
+
+    def stop(self) -> None:
+        """End the iteration, at the latest when the next rows come."""
+        self._stopped = True
+
+
+def _once() -> Run:
+    from confluo_tools.errors import UsageError
+
+    raise UsageError("the rows of a follower come once", hint="follow again")

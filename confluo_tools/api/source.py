@@ -1,0 +1,296 @@
+"""An input and the questions to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from confluo_tools.api.answer import Answer, Run
+from confluo_tools.api.messages import listen
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.api.follow import Follower
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.inputs.selection import Selection
+    from confluo_tools.multilog.version import Version
+    from confluo_tools.remote.request import QueryRequest
+    from confluo_tools.schema import Schema
+
+Path = str | os.PathLike[str]
+Time = int | str | datetime
+Names = Sequence[str] | str
+
+
+def open(
+    source: Path | Sequence[Path] = (),
+    *,
+    at: Path | None = None,
+    format: str | None = None,
+    schema: Schema | str | None = None,
+    partial: bool = False,
+) -> Source:
+    """Open a MultiLog, an archive, a capture, Arrow, Parquet or text; ``host:/path``; ``kafka://...``; or several.
+
+    Several logs and archives are one input, merged by time; other inputs come one after the other.
+    ``at``: a snapshot file (confluo-snapshot(1)), instead of ``source``.
+    ``format``: of a file that cannot be recognised.  ``schema``: types of the fields of text and foreign files: a
+    `Schema`, the name of one, or the path of one.
+    ``partial``: go on without hosts that do not answer, with a warning.
+    Raises ConfluoError (StoreError, FormatError, SchemaError) if it cannot be opened.
+    """
+    listen()
+    names = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if bool(names) == (at is not None):
+        raise UsageError("open() needs either a source or at=SNAPSHOT")
+    if isinstance(schema, str):
+        from confluo_tools.schema import named
+
+        schema = named(schema)
+    found = Source([os.fspath(name) for name in names], None if at is None else os.fspath(at), format, schema, partial)
+    found.schema  # noqa: B018 - opens the input: what is wrong with it is said now
+    return found
+
+
+class Source:
+    """An input for any number of questions.  Made by `open`."""
+
+    def __init__(
+        self, names: Sequence[str], at: str | None, format: str | None, types: Schema | None, partial: bool
+    ) -> None:
+        self._names, self._at, self._format, self._types, self._partial = list(names), at, format, types, partial
+        self._schema: Schema | None = None
+
+    def __repr__(self) -> str:
+        return f"open({', '.join(map(repr, self._names)) if self._at is None else f'at={self._at!r}'})"
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of its records: ``schema.fields`` with name, type, unit and description."""
+        if self._schema is None:
+            from confluo_tools.remote.request import QueryRequest
+
+            with self._open(QueryRequest(limit=0)) as reader:
+                self._schema = reader.schema
+        return self._schema
+
+    def version(self) -> Version:
+        """The rows of a MultiLog of this host that are there now, for ``version=`` of later questions.
+
+        Retention does not remove them as long as the version is kept.  Raises UsageError for other inputs.
+        """
+        from confluo_tools import multilog
+
+        return multilog.open(self._log_path(), readonly=True).version(pin=True)
+
+    def query(
+        self,
+        expr: str = "",
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        fields: Names | None = None,
+        analyze: Names | None = None,
+        sample: str | None = None,
+        limit: int | None = None,
+        local: bool = False,
+        version: Version | None = None,
+        readable: bool = False,
+    ) -> Answer:
+        """The rows for which ``expr`` holds (confluo-expr(7)), by time, with since <= time < until.
+
+        Times: ns since 1970, datetime, or text as for --since ('10m', '2026-11-20T10:00'; ``local``: of local time).
+        ``fields``: names, or a text as for --fields; None: all.  ``analyze``: derived fields, such as 'tcp'.
+        ``sample``: '1/N', every Nth flow.  ``limit``: the first rows only.  ``version``: of `version`.
+        ``readable``: addresses, MACs, enums, flags and texts as text, null if absent, in Arrow data.
+        Raises ConfluoError (UsageError for an expression that is wrong).
+        """
+        from confluo_tools.formats.limit import limited
+        from confluo_tools.remote.request import request_analysis, request_rows
+
+        span, chosen, specs = _span(since, until, local), _text(fields), _list(analyze)
+        request = request_rows(expr, span, sample, chosen, limit, False, None, None, False)
+        if specs:
+            request = request_analysis(request, tuple(specs), None, None)
+
+        def run(selection: Selection) -> Run:
+            names = None
+            if chosen is not None:
+                from confluo_tools.schema.choose import choose_fields
+
+                names = choose_fields(chosen, selection.schema)
+            pairs = limited(selection.selected(names), limit)
+            return self._run(selection, selection.schema if names is None else selection.schema.project(names), pairs)
+
+        return self._answer(lambda: self._select(expr, span, request, specs, sample, local, version), run, readable)
+
+    def count(
+        self,
+        expr: str = "",
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        local: bool = False,
+        version: Version | None = None,
+    ) -> int:
+        """The number of rows that `query` would give; indexes and zone maps answer where they can."""
+        from confluo_tools.remote.request import request_rows
+
+        span = _span(since, until, local)
+        request = request_rows(expr, span, None, None, None, True, None, None, False)
+        selection = self._select(expr, span, request, [], None, local, version)
+        with selection.reader:
+            return selection.count(None)
+
+    def aggregate(
+        self,
+        aggregates: str,
+        *,
+        by: str | None = None,
+        where: str = "",
+        having: str | None = None,
+        top: int | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        analyze: Names | None = None,
+        local: bool = False,
+        version: Version | None = None,
+        readable: bool = False,
+    ) -> Answer:
+        """Aggregates of the rows for which ``where`` holds, as --agg, --by, --having and --top of confluo-query(1).
+
+        ``aggregates``: 'count, sum(len), p99(len)'; ``by``: 'src_ip/24, 1m'.  The other arguments are those of `query`.
+        """
+        from confluo_tools.inputs.grouped_rows import GroupedRows
+        from confluo_tools.remote.request import request_analysis, request_rows
+
+        span, specs = _span(since, until, local), _list(analyze)
+        request = request_rows(where, span, None, None, None, False, aggregates, by, False)
+        if specs:
+            request = request_analysis(request, tuple(specs), None, None)
+
+        def run(selection: Selection) -> Run:
+            groups = GroupedRows(selection, aggregates, by, having, top, local)
+            return self._run(selection, groups.schema, groups.selected(*span))
+
+        return self._answer(lambda: self._select(where, span, request, specs, None, local, version), run, readable)
+
+    def follow(
+        self,
+        expr: str = "",
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        fields: Names | None = None,
+        readable: bool = False,
+    ) -> Follower:
+        """The rows for which ``expr`` holds, and those that come later, as they are written.
+
+        For one MultiLog of this host, one topic of Kafka, or a pipe.  ``until``: end when the clock passes this time.
+        """
+        from confluo_tools.api.follow import Follower
+
+        return Follower.of(self, expr, _span(since, until, False), _text(fields), readable)
+
+    # --- the machinery
+
+    def _log_path(self) -> str:
+        from confluo_tools import multilog
+
+        if len(self._names) != 1 or not multilog.is_log(self._names[0]):
+            raise UsageError("has no version of its own", where=repr(self), hint="open one MultiLog of this host")
+        return self._names[0]
+
+    def _open(self, request: QueryRequest | None, version: Version | None = None, follow: bool = False) -> Reader:
+        from confluo_tools.inputs.open import open_records
+
+        if version is not None:
+            from confluo_tools.console import note, state, warn
+            from confluo_tools.multilog.open_log import open_log
+
+            path = self._log_path()
+            if version.log is None or not os.path.samefile(version.log.path, path):
+                raise UsageError("the version is that of another log", where=path, hint="ask version() for one")
+            return open_log(path, archives=state.archives, warn=warn, note=note, version=version)
+        return open_records(
+            self._names,
+            input_format=self._format,
+            schema=self._types,
+            request=request,
+            at=self._at,
+            partial=self._partial,
+            follow=follow,
+        )
+
+    def _select(
+        self,
+        expr: str,
+        span: tuple[int | None, int | None],
+        request: QueryRequest,
+        analyze: Sequence[str],
+        sample: str | None,
+        local: bool,
+        version: Version | None,
+    ) -> Selection:
+        from confluo_tools.inputs.open import analyzed
+        from confluo_tools.inputs.selection import Selection, compile_expr
+
+        reader = self._open(request, version)
+        try:
+            reader = analyzed(reader, analyze or None)
+            return Selection(reader, compile_expr(expr, reader, span, sample, local))
+        except BaseException:
+            reader.close()
+            raise
+
+    def _answer(self, select: Callable[[], Selection], run: Callable[[Selection], Run], readable: bool) -> Answer:
+        selection = select()
+        same = selection.reader.format == "multilog" and not selection.reader.chosen
+        try:
+            first = run(selection)
+        except BaseException:
+            selection.reader.close()
+            raise
+        # A log is read again at its version; what else was read is opened again.
+        return Answer(first, lambda: run(selection if same else select()), readable=readable)
+
+    def _run(self, selection: Selection, schema: Schema, pairs: Iterator[tuple[Block, Picks | None]]) -> Run:
+        def blocks() -> Iterator[Block]:
+            layout = schema.layout
+            with selection.reader:
+                for block, picks in pairs:
+                    part = block if block.layout is layout else block.project(layout)
+                    yield part if picks is None else part.take(picks)
+
+        return Run(schema, selection.reader.metadata, blocks())
+
+
+def _span(since: Time | None, until: Time | None, local: bool) -> tuple[int | None, int | None]:
+    from confluo_tools import units
+
+    first = units.time(since, local=local) if isinstance(since, str) else _ns(since)
+    after = units.until(until, local=local) if isinstance(until, str) else _ns(until)
+    if first is not None and after is not None and first >= after:
+        raise UsageError(f"until {until} is not after since {since}")
+    return first, after
+
+
+def _ns(time: int | datetime | None) -> int | None:
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise UsageError(f"{time} has no time zone", hint="give it one: tzinfo=datetime.UTC")
+    from datetime import UTC, timedelta
+
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+
+
+def _text(names: Names | None) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(names)
+
+
+def _list(names: Names | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())

@@ -1,0 +1,126 @@
+"""Rows into a MultiLog."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from confluo_tools.api.answer import GATHER, Batch
+from confluo_tools.api.messages import listen
+from confluo_tools.errors import FormatError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block
+    from confluo_tools.schema import Schema
+
+
+class Writer:
+    """Appends rows to the MultiLog at ``path``; a context manager.
+
+    ``schema``: a `Schema`, the name of a built-in one or the path of one, for a log that is not there yet; it is then
+    made.  Each writer has a lane of its own, so several programs may write one log.
+    ``sync``: 'none', 'seal' or 'batch', as --sync of confluo-capture(1); None: the mode of the log.
+    Raises StoreError, SchemaError, DiskFullError, BusyError.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], schema: Schema | str | None = None, *, sync: str | None = None
+    ) -> None:
+        from confluo_tools import multilog
+
+        listen()
+        self.path = os.fspath(path)
+        if isinstance(schema, str):
+            from confluo_tools.schema import named
+
+            schema = named(schema)
+        if multilog.is_log(self.path):
+            log = multilog.open(self.path)
+            if schema is not None and schema.kind != log.schema.kind:
+                raise StoreError(f"holds records of kind '{log.schema.kind}', not '{schema.kind}'", where=self.path)
+        elif schema is None:
+            raise StoreError("there is no such MultiLog", where=self.path, hint="give a schema, and it is made")
+        else:
+            log = multilog.create(self.path, schema, sync=sync or "none")
+        self.schema: Schema = log.schema
+        self.rows = 0  # rows written
+        self._log = log
+        self._writer = log.writer(sync=sync)
+
+    def append(self, rows: Any) -> int:
+        """Append rows and publish them; returns their number.
+
+        ``rows``: a `Batch` or an `Answer`; anything that gives Arrow data (a table of pyarrow or Polars, a DuckDB
+        relation, a pandas.DataFrame); or dictionaries {field: value} with values as -o ndjson prints them, times also
+        as ns since 1970 or datetime.  What a row lacks is absent.
+        Raises FormatError for something without rows, SchemaError for a field of another type, DiskFullError: rows
+        before the one that did not fit are published.
+        """
+        before = self.rows
+        for block in self._blocks(rows):
+            self._writer.append(block.project(self.schema.layout))
+            self.rows += block.rows
+        return self.rows - before
+
+    def _blocks(self, rows: Any) -> Iterator[Block]:
+        if isinstance(rows, Batch):
+            yield rows._block
+        elif hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+            yield from self._arrow(rows)
+        elif isinstance(rows, Mapping):
+            raise UsageError("append() takes several rows", hint="append([row])")
+        elif isinstance(rows, Iterable):
+            yield from self._dicts(rows)
+        else:
+            raise FormatError(f"{type(rows).__name__} has no rows", hint="give Arrow data or dictionaries")
+
+    def _arrow(self, rows: Any) -> Iterator[Block]:
+        from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
+
+        pa = pyarrow("append()")
+        stream = hasattr(rows, "__arrow_c_stream__")
+        table = pa.RecordBatchReader.from_stream(rows) if stream else pa.table(pa.record_batch(rows)).to_reader()
+        unknown = [name for name in table.schema.names if not self._knows(name)]
+        if unknown:
+            raise FormatError(f"the log has no field '{unknown[0]}'", where=self.path, hint="leave the column out")
+        from confluo_tools.console import tell, warn
+
+        yield from Foreign(table.schema, iter(table), self.schema, "append()", warn, tell)
+
+    def _knows(self, name: str) -> bool:
+        return any(name == column.name for column in self.schema.columns)
+
+    def _dicts(self, rows: Iterable[Any]) -> Iterator[Block]:
+        from itertools import islice
+
+        from confluo_tools.formats.text import blocks_of_objects
+        from confluo_tools.units import format_time
+
+        times = [f.name for f in self.schema.fields if f.type.kind == "time"]
+        rest = iter(rows)
+        while part := [dict(row) for row in islice(rest, GATHER)]:
+            for row in part:
+                unknown = [name for name in row if name not in self.schema]
+                if unknown:
+                    raise FormatError(f"the log has no field '{unknown[0]}'", where=self.path)
+                row |= {name: format_time(row[name]) for name in times if isinstance(row.get(name), int)}
+            yield from blocks_of_objects(self.schema, part, "append()")
+
+    def close(self) -> None:
+        """Seal the rows and free the lane.  A second call does nothing."""
+        self._writer.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception:
+            if value is None:  # otherwise the first exception is reported
+                raise
