@@ -512,12 +512,14 @@ cdef class SerialReplay:
             if s.mark:
                 mark_congestion(p.bytes + OFFLOADS)
             return -replay_deliver(end.device, end.ring, p.bytes, p.head, p.length)
-        if s.kind == K_ACCEPT or (end.socket < 0 and end.listener >= 0 and s.kind != K_GATE):
+        if end.socket < 0 and end.listener >= 0 and s.kind != K_GATE and s.kind != K_POLL:
             got = replay_accept(end.listener)   # an accept is not always recorded
             if got >= 0:
                 end.socket = <int>got
-            if got < 0 or s.kind == K_ACCEPT:
-                return min(got, <int64_t>0)
+            if got < 0:
+                return got
+        if s.kind == K_ACCEPT:
+            return 0
         if s.kind == K_SEND:
             return replay_send(end.socket, s.size, s.flags)
         if s.kind == K_RECV:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PACKET, GATE, CONNECT, ACCEPT, SEND, RECV, POLL, OPTION, SHUTDOWN, CLOSE = range(len(KINDS))
 ANY_COUNT = 0xFFFFFFFF  # the number of packets sent before is not known
 LEAD = 1_000_000  # ns before the first input
+EXACT, INFERRED = 1_500, 20_000  # ns: a packet sent so long before another one came was surely sent before it
 CALLS = {
     Call.CONNECT: CONNECT,
     Call.ACCEPT: ACCEPT,
@@ -222,8 +224,11 @@ def _packets(
     end: ConnectionEnd, numbers: list[Arrival], origin: int, name: str, sent: array[int] | None
 ) -> Iterator[Step]:
     columns = [processed_times(end), *(end.received.expanded(c) for c in ("tx", "notes"))]
+    own = sent_times(end)
+    slack = EXACT if len(end.headers_sent) else INFERRED
     for place, (ts, tx, notes) in enumerate(zip(*columns, strict=True)):
         number, first, segments = numbers[place]
+        tx = max(tx, bisect_left(own, ts - slack))  # that of a run is the number at its first packet
         if number < 0:
             raise ConfluoError(f"the {name} processed a packet that the other end did not record (its number {place})")
         marked = int(bool(notes & Note.CE))

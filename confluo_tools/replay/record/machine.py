@@ -17,6 +17,7 @@ from confluo_tools.replay.record import trace_events as ev
 from confluo_tools.replay.record.accepts import Accepts
 from confluo_tools.replay.record.call_pieces import CallPiece, CallPieces
 from confluo_tools.replay.record.end_recorder import RST, SYN, EndRecorder, Packet, role_of
+from confluo_tools.replay.record.polls import Poll, Polls
 from confluo_tools.replay.record.socket_options import SocketOptions, problem_of
 from confluo_tools.replay.recording.kinds import Call, Kind, Note, Role, Timer
 from confluo_tools.replay.recording.run_writer import THRESHOLD
@@ -29,7 +30,6 @@ MAX_ENDS = 1 << 16  # that are recorded at a time; others are counted
 IDLE = 10_000_000_000  # ns after which an end without a socket is given up
 UNSURE = 1_000_000_000  # ns after a step of the wall clock: packets of before may still come
 CLOCK_SET = "the clock of the host was set"
-SLEPT = 50_000  # ns: a poll that took longer has slept, and looked at its sockets again
 READ_OR_WRITE = 5  # POLLIN | POLLOUT
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
 ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE, LAST_ACK, LISTEN = 1, 2, 4, 7, 9, 10
@@ -93,7 +93,7 @@ class Machine:
         self._connects: dict[int, tuple[int, bytes, int]] = {}  # socket: when it began to connect, and to where
         self._shutdowns: dict[int, int] = {}
         self._probes: dict[int, ProbeEvent] = {}  # the last one of a socket
-        self._polling: dict[int, int] = {}  # process: since when
+        self._polls = Polls()
         self._closing: list[EndRecorder] = []
         self._reset: int = 0  # the socket that got a reset
         self.made = 0
@@ -133,10 +133,18 @@ class Machine:
             return
         elif what == ev.SEND_END:
             piece = self._calls.send_end(item[0], item[2], item[3], item[4], item[5])
+            self._uses(item[2], item[3])
         elif what == ev.RECV_END:
             piece = self._calls.recv_end(item[0], item[2], item[3], item[4], item[5])
+            self._uses(item[2], item[3])
         elif what == ev.PROBE:
             self._items.append((item[0], what, self._probe(item)))
+            return
+        elif what == ev.POLL:
+            self._items += [(poll.ts, what, poll) for poll in self._polls.begins(item[0], item[2])]
+            return
+        elif what == ev.POLL_END:
+            self._polls.ends(item[0], item[2], item[3])
             return
         else:
             self._items.append(item)
@@ -194,11 +202,7 @@ class Machine:
             if end is not None:
                 end.event(ts + self._base, Kind.TIMER, timer=self._timers.get(item[4], 0))
         elif what == ev.POLL:
-            self._polled(ts, item[2], 0)
-            self._polling[item[2]] = ts
-        elif what == ev.POLL_END:
-            if ts - self._polling.pop(item[2], ts) > SLEPT:
-                self._polled(ts, item[2], item[3])
+            self._polled(item[2])
         elif what == ev.ACCEPTED:
             self._accepted(ts, item[2])
         elif what == ev.SHUT:
@@ -214,11 +218,16 @@ class Machine:
             end, certain = found
             end.event(ts + self._base, Kind.CALL, call=Call.ACCEPT, notes=0 if certain else Note.GUESSED)
 
-    def _polled(self, ts: int, pid: int, result: int) -> None:
-        """A process polls: the socket that it used last; a poll of a full socket changes what TCP does later."""
-        end = self._by_sk.get(self._calls.socket_of(pid))
+    def _uses(self, pid: int, sk: int) -> None:
+        poll = self._polls.used(pid, sk)
+        if poll is not None:
+            self._items.append((poll.ts, ev.POLL, poll))
+
+    def _polled(self, poll: Poll) -> None:
+        """A process polls a socket; a poll of a full socket changes what TCP does later."""
+        end = self._by_sk.get(poll.sk)
         if end is not None:
-            end.event(ts + self._base, Kind.POLL, bytes=result, flags=READ_OR_WRITE)
+            end.event(poll.ts + self._base, Kind.POLL, bytes=poll.result, flags=READ_OR_WRITE)
 
     def _option(self, ts: int, _: int, sk: int, level: int, option: int, value: bytes) -> None:
         """A program sets an option of a socket."""

@@ -40,6 +40,7 @@ _EVENTS: tuple[tuple[str, str, str, tuple[str, ...], bool], ...] = (
 )
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _ACCEPTS = ("sys_exit_accept", "sys_exit_accept4")
+_EPOLL_CTL, _ADDS_OR_CHANGES = "sys_enter_epoll_ctl", "op != 2"  # EPOLL_CTL_DEL does not look at the socket
 
 
 class RecorderTrace:
@@ -80,6 +81,7 @@ class RecorderTrace:
         names = [f"sys_{side}_{name}" for name in _POLLS for side in ("enter", "exit")]
         wanted = [WantedEvent("syscalls", name, needed=False) for name in names]
         wanted += [WantedEvent("syscalls", name, "ret >= 0", needed=False) for name in _ACCEPTS]
+        wanted.append(WantedEvent("syscalls", _EPOLL_CTL, _ADDS_OR_CHANGES, needed=False))
         instance = open_instance("record", wanted, "polls", _share(POLL_BUFFER))
         try:
             kinds = [
