@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from netns import Lab
-from replay_lab import record, routed
-
 from confluo_tools.inputs.open import open_records
 from confluo_tools.replay.record.polls import Poll, Polls
 from confluo_tools.replay.recording import ConnectionEnd, read_ends
 from confluo_tools.replay.recording.kinds import Call, Kind
+from netns import Lab
+from replay_lab import record, routed
 
 
 def test_a_poll_looks_at_all_sockets_used_since_the_one_before() -> None:

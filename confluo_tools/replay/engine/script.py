@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PACKET, GATE, CONNECT, ACCEPT, SEND, RECV, POLL, OPTION, SHUTDOWN, CLOSE = range(len(KINDS))
 ANY_COUNT = 0xFFFFFFFF  # the number of packets sent before is not known
 LEAD = 1_000_000  # ns before the first input
-EXACT, INFERRED = 1_500, 20_000  # ns: a packet sent so long before another one came was surely sent before it
+EXACT, INFERRED = 1_500, 20_000  # ns: most that the recorded times of two packets of an end may be wrong
 CALLS = {
     Call.CONNECT: CONNECT,
     Call.ACCEPT: ACCEPT,
