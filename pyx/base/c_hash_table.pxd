@@ -379,6 +379,10 @@ cdef inline uint64_t* lru_key(const LruTable* t, uint32_t number) noexcept nogil
 cdef inline void* lru_value(const LruTable* t, uint32_t number) noexcept nogil:
     return lru_entry(t, number) + ENTRY_HEAD + 8 * t.index.words
 
+cdef inline uint32_t lru_number(const LruTable* t, const void* value) noexcept nogil:
+    """The number of the entry that has this value."""
+    return <uint32_t>(<size_t>(<const uint8_t*>value - t.entries) / t.stride)
+
 cdef inline uint8_t* _entry_memory(size_t size) noexcept nogil:
     cdef void* memory
     if posix_memalign(&memory, 64, size):
@@ -413,18 +417,33 @@ cdef inline void lru_prefetch_slot(const LruTable* t, uint64_t hash) noexcept no
     if t.index.count > CACHED:
         prefetch(&t.index.slots[hash >> t.index.shift])
 
-cdef inline void* lru_peek(const LruTable* t, uint64_t hash) noexcept nogil:
-    """The value that `lru_insert` will compare first, to prefetch a part of it; NULL: none, or it is in the cache."""
+cdef inline uint32_t lru_guess(const LruTable* t, uint64_t hash) noexcept nogil:
+    """The number of the entry that `lru_insert` will compare first, or NOT_FOUND."""
     cdef uint64_t slot, at = hash >> t.index.shift
-    if t.index.count <= CACHED:
-        return NULL
     while True:
         slot = t.index.slots[at]
         if slot == 0:
-            return NULL
+            return NOT_FOUND
         if slot >> 32 == hash >> 32:
-            return lru_value(t, <uint32_t>slot - 1)
+            return <uint32_t>slot - 1
         at = (at + 1) & t.index.mask
+
+cdef inline void* lru_peek(const LruTable* t, uint64_t hash) noexcept nogil:
+    """The value that `lru_insert` will compare first, to prefetch a part of it; NULL: none, or it is in the cache."""
+    cdef uint32_t number = lru_guess(t, hash) if t.index.count > CACHED else NOT_FOUND
+    return NULL if number == NOT_FOUND else lru_value(t, number)
+
+cdef inline void* lru_hit2(LruTable* t, uint32_t guess, uint64_t a, uint64_t b) noexcept nogil:
+    """As `lru_insert` for a key of two words, when it is that of the entry ``guess`` (`lru_guess`); NULL: it is not."""
+    cdef uint64_t* entry
+    if guess == NOT_FOUND:
+        return NULL
+    entry = <uint64_t*>lru_entry(t, guess)
+    if entry[1] != a or entry[2] != b:
+        return NULL
+    t.clock += 1
+    entry[0] = t.clock
+    return entry + 3
 
 cdef inline void lru_prefetch_entry(const LruTable* t, uint64_t hash) noexcept nogil:
     """Prefetch the entry that `lru_insert` will compare; its slot was prefetched before."""

@@ -18,6 +18,10 @@ cdef inline void gather(uint8_t* out, const uint8_t* column, const uint16_t* row
     elif width == 8:
         for i in range(n):
             (<uint64_t*>out)[i] = (<const uint64_t*>column)[rows[i]]
+    elif width == 16:
+        for i in range(n):
+            (<uint64_t*>out)[2 * i] = (<const uint64_t*>column)[2 * rows[i]]
+            (<uint64_t*>out)[2 * i + 1] = (<const uint64_t*>column)[2 * rows[i] + 1]
     else:
         for i in range(n):
             memcpy(out + <size_t>i * width, column + <size_t>rows[i] * width, width)

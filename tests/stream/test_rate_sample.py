@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confluo_tools.errors import UsageError
@@ -116,6 +117,44 @@ def test_many_flows_and_full_blocks() -> None:
     # Each flow is at an even rate.
     assert sorted(out.rows("src_ip", "run_packets")) == [(flow, 4) for flow in range(5000)]
     assert {step for [step] in out.rows("run_step")} == {5_000_000}
+
+
+@given(st.integers(0, 1000), st.integers(1, 2000))
+@settings(max_examples=3)
+def test_rows_that_wait_for_long_hold_up_no_others(seed: int, cut_at: int) -> None:
+    random = Random(seed)
+
+    # Every third record is alone in its flow and waits until the end; the others are of 20 flows without an even rate.
+    def flow(i: int) -> dict[str, int]:
+        return {"src_ip": 100 + i, "proto": 17} if i % 3 == 0 and i < 6000 else {"src_ip": random.randrange(20)}
+
+    empty = dict.fromkeys(FLOW, 0)
+    times = accumulate(random.choice([0, 100, 70_000]) for _ in range(15_000))
+    rows = [{"ts": START + t, "len": i, **empty, **flow(i)} for i, t in enumerate(times)]
+    out = FunctionRun({"sample": {"rate": "1M/s", "longest": "1d"}}, PACKET)
+    for turn, block in enumerate(cut(block_of_rows(PACKET, rows), [cut_at, 700])):
+        assert out.stage.write(block, now=turn)
+    given_early = len(out.rows("ts"))
+    out.finish()
+    found = out.rows("len", "run_packets", "run_step")
+    assert sorted(found) == expected_runs(rows, 1000, 86400 * SECOND)
+    assert given_early > (len(found) - 2000) // 3
+    last: dict[tuple[int, ...], int] = {}
+    for number, *of_flow in out.rows("len", *FLOW):
+        assert number > last.get(tuple(of_flow), -1)
+        last[tuple(of_flow)] = number
+
+
+def test_a_run_that_has_ended_is_given_though_an_older_one_lasts() -> None:
+    out = FunctionRun({"sample": {"rate": "1k/s", "longest": "1d"}}, PACKET)
+    assert out.stage.write(block_of_rows(PACKET, packets([(0, 0), (10, 1), (10**7, 1), (5, 1), (10, 1)])), now=1)
+    assert out.rows("len") == []
+    assert out.stage.pass_time(SECOND)
+    assert out.rows("len") == [(1,)]
+    assert out.stage.pass_time(2 * SECOND)
+    assert out.rows("len") == [(1,)]
+    out.finish()
+    assert out.rows("len", "run_packets") == [(1, 2), (0, 1), (3, 2)]
 
 
 def test_silence_gives_the_runs_that_wait() -> None:

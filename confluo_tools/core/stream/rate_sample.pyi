@@ -7,6 +7,5 @@ from confluo_tools.core.stream.stage import StreamStage
 class RateSampleStage(StreamStage):
     threshold: int
     longest: int
-    most: int
     evicted: int
     def __init__(self, layout: Layout, out: Layout, time: int, threshold: int, longest: int, most: int) -> None: ...
