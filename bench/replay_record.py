@@ -1,14 +1,18 @@
-"""What recording costs: CPU and bytes of a log, beside tcpdump -s 94, for bulk data and for requests.
+"""What recording costs: CPU and bytes of a log, beside tcpdump -s 94, for bulk data and for requests.  Prints TSV.
 
-    .venv/bin/python bench/replay_record.py [--mb 100] [--requests 20000] [--recorders none,bpf,signals,headers,tcpdump]
+    .venv/bin/python bench/replay_record.py [--mb 1000] [--requests 10000] [--seconds 30] [--rounds 3]
+                                            [--recorders none,bpf,signals,headers,tcpdump]
 
 Both ends are on one veth pair in namespaces of their own: `offload` with packets of up to 64 kB, the others with
-packets of at most one segment (the grade strict).  CPU is user and system time of client and server, and of the
-recorder or tcpdump after it has started, from the scheduler; the best of three runs.  `meanwhile_s` is that of the
-recorder until the traffic ends: what it takes to end does not depend on how long it recorded.  `bpf_s` is the time in
-the programs of the recorder by BPF, from the kernel (bpf_stats_enabled), which costs some of it.  `share` is both of
-the CPU of client and server.
-Needs root and tcpdump.
+packets of at most one segment (the grade strict).  `bulk` is --mb of data, `requests` as many as --requests one after
+the other, `paced` 10,000 of them a second for --seconds.  CPU is user and system time of client and server, and of
+the recorder or tcpdump after it has started, from the scheduler; the median of --rounds runs, recorders in turn.
+`meanwhile_s` is that of the recorder until the traffic ends: what it takes to end does not depend on how long it
+recorded.  `bpf_s` is the time in the programs of the recorder by BPF, from the kernel (bpf_stats_enabled), which costs
+some of it, with the interrupts of that time.  `share` is both of the CPU of client and server, `of_a_cpu` both of the
+time of one CPU.  Bytes: the log as Parquet, the sealed segments of the log by zstd -19, the capture of tcpdump by
+gzip; `of_capture` is the second of the third of the same round.
+Needs root, tcpdump and zstandard.
 """
 
 from __future__ import annotations
@@ -17,11 +21,15 @@ import argparse
 import gzip
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
+
+import zstandard
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -29,6 +37,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from netns import Lab, Space
 
 PORT = 5201
+RATE = 10_000  # requests a second
 STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 SERVE = """
 import socket, sys
@@ -48,7 +57,13 @@ if sys.argv[3] == "bulk":
     data = bytes(1 << 16)
     for _ in range(n * 16): c.sendall(data)
 else:
+    import time
+    rate, next = float(sys.argv[5]), time.monotonic()
     for _ in range(n):
+        if rate:
+            wait = next - time.monotonic()
+            if wait > 0: time.sleep(wait)
+            next += 1 / rate
         c.sendall(b"x" * 100)
         got = 0
         while got < 1000: got += len(c.recv(4096))
@@ -62,12 +77,12 @@ def cpu_of(process: subprocess.Popen[bytes]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def transfer(client: Space, server: Space, what: str, n: int) -> tuple[float, float]:
+def transfer(client: Space, server: Space, what: str, n: int, rate: int) -> tuple[float, float]:
     """CPU of both programs, and the time it took."""
     there = server.popen(sys.executable, "-c", SERVE, PORT, what, stdout=subprocess.PIPE)
     there.stdout.readline()  # type: ignore[union-attr]
     begin = time.monotonic()
-    here = client.popen(sys.executable, "-c", CALL, server.address, PORT, what, n)
+    here = client.popen(sys.executable, "-c", CALL, server.address, PORT, what, n, rate)
     cpu = cpu_of(here) + cpu_of(there)
     there.stdout.close()  # type: ignore[union-attr]
     return cpu, time.monotonic() - begin
@@ -75,8 +90,8 @@ def transfer(client: Space, server: Space, what: str, n: int) -> tuple[float, fl
 
 def cpu_so_far(pid: int) -> float:
     """User and system time of a process that runs."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def in_programs(pid: int) -> float:
@@ -95,48 +110,73 @@ def packets(space: Space) -> int:
     return int(words[1]) + int(words[9])
 
 
-def size_of(log: Path) -> int:
-    """Bytes on disk of a log as Parquet, as it is archived."""
+class Run(NamedTuple):
+    """Seconds: of the programs and the recorder, of the recorder, until the traffic ended, in BPF programs; in all."""
+
+    cpu: float
+    recorder: float
+    meanwhile: float
+    bpf: float
+    wall: float
+    packets: float  # at one end
+    parquet: float  # bytes
+    packed: float
+
+
+def parquet_size(log: Path) -> int:
     out = log.with_suffix(".parquet")
     subprocess.run([ROOT / "bin/confluo-convert", "-q", log, "-w", out, "--force"], check=True)
     return out.stat().st_size
 
 
+def packed_size(log: Path) -> int:
+    segments = b"".join(path.read_bytes() for path in sorted(log.glob("lane-*/seg-*")))
+    return len(zstandard.ZstdCompressor(level=19).compress(segments))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mb", type=int, default=100)
-    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--mb", type=int, default=1000)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--recorders", default="none,bpf,signals,headers,tcpdump")
+    parser.add_argument("--traffic", default="offload,bulk,requests,paced")
     args = parser.parse_args()
+    sizes = {"offload": args.mb, "bulk": args.mb, "requests": args.requests, "paced": args.seconds * RATE}
     print(
-        "traffic\trecorder\tcpu_s\tof_which_recorder_s\tmeanwhile_s\tbpf_s\tshare\twall_s\tpackets\tlog_B\tB_per_packet"
+        "traffic\trecorder\tcpu_s\trecorder_s\tmeanwhile_s\tbpf_s\tshare\tof_a_cpu\twall_s\tpackets"
+        "\tparquet_B\tpacked_B\tpacked_B_per_packet\tof_capture"
     )
+    recorders = args.recorders.split(",")
     with Lab() as lab, tempfile.TemporaryDirectory() as folder:
         client, server = lab.pair()
-        for what, n in (("offload", args.mb), ("bulk", args.mb), ("requests", args.requests)):
+        for what in args.traffic.split(","):
             for space in (client, server):
                 space.ip("link", "set", "v0", "gso_max_segs", "65535" if what == "offload" else "1")
-            for recorder in args.recorders.split(","):
-                best = min((run(client, server, what, n, recorder, Path(folder)) for _ in range(3)), key=lambda r: r[0])
-                cpu, own, meanwhile, programs, wall, count, size = best
-                figures = (
-                    f"{cpu:.3f}",
-                    f"{own:.3f}",
-                    f"{meanwhile:.3f}",
-                    f"{programs:.3f}",
-                    f"{100 * (meanwhile + programs) / (cpu - own):.1f}%",
-                    f"{wall:.2f}",
-                    count,
-                    size,
-                    f"{size / count:.2f}",
-                )
-                print(what, recorder, *figures, sep="\t", flush=True)
+            runs = [
+                {recorder: run(client, server, what, sizes[what], recorder, Path(folder)) for recorder in recorders}
+                for _ in range(args.rounds)
+            ]
+            for recorder in recorders:
+                report(what, recorder, runs)
 
 
-def run(
-    client: Space, server: Space, what: str, n: int, recorder: str, folder: Path
-) -> tuple[float, float, float, float, float, int, int]:
-    """CPU in all, of the recorder, until the traffic ended, in programs; time; packets at one end; bytes of its log."""
+def report(what: str, recorder: str, runs: list[dict[str, Run]]) -> None:
+    middle = Run(*map(statistics.median, zip(*[each[recorder] for each in runs], strict=True)))
+    spent = middle.meanwhile + middle.bpf
+    figures = [f"{x:.3f}" for x in (middle.cpu, middle.recorder, middle.meanwhile, middle.bpf)]
+    figures += [f"{100 * spent / (middle.cpu - middle.recorder):.2f}%", f"{100 * spent / middle.wall:.2f}%"]
+    figures += [f"{x:.0f}" for x in (middle.wall, middle.packets, middle.parquet, middle.packed)]
+    figures.append(f"{middle.packed / middle.packets:.2f}")
+    if "tcpdump" in runs[0]:
+        figures.append(
+            f"{100 * statistics.median(each[recorder].packed / each['tcpdump'].packed for each in runs):.1f}%"
+        )
+    print(what, recorder, *figures, sep="\t", flush=True)
+
+
+def run(client: Space, server: Space, what: str, n: int, recorder: str, folder: Path) -> Run:
     path = folder / f"{what}-{recorder}-{time.monotonic_ns()}"
     process = None
     if recorder == "tcpdump":
@@ -147,14 +187,15 @@ def run(
         words = [ROOT / "bin/confluo-replay-record", "attach", "--port", PORT, *how, "-w", f"{path}.ml"]
         process = client.popen(*words, stderr=subprocess.PIPE)
         process.stderr.readline()  # type: ignore[union-attr]
+        time.sleep(1)  # what it writes at first is not of the traffic
     started = cpu_so_far(process.pid) if process is not None else 0.0
     before = packets(client)
     STATISTICS.write_text("1" if recorder == "bpf" else "0")
-    cpu, wall = transfer(client, server, "requests" if what == "requests" else "bulk", n)
+    cpu, wall = transfer(client, server, what, n, RATE if what == "paced" else 0)
     STATISTICS.write_text("0")
     programs = in_programs(process.pid) if process is not None and recorder == "bpf" else 0.0
     count = packets(client) - before
-    own, meanwhile, size = 0.0, 0.0, 0
+    own, meanwhile, parquet, packed = 0.0, 0.0, 0, 0
     if process is not None:
         meanwhile = cpu_so_far(process.pid) - started
         process.send_signal(2)
@@ -162,11 +203,11 @@ def run(
         said = process.stderr.read().decode().strip()  # type: ignore[union-attr]
         process.stderr.close()  # type: ignore[union-attr]
         if recorder == "tcpdump":
-            size = len(gzip.compress(path.read_bytes(), 6))
+            packed = len(gzip.compress(path.read_bytes(), 6))
         else:
             print("#", said.splitlines()[-1], file=sys.stderr)
-            size = size_of(Path(f"{path}.ml"))
-    return cpu + own, own, meanwhile, programs, wall, count, size
+            parquet, packed = parquet_size(Path(f"{path}.ml")), packed_size(Path(f"{path}.ml"))
+    return Run(cpu + own, own, meanwhile, programs, wall, count, parquet, packed)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from confluo_tools.core.block.block cimport Layout, Staging
 cdef extern from "record_tcp.h" nogil:
     enum:
         R_RUN
+        K_RX
+        K_TX
+        N_RELATIVE
     struct record:
         uint16_t type, kind
         uint32_t id
@@ -30,9 +33,11 @@ cdef enum:
     HEAD = 8        # bytes before each record of a ring
     HELD = 16384    # runs that wait
 
+cdef uint64_t MIX = 0x9E3779B97F4A7C15
+
 
 cdef struct Order:
-    uint64_t key
+    uint64_t key, event
     uint32_t place
 
 
@@ -41,7 +46,20 @@ cdef int _compare(const void* a, const void* b) noexcept nogil:
     cdef const Order* y = <const Order*>b
     if x.key != y.key:
         return 1 if x.key > y.key else -1
+    if x.event != y.event:
+        return 1 if x.event > y.event else -1
     return (x.place > y.place) - (x.place < y.place)
+
+
+cdef uint64_t _event(const record* r) noexcept nogil:
+    """Equal for runs of equal events; all packets of a direction are."""
+    cdef uint64_t found = <uint64_t>r.call << 8 | r.timer
+    if r.kind == K_RX or r.kind == K_TX:
+        return 0
+    found = (found ^ <uint64_t>r.bytes) * MIX
+    found = (found ^ r.asked) * MIX
+    found = (found ^ <uint64_t>r.flags ^ <uint64_t>(r.notes & ~N_RELATIVE) << 32) * MIX
+    return (found ^ <uint64_t><int64_t>r.value) * MIX
 
 
 cdef struct Columns:
@@ -154,6 +172,11 @@ cdef class RecordRing:
         """Whether `rows` must be called before the next `read`."""
         return self.held == HELD
 
+    @property
+    def waiting(self):
+        """Bytes of the ring that are not read."""
+        return load_acquire(<const uint64_t*>self.producer) - self.consumed[0]
+
     def read(self):
         """The next record that is not a run; None: there is none, or the held runs must be taken first."""
         cdef uint64_t at = self.consumed[0], end = load_acquire(<const uint64_t*>self.producer)
@@ -170,7 +193,8 @@ cdef class RecordRing:
                     other = PyBytes_FromStringAndSize(<const char*>p + HEAD, length)
                 else:
                     self.runs[self.held] = (<const record*>(p + HEAD))[0]
-                    self.order[self.held].key = (<uint64_t>self.runs[self.held].id << 8 | self.runs[self.held].kind)
+                    self.order[self.held].key = <uint64_t>self.runs[self.held].id << 8 | self.runs[self.held].kind
+                    self.order[self.held].event = _event(&self.runs[self.held])
                     self.order[self.held].place = self.held
                     self.held += 1
             at += ((length & ~<uint32_t>(BUSY | DISCARD)) + HEAD + 7) & ~<uint64_t>7
@@ -178,7 +202,7 @@ cdef class RecordRing:
         return other
 
     def rows(self):
-        """The runs since the last call as a block, by end and kind: a compressed log is smaller then."""
+        """The runs since the last call as a block, by end and event: a compressed log is smaller then."""
         cdef Columns c
         cdef uint32_t i, rows = 0
         cdef Staging out = Staging(self.layout, max(self.held, 1))

@@ -17,7 +17,6 @@ int sent_packet(u64 *ctx)
 {
     struct sk_buff *skb = (void *)ctx[0];
     struct sock *sk = skb->sk;
-    struct headers h;
     struct packet p;
     struct end *e;
     u64 ts, *began;
@@ -26,14 +25,14 @@ int sent_packet(u64 *ctx)
 
     if (skb->dev->nd_net.net->ns.inum != settings.netns)
         return 0;
-    if (!read_packet(&p, &h, skb, skb->head + skb->network_header, HEADER, 1))
+    if (!read_packet(&p, skb, skb->head + skb->network_header, 1))
         return 0;
     e = map_lookup(&ends, &p.key);
     if (!e && !(p.flags & SYN))
         return 0;
     ts = ktime();
     first = (p.flags & (SYN | ACK)) == (SYN | ACK);
-    if (p.flags & SYN && sk && (!e || (e->has_isn && e->isn != be32(h.tcp + 4)))) {
+    if (p.flags & SYN && sk && (!e || (e->has_isn && e->isn != p.seq))) {
         u8 state = sk->__sk_common.skc_state;
         if (!wanted(p.address.ports))
             return 0;
@@ -66,14 +65,17 @@ int sent_packet(u64 *ctx)
         e->out_interface = skb->dev->ifindex;
     if (e->out_interface != skb->dev->ifindex)
         return 0;
-    if (p.flags & SYN)
-        emit_syn(e, h.tcp, ts, 1);
+    if (p.flags & SYN) {
+        u8 header[HEADER];
+        probe_read(header, HEADER, p.tcp);
+        emit_syn(e, header, ts, 1);
+    }
     count(1, 0);
     if (p.len > e->mss)
         segments = segments_of(skb);
     if (sk && whole(sk) && copied_since(e, sk))
         copied_at(e, ts);
-    add_digest(e, &p, h.tcp, ts);
+    add_digest(e, &p, ts);
     add_packet(e, &e->sent, K_TX, ts, p.ip_id, p.address.version == 4 ? segments : 0, 0, first);
     e->tx++;
     e->last = ts;
@@ -84,17 +86,16 @@ SEC("tp_btf/netif_receive_skb")
 int received_packet(u64 *ctx)
 {
     struct sk_buff *skb = (void *)ctx[0];
-    struct headers h;
     struct packet p;
     struct end *e;
     u16 segments;
 
     if (skb->dev->nd_net.net->ns.inum != settings.netns)
         return 0;
-    if (!read_packet(&p, &h, skb, skb->data, 20, 0))
+    if (!read_packet(&p, skb, skb->data, 0))
         return 0;
     e = map_lookup(&ends, &p.key);
-    if (p.flags & SYN && (!e || (e->has_peer_isn && e->peer_isn != be32(h.tcp + 4)))) {
+    if (p.flags & SYN && (!e || (e->has_peer_isn && e->peer_isn != p.seq))) {
         // A server's end begins with its SYN-ACK: only then the SYN is known to be for this host.
         struct syn syn = {};
         if (p.flags & ACK || !wanted(p.address.ports))
@@ -103,10 +104,7 @@ int received_packet(u64 *ctx)
         syn.interface = skb->dev->ifindex;
         syn.ip_id = p.ip_id;
         syn.ce = p.ce;
-        if (p.address.version == 6)
-            probe_read(syn.header, HEADER, skb->data + 40);
-        else
-            probe_read(syn.header, HEADER, skb->data + (h.ip[0] & 15) * 4);
+        probe_read(syn.header, HEADER, p.tcp);
         map_update(&syns, &p.key, &syn, 0);
         return 0;
     }
@@ -126,7 +124,7 @@ int received_packet(u64 *ctx)
             e->overflows++;
             return 0;
         }
-        to->seq = be32(h.tcp + 4);
+        to->seq = p.seq;
         to->ip_id = p.ip_id;
         to->segments = segments | (p.ce ? CE_BIT : 0);
         e->next = next + 1;
@@ -135,10 +133,7 @@ int received_packet(u64 *ctx)
     u64 ts = ktime();
     if (p.flags & SYN && !e->has_peer_isn) {
         u8 header[HEADER];
-        if (p.address.version == 6)
-            probe_read(header, HEADER, skb->data + 40);
-        else
-            probe_read(header, HEADER, skb->data + (h.ip[0] & 15) * 4);
+        probe_read(header, HEADER, p.tcp);
         emit_syn(e, header, ts, 0);
     }
     processed(e, ts, p.ip_id, p.address.version == 4 ? segments : 0, p.ce ? N_CE : 0,

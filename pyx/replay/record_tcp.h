@@ -8,6 +8,10 @@ typedef unsigned long long u64;
 typedef signed int s32;
 typedef signed long long s64;
 
+// Of the schema: kinds and notes.
+enum { K_CALL = 4, K_POLL, K_TIMER, K_RX, K_TX, K_RETRANSMIT, K_STATE = 12 };
+enum { N_EARLIER = 1, N_CE = 4, N_WAITS = 32, N_CONTINUED = 64, N_MERGED = 256, N_YIELDS = 512, N_RELATIVE = 1024 };
+
 enum { R_RUN = 1, R_BEGIN, R_SYN, R_DIGEST, R_CLOSE, R_END };
 enum { DIGEST_PACKETS = 64, DIGESTS = 16, HEADER = 60 };
 

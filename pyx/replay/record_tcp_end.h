@@ -5,9 +5,7 @@
 
 // ---------------------------------------------------------------- the schema
 
-enum { K_CALL = 4, K_POLL, K_TIMER, K_RX, K_TX, K_RETRANSMIT, K_STATE = 12 };
 enum { CONNECT = 1, SEND = 3, RECV, SHUTDOWN, CLOSED };
-enum { N_EARLIER = 1, N_CE = 4, N_WAITS = 32, N_CONTINUED = 64, N_MERGED = 256, N_YIELDS = 512, N_RELATIVE = 1024 };
 enum { CLIENT = 1, SERVER };
 enum { MSG_MORE = 0x8000, READ_OR_WRITE = 5 };
 
@@ -21,8 +19,8 @@ enum { NO_WAKEUP = 1 };
 
 // ---------------------------------------------------------------- an end of a connection
 
-enum { GRAIN = 1024 };  // ns: times of runs are multiples of it
-struct times { u64 ts, low, high; u32 count, unused; };  // the state of Algorithm 1
+enum { GRAIN = 1024, SENT_GRAIN = 4096 };  // ns: times of runs are multiples of it; no input depends on those of tx
+struct times { u64 ts, low, high, step; u32 count, unused; };  // the state of Algorithm 1; step: of the run before
 
 struct packet_run {
     struct times times;
@@ -36,6 +34,8 @@ struct packet_run {
     u32 from_tx, from_rx, from_id;  // the next run is relative to these
 };
 
+struct steps { u32 tx, rx, number; };
+
 struct event_run {
     struct times times;
     s64 bytes;
@@ -47,6 +47,8 @@ struct event_run {
     u32 tx, rx, number;
     u32 tx_step, rx_step, number_step;
     u32 last_tx, last_rx, last_number;
+    u32 emitted;  // since the last one that was lost, or was another event
+    struct steps from, usual;  // the next run is relative to the former; the latter: of the last run with steps
 };
 
 struct place { u64 ts; u32 tx, rx, number, unused; };
@@ -98,7 +100,7 @@ struct settings {
     u64 threshold;  // ns
     u64 functions[TIMERS];  // of the timers of TCP, by the number of the schema less one; 0: not known
     u64 offsets[TIMERS];  // of the timer in its socket
-    u32 netns, tcp_sock;  // the latter: number of its type
+    u32 netns, tcp_sock, iphdr, tcphdr;  // the last three: numbers of their types
     u32 ports;  // how many ports there are; 0: all are recorded
     u16 port[PORTS];
 };
@@ -142,23 +144,30 @@ static inline int fits(struct times *t, u64 ts)
     return 1;
 }
 
-static inline void start(struct times *t, u64 ts)
+static inline void start(struct times *t, u64 ts, u64 grain)
 {
-    t->ts = (ts + GRAIN / 2) & ~(u64)(GRAIN - 1);
+    t->ts = (ts + grain / 2) & ~(grain - 1);
     t->low = 0;
     t->high = 1ULL << 62;
     t->count = 1;
 }
 
-// As RateSampler of replay/sampling.py: the step that ends in the most zero bits, of the middle half of those that fit.
-static inline u64 step_of(const struct times *t)
+// The step of the run before, if it fits: equal steps take few bytes.  Else the one that ends in the most zero bits
+// (`roundest` of replay/sampling.py).
+static inline u64 step_of(struct times *t)
 {
-    u64 low = t->low + (t->high - t->low) / 4, high = t->high - (t->high - t->low) / 4, free = (low - 1) ^ high;
-    if (t->count == 1 || !low)
+    u64 free = (t->low - 1) ^ t->high;
+    if (t->count == 1)
+        return 0;
+    if (t->step >= t->low && t->step <= t->high)
+        return t->step;
+    t->step = 0;
+    if (!t->low)
         return 0;
     for (int shift = 1; shift < 64; shift *= 2)
         free |= free >> shift;
-    return high & ~(free >> 1);
+    t->step = t->high & ~(free >> 1);
+    return t->step;
 }
 
 static inline void *reserve(struct end *e, u64 size)
@@ -171,7 +180,7 @@ static inline void *reserve(struct end *e, u64 size)
     return r;
 }
 
-static inline void set_times(struct record *r, const struct times *t)
+static inline void set_times(struct record *r, struct times *t)
 {
     r->ts = t->ts;
     r->step = step_of(t);
@@ -225,7 +234,7 @@ static inline void add_packet(struct end *e, struct packet_run *p, u16 kind, u64
             emit_packets(e, p, kind);
         else
             p->expected = -1;
-        start(&p->times, ts);
+        start(&p->times, ts, kind == K_TX ? SENT_GRAIN : GRAIN);
         p->tx = e->tx;
         p->rx = e->rx;
         p->ip_id = ip_id;
@@ -275,11 +284,13 @@ static inline int copied_since(struct end *e, const struct sock *sk)
     return before != 0;
 }
 
-static inline void emit_event(struct end *e, const struct event_run *run)
+static inline void emit_event(struct end *e, struct event_run *run)
 {
     struct record *r = reserve(e, sizeof(*r));
-    if (!r)
+    if (!r) {
+        run->emitted = 0;
         return;
+    }
     r->type = R_RUN;
     r->kind = run->kind;
     r->id = e->id;
@@ -299,7 +310,26 @@ static inline void emit_event(struct end *e, const struct event_run *run)
     r->ip_id = r->segments = 0;
     r->gap = 0;
     r->value = run->value;
+    // As EventRuns of replay/recording/relative_events.py.
+    if (run->emitted % WHOLE) {
+        r->tx -= run->from.tx;
+        r->rx -= run->from.rx;
+        r->number -= run->from.number;
+        r->notes |= N_RELATIVE;
+    } else {
+        struct steps none = {};
+        run->usual = none;
+    }
     ring_submit(r, NO_WAKEUP);
+    run->emitted++;
+    if (run->stepped) {
+        run->usual.tx = run->tx_step;
+        run->usual.rx = run->rx_step;
+        run->usual.number = run->number_step;
+    }
+    run->from.tx = run->last_tx + run->usual.tx;
+    run->from.rx = run->last_rx + run->usual.rx;
+    run->from.number = run->last_number + run->usual.number;
 }
 
 static inline int continues(struct event_run *run, const struct place *at)
@@ -323,14 +353,15 @@ static inline void add_event(struct end *e, struct place *at, u16 kind, u8 what,
                              u16 notes, s32 value)
 {
     u8 call = kind == K_CALL ? what : 0, timer = kind == K_TIMER ? what : 0;
+    int same = 0;
     u32 slot = (kind * 3 + what + notes / 32 + (u32)bytes * 0x9E3779B1u / 0x10000) % RUNS;
     struct event_run *run = &e->runs[slot];
     e->last = at->ts;
     count(0, 1);
     if (run->times.count) {
-        if (run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
-            run->asked == asked && run->flags == flags && run->notes == notes && run->value == value &&
-            continues(run, at)) {
+        same = run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
+               run->asked == asked && run->flags == flags && run->notes == notes && run->value == value;
+        if (same && continues(run, at)) {
             run->last_tx = at->tx;
             run->last_rx = at->rx;
             run->last_number = at->number;
@@ -338,7 +369,9 @@ static inline void add_event(struct end *e, struct place *at, u16 kind, u8 what,
         }
         emit_event(e, run);
     }
-    start(&run->times, at->ts);
+    if (!same)
+        run->emitted = 0;
+    start(&run->times, at->ts, GRAIN);
     run->kind = kind;
     run->call = call;
     run->timer = timer;

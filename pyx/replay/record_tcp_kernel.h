@@ -53,6 +53,8 @@ struct sk_buff {
     unsigned char *head, *data;
 };
 struct skb_shared_info { u16 gso_segs; };
+struct iphdr { u8 tos; u16 tot_len, id, frag_off; u8 protocol; u32 saddr, daddr; };
+struct tcphdr { u16 source, dest; u32 seq, ack_seq; u16 window; };
 struct iov_iter { unsigned long count; };
 struct msghdr { struct iov_iter msg_iter; };
 struct timer_list { void *function; };

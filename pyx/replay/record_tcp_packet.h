@@ -3,14 +3,14 @@
 
 #include "record_tcp_place.h"
 
-struct headers { u8 ip[20]; u8 tcp[HEADER]; };  // of IPv6 only the TCP header
-
 struct packet {
     struct key key;
     struct address address;
-    u32 len;
-    u16 ip_id;
-    u8 ce, flags;
+    const u8 *tcp;  // its TCP header
+    u32 seq, ack, len;
+    u16 ip_id, window;
+    u8 ce, words;
+    u16 flags;
 };
 
 static inline u32 be32(const u8 *p)
@@ -18,27 +18,29 @@ static inline u32 be32(const u8 *p)
     return __builtin_bswap32(*(const u32 *)p);
 }
 
-// Reads ``size`` bytes of the TCP header.  ``sent``: source is this end.  Returns whether it is a TCP packet.
-static inline int read_packet(struct packet *p, struct headers *h, struct sk_buff *skb, const u8 *ip, u32 size, int sent)
+// Reads a packet.  ``sent``: source is this end.  Returns whether it is a TCP packet.
+static inline int read_packet(struct packet *p, struct sk_buff *skb, const u8 *ip, int sent)
 {
-    u32 length, own, other;
+    const struct tcphdr *tcp;
+    u32 length, first, last, size, word;
     if (skb->protocol == 0x0008) {
-        if (probe_read(h, 20 + size, ip) || h->ip[9] != TCP || (h->ip[6] & 0x1F) || h->ip[7])
+        const struct iphdr *h = bpf_rdonly_cast(ip, settings.iphdr);
+        if (h->protocol != TCP || h->frag_off & 0xFF1F)
             return 0;
-        if (h->ip[0] != 0x45 && probe_read(h->tcp, size, ip + (h->ip[0] & 15) * 4))
-            return 0;
-        length = __builtin_bswap16(*(u16 *)(h->ip + 2)) - (h->ip[0] & 15) * 4;
-        p->ip_id = __builtin_bswap16(*(u16 *)(h->ip + 4));
-        p->ce = (h->ip[1] & 3) == 3;
-        own = *(u32 *)(h->ip + (sent ? 12 : 16));
-        other = *(u32 *)(h->ip + (sent ? 16 : 12));
-        p->address.source[0] = own;
-        p->address.destination[0] = other;
+        size = (*(const u8 *)h & 15) * 4;
+        length = __builtin_bswap16(h->tot_len) - size;
+        p->ip_id = __builtin_bswap16(h->id);
+        p->ce = (h->tos & 3) == 3;
+        first = h->saddr;
+        last = h->daddr;
+        p->address.source[0] = sent ? first : last;
+        p->address.destination[0] = sent ? last : first;
         p->address.version = 4;
     } else if (skb->protocol == 0xDD86) {
         u8 six[40];
-        if (probe_read(six, 40, ip) || six[6] != TCP || probe_read(h->tcp, size, ip + 40))
+        if (probe_read(six, 40, ip) || six[6] != TCP)
             return 0;
+        size = 40;
         length = __builtin_bswap16(*(u16 *)(six + 4));
         p->ip_id = 0;
         p->ce = (six[1] & 0x30) == 0x30;
@@ -48,11 +50,18 @@ static inline int read_packet(struct packet *p, struct headers *h, struct sk_buf
     } else {
         return 0;
     }
-    own = *(u16 *)(h->tcp + (sent ? 0 : 2));
-    other = *(u16 *)(h->tcp + (sent ? 2 : 0));
-    p->address.ports = own | other << 16;
-    p->len = length - (h->tcp[12] >> 4) * 4;
-    p->flags = h->tcp[13];
+    p->tcp = ip + size;
+    tcp = bpf_rdonly_cast(p->tcp, settings.tcphdr);
+    first = tcp->source;
+    last = tcp->dest;
+    p->address.ports = sent ? first | last << 16 : last | first << 16;
+    p->seq = __builtin_bswap32(tcp->seq);
+    p->ack = __builtin_bswap32(tcp->ack_seq);
+    p->window = __builtin_bswap16(tcp->window);
+    word = *(const u16 *)((const u8 *)tcp + 12);  // length, flags
+    p->words = (word & 0xFF) >> 4;
+    p->flags = word >> 8 | (word & 1) << 8;
+    p->len = length - p->words * 4;
     address_key(&p->key, &p->address);
     return 1;
 }
@@ -88,37 +97,48 @@ static inline void emit_digests(struct end *e, u64 ts)
     e->digests_count = 0;
 }
 
-// As header_digests of replay/recording/digest.py.
-static inline void add_digest(struct end *e, const struct packet *p, const u8 *tcp, u64 ts)
+static inline u32 four(const u8 *p)
 {
-    u32 peer = e->peer_isn, words = tcp[12] >> 4, edges = 0, at = HEADER;
-    u32 d = e->digest;
-    // Linux writes two no-operations before SACK blocks, and the time stamp before both.
-    if (words > 5 && *(u16 *)(tcp + 20) == 0x0101) {
-        if (tcp[22] == 5)
-            at = 20;
-        else if (tcp[22] == 8 && words > 8 && *(u16 *)(tcp + 32) == 0x0101 && tcp[34] == 5)
-            at = 32;
+    const struct tcphdr *h = bpf_rdonly_cast(p, settings.tcphdr);
+    return h->source | (u32)h->dest << 16;
+}
+
+// Where the edges of SACK blocks are in a TCP header, and how many; 0: it has none.  Linux writes two no-operations
+// before them, and the time stamp before both.
+static inline u32 sack_edges(const struct packet *p, u32 *edges)
+{
+    u32 at = 20, options;
+    if (p->words <= 5)
+        return 0;
+    options = four(p->tcp + 20);
+    if ((options & 0xFFFFFF) == 0x080101 && p->words > 8) {
+        at = 32;
+        options = four(p->tcp + 32);
     }
-    if (at == 20)
-        edges = (tcp[23] - 2u) >> 2;
-    else if (at == 32)
-        edges = (tcp[35] - 2u) >> 2;
-    if (edges > 8)
+    if ((options & 0xFFFFFF) != 0x050101)
+        return 0;
+    *edges = ((options >> 24) - 2) >> 2;
+    return *edges <= 8 ? at + 4 : 0;
+}
+
+// As header_digests of replay/recording/digest.py.
+static inline void add_digest(struct end *e, const struct packet *p, u64 ts)
+{
+    u32 peer = e->peer_isn, edges = 0, at = sack_edges(p, &edges);
+    u32 d = e->digest;
+    if (!at)
         edges = 0;
-    d = folded(d, be32(tcp + 4) - e->isn);
-    d = folded(d, p->flags & ACK ? be32(tcp + 8) - peer : 0);
+    d = folded(d, p->seq - e->isn);
+    d = folded(d, p->flags & ACK ? p->ack - peer : 0);
     d = folded(d, p->len);
-    d = folded(d, p->flags | (tcp[12] & 1) << 8 | edges << 9 | (u32)__builtin_bswap16(*(u16 *)(tcp + 14)) << 16);
+    d = folded(d, p->flags | edges << 9 | (u32)p->window << 16);
     if (edges) {
+        u8 sack[32] = {};
+        probe_read(sack, sizeof(sack), p->tcp + at);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (i < edges) {
-                if (at == 20)
-                    d = folded(d, be32(tcp + 24 + i * 4) - peer);
-                else if (i < 6)
-                    d = folded(d, be32(tcp + 36 + i * 4) - peer);
-            }
+            if (i < edges)
+                d = folded(d, be32(sack + i * 4) - peer);
     }
     if (++e->digest_count < DIGEST_PACKETS) {
         e->digest = d;

@@ -45,6 +45,8 @@ WHY = unusable()
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(bool(WHY), reason=WHY)]
 BPF = ("--source", "bpf")
 SIZE = 300_000
+# Of requests: equal calls in a row and between others, so that runs end and begin, some of them relative to others.
+SIZES = (500, 1000, 1500, 2000, *(700 + n * n % 7 * 100 for n in range(300)))
 GET_PROGRAM = 13  # a command of bpf(2)
 UNSEEN = ("the recorder did not see all of its packets", "its IP identifications are not in sequence")
 TRIES = 8  # a kernel may run no BPF program for packets that it handles while some task of the system runs
@@ -157,9 +159,9 @@ def _side_by_side(logs: list[Path]) -> list[list[ConnectionEnd]]:
                     with socket.create_server((address, PORT), family=family) as listener:
                         here = socket.create_connection((address, PORT))
                         there, _ = listener.accept()
-                    for n in range(1, 5):
-                        here.sendall(b"x" * 500 * n)
-                        assert len(there.recv(10_000)) == 500 * n
+                    for n in SIZES:
+                        here.sendall(b"x" * n)
+                        assert len(there.recv(10_000)) == n
                         there.sendall(b"y" * 3000)
                         assert len(here.recv(10_000)) == 3000
                     here.shutdown(socket.SHUT_WR)

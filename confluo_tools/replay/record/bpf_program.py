@@ -59,11 +59,15 @@ class RecorderProgram:
             for number, name in _RECORDS.items()
         }
 
+    @property
+    def ring_bytes(self) -> int:
+        return self._programs.maps["records"].shape.entries
+
     def ring(self, schema: Schema) -> RecordRing:
         from confluo_tools.core.replay.bpf_records import RecordRing
 
         records = self._programs.maps["records"]
-        return RecordRing(*map_ring(records), records.shape.entries, schema.layout)
+        return RecordRing(*map_ring(records), self.ring_bytes, schema.layout)
 
     def attach(self) -> None:
         """Record from now on.  Raises ConfluoError."""
@@ -99,9 +103,9 @@ def _settings(kernel: Btf, ports: frozenset[int], threshold: int) -> bytes:
                 functions[place], offsets[place] = addresses[name], found.offset
                 break
     netns = os.stat("/proc/thread-self/ns/net").st_ino
-    tcp_sock = kernel.find("tcp_sock", STRUCT)
+    types = [kernel.find(name, STRUCT) for name in ("tcp_sock", "iphdr", "tcphdr")]
     listed = [*sorted(ports), *[0] * (MAX_PORTS - len(ports))]
-    return struct.pack("<Q3Q3QIII64H", threshold, *functions, *offsets, netns, tcp_sock, len(ports), *listed)
+    return struct.pack("<Q3Q3Q5I64H", threshold, *functions, *offsets, netns, *types, len(ports), *listed)
 
 
 def _addresses(names: list[str]) -> dict[str, int]:

@@ -20,7 +20,6 @@ from confluo_tools.replay.record.setting_rows import SettingRows
 from confluo_tools.replay.record.tcp_options import handshake_options
 from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Note
 from confluo_tools.replay.recording.row_batch import WAIT, RowBatch
-from confluo_tools.replay.recording.run_writer import GRAIN
 from confluo_tools.replay.sampling import roundest
 
 if TYPE_CHECKING:
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
+PAUSE, FULL = 500_000_000, 8  # ns between two readings, or earlier when an eighth of the ring is full
 IDLE = 10_000_000_000  # ns after which an end that was not established is given up
+SENT_GRAIN = 4096  # ns: times of sent packets are multiples of it, others of a part of it
 STEP = 1_000_000  # ns by which the wall clock may move against the other one without being a step
 RUNS = 8  # of events that the kernel holds for an end
 _STEPPED = ("tx_step", "rx_step", "number_step")
@@ -50,7 +51,7 @@ class BpfRecorder:
     """Records the TCP connections of the network namespace of this thread.  Raises ConfluoError."""
 
     without_options = ""  # the setting `options` says it
-    tick = 0.1  # s between two readings: the ring holds some 80,000 records
+    tick = 0.1  # s between two looks: the ring holds some 80,000 records
 
     def __init__(self, schema: Schema, *, ports: frozenset[int]) -> None:
         from confluo_tools.core.replay.bpf_records import EndPlace
@@ -60,6 +61,8 @@ class BpfRecorder:
         self._ring = self.program.ring(schema)
         self._place = EndPlace
         self.base = _grained(wall_offset())
+        self._enough = self.program.ring_bytes // FULL
+        self._next_reading = 0
         self._next = 0  # when the runs of the ring are written
         self._cookies = recording_number() << RECORDING_SHIFT
         self._rows = RowBatch(schema)
@@ -98,9 +101,13 @@ class BpfRecorder:
 
     # -- reading
 
+    def due(self) -> bool:
+        return self._ring.waiting > self._enough or time.clock_gettime_ns(time.CLOCK_MONOTONIC) >= self._next_reading
+
     def poll(self, *, last: bool = False) -> Iterator[Block]:
         """Read what came, and return the rows that are complete.  ``last``: of all that is left."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._next_reading = now + PAUSE
         offset = wall_offset()
         if abs(offset - self.base) > STEP:
             self.base = _grained(
@@ -247,9 +254,7 @@ class BpfRecorder:
         row = {column: values[f"{name}.{column}"] for column in columns}
         if kind:
             row["kind"] = kind
-        low, high = values[f"{name}.times.low"], values[f"{name}.times.high"]
-        quarter = (high - low) // 4
-        step = roundest(low + quarter, high - quarter) if count > 1 else 0
+        step = roundest(values[f"{name}.times.low"], values[f"{name}.times.high"]) if count > 1 else 0
         self._emit(end, values[f"{name}.times.ts"], {**row, "count": count, "step": step})
 
     def close(self) -> None:
@@ -270,8 +275,8 @@ def _problem(end: _End, values: dict[str, Any]) -> str:
 
 
 def _grained(base: int) -> int:
-    """A multiple of the grain, so that times of the wall clock are also multiples of it."""
-    return base // GRAIN * GRAIN
+    """A multiple of the grains of runs, so that times of the wall clock are also multiples of them."""
+    return base // SENT_GRAIN * SENT_GRAIN
 
 
 def _text(address: bytes) -> str:

@@ -83,6 +83,9 @@ class ConnectionRecorder:
         self._lost = 0
         self.steps = 0  # of the wall clock
 
+    def due(self) -> bool:
+        return True
+
     def begin(self) -> None:
         self.tap.bind(promiscuous=False)
         bpf.attach(self.tap.socket.fileno(), self._program)

@@ -38,7 +38,7 @@ class Recorder(Protocol):
     @property
     def without_options(self) -> str: ...  # why socket options are not recorded
     @property
-    def tick(self) -> float: ...
+    def tick(self) -> float: ...  # s between two looks whether it is due
     @property
     def made(self) -> int: ...
     @property
@@ -46,6 +46,7 @@ class Recorder(Protocol):
     @property
     def packets(self) -> int: ...
     def begin(self) -> None: ...
+    def due(self) -> bool: ...  # whether to read now
     def poll(self, *, last: bool = False) -> Iterator[Block]: ...
     def lost(self) -> int: ...
     def close(self) -> None: ...
@@ -99,7 +100,8 @@ class RecordingSession:
         """Record until ``over()`` or a signal."""
         while not self.stopped and not over():
             time.sleep(self.recorder.tick)
-            self._write()
+            if self.recorder.due():
+                self._write()
 
     def _write(self, *, last: bool = False) -> None:
         for block in self.recorder.poll(last=last):

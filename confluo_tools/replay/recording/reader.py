@@ -18,9 +18,10 @@ from confluo_tools.replay.recording.connection import (
     FiveTuple,
 )
 from confluo_tools.replay.recording.kinds import DIGESTS, ORDERED, RECORDING_SHIFT, Kind
+from confluo_tools.replay.recording.relative_events import EventRuns
 from confluo_tools.replay.recording.relative_headers import HeaderRuns
 from confluo_tools.replay.recording.relative_runs import PacketRuns
-from confluo_tools.replay.recording.runs import MAX_EVENTS, SortedRuns
+from confluo_tools.replay.recording.runs import MAX_EVENTS, Runs
 from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ class RecordingReader:
             if len(headers):
                 sacks[:] = _edges(headers[_SACK])
 
-    def _table(self, table: int, number: int) -> SortedRuns:
+    def _table(self, table: int, number: int) -> Runs:
         names, codes = _TABLES[table][1], self._codes[table]
         if table not in _RELATIVE:
-            return SortedRuns(names, codes, self._sorter, table, number)
+            return EventRuns(names, codes, self._sorter, table, number)
         kind, counter = _RELATIVE[table]
         return kind(names, codes, (self._sorter, table, number), counter)
 
