@@ -33,6 +33,7 @@ from confluo_tools.formats.block_builder import blocks_of_rows
 from confluo_tools.kafka.address import parse
 from confluo_tools.kafka.client import library, make_topic
 from confluo_tools.kafka.message import shape_of
+from confluo_tools.kafka.short_message import short_shape
 from confluo_tools.kafka.topic_writer import DEFAULTS
 from confluo_tools.schema import builtin
 from confluo_tools.stream.telemetry import TELEMETRY
@@ -89,7 +90,7 @@ def measure(args, name, schema, block, size):
     """Rows of both senders, and of Kafka's own.  ``size``: KiB of a message, 0: of `FEW` records."""
     settings = MOCK if name == "mock" else {"bootstrap.servers": args.broker}
     width = schema.layout.row_bytes
-    for sender in (sink, plain):
+    for sender in (sink, short, plain) if size <= 16 else (sink, plain):
         topic = f"bench{uuid4().hex[:8]}"
         if name == "broker":
             make_topic(parse(f"kafka://{args.broker}/{topic}"), {}, 4)
@@ -104,10 +105,11 @@ def measure(args, name, schema, block, size):
         own(args, width, size, capacity)
 
 
-def sink(settings, topic, shape, capacity, block, seconds):
+def sink(settings, topic, shape, capacity, block, seconds, small=None):
     """The compiled sink."""
     client = core.KafkaProducer(settings)
-    out = TopicSink(client, client.topic(topic), shape, 4, capacity=capacity, key=block.layout.index("flow_hash"))
+    key = block.layout.index("flow_hash")
+    out = TopicSink(client, client.topic(topic), shape, 4, capacity=capacity, key=key, short=small)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         out.write(block)
@@ -116,6 +118,12 @@ def sink(settings, topic, shape, capacity, block, seconds):
     while client.flush(1000):
         pass
     return client.counts["records_acked"], client.counts["bytes_acked"]
+
+
+def short(settings, topic, shape, capacity, block, seconds):
+    """The compiled sink with short messages; their schema is elsewhere."""
+    small = short_shape(shape.layout, bytes(16), "bench", 0, 0)
+    return sink(settings, topic, shape, capacity, block, seconds, small)
 
 
 def plain(settings, topic, shape, capacity, block, seconds):

@@ -102,7 +102,8 @@ FORMATS: tuple[Format, ...] = (
         "stream",
         "an Arrow stream, for pipes between commands",
         suffixes=(".arrows",),
-        magic=(b"\xff\xff\xff\xff",),  # streams before Arrow 0.15 begin with a length instead and are not read
+        # Streams before Arrow 0.15 begin with a length instead and are not read.  CFLM: a short message of Kafka.
+        magic=(b"\xff\xff\xff\xff", b"CFLM"),
         reader="confluo_tools.kafka.stream_or_messages:open_stream",
         reader_options=("types", "tell"),
         writer="confluo_tools.formats.arrow:StreamWriter",

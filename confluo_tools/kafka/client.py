@@ -65,12 +65,14 @@ def producer(address: TopicAddress, settings: dict[str, str]) -> KafkaProducer:
         raise ConfluoError(str(e), where=str(address)) from None
 
 
-def partitions(address: TopicAddress, settings: dict[str, str], *, create: int = 0) -> int:
+def partitions(
+    address: TopicAddress, settings: dict[str, str], *, create: int = 0, topics: dict[str, int] | None = None
+) -> int:
     """The number of partitions of the topic.  ``create``: if it does not exist, make it with this number.
 
-    Raises ConfluoError when no broker answers, or the topic does not exist.
+    ``topics``: what `describe` said.  Raises ConfluoError when no broker answers, or the topic does not exist.
     """
-    found = describe(address, settings).get(address.topic, 0)
+    found = (describe(address, settings) if topics is None else topics).get(address.topic, 0)
     if found:
         return found
     if not create:

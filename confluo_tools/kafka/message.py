@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluo_tools.core.kafka.message import MessageShape
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats import arrow_meta as meta
+from confluo_tools.kafka.short_message import MAGIC, schema_hash, short_head, short_rows
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -72,10 +73,16 @@ def shape_of(schema: Schema, host: str, pipeline: int, run: int) -> MessageShape
     columns = len(schema.columns)
     # Numbers of zero have no place in a batch message: any others will do.
     batch = meta.batch_message(schema, 1, [(0, 0)] * columns, 64, metadata={KEY: text})
+    head = schema_part(schema)
+    return _shape(schema, head, batch, text)
+
+
+def schema_part(schema: Schema) -> bytes:
+    """The schema message that the messages with rows of ``schema`` have.  Raises FormatError for a large one."""
     head = meta.schema_message(slim(schema), {"confluo:kind": schema.kind, KEY: str(VERSION)})
     if len(head) > MAX_HEAD:
         raise FormatError(f"a schema of {len(head)} bytes is too large for messages", hint="choose fewer --fields")
-    return _shape(schema, head, batch, text)
+    return head
 
 
 def envelope_text(host: str, pipeline: int, run: int) -> str:
@@ -103,22 +110,55 @@ def _shape(schema: Schema, head: bytes, batch: bytes, text: str) -> MessageShape
 
 
 class MessageReader:
-    """Reads messages of any producer; remembers the shapes that it has met."""
+    """Reads messages of any producer; remembers the shapes and the schemas that it has met.
 
-    def __init__(self) -> None:
+    ``find``: the schema message with a hash, for short messages that came before their schema; or None.
+    """
+
+    def __init__(self, find: Callable[[bytes], bytes | None] = lambda name: None) -> None:
         self._known: list[tuple[MessageShape, Schema, tuple[str, int, int]]] = []
+        self._find = find
+        self._schemas: dict[bytes, Schema] = {}  # by the hash of their messages
 
     def read(self, value: bytes) -> tuple[Schema, Block, Envelope]:
         """The rows of a message.  Raises FormatError for what is not one, or is damaged."""
+        if value.startswith(MAGIC):
+            return self._short(value)
         found = self._met(value)
         if found is None:
             self._known.insert(0, _learn(value))
             self._forget()
+            self._keep(_encapsulated(value, 0), self._known[0][1])
             found = self._met(value)
         if found is None:
             del self._known[0]
             raise FormatError("is damaged: its numbers do not fit its length")
         return found
+
+    def learn(self, value: bytes) -> None:
+        """Take the schema of a stream without records.  Raises FormatError."""
+        head = _encapsulated(value, 0)
+        self._keep(head, _schema_of(head))
+
+    def _keep(self, head: bytes, schema: Schema) -> None:
+        name = schema_hash(head)
+        self._schemas.pop(name, None)
+        self._schemas[name] = schema
+        if len(self._schemas) > MAX_SHAPES:
+            del self._schemas[next(iter(self._schemas))]
+
+    def _short(self, value: bytes) -> tuple[Schema, Block, Envelope]:
+        head, host = short_head(value)
+        schema = self._schemas.get(head.schema)
+        if schema is None:
+            message = self._find(head.schema)
+            if message is None:
+                raise FormatError(f"is short, and its schema is not known: {head.schema.hex()}")
+            self.learn(message)
+            schema = self._schemas[head.schema]
+        rows = short_rows(value, schema.layout)
+        place = host, head.pipeline, head.run, head.partition, head.seq, head.first, head.last, head.records
+        return schema, rows, Envelope(*place, head.dropped)
 
     def _met(self, value: bytes) -> tuple[Schema, Block, Envelope] | None:
         """The rows of a message of a shape that is known."""
@@ -157,17 +197,7 @@ def rows_as(schema: Schema, block: Block, wanted: Schema) -> Block:
 def _learn(value: bytes) -> tuple[MessageShape, Schema, tuple[str, int, int]]:
     """The shape of a message that was not met before: its bytes are checked and parsed."""
     head = _encapsulated(value, 0)
-    message = meta.parse_message(head)
-    if message.kind != meta.SCHEMA:
-        raise FormatError("does not begin with a schema")
-    try:
-        schema = meta.schema_from_metadata(message.metadata)
-    except ConfluoError as e:
-        raise FormatError(f"has a schema that is wrong: {_short(e)}") from None
-    if schema is None or not message.little_endian or not meta.matches(message, schema):
-        raise FormatError("is an Arrow stream, but not one of these tools")
-    if len(schema.kind) > MAX_NAME or not schema.kind.isprintable():
-        raise FormatError(f"has records of a kind with a wrong name: {_short(schema.kind)}")
+    schema = _schema_of(head)
     batch = _encapsulated(value, len(head))
     message = meta.parse_message(batch)
     text = message.metadata.get(KEY)
@@ -184,6 +214,22 @@ def _learn(value: bytes) -> tuple[MessageShape, Schema, tuple[str, int, int]]:
     if (len(message.nodes), len(message.buffers)) != (len(schema.columns) + lists, 2 * len(schema.columns) + lists):
         raise FormatError("is damaged: its batch has not the columns of its schema")
     return shape, schema, fixed
+
+
+def _schema_of(head: bytes) -> Schema:
+    """The schema in a schema message.  Raises FormatError unless it is one of these tools."""
+    message = meta.parse_message(head)
+    if message.kind != meta.SCHEMA:
+        raise FormatError("does not begin with a schema")
+    try:
+        schema = meta.schema_from_metadata(message.metadata)
+    except ConfluoError as e:
+        raise FormatError(f"has a schema that is wrong: {_short(e)}") from None
+    if schema is None or not message.little_endian or not meta.matches(message, schema):
+        raise FormatError("is an Arrow stream, but not one of these tools")
+    if len(schema.kind) > MAX_NAME or not schema.kind.isprintable():
+        raise FormatError(f"has records of a kind with a wrong name: {_short(schema.kind)}")
+    return schema
 
 
 def _sender(text: str) -> tuple[str, int, int]:
@@ -219,8 +265,13 @@ def _encapsulated(value: bytes, at: int) -> bytes:
     return value[at : at + 8 + size]
 
 
+def is_schema(value: bytes) -> bool:
+    """Whether this is a stream without records."""
+    return value.endswith(meta.EOS) and len(value) == 16 + int.from_bytes(value[4:8], "little")
+
+
 def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The messages of a file, one after the other.  ``read``: n bytes, fewer at the end.
+    """The messages of a file, and streams without records, one after the other.  ``read``: n bytes, fewer at the end.
 
     Raises FormatError for what is not a message; CutError after the last whole one.
     """
@@ -241,7 +292,15 @@ def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
     while start := read(8):
         if len(start) < 8:
             raise CutError("ends in the middle of a message")
+        if start.startswith(MAGIC):
+            start += exactly(4, 4)
+            yield start + exactly(int.from_bytes(start[8:], "little") - len(start), MAX_MESSAGE)
+            continue
         head = message(start)
-        batch = message(exactly(8, 8))
+        batch = exactly(8, 8)
+        if batch == meta.EOS:
+            yield head + batch
+            continue
+        batch = message(batch)
         body = meta.parse_message(batch).body_length
         yield head + batch + exactly(body + len(meta.EOS), MAX_MESSAGE)

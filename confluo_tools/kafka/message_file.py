@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.kafka.message import CutError, MessageReader, rows_as, split
+from confluo_tools.kafka.message import CutError, MessageReader, is_schema, rows_as, split
 from confluo_tools.kafka.sequences import SequenceCheck
 from confluo_tools.kafka.unreadable import UnreadableMessages
 
@@ -46,6 +46,9 @@ class CheckedMessages:
             for value in split(self.stream.read):
                 number, self.count = self.count, self.count + 1
                 try:
+                    if is_schema(value):
+                        reader.learn(value)
+                        continue
                     schema, block, envelope = reader.read(value)
                 except FormatError as e:
                     self.unreadable.add(str(number), e)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from confluo_tools.core.kafka.topic_sink import SHORT
 from confluo_tools.kafka.message import MAX_ROWS
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.kafka.message import MessageShape
     from confluo_tools.core.kafka.message_sink import MessageSink
+    from confluo_tools.core.kafka.short_message import ShortShape
     from confluo_tools.schema import Schema
 
 SIZE = 64 << 10  # bytes of a message
@@ -90,6 +92,10 @@ class MessageWriter:
         raise NotImplementedError
 
 
-def rows_of_message(shape: MessageShape, size: int) -> int:
-    """The rows of a message of about ``size`` bytes."""
-    return max(1, min((size - len(shape.head)) // shape.layout.row_bytes, MAX_ROWS))
+def rows_of_message(shape: MessageShape, size: int, short: ShortShape | None = None) -> int:
+    """The rows of a message of about ``size`` bytes.  ``short``: the shape that it has with few rows."""
+    width = shape.layout.row_bytes
+    rows = (size - len(shape.head)) // width
+    if short is not None:
+        rows = max(rows, min((size - short.size) // width, SHORT // width))
+    return max(1, min(rows, MAX_ROWS))

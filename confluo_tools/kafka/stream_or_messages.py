@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader, Warn
     from confluo_tools.schema import Schema
 
+SHORT = b"CFLM"  # begins a short message
+
 
 def open_stream(
     stream: ByteStream, *, types: Schema | None = None, warn: Warn | None = None, tell: Warn | None = None
@@ -28,6 +30,8 @@ def open_stream(
 
 def is_message(stream: ByteStream) -> bool:
     """Whether the stream begins with a message; nothing is consumed."""
+    if stream.peek(4) == SHORT:
+        return True
     size = int.from_bytes(stream.peek(8)[4:], "little")
     if size > meta.MAX_METADATA:
         return False

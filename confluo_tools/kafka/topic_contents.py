@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.kafka import client
 from confluo_tools.kafka.address import TopicAddress
 from confluo_tools.kafka.message import MessageReader
+from confluo_tools.kafka.schema_topic import SchemaTopic
 
 MESSAGE = 5.0  # s that a broker has to send a last message
 
@@ -39,14 +41,15 @@ def partitions_of(
                 row = {"topic": topic, "partition": number, "partitions": count, "begin": low, "end": high}
                 if group:
                     row |= {"committed": max(done[number], -1), "lag": high - min(max(done[number], low), high)}
-                yield row | {"messages": high - low} | _last(consumer, place, low, high)
+                reader = MessageReader(SchemaTopic(replace(address, topic=topic), settings).find)
+                yield row | {"messages": high - low} | _last(consumer, reader, place, low, high)
     except kafka.KafkaException as e:
         raise client.unreachable(address, e.args[0]) from None
     finally:
         consumer.close()
 
 
-def _last(consumer: Any, place: Any, low: int, high: int) -> dict[str, Any]:
+def _last(consumer: Any, reader: MessageReader, place: Any, low: int, high: int) -> dict[str, Any]:
     """Fields of the last message of a partition."""
     if high <= low:
         return {}
@@ -58,7 +61,7 @@ def _last(consumer: Any, place: Any, low: int, high: int) -> dict[str, Any]:
         return {}
     row = {"ts": max(0, message.timestamp()[1]) * 1_000_000, "bytes": len(message.value() or b"")}
     try:
-        schema, _, envelope = MessageReader().read(message.value() or b"")
+        schema, _, envelope = reader.read(message.value() or b"")
     except FormatError:
         return row
     row |= {"kind": schema.kind, "records": envelope.records, "first": envelope.first, "last": envelope.last}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.kafka.message import MAX_MESSAGE, MessageReader, rows_as
+from confluo_tools.kafka.schema_topic import SchemaTopic
 from confluo_tools.kafka.sequences import SequenceCheck
 from confluo_tools.kafka.topic_consumer import TopicConsumer
 from confluo_tools.kafka.unreadable import UnreadableMessages
@@ -60,7 +61,7 @@ class TopicReader(Reader):
         self.consumer = TopicConsumer(
             address, settings, since=since, follow=follow, group=group, warn=self.warn, tell=self.tell
         )
-        self._messages = MessageReader()
+        self._messages = MessageReader(SchemaTopic(address, settings).find)
         self.sequences = SequenceCheck()
         self.unreadable = UnreadableMessages(self.warn)
         self._idle: list[Callable[[], None]] = []

@@ -11,8 +11,10 @@ from confluo_tools.errors import ConfluoError
 from confluo_tools.kafka import client
 from confluo_tools.kafka.connection_faults import plain_text
 from confluo_tools.kafka.delivery_watch import DeliveryWatch
-from confluo_tools.kafka.message import shape_of
+from confluo_tools.kafka.message import schema_part, shape_of
 from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, MessageWriter, WriterCounts, rows_of_message
+from confluo_tools.kafka.schema_topic import publish_schema, schemas_of
+from confluo_tools.kafka.short_message import short_shape
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -39,7 +41,8 @@ class TopicWriter(MessageWriter):
 
     A row waits ``linger`` ns for others of its message.  ``wait``: for room in the client's queue; otherwise the rows
     of a message are dropped and counted.  ``create``: make a missing topic with this number of partitions.
-    Rows with a ``flow_hash`` go to the partition of their flow.  Raises ConfluoError.
+    Rows with a ``flow_hash`` go to the partition of their flow.  If there is a topic for their schema (NAME.schemas),
+    messages with few rows are short.  Raises ConfluoError.
     """
 
     def __init__(
@@ -59,12 +62,20 @@ class TopicWriter(MessageWriter):
         super().__init__(str(address), schema, linger)
         self.address = address
         self.producer = client.producer(address, {**DEFAULTS, **settings})  # settings are wrong before brokers are
-        partitions = client.partitions(address, settings, create=create)
-        shape = shape_of(schema, os.uname().nodename, pipeline, time.time_ns())
-        rows = rows_of_message(shape, size)
+        topics = client.describe(address, settings)
+        partitions = client.partitions(address, settings, create=create, topics=topics)
+        place = os.uname().nodename, pipeline, time.time_ns()
+        shape = shape_of(schema, *place)
+        short = None
+        if schemas_of(address).topic in topics:
+            name = publish_schema(address, settings, schema_part(schema))
+            short = short_shape(schema.layout, name, *place)
+        rows = rows_of_message(shape, size, short)
         key = schema.layout.get("flow_hash")
         number = self.producer.topic(address.topic)
-        self.sink: TopicSink = TopicSink(self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait)
+        self.sink: TopicSink = TopicSink(
+            self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait, short=short
+        )
         self._watch = DeliveryWatch(address, settings, self.producer)
         self._told = ""
         self._next_tell = 0.0

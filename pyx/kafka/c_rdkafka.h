@@ -42,6 +42,7 @@ typedef struct {
     rd_kafka_topic_t *(*topic_new)(rd_kafka_t *, const char *, void *);
     void (*topic_destroy)(rd_kafka_topic_t *);
     int (*produce)(rd_kafka_topic_t *, int32_t, int, void *, size_t, const void *, size_t, void *);
+    int (*produce_batch)(rd_kafka_topic_t *, int32_t, int, rd_kafka_message_t *, int);
     int (*poll)(rd_kafka_t *, int);
     int (*flush)(rd_kafka_t *, int);
     int (*purge)(rd_kafka_t *, int);
@@ -74,6 +75,7 @@ static const char *cfl_rdkafka_load(cfl_rdkafka *k, const char *path) {
     CFL_RK(topic_new, "topic_new")
     CFL_RK(topic_destroy, "topic_destroy")
     CFL_RK(produce, "produce")
+    CFL_RK(produce_batch, "produce_batch")
     CFL_RK(poll, "poll")
     CFL_RK(flush, "flush")
     CFL_RK(purge, "purge")

@@ -14,6 +14,8 @@ cdef extern from "c_rdkafka.h" nogil:
         int32_t partition
         void* payload
         size_t len
+        void* key
+        size_t key_len
         int64_t offset
         void* _private
     enum:
@@ -40,6 +42,7 @@ cdef extern from "c_rdkafka.h" nogil:
         rd_kafka_topic_t* (*topic_new)(rd_kafka_t*, const char*, void*) noexcept nogil
         void (*topic_destroy)(rd_kafka_topic_t*) noexcept nogil
         int (*produce)(rd_kafka_topic_t*, int32_t, int, void*, size_t, const void*, size_t, void*) noexcept nogil
+        int (*produce_batch)(rd_kafka_topic_t*, int32_t, int, rd_kafka_message_t*, int) noexcept nogil
         int (*poll)(rd_kafka_t*, int) noexcept nogil
         int (*flush)(rd_kafka_t*, int) noexcept nogil
         int (*purge)(rd_kafka_t*, int) noexcept nogil

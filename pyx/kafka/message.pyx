@@ -11,6 +11,7 @@ from c_block cimport BLOCK_ROWS
 from c_crc cimport crc32c_more
 from c_gather cimport gather
 from confluo_tools.core.block.block cimport Block, Layout
+from confluo_tools.core.kafka.short_message cimport ShortShape, padded
 cimport cython
 
 cdef enum:
@@ -293,16 +294,45 @@ cdef class MessagePacker:
         self.value, self.rows = NULL, 0
         return value
 
+    cdef void finish_short(self, ShortShape short, uint8_t* value, uint32_t partition, uint64_t seq,
+                           uint64_t dropped) noexcept nogil:
+        """Write the rows as a short message to ``value``; the packer is empty again."""
+        cdef size_t at = short.size, length, next
+        cdef bint timed = self.shape.time >= 0
+        cdef int k
+        for k in range(self.shape.layout.n):
+            length = <size_t>self.rows * self.shape.column[k].width
+            next = at + padded(length)
+            memset(value + next - 8, 0, 8)
+            memcpy(value + at, self.value + self.shape.size + self.place[k], length)
+            at = next
+        short.seal(value, self.rows, partition, seq, self.earliest if timed else 0, self.latest if timed else 0,
+                   dropped)
+        self.rows = 0
+
     def pack(self, Block block not None, *, uint32_t partition=0, uint64_t seq=0, uint64_t dropped=0):
         """A message with all rows of the block.  Raises ValueError for none, too many, or other columns."""
         cdef size_t size
         cdef uint8_t* value
-        if block.layout is not self.shape.layout:
-            raise ValueError("the block has other columns")
-        if self.add(block, NULL, 0, block.rows) != block.rows or block.rows == 0:
-            raise ValueError(f"{block.rows} rows in a message of {self.capacity}")
+        self.fill(block)
         value = self.finish(partition, seq, dropped, &size)
         try:
             return value[:size]
         finally:
             free(value)
+
+    def pack_short(self, ShortShape short not None, Block block not None, *, uint32_t partition=0, uint64_t seq=0,
+                   uint64_t dropped=0):
+        """A short message with all rows of the block.  Raises ValueError as `pack`."""
+        if short.layout is not self.shape.layout:
+            raise ValueError("the short shape has other columns")
+        self.fill(block)
+        cdef bytes value = bytes(short.bytes_of(self.rows))
+        self.finish_short(short, <uint8_t*><const uint8_t*>value, partition, seq, dropped)
+        return value
+
+    cdef fill(self, Block block):
+        if block.layout is not self.shape.layout:
+            raise ValueError("the block has other columns")
+        if self.add(block, NULL, 0, block.rows) != block.rows or block.rows == 0:
+            raise ValueError(f"{block.rows} rows in a message of {self.capacity}")

@@ -166,15 +166,21 @@ cdef class MessageSink(RowSink):
             if sent == REFUSED:
                 self.refused += rows
                 break
-            if tried and (not self.wait or load_acquire32(&self.ending)):
+            if not self.try_again(tried):
                 self.dropped += rows
                 break
-            self.serve(PAUSE if self.wait and not load_acquire32(&self.ending) else 0)      # it may make room
             tried = True
-            if self.wait:
-                self.heed()
         free(value)
         return 1 if load_acquire32(&self.ending) else 0
+
+    cdef bint try_again(self, bint tried) noexcept nogil:
+        """Make room for what was BUSY; False when it is to be dropped.  ``tried``: not for the first time."""
+        if tried and (not self.wait or load_acquire32(&self.ending)):
+            return False
+        self.serve(PAUSE if self.wait and not load_acquire32(&self.ending) else 0)      # it may make room
+        if self.wait:
+            self.heed()
+        return True
 
     cdef int late(self, int64_t before) noexcept nogil:
         cdef uint32_t p

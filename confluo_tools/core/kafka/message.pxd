@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from confluo_tools.core.block.block cimport Block, Layout
+from confluo_tools.core.kafka.short_message cimport ShortShape
 
 cdef enum:
     DIGITS = 20                         # of a number in an envelope, padded with spaces
@@ -43,3 +44,6 @@ cdef class MessagePacker:
     cdef uint64_t earliest, latest      # ns
     cdef uint32_t add(self, Block block, const uint16_t* picked, uint32_t start, uint32_t n) noexcept nogil
     cdef uint8_t* finish(self, uint32_t partition, uint64_t seq, uint64_t dropped, size_t* size) noexcept nogil
+    cdef void finish_short(self, ShortShape short, uint8_t* value, uint32_t partition, uint64_t seq,
+                           uint64_t dropped) noexcept nogil
+    cdef fill(self, Block block)

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import final
 
 from confluo_tools.core.block.block import Block, Layout
+from confluo_tools.core.kafka.short_message import ShortShape
 
 @final
 class MessageShape:
@@ -27,3 +28,6 @@ class MessagePacker:
     rows: int
     def __init__(self, shape: MessageShape, capacity: int) -> None: ...
     def pack(self, block: Block, *, partition: int = 0, seq: int = 0, dropped: int = 0) -> bytes: ...
+    def pack_short(
+        self, short: ShortShape, block: Block, *, partition: int = 0, seq: int = 0, dropped: int = 0
+    ) -> bytes: ...

@@ -41,4 +41,5 @@ cdef class MessageSink(RowSink):
     cdef Sent send(self, uint32_t partition, void* value, size_t size, uint32_t rows) noexcept nogil
     cdef int fill(self, uint32_t p, Block block, const uint16_t* rows, uint32_t start, uint32_t n,
                   int64_t now) noexcept nogil
+    cdef bint try_again(self, bint tried) noexcept nogil
     cdef int ship(self, uint32_t partition) noexcept nogil
