@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,17 +45,21 @@ class SynFloodService:
         self.schema = builtin("alert")
         check_fields(packets, NEEDED)
         self._packets = packets.project([n for n in USED if n in packets])
+        self.reach = window + timeout + lateness
+        self._make = lambda: SynFlood(
+            self._packets.layout,
+            window,
+            timeout=timeout,
+            lateness=lateness,
+            threshold=threshold,
+            ratio=ratio,
+            clear=clear,
+            steps=STEPS,
+        )
+        self._before: Counter[str] = Counter()  # counts, and events, before the last time that it began again
+        self._events: list[Any] = []
         try:
-            self._core = SynFlood(
-                self._packets.layout,
-                window,
-                timeout=timeout,
-                lateness=lateness,
-                threshold=threshold,
-                ratio=ratio,
-                clear=clear,
-                steps=STEPS,
-            )
+            self._core = self._make()
         except ValueError:
             what = "does not fit a window of " + units.format_duration(window)
             raise UsageError(what, where="--timeout", hint="take a longer window, or a shorter timeout") from None
@@ -76,10 +81,20 @@ class SynFloodService:
         if ended:
             self._core.finish()
 
+    def restart(self) -> None:
+        self._core.finish()
+        self._events += self._core.events()
+        self._before.update({n: count for n, count in self._core.counts.items() if n != "targets"})
+        self._core = self._make()
+
+    def _counts(self) -> dict[str, int]:
+        return {n: count + self._before[n] for n, count in self._core.counts.items()}
+
     def results(self) -> Iterator[Block]:
         from confluo_tools.formats.block_builder import blocks_of_rows
 
-        rows = [self._alert(*event) for event in self._core.events()]
+        events, self._events = [*self._events, *self._core.events()], []
+        rows = [self._alert(*event) for event in events]
         yield from blocks_of_rows(self.schema, rows)
 
     def _alert(
@@ -121,11 +136,11 @@ class SynFloodService:
         }
 
     def counts(self) -> str:
-        n = self._core.counts
+        n = self._counts()
         return f"{self.rows} packets, {n['syns']} SYNs, {n['late']} late, {n['targets']} targets"
 
     def notes(self) -> Iterator[str]:
-        n = self._core.counts
+        n = self._counts()
         if n["syns"] and not n["acks"]:
             yield "no packet has an ACK, so every connection counts as half-open; the input should have all packets"
         if n["late"]:

@@ -56,6 +56,7 @@ def synflood(
 ) -> int:
     """Report targets with many half-open TCP connections: an alert when it begins, another one when it ends."""
     from confluo_tools.schema import builtin
+    from confluo_tools.stream.services.guarded import GuardedService
     from confluo_tools.stream.services.run import run_service
     from confluo_tools.stream.services.source import ServiceSource
     from confluo_tools.stream.services.synflood import SynFloodService
@@ -73,7 +74,7 @@ def synflood(
         service = SynFloodService(
             source.schema, count, window, ratio=share, clear=end, timeout=wait, lateness=on.late()
         )
-        return run_service(source, service, on, out, common, USUAL)
+        return run_service(source, GuardedService(service, source.schema), on, out, common, USUAL)
 
 
 def rate_limit(name: str, text: str) -> tuple[int, int]:

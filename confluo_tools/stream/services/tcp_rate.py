@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.query.rollup import Rollup
 
 SECOND = 10**9
+FIRST = -(1 << 63)
 TCP_SAMPLE = Schema(
     "tcp_sample",
     [
@@ -61,7 +62,8 @@ class TcpRateService:
         self._windows: dict[int, Rollup] = {}
         self._done: list[Block] = []
         self.window, self.lateness = window, lateness
-        self._mark = self._closed = -(1 << 63)
+        self._mark = self._closed = FIRST
+        self.reach = window + lateness if window else 0
         self.late = 0
 
     def take(self, block: Block, picks: Picks | None) -> None:
@@ -86,6 +88,10 @@ class TcpRateService:
     def finish(self, ended: bool) -> None:
         for start in sorted(self._windows):
             self._close(start)
+
+    def restart(self) -> None:
+        self.finish(True)
+        self._mark = self._closed = FIRST
 
     def results(self) -> Iterator[Block]:
         yield from self._done

@@ -40,6 +40,7 @@ def tcp_rate(
     """Report throughput, goodput, retransmissions and round trips of TCP flows by window."""
     from confluo_tools.schema import builtin
     from confluo_tools.stream.services.options import window_length
+    from confluo_tools.stream.services.guarded import GuardedService
     from confluo_tools.stream.services.run import run_service
     from confluo_tools.stream.services.source import ServiceSource
     from confluo_tools.stream.services.tcp_rate import TcpRateService
@@ -52,7 +53,7 @@ def tcp_rate(
     length = window_length(window, on.follow)
     with ServiceSource(inputs, text, ins, period.span(out.local), follow=on.follow, local=out.local) as source:
         service = TcpRateService(source.schema, window=length, lateness=on.late())
-        return run_service(source, service, on, out, common, USUAL)
+        return run_service(source, GuardedService(service, source.schema), on, out, common, USUAL)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PIECE = 65536  # rows after which keys may be forgotten: the same ones however the rows are cut into blocks
 KEPT = 65536  # keys
+FIRST = -(1 << 63)
 
 
 class TopQuestion:
@@ -132,7 +133,8 @@ class TopService:
         self.most, self.window, self.lateness, self._kept = most, window, lateness, kept
         self._windows: dict[int, TopWindow] = {}
         self._done: list[Block] = []
-        self._closed = -(1 << 63)
+        self._closed = FIRST
+        self.reach = window + lateness if window else 0
         self.packets = self.late = self.inexact = 0
         self._first = (1 << 63) - 1
 
@@ -151,7 +153,9 @@ class TopService:
             if start not in self._windows:
                 self._windows[start] = TopWindow(self._question, self._kept)
             self._windows[start].add(block, rows)
-        self.until(max(times))
+        if picks is not None and self.window and min(times) // self.window != max(times) // self.window:
+            times = [times[row] for row in picks.tolist()]  # those of other rows end no windows
+        self.until(max(times, default=FIRST))
 
     def due(self) -> int | None:
         return min(self._windows) + self.window + self.lateness if self._windows and self.window else None
@@ -164,6 +168,10 @@ class TopService:
     def finish(self, ended: bool) -> None:
         for start in sorted(self._windows):
             self._close(start)
+
+    def restart(self) -> None:
+        self.finish(True)
+        self._closed = FIRST
 
     def _close(self, start: int) -> None:
         from confluo_tools.formats.block_builder import blocks_of_rows

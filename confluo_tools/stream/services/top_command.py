@@ -45,6 +45,7 @@ def top(
 ) -> int:
     """Report the keys with the most bytes or packets, by window."""
     from confluo_tools.stream.services.options import window_length
+    from confluo_tools.stream.services.guarded import GuardedService
     from confluo_tools.stream.services.run import run_service
     from confluo_tools.stream.services.source import ServiceSource
     from confluo_tools.stream.services.top import TopService
@@ -57,7 +58,7 @@ def top(
         service = TopService(source.schema, by, what, most=most, window=length, lateness=on.late())
         if out.listed(service.schema):
             return cli.OK
-        return run_service(source, service, on, out, common)
+        return run_service(source, GuardedService(service, source.schema), on, out, common)
 
 
 def main(argv: list[str] | None = None) -> int:
