@@ -6,6 +6,7 @@ privileges, and has no time-out for silent clients.
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Any
 
@@ -45,8 +46,13 @@ class MetricsEndpoint:
         self._server = QuietServer(sock.getsockname()[:2], Handler, bind_and_activate=False)
         self._server.socket.close()
         self._server.socket = sock
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        # A client that hangs up must not end a program that leaves SIGPIPE as it is.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+        self._server.serve_forever()
 
     def close(self) -> None:
         self._server.shutdown()

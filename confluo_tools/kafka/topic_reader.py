@@ -36,6 +36,9 @@ class TopicReader(Reader):
     skipped.  ``until``: end when the clock, or the records of all partitions, have passed this time (ns).
     ``offsets``: of the log that the rows are written to; they get the fields of their place in the topic.
     The other arguments are those of `TopicConsumer`.  Raises ConfluoError.
+
+    ``fetched``: {partition: records that came}.  ``lags``: {partition: messages that waited there a moment ago}; both
+    are replaced, not changed, so other threads may read them.
     """
 
     format = "kafka"
@@ -64,9 +67,12 @@ class TopicReader(Reader):
         self._messages = MessageReader(SchemaTopic(address, settings).find)
         self.sequences = SequenceCheck()
         self.unreadable = UnreadableMessages(self.warn)
+        self._count: dict[int, int] = {}  # partition -> records that came
         self._idle: list[Callable[[], None]] = []
         self._stopped: Callable[[], bool] = lambda: False
         self._out: Callable[[], bool] = lambda: False
+        self.fetched: dict[int, int] = {}
+        self.lags: dict[int, int] = {}
         self._taken: dict[int, int] = {}  # partition -> offset after the last message that was taken
         self._unsettled = False
         self._settled = self._told = time.monotonic()
@@ -118,6 +124,7 @@ class TopicReader(Reader):
         self.consumer.leaving = self._leave
         self.consumer.joined = self._join
         self.consumer.start()
+        self._look()
         while not self._stopped() and not self._over():
             message = self.consumer.poll(0)
             if message is None:
@@ -156,6 +163,7 @@ class TopicReader(Reader):
         if not self._in_sequence(envelope, partition):
             return None
         self.host = envelope.host
+        self._count[partition] = self._count.get(partition, 0) + block.rows
         return block if self._offsets is None else self._offsets.placed(block, partition, offset)
 
     def _in_sequence(self, envelope: Envelope, partition: int) -> bool:
@@ -174,6 +182,11 @@ class TopicReader(Reader):
             self.unreadable.report()
             if self.sequences.dropped:
                 self.tell(f"records that their senders dropped: {self.sequences.dropped}")
+
+    def _look(self) -> None:
+        # Only this thread may ask the consumer.
+        self.lags = self.consumer.lag()
+        self.fetched = {**dict.fromkeys(self.lags, 0), **self._count}
 
     # -- the end, and what happens between messages
 
@@ -199,6 +212,7 @@ class TopicReader(Reader):
         """Commit the offsets of rows that are out; returns whether all are."""
         self._settled = time.monotonic()
         self._report()
+        self._look()
         if self._unsettled and self._out():
             if self._offsets is not None:
                 self._offsets.save(self._taken, self.sequences.saved())

@@ -79,13 +79,14 @@ def from_input(
 ) -> int:
     """The records of ``reader``, and with ``follow`` (the path of a log) those that are added to it."""
     from confluo_tools.stream.collector import StreamCollector
+    from confluo_tools.stream.fetch_stages import fetch_stages
     from confluo_tools.stream.input_run import InputRun
     from confluo_tools.stream.lane_input import InputLane
 
     collector = StreamCollector(
         plan.reader, plan.flows, plan.open_outlet, lanes=1, workers=plan.workers, wait=True, finite=not follow
     )
-    run = InputRun(InputLane(name, collector), reader, text, limit)
+    run = InputRun(InputLane(name, collector, fetch_stages(reader)), reader, text, limit)
 
     def stop(number: int) -> None:
         run.stopped = number
@@ -125,7 +126,7 @@ def totals(collector: StreamCollector) -> str:
     """The counters on one line, for a signal."""
     counts = collector.rows()
 
-    received = sum(c.taken for c in counts if c.stage == "receive")
+    received = sum(c.taken for c in counts if c.stage in ("receive", "fetch"))
     unmatched = sum(c.filtered for c in counts if c.stage == "classify")
     filtered = sum(c.filtered for c in counts if c.stage == "function")
     dropped = sum(c.dropped for c in counts)

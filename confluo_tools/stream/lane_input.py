@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confluo_tools.kernel.lane_rings import LanePump
     from confluo_tools.kernel.nic import Nic
     from confluo_tools.stream.collector import StreamCollector
+    from confluo_tools.stream.fetch_stages import FetchStages
 
 LOOK = 0.2  # s between two checks of interfaces, places and the clock
 SAY_DROPS = 10.0  # minimum s between two messages about dropped records
@@ -114,12 +115,12 @@ class NicLanes:
 
 
 class InputLane:
-    """The one lane of an input that is read: `write` waits for room."""
+    """The one lane of an input that is read: `write` waits for room.  ``fetched``: of a topic, its first stage."""
 
     linger = 0
 
-    def __init__(self, name: str, collector: StreamCollector) -> None:
-        self._name, self._collector = name, collector
+    def __init__(self, name: str, collector: StreamCollector, fetched: FetchStages | None = None) -> None:
+        self._name, self._collector, self._fetched = name, collector, fetched
         self._gate = threading.Lock()
         self._next = 0.0
         collector.paused, collector.receive = self.paused, self.counts
@@ -151,6 +152,8 @@ class InputLane:
             self._gate.release()
 
     def counts(self) -> list[StageCount]:
+        if self._fetched is not None:
+            return self._fetched()
         taken = self._collector.classifiers[0].taken
         return [StageCount("receive", self._name, 0, taken, taken)]
 

@@ -166,8 +166,11 @@ class PublishRun(InputRun):
     """Sends the rows of an input to one topic, in one thread."""
 
     def __init__(self, writer: MessageWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
+        from confluo_tools.stream.fetch_stages import fetch_stages
+
         super().__init__(writer, reader, text, limit)
         self.writer, self.name = writer, name
+        self._fetched = fetch_stages(reader)
 
     def rows(self) -> list[StageCount]:
         from confluo_tools.stream.stage_counts import StageCount
@@ -175,8 +178,8 @@ class PublishRun(InputRun):
 
         end = end_stages(self.writer)
         sent, seen = self.sent, self.seen
-        begin = StageCount("receive", self.name, 0, seen, seen), StageCount("classify", "", 0, seen, sent, seen - sent)
-        return [*begin, *end]
+        first = self._fetched() if self._fetched is not None else [StageCount("receive", self.name, 0, seen, seen)]
+        return [*first, StageCount("classify", "", 0, seen, sent, seen - sent), *end]
 
     def change(self, text: str) -> list[str]:
         raise ConfluoError("this run has no flows that could be changed", hint="--flows gives it some")

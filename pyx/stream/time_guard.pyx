@@ -1,4 +1,4 @@
-"""Rows whose time is far from that of the others, before a service of windows sees them.
+"""Rows with a time far from that of the others, before a service of windows sees them.
 
 The rule is that of event_windows: one such row does not move the time; two in succession are believed.
 """

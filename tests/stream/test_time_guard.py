@@ -91,10 +91,7 @@ def test_a_clock_that_steps_back_stops_no_service(name: str) -> None:
     assert "the times of packets stepped back 1 times; windows began again" in notes
 
 
-@given(
-    st.lists(st.integers(0, 40), max_size=30),
-    st.lists(st.integers(0, 30), max_size=4),
-)
+@given(st.lists(st.integers(0, 40), max_size=30), st.lists(st.integers(0, 30), max_size=4))
 def test_the_guard_follows_its_rule(minutes: list[int], cuts: list[int]) -> None:
     """Against the rule, row by row; no row is lost unless it is strange, and their order stays."""
     schema = PACKETS.project(["ts"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from confluo_tools import cli
 from confluo_tools.errors import BusyError, ConfluoError
 from confluo_tools.stream.operation.control_server import ControlSocket
-from confluo_tools.stream.operation.runtime_folder import checked_name, default_name
+from confluo_tools.stream.operation.runtime_folder import MAX_NAME, checked_name, default_name
 
 if TYPE_CHECKING:
     import socket
@@ -24,10 +25,11 @@ class RunOperation:
     """Opens the sockets of a run; `serve` starts their threads, after the process has given up its privileges.
 
     ``name``: of the run (--name); without it that of its ``inputs``.  ``metrics``: [ADDRESS]:PORT.
-    Raises BusyError when a run with this name goes on, UsageError and ConfluoError.
+    Raises BusyError when a run with this name goes on, UsageError and ConfluoError.  ``number``: without --name, the
+    second run of the same inputs has the number of its process in its name instead.
     """
 
-    def __init__(self, name: str | None, inputs: Sequence[str], metrics: str | None) -> None:
+    def __init__(self, name: str | None, inputs: Sequence[str], metrics: str | None, *, number: bool = False) -> None:
         from confluo_tools.endpoint import listen_address
 
         self.name = checked_name(name) if name is not None else default_name(inputs)
@@ -37,7 +39,13 @@ class RunOperation:
             if metrics is not None:
                 host, port = listen_address.parse(metrics, "--metrics", host=LOOPBACK)
                 self._metrics = stack.enter_context(listen_address.listen(host, port, backlog=16))
-            self._control = _control_socket(self.name, needed=name is not None)
+            try:
+                self._control = _control_socket(self.name, needed=name is not None)
+            except BusyError:
+                if name is not None or not number:
+                    raise
+                self.name = f"{self.name[: MAX_NAME - 12]}-{os.getpid()}"
+                self._control = _control_socket(self.name, needed=False)
             if self._control is not None:
                 stack.callback(self._control.close)
             self._stack = stack.pop_all()

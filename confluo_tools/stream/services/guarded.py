@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WindowedService(StreamService, Protocol):
-    """A service whose windows end when a later row comes."""
+    """A service with windows that end when a later row comes."""
 
     reach: int  # ns that a row may be later than those before; 0: windows do not end
 
@@ -22,12 +22,12 @@ class WindowedService(StreamService, Protocol):
 
 
 class GuardedService:
-    """Gives ``service`` the rows of ``packets`` whose time is near that of the others (core.stream.time_guard)."""
+    """Gives ``service`` the rows of ``packets`` with a time near that of the others (core.stream.time_guard)."""
 
     def __init__(self, service: WindowedService, packets: Schema) -> None:
         from confluo_tools.core.stream.time_guard import TimeGuard
 
-        self.service, self.schema = service, service.schema
+        self.service, self.name, self.schema = service, service.name, service.schema
         time = packets.time_field
         assert time is not None
         self._guard = TimeGuard(packets.layout, packets.index(time.name), service.reach) if service.reach else None
@@ -36,6 +36,8 @@ class GuardedService:
         if self._guard is None:
             self.service.take(block, picks)
             return
+        if block.layout is not self._guard.layout:
+            block = block.project(self._guard.layout)
         for part, rows, stepped in self._guard.sift(block, picks):
             if stepped:
                 self.service.restart()
@@ -62,6 +64,10 @@ class GuardedService:
 
     def results(self) -> Iterator[Block]:
         return self.service.results()
+
+    @property
+    def late(self) -> int:
+        return self.service.late + (self._guard.strange if self._guard is not None else 0)
 
     def counts(self) -> str:
         return self.service.counts()

@@ -22,6 +22,8 @@ class HistogramService:
     Raises UsageError.
     """
 
+    name = "histogram"
+
     def __init__(self, packets: Schema, field: str, bins: str, *, window: int, lateness: int) -> None:
         from confluo_tools.core.stream.stage import WriterStage
 
@@ -53,6 +55,10 @@ class HistogramService:
 
     def finish(self, ended: bool) -> None:
         self._stage.end()
+
+    @property
+    def late(self) -> int:
+        return int(self._stage.late_rows)
 
     def results(self) -> Iterator[Block]:
         if self._end.problem is not None:

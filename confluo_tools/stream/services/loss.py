@@ -44,6 +44,8 @@ class LossService:
     ahead.  ``everyone``: also conversations without a packet at both points.
     """
 
+    name = "loss"
+
     def __init__(
         self,
         packets: Sequence[Schema],
@@ -191,6 +193,10 @@ class LossService:
         if len(self._ways) > MAX_WAYS:
             self._ways.popitem(last=False)
         return way
+
+    @property
+    def late(self) -> int:
+        return int(self._core.late)
 
     def counts(self) -> str:
         core = self._core

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.stream.options import Setting
+from confluo_tools.stream.options import Metrics, RunName, Setting
 
 if TYPE_CHECKING:
     from confluo_tools.kafka.row_writer import MessageWriter
     from confluo_tools.schema import Schema
+    from confluo_tools.stream.operation.operation import RunOperation
 
 SHARED = {"Input": "--from", "Time": "--lateness", "Network": "-X", "Output": "--to"}
 BEST_EFFORT = {"message.timeout.ms": "60000"}  # then a record is lost, and counted
@@ -22,6 +24,9 @@ class ServiceOptions(cli.OptionGroup):
     """Where records come from besides the operands, and the place for results."""
 
     follow = False  # not annotated: not an option
+
+    def operation(self, service: str, name: str) -> AbstractContextManager[RunOperation | None]:
+        return nullcontext()
 
     source: Annotated[
         list[str] | None, option("--from", metavar="INPUT", help="Read INPUT (repeatable); all operands form EXPR.")
@@ -58,6 +63,18 @@ class LiveServiceOptions(ServiceOptions):
     """The same for an input that may grow."""
 
     follow: Annotated[bool, option("--follow", help="Go on with what is added to the input, until a signal.")] = False
+    name: RunName = None
+    metrics: Metrics = None
+
+    def operation(self, service: str, name: str) -> AbstractContextManager[RunOperation | None]:
+        """The sockets of a run of ``service`` that goes on; without --name, its name begins with ``service``."""
+        if not self.follow and self.name is None and self.metrics is None:
+            return nullcontext()
+        from confluo_tools.stream.operation.operation import RunOperation
+        from confluo_tools.stream.operation.runtime_folder import default_name
+
+        usual = f"{service}-{default_name([name])}"
+        return RunOperation(self.name, [usual], self.metrics, number=True)
 
 
 def window_length(text: str, follow: bool = False) -> int:

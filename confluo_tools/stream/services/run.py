@@ -10,6 +10,8 @@ from confluo_tools import cli
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import ConfluoError
 from confluo_tools.inputs import follow as following
+from confluo_tools.stream.stage_counts import StageCount
+from confluo_tools.stream.topic_stages import end_stages
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -21,7 +23,12 @@ if TYPE_CHECKING:
 class StreamService(Protocol):
     """What a service does with rows.  Its state is bounded, and it reads no clock.  Times in ns since 1970."""
 
+    name: str
     schema: Schema  # of the results
+
+    @property
+    def late(self) -> int:
+        """Rows that came too late for any result."""
 
     def take(self, block: Block, picks: Picks | None) -> None:
         """Take rows as they come."""
@@ -47,6 +54,11 @@ class StreamService(Protocol):
 
 class ServiceInput(Protocol):
     """Where a service gets its rows."""
+
+    name: str
+
+    def counts(self) -> list[StageCount]:
+        """The stages up to the service."""
 
     def blocks(
         self, periods: following.OpenPeriods, ending: following.StopSignal
@@ -106,6 +118,10 @@ class ServiceOutput:
         except ConfluoError as e:
             cli.warn(str(e))
 
+    def stages(self) -> list[StageCount]:
+        """What became of the results."""
+        return [] if self.place is None else end_stages(self.place)
+
     def counts(self) -> str:
         text = f"{self.rows} results"
         if self.place is not None:
@@ -143,6 +159,21 @@ class ServiceRun:
 
     def counts(self) -> str:
         return f"{self.service.counts()}; {self.output.counts()}"
+
+    def rows(self) -> list[StageCount]:
+        """The stages, for `status` and metrics."""
+        results, late = self.output.rows, self.service.late
+        first = self.source.counts()
+        taken = first[-1].given
+        rest = max(taken - results - late, 0)
+        return [
+            *first,
+            StageCount("function", self.service.name, 0, taken, taken - rest - late, rest, late),
+            *self.output.stages(),
+        ]
+
+    def change(self, text: str) -> list[str]:
+        raise ConfluoError("a service has no flows that could be changed", hint="start it again with other options")
 
     def _write(self) -> None:
         for block in self.service.results():
@@ -188,6 +219,9 @@ def run_service(
         into = out.open(service.schema, kind, names) if plain else None
         output = ServiceOutput(into, place, stack, at_once=on.follow)
         run = ServiceRun(source, service, output, on.late(), live=on.follow)
+        operation = stack.enter_context(on.operation(service.name, source.name))
+        if operation is not None:
+            operation.serve(run)
         run.run()
     if not cli.state.quiet:
         for line in service.notes():

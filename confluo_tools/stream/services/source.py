@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from confluo_tools import cli
 from confluo_tools.inputs import follow as following
 from confluo_tools.inputs.topics import is_topic
+from confluo_tools.stream.fetch_stages import FetchStages, fetch_stages
 from confluo_tools.stream.services.topic_order import TopicOrder
+from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -42,6 +44,8 @@ class ServiceSource(following.Input):
 
         self.follow, self.text, self.span, self.local = follow, text, span, local
         self._order: TopicOrder | None = None
+        self.seen = self.given = 0  # rows that came, and those for which the expression holds
+        self._fetched: FetchStages | None = None
         if reader is not None:
             self.reader, self.schema, self.name = reader, reader.schema, reader.name
         elif follow and following.one_log(inputs):
@@ -51,6 +55,7 @@ class ServiceSource(following.Input):
             self.schema, self.name = self.log.schema, inputs[0]
         else:
             reader = ins.open(inputs, request=QueryRequest(text, *span), follow=follow)
+            self._fetched = fetch_stages(reader)
             sort = not follow and any(is_topic(name) for name in inputs)
             self.reader = reader = cli.analyzed(reader, None, sort=sort)
             self.schema, self.name = reader.schema, reader.name
@@ -87,8 +92,9 @@ class ServiceSource(following.Input):
         elif getattr(self.reader, "stream", None) is not None or self.follow:
             blocks = following.read(self.reader, periods, ending)
         else:
-            for pair in self.reader.select(self.expr):
-                yield pair
+            for block, picks in self.reader.select(self.expr):
+                self._count(block, picks)
+                yield block, picks
                 if ending.came():
                     return
             return
@@ -112,8 +118,19 @@ class ServiceSource(following.Input):
 
     def _selected(self, block: Block) -> Iterator[tuple[Block, Picks | None]]:
         picks = self.expr.program.select(block)
+        self._count(block, picks)
         if len(picks):
             yield block, picks
+
+    def _count(self, block: Block, picks: Picks | None) -> None:
+        self.seen += block.rows
+        self.given += block.rows if picks is None else len(picks)
+
+    def counts(self) -> list[StageCount]:
+        """The stages up to the service."""
+        seen, given = self.seen, self.given
+        first = self._fetched() if self._fetched is not None else [StageCount("receive", self.name, 0, seen, seen)]
+        return [*first, StageCount("classify", "", 0, seen, given, seen - given)]
 
     def _gone(self, rows: int) -> None:
         cli.note(f"{rows:,} records were removed before they were read", where=self.name, hint="keep more of the log")

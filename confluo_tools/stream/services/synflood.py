@@ -13,6 +13,8 @@ from confluo_tools.schema import Schema, builtin, fold6
 from confluo_tools.stream.services.fields import check_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluo_tools.core.block.block import Block, Picks
 
 STEPS = 10  # of a window
@@ -27,6 +29,8 @@ class SynFloodService:
     the share ``ratio`` of all attempts; it ends below the share ``clear`` of either limit.  Targets are addresses, and
     addresses with a port.  Raises SchemaError for rows without TCP fields, UsageError for limits that do not fit.
     """
+
+    name = "synflood"
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class SynFloodService:
         check_fields(packets, NEEDED)
         self._packets = packets.project([n for n in USED if n in packets])
         self.reach = window + timeout + lateness
-        self._make = lambda: SynFlood(
+        self._make: Callable[[], SynFlood] = lambda: SynFlood(
             self._packets.layout,
             window,
             timeout=timeout,
@@ -86,6 +90,10 @@ class SynFloodService:
         self._events += self._core.events()
         self._before.update({n: count for n, count in self._core.counts.items() if n != "targets"})
         self._core = self._make()
+
+    @property
+    def late(self) -> int:
+        return self._counts()["late"]
 
     def _counts(self) -> dict[str, int]:
         return {n: count + self._before[n] for n, count in self._core.counts.items()}

@@ -46,6 +46,8 @@ MAX_GROUPS = 1 << 20  # of a window; then it is reported in parts
 class TcpRateService:
     """Flows in windows of ``window`` ns (0: a single one), each judged ``lateness`` ns after its end."""
 
+    name = "tcp-rate"
+
     def __init__(self, packets: Schema, *, window: int, lateness: int) -> None:
         from confluo_tools.core.packets.tcp_columns import NEEDED
         from confluo_tools.core.stream.tcp_samples import TcpSamples

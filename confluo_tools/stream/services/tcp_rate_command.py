@@ -39,8 +39,8 @@ def tcp_rate(
 ) -> int:
     """Report throughput, goodput, retransmissions and round trips of TCP flows by window."""
     from confluo_tools.schema import builtin
-    from confluo_tools.stream.services.options import window_length
     from confluo_tools.stream.services.guarded import GuardedService
+    from confluo_tools.stream.services.options import window_length
     from confluo_tools.stream.services.run import run_service
     from confluo_tools.stream.services.source import ServiceSource
     from confluo_tools.stream.services.tcp_rate import TcpRateService

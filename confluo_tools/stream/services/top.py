@@ -125,6 +125,8 @@ class TopWindow:
 class TopService:
     """The ``most`` largest keys of each window of ``window`` ns (0: a single one), ``lateness`` ns after its end."""
 
+    name = "top"
+
     def __init__(
         self, packets: Schema, by: str, rank: str, *, most: int, window: int, lateness: int, kept: int = KEPT
     ) -> None:
@@ -154,8 +156,9 @@ class TopService:
                 self._windows[start] = TopWindow(self._question, self._kept)
             self._windows[start].add(block, rows)
         if picks is not None and self.window and min(times) // self.window != max(times) // self.window:
-            times = [times[row] for row in picks.tolist()]  # those of other rows end no windows
-        self.until(max(times, default=FIRST))
+            self.until(max((times[row] for row in picks.tolist()), default=FIRST))  # other rows end no windows
+        else:
+            self.until(max(times))
 
     def due(self) -> int | None:
         return min(self._windows) + self.window + self.lateness if self._windows and self.window else None

@@ -44,8 +44,8 @@ def top(
     common: cli.CommonOptions,
 ) -> int:
     """Report the keys with the most bytes or packets, by window."""
-    from confluo_tools.stream.services.options import window_length
     from confluo_tools.stream.services.guarded import GuardedService
+    from confluo_tools.stream.services.options import window_length
     from confluo_tools.stream.services.run import run_service
     from confluo_tools.stream.services.source import ServiceSource
     from confluo_tools.stream.services.top import TopService

@@ -11,6 +11,7 @@ from confluo_tools.inputs.follow import OpenPeriods, StopSignal
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.stream.services.source import ServiceSource
+    from confluo_tools.stream.stage_counts import StageCount
 
 
 class TwoPoints:
@@ -20,6 +21,7 @@ class TwoPoints:
     """
 
     def __init__(self, a: ServiceSource, b: ServiceSource, offset: int) -> None:
+        self.name = f"{a.name},{b.name}"
         self.sources, self.point, self._offsets = (a, b), 0, (0, offset)
         self._newest: list[int | None] = [None, None]
         self._ended = [False, False]
@@ -56,6 +58,10 @@ class TwoPoints:
         time = block.get(block.layout.index(field.name), row) - self._offsets[self.point]
         before = self._newest[self.point]
         self._newest[self.point] = time if before is None else max(before, time)
+
+    def counts(self) -> list[StageCount]:
+        """The stages of both up to the service."""
+        return [*self.sources[0].counts(), *self.sources[1].counts()]
 
     def waiting(self) -> Iterator[tuple[Block, Picks | None]]:
         yield from ()
