@@ -19,6 +19,7 @@ COMMANDS = (
     ("replay-record", "records", "record what TCP connections did, so that they can be replayed"),
     ("stream", "records", "send records to Kafka, and see what is in its topics"),
     ("query", "questions", "select, aggregate and print records"),
+    ("sql", "questions", "ask logs, captures, streams and archives in SQL"),
     ("snapshot", "questions", "record one atomic snapshot of logs on many hosts, for query --at"),
     ("vote", "questions", "find the links that drop packets, from paths and losses of flows"),
     ("pingmesh", "questions", "measure latency and loss between all servers; locate network faults"),
@@ -32,7 +33,9 @@ COMMANDS = (
     ("config", "housekeeping", "print the settings and their origins"),
 )
 GROUPS = (("records", "Records in and out"), ("questions", "Analysis"), ("housekeeping", "Administration"))
-SYSTEMS = frozenset({"capture", "retx", "trace", "vote", "pingmesh", "replay", "monitor", "stream"})  # a package each
+SYSTEMS = frozenset(
+    {"capture", "retx", "trace", "vote", "pingmesh", "replay", "monitor", "stream", "sql"}
+)  # a package each
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

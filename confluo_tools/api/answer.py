@@ -11,6 +11,7 @@ from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
     from confluo_tools.api.arrow import ArrowForm
+    from confluo_tools.core.block.arrow_export import ArrowStream
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
 
@@ -85,10 +86,12 @@ class Answer:
     version, other inputs as they are then.
     """
 
-    def __init__(self, first: Run, again: Callable[[], Run], *, readable: bool, gather: bool = True) -> None:
+    def __init__(
+        self, first: Run, again: Callable[[], Run], *, readable: bool, zone: bool = True, gather: bool = True
+    ) -> None:
         self.schema: Schema = first.schema
         self._first: Run | None = first
-        self._again, self._readable, self._gather = again, readable, gather
+        self._again, self._readable, self._zone, self._gather = again, readable, zone, gather
         self._metadata = dict(first.metadata)
 
     def __repr__(self) -> str:
@@ -98,7 +101,7 @@ class Answer:
     def _form(self) -> ArrowForm:
         from confluo_tools.api.arrow import ArrowForm
 
-        return ArrowForm(self.schema, self._metadata, readable=self._readable)
+        return ArrowForm(self.schema, self._metadata, readable=self._readable, zone=self._zone)
 
     def _blocks(self) -> Iterator[Block]:
         run, self._first = self._first or self._again(), None
@@ -114,9 +117,10 @@ class Answer:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """An Arrow stream.  Any ``requested_schema`` is declined, as the protocol allows."""
-        return self._stream().capsule()
+        return self.stream().capsule()
 
-    def _stream(self) -> Any:
+    def stream(self) -> ArrowStream:
+        """An Arrow stream with its error."""
         from confluo_tools.core.block.arrow_export import ArrowStream
 
         return ArrowStream(self._form.shape, map(self._form.exported, self._blocks()))
@@ -124,7 +128,7 @@ class Answer:
     def to_arrow(self) -> Any:
         """A pyarrow.Table; numbers are not copied.  Raises ConfluoError, also without pyarrow."""
         pa = _library("pyarrow")
-        stream = self._stream()
+        stream = self.stream()
         try:
             return pa.RecordBatchReader.from_stream(_Exporter(stream)).read_all()
         except (pa.ArrowException, OSError):
@@ -140,7 +144,7 @@ class Answer:
     def to_polars(self) -> Any:
         """A polars.DataFrame.  Raises ConfluoError, also without Polars."""
         polars = _library("polars")
-        stream = self._stream()
+        stream = self.stream()
         try:
             return polars.DataFrame(_Exporter(stream))
         except Exception:

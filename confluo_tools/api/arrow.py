@@ -24,9 +24,12 @@ class ArrowForm:
     Numbers are numbers, ``time`` is a timestamp (ns, UTC), ``duration`` a duration (ns), ``bytes`` and ``text`` are
     binary of a fixed size, lists are lists of a fixed size; an ``ip`` is two columns: see `confluo_tools.schema.types`.
     ``readable``: addresses, MACs, enums, flags and texts are UTF-8 texts, null if absent, in one column each.
+    ``zone``: times have the time zone UTC.
     """
 
-    def __init__(self, schema: Schema, metadata: Mapping[str, str], *, readable: bool = False) -> None:
+    def __init__(
+        self, schema: Schema, metadata: Mapping[str, str], *, readable: bool = False, zone: bool = True
+    ) -> None:
         self.schema, self.readable = schema, readable
         columns: list[tuple[str, str, int, int]] = []
         self._texts: dict[int, Callable[[Block], TextColumn]] = {}
@@ -36,7 +39,7 @@ class ArrowForm:
                 columns.append((field.name, "u", 1, first))
                 self._texts[first] = self._words(field.name, first, field.type.kind)
                 continue
-            columns += [(c.name, _format(c), c.count, first + i) for i, c in enumerate(field.columns)]
+            columns += [(c.name, _format(c, zone), c.count, first + i) for i, c in enumerate(field.columns)]
         self.shape = ArrowShape(columns, _metadata(schema, metadata))
 
     def _words(self, name: str, first: int, kind: str) -> Callable[[Block], TextColumn]:
@@ -53,13 +56,13 @@ class ArrowForm:
         return block, {column: make(block) for column, make in self._texts.items()}
 
 
-def _format(column: Column) -> str:
+def _format(column: Column, zone: bool) -> str:
     """The format of one element in the Arrow C data interface."""
     kind = column.field.type.element
     if column.code == _BYTES:
         return f"w:{column.size}"
     if kind == "time":
-        return "tsn:UTC"
+        return "tsn:UTC" if zone else "tsn:"
     return "tDn" if kind == "duration" else _FORMATS[column.code - 1]
 
 

@@ -63,6 +63,7 @@ class Source:
     ) -> None:
         self._names, self._at, self._format, self._types, self._partial = list(names), at, format, types, partial
         self._schema: Schema | None = None
+        self._ready: Reader | None = None  # of an input that cannot be opened twice
 
     def __repr__(self) -> str:
         return f"open({', '.join(map(repr, self._names)) if self._at is None else f'at={self._at!r}'})"
@@ -73,8 +74,12 @@ class Source:
         if self._schema is None:
             from confluo_tools.remote.request import QueryRequest
 
-            with self._open(QueryRequest(limit=0)) as reader:
-                self._schema = reader.schema
+            reader = self._open(QueryRequest(limit=0))
+            self._schema = reader.schema
+            if any(map(_read_once, self._names)):
+                self._ready = reader
+            else:
+                reader.close()
         return self._schema
 
     def version(self) -> Version:
@@ -99,13 +104,15 @@ class Source:
         local: bool = False,
         version: Version | None = None,
         readable: bool = False,
+        zone: bool = True,
     ) -> Answer:
         """The rows for which ``expr`` holds (confluo-expr(7)), by time, with since <= time < until.
 
         Times: ns since 1970, datetime, or text as for --since ('10m', '2026-11-20T10:00'; ``local``: of local time).
         ``fields``: names, or a text as for --fields; None: all.  ``analyze``: derived fields, such as 'tcp'.
         ``sample``: '1/N', every Nth flow.  ``limit``: the first rows only.  ``version``: of `version`.
-        ``readable``: addresses, MACs, enums, flags and texts as text, null if absent, in Arrow data.
+        ``readable``: addresses, MACs, enums, flags and texts as text, null if absent, in Arrow data; ``zone``: times
+        have the time zone UTC there.
         Raises ConfluoError (UsageError for an expression that is wrong).
         """
         from confluo_tools.formats.limit import limited
@@ -125,7 +132,9 @@ class Source:
             pairs = limited(selection.selected(names), limit)
             return self._run(selection, selection.schema if names is None else selection.schema.project(names), pairs)
 
-        return self._answer(lambda: self._select(expr, span, request, specs, sample, local, version), run, readable)
+        return self._answer(
+            lambda: self._select(expr, span, request, specs, sample, local, version), run, readable, zone
+        )
 
     def count(
         self,
@@ -207,6 +216,11 @@ class Source:
     def _open(self, request: QueryRequest | None, version: Version | None = None, follow: bool = False) -> Reader:
         from confluo_tools.inputs.open import open_records
 
+        if self._schema is not None and any(map(_read_once, self._names)):
+            reader, self._ready = self._ready, None
+            if reader is None:
+                raise UsageError("can be read only once", where=repr(self), hint="convert it to a MultiLog first")
+            return reader
         if version is not None:
             from confluo_tools.console import note, state, warn
             from confluo_tools.multilog.open_log import open_log
@@ -246,7 +260,9 @@ class Source:
             reader.close()
             raise
 
-    def _answer(self, select: Callable[[], Selection], run: Callable[[Selection], Run], readable: bool) -> Answer:
+    def _answer(
+        self, select: Callable[[], Selection], run: Callable[[Selection], Run], readable: bool, zone: bool = True
+    ) -> Answer:
         selection = select()
         same = selection.reader.format == "multilog" and not selection.reader.chosen
         try:
@@ -255,7 +271,7 @@ class Source:
             selection.reader.close()
             raise
         # A log is read again at its version; what else was read is opened again.
-        return Answer(first, lambda: run(selection if same else select()), readable=readable)
+        return Answer(first, lambda: run(selection if same else select()), readable=readable, zone=zone)
 
     def _run(self, selection: Selection, schema: Schema, pairs: Iterator[tuple[Block, Picks | None]]) -> Run:
         def blocks() -> Iterator[Block]:
@@ -266,6 +282,17 @@ class Source:
                     yield part if picks is None else part.take(picks)
 
         return Run(schema, selection.reader.metadata, blocks())
+
+
+def _read_once(name: str) -> bool:
+    """Whether an input is a stream that is gone when it is read: standard input, a pipe, a socket."""
+    from stat import S_ISDIR, S_ISREG
+
+    try:
+        mode = os.stat(0 if name == "-" else name).st_mode
+    except OSError:
+        return False  # of another host, or a topic
+    return name == "-" or not (S_ISREG(mode) or S_ISDIR(mode))
 
 
 def _span(since: Time | None, until: Time | None, local: bool) -> tuple[int | None, int | None]:

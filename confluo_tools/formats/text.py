@@ -60,7 +60,7 @@ _OPS = {
 
 def _item(key: bytes, schema: Schema, field: Field, numeric: bool, style: str, reading: bool = False) -> Item:
     kind = field.type.element
-    op = _OPS.get(kind, "number")
+    op = "literal" if field.literal else _OPS.get(kind, "number")
     if numeric and op in ("enum", "flags"):
         op = "number"
     col = schema.index(field.name)

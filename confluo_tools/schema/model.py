@@ -32,9 +32,10 @@ class Field:
     ``names`` maps values (enum) or bit masks (flags) to words.
     ``version`` (ip only) names the field that holds 4 or 6, '' when there is none.
     ``optional`` fields are in a log only if requested at capture.
+    ``literal``: the values of a text are JSON themselves, such as numbers that may be absent; of results only.
     """
 
-    __slots__ = ("name", "type", "unit", "description", "names", "version", "optional")
+    __slots__ = ("name", "type", "unit", "description", "names", "version", "optional", "literal")
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Field:
         for text in (unit, description, version, *(names or {}).values()):
             str(text).encode()  # UnicodeEncodeError is a ValueError: half a character has no place in any output
         self.unit, self.description = str(unit), str(description)
-        self.version, self.optional = str(version), bool(optional)
+        self.version, self.optional, self.literal = str(version), bool(optional), False
         self.names = {int(k): str(v) for k, v in (names or {}).items()}
         if any(not 0 <= k < 1 << 64 for k in self.names):
             raise SchemaError("names a value that is not a number of 64 bits without a sign")

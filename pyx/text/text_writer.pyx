@@ -3,6 +3,7 @@
 Printing and reading follow a *plan*, one entry per field in printed order, which formats/text.py makes from a Schema:
 (key, op, column, column of the 16 address bytes or -1, column of the IP version or -1, always, names).
 ``names`` are (value, text) pairs; ``always`` fields are printed even when zero (a record's own time).
+The op ``literal`` is a text that is JSON itself, such as a number that may be absent.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -18,7 +19,7 @@ cimport cython
 
 OPS = {
     "number": NUMBER, "bytes": RAW, "text": RAW, "ipv4": IPV4, "ip": IP, "mac": MAC, "time": TIME, "duration": DURATION,
-    "enum": ENUM, "flags": FLAGS, "skip": SKIP,
+    "enum": ENUM, "flags": FLAGS, "literal": RAW, "skip": SKIP,
 }
 STYLES = {"tsv": TSV, "csv": CSV, "ndjson": JSON}
 
@@ -37,7 +38,7 @@ cdef class TextPlan:
         for i, (key, op, col, col6, colv, always, names) in enumerate(plan):
             it = &self.item[i]
             it.op, it.col, it.col6, it.colv, it.always = OPS[op], col, col6, colv, always
-            it.utf8 = op == "text"
+            it.utf8 = op in ("text", "literal")
             for k in (col, col6, colv):
                 if not -1 <= k < layout.n:
                     raise IndexError(k)
@@ -47,7 +48,7 @@ cdef class TextPlan:
                 it.code, it.size = layout.column[col].code, layout.column[col].size
                 it.count, it.width = layout.column[col].count, layout.column[col].width
                 _check(it, layout)
-            it.quoted = it.op != NUMBER and it.op != DURATION
+            it.quoted = it.op != NUMBER and it.op != DURATION and op != "literal"
             self.keep.append(key)
             it.key, it.key_size = PyBytes_AS_STRING(key), <uint32_t>PyBytes_GET_SIZE(key)
             if names:
@@ -218,6 +219,9 @@ cdef class Printer(TextPlan):
                 n -= 1
             if n == 0:
                 return self._absent(p)
+            if self.style == JSON and not it.quoted:    # JSON already
+                memcpy(p, v, n)
+                return p + n
             return self._text(p, v, n, first) if it.utf8 else self._bytes(p, v, n, first)
         if it.op == NUMBER:
             return self._number(p, it, v)

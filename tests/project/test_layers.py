@@ -33,7 +33,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 # Each is a package with its own commands, algorithms and I/O.  What passes between them is records.
-SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream"}
+SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream", "sql"}
 COMMANDS = {"commands"}  # of the platform itself: query, index, info ...
 BELOW = {name: {"", *(n for line in PLATFORM[:i] for n in line)} for i, line in enumerate(PLATFORM) for name in line}
 ALLOWED: dict[str, set[str]] = {
@@ -88,6 +88,7 @@ THIRD: dict[str, tuple[str, ...]] = {
         "pingmesh/plan/pinglist_folder.py",
     ),
     "confluent_kafka": ("kafka/",),
+    "duckdb": ("sql/",),
     "starlette": ("pingmesh/controller/asgi_app.py",),
     "uvicorn": ("pingmesh/controller/http_server.py",),
     "prometheus_client": (
@@ -98,7 +99,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     ),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn"}
-HEAVY |= {"prometheus_client", "confluent_kafka"}
+HEAVY |= {"prometheus_client", "confluent_kafka", "duckdb"}
 # Algorithms of the papers, readable next to them: no I/O, no clock, no unseeded randomness.
 PURE = {
     "network/fat_tree.py",

@@ -1,0 +1,9 @@
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+@final
+class ArrowBatches:
+    formats: list[str]
+    def __init__(self, capsule: Any) -> None: ...
+    def read(self, widths: Sequence[int]) -> Iterator[tuple[int, list[Any]]]: ...
+    def close(self) -> None: ...

@@ -1,0 +1,106 @@
+"""confluo-sql: ask logs, captures, streams and archives in SQL.  Manual: confluo-sql(1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from confluo_tools import cli
+from confluo_tools.cli.options import option
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.api.source import Source
+
+app = cli.command_app(
+    """
+# who talks to port 443, and how often
+confluo-sql "select src_ip, count(*) n from 'trace.ml' where dst_port = 443 group by 1 order by n desc limit 10"
+
+# an expression of confluo-query finds the rows, by its indexes
+confluo-sql "select * from log('trace.ml', 'host 10.1.2.3 and tcp') order by len desc limit 5"
+
+# how long packets took from one host to the other, at the versions of a snapshot
+confluo-sql --at incident.yaml "select a.ts, b.ts - a.ts d from h1 a join h2 b using (flow_hash, ip_id, tcp_seq)"
+
+# in a pipe: '-' is standard input
+confluo-query trace.ml tcp | confluo-sql "select max(len) from '-'"
+"""
+)
+
+
+@app.command(panels={"Options": "--at --unsafe -o -w"})
+def sql(
+    statement: Annotated[
+        str | None, typer.Argument(metavar="STATEMENT", help="A SELECT statement.", show_default=False)
+    ] = None,
+    at: Annotated[
+        str | None,
+        option("--at", metavar="FILE", help="The tables are the logs of this snapshot, by the names of their hosts."),
+    ] = None,
+    unsafe: Annotated[
+        bool, option("--unsafe", help="Let the statement read and write files, and be any statement of DuckDB.")
+    ] = False,
+    memory: Annotated[
+        str | None,
+        option(
+            "--memory-limit", metavar="SIZE", help="Use at most this much memory, then a temporary folder (4/5 of RAM)."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, option("--threads", metavar="N", min=1, help="Use N threads (one per core).")
+    ] = None,
+    *,
+    out: cli.OutputOptions,
+    common: cli.TalkOptions,
+) -> int:
+    """Print the rows of a SQL statement over MultiLogs, archives, captures and streams."""
+    if statement is None:
+        return cli.usage(app)
+    from confluo_tools import units
+    from confluo_tools.sql.database import Database
+    from confluo_tools.sql.result import SqlResult
+
+    limit = units.size(memory) if memory is not None else None
+    with Database(unsafe=unsafe, memory=limit, threads=threads) as database:
+        parsed = database.parse(statement)
+        if parsed is None:
+            database.offer(open_sources([name for name in database.inputs(statement) if os.path.exists(name)], at))
+            database.run(statement)
+            return cli.OK
+        text = database.prepare(parsed, open_sources([table.path for table in parsed.tables], at))
+        result = SqlResult(database, text)
+        if out.listed(result.schema):
+            return cli.OK
+        names = out.names(result.schema)
+        with out.records(result.schema, out.kind(answers=True), names) as into:
+            for block in result.blocks():
+                into.write(block)
+        return cli.OK if result.rows else cli.NOTHING
+
+
+def open_sources(paths: Sequence[str], at: str | None) -> dict[str, Source]:
+    """The inputs of a statement by path.  Raises ConfluoError for one that cannot be opened."""
+    import confluo_tools.api as ct
+
+    found: dict[str, Source] = {}
+    logs: dict[str, Any] = {}
+    if at is not None:
+        from confluo_tools.sql.tables import logs_of
+
+        logs = logs_of(at)
+    for path in dict.fromkeys(paths):
+        if path in logs:
+            found[path] = logs[path]
+        elif at is not None:
+            raise UsageError(f"has no log '{path}'", where=at, hint=f"it has {', '.join(sorted(logs))}")
+        else:
+            found[path] = ct.open(path)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    return cli.run(app, "confluo-sql", argv)

@@ -1,0 +1,171 @@
+"""DuckDB for one statement: the tables of the statement, and nothing else that it could reach."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.sql.statement import InputTable, Statement
+from confluo_tools.sql.tables import SqlTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluo_tools.api.source import Source
+    from confluo_tools.schema import Schema
+
+# What a statement may not do, unless it is trusted: read or write files, load extensions, change these settings.
+LOCKED = {"enable_external_access": False, "lock_configuration": True}
+
+
+class Database:
+    """A context manager: a database in memory that is gone at the end.
+
+    ``unsafe``: the statement may read and write files.  ``memory``: bytes before data go to a folder below $TMPDIR;
+    ``threads``: None for all cores.
+    Raises ConfluoError if DuckDB is missing.
+    """
+
+    def __init__(self, *, unsafe: bool = False, memory: int | None = None, threads: int | None = None) -> None:
+        try:
+            import duckdb
+        except ImportError:
+            raise ConfluoError("needs DuckDB", where="SQL", hint="pip install 'confluo-tools[sql]'") from None
+        self._duckdb: Any = duckdb
+        self._unsafe, self._tables = unsafe, list[SqlTable]()
+        self._spill = tempfile.TemporaryDirectory(prefix="confluo-sql-")
+        settings: dict[str, Any] = {
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": self._spill.name,
+        }
+        if memory is not None:
+            settings["memory_limit"] = f"{memory}B"
+        if threads is not None:
+            settings["threads"] = threads
+        self.connection: Any = duckdb.connect(":memory:", config=settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.connection.close()
+        self._spill.cleanup()
+
+    def parse(self, text: str) -> Statement | None:
+        """The statement; None for an unsafe one that is not a SELECT.  Raises UsageError for one that is wrong."""
+        found = json.loads(self.connection.execute("select json_serialize_sql(?)", [text]).fetchall()[0][0])
+        if found["error"]:
+            if found["error_type"] == "not implemented":
+                if self._unsafe:
+                    return None
+                raise UsageError("is not a SELECT statement", where="SQL", hint="only questions are possible")
+            raise UsageError(found["error_message"].splitlines()[0], where="SQL", hint=_place(text, found))
+        return Statement(found)
+
+    def prepare(self, statement: Statement, sources: Mapping[str, Source]) -> str:
+        """Make the tables of ``statement``, in the order of its inputs; returns the text to run.
+
+        ``sources``: by path.
+        """
+        for table in statement.tables:
+            table.schema = sources[table.path].schema
+        columns = statement.named()
+        statement.share_conditions()
+        for table in statement.tables:
+            table.conditions = [text for text in table.conditions if _valid(text, table.schema)]
+        statement.rewrite()
+        tree = json.dumps(statement.tree)
+        text: str = self.connection.execute("select json_deserialize_sql(?::json)", [tree]).fetchall()[0][0]
+        if statement.calls("in_net"):  # to make a function, DuckDB loads numpy
+            self.connection.create_function("in_net", in_net, ["VARCHAR", "VARCHAR"], "BOOLEAN")
+        for table in statement.tables:
+            made = SqlTable(sources[table.path], table, columns)
+            self._tables.append(made)
+            self.connection.register(table.name, made)
+        if not self._unsafe:
+            for name, value in LOCKED.items():
+                self.connection.execute(f"set {name}={str(value).lower()}")
+        return text
+
+    def inputs(self, text: str) -> list[str]:
+        """The tables that any statement names."""
+        try:
+            return sorted(self.connection.get_table_names(text))
+        except self._duckdb.Error as e:
+            raise self.error(e) from None
+
+    def offer(self, sources: Mapping[str, Source]) -> None:
+        """Make whole inputs tables, by path."""
+        for path, source in sources.items():
+            self._tables.append(SqlTable(source, InputTable(path, path, path), None))
+            self.connection.register(path, self._tables[-1])
+
+    def run(self, text: str) -> Any:
+        """Execute ``text``; the relation, or None for a statement without rows.  Raises ConfluoError."""
+        try:
+            return self.connection.sql(text)
+        except self._duckdb.Error as e:
+            raise self.error(e) from None
+
+    def error(self, e: BaseException) -> ConfluoError:
+        """An error of DuckDB, on one line; that of an input, if it is the cause."""
+        for table in self._tables:
+            if isinstance(table.error, ConfluoError):
+                return table.error
+        lines = [line for line in str(e).splitlines() if line.strip()]
+        what = lines[0].partition(" Error: ")[2] or lines[0] if lines else type(e).__name__
+        hint = next((line.strip() for line in lines[1:] if line.startswith(("Candidate bindings", "Did you mean"))), "")
+        if "disabled by configuration" in str(e) or "disabled through configuration" in str(e):
+            what, hint = "reads or writes a file that is not an input", "--unsafe allows it"
+        if isinstance(e, self._duckdb.OutOfMemoryException):
+            what, hint = "needs more memory than it may use", "--memory-limit sets it"
+        return UsageError(what, where="SQL", hint=hint)
+
+
+def _valid(condition: str, schema: Schema | None) -> bool:
+    """Whether a condition is one in our language: an address or a number may be out of range."""
+    from confluo_tools.expr import compile
+
+    try:
+        return schema is not None and bool(compile(condition, schema))
+    except ConfluoError:
+        return False
+
+
+def _place(text: str, found: dict[str, Any]) -> str:
+    position = found.get("position")
+    if position is None or not str(position).isdigit():
+        return ""
+    before = text[: int(position)]
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}"
+
+
+def in_net(address: str, net: str) -> bool:
+    """Whether an address is in a network; both as text.  Another text is in none."""
+    low, high = _range(net)
+    found = _number(address)
+    return found is not None and low <= found <= high
+
+
+@lru_cache(maxsize=1024)
+def _range(net: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    from ipaddress import ip_network
+
+    found = ip_network(net, strict=False)
+    return (found.version, int(found.network_address)), (found.version, int(found.broadcast_address))
+
+
+@lru_cache(maxsize=65536)
+def _number(address: str) -> tuple[int, int] | None:
+    from ipaddress import ip_address
+
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return None
+    return found.version, int(found)

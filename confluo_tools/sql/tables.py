@@ -1,0 +1,75 @@
+"""Inputs as tables of DuckDB: Arrow streams of the columns and rows that a statement needs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from confluo_tools.api.source import Source
+from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from confluo_tools.api.answer import Answer
+    from confluo_tools.core.block.arrow_export import ArrowStream
+    from confluo_tools.formats.reader import Reader
+    from confluo_tools.inputs.logs import LogPlace
+    from confluo_tools.multilog.version import Version
+    from confluo_tools.remote.request import QueryRequest
+    from confluo_tools.sql.statement import InputTable
+
+
+class SqlTable:
+    """What DuckDB reads for one place in FROM: the schema when it binds the statement, rows when it runs it."""
+
+    def __init__(self, source: Source, table: InputTable, columns: Collection[str] | None) -> None:
+        self.source, self.table = source, table
+        fields = [f.name for f in source.schema.fields]
+        if columns is not None:
+            # Counting needs no column, but a table has one.
+            fields = [name for name in fields if name in columns] or fields[:1]
+        self.fields = fields
+        self.streams: list[ArrowStream] = []  # that DuckDB took; an error is in its stream
+
+    @cached_property
+    def _answer(self) -> Answer:
+        return self.source.query(self.table.where, fields=self.fields, readable=True, zone=False)
+
+    def __arrow_c_schema__(self) -> object:
+        return self._answer.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        self.streams.append(self._answer.stream())
+        return self.streams[-1].capsule()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What is wrong with the input, if DuckDB could not read it."""
+        return next((stream.error for stream in self.streams if stream.error is not None), None)
+
+
+class SnapshotLog(Source):
+    """One log of a snapshot, at its version there."""
+
+    def __init__(self, place: LogPlace) -> None:
+        super().__init__([place.path], None, None, None, False)
+        self._place = place
+
+    def _open(self, request: QueryRequest | None, version: Version | None = None, follow: bool = False) -> Reader:
+        from confluo_tools.inputs.logs import open_logs
+
+        return open_logs([self._place], request)
+
+
+def logs_of(snapshot: str) -> dict[str, Source]:
+    """The logs of a snapshot file, by name.  Raises UsageError for two of one name."""
+    from confluo_tools.inputs.logs import places_at
+    from confluo_tools.multilog.snapshot import Snapshot
+
+    out: dict[str, Source] = {}
+    for place in places_at(Snapshot.load(snapshot), snapshot):
+        if place.host in out:
+            raise UsageError(f"has two logs with the name '{place.host}'", where=snapshot)
+        out[place.host] = SnapshotLog(place)
+    return out
