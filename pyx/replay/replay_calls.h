@@ -26,6 +26,13 @@ static inline int64_t replay_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* A clock that changes when the kernel counts a tick. */
+static inline int64_t replay_tick(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* A transmit ring of a packet socket: one frame, always the same.  The kernel copies head bytes and refers to the pages
  * of the ring for the payload: such a packet takes as much of a receive buffer as one that TCP built (its truesize). */
 enum { RING_FRAME = 1 << 17, HEADERS_AT = TPACKET_ALIGN(sizeof(struct tpacket2_hdr)) };
