@@ -1,6 +1,7 @@
 from typing import final
 
 def counts_ticks() -> bool: ...
+
 @final
 class BusyProcessor:
     def __init__(self) -> None: ...
