@@ -17,6 +17,7 @@ from netns import Lab, Space
 
 if TYPE_CHECKING:
     from agent_lab import Pki
+    from clickhouse_lab import ClickHouse
     from kafka_lab import Broker
 
 # What starts us in the background (nohup, a script's &) may ignore these; the programs that we start would, too.
@@ -110,5 +111,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if libs is None:
         pytest.skip(why)
     made = Broker(tmp_path_factory.mktemp("kafka"), libs)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
+    """A server of ClickHouse, also with TLS, for all tests of a worker; its authority is the file ca.pem."""
+    from broker_certificates import Authority
+    from clickhouse_lab import ClickHouse, missing
+
+    if missing():
+        pytest.skip(missing())
+    folder = tmp_path_factory.mktemp("clickhouse")
+    made = ClickHouse(folder, pem=Authority(folder, "ca").certify("server", "127.0.0.1"))
     yield made
     made.close()

@@ -7,6 +7,7 @@ format.
 
 from __future__ import annotations
 
+from confluo_tools.cli.clickhouse_output import ClickHouseOutput, print_statement
 from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.groups import (
     CommonOptions,
@@ -35,6 +36,7 @@ from confluo_tools.cli.options import (
     AnalyzeFlows,
     Config,
     Count,
+    Ddl,
     Duration,
     Expr,
     Force,
@@ -53,6 +55,7 @@ from confluo_tools.cli.options import (
     Sort,
     StateOf,
     Synthesize,
+    ToTable,
     Tsv,
     User,
 )
@@ -80,9 +83,11 @@ __all__ = [
     "Analyze",
     "AnalyzeFlows",
     "App",
+    "ClickHouseOutput",
     "CommonOptions",
     "Config",
     "Count",
+    "Ddl",
     "Duration",
     "Expr",
     "Force",
@@ -113,6 +118,7 @@ __all__ = [
     "Stopped",
     "Synthesize",
     "TalkOptions",
+    "ToTable",
     "Tsv",
     "User",
     "analyzed",
@@ -136,6 +142,7 @@ __all__ = [
     "open_records",
     "picture_format",
     "plan_lines",
+    "print_statement",
     "printable",
     "remote",
     "run",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.cli.clickhouse_output import ClickHouseOutput
 from confluo_tools.cli.groups import InputOptions, LogOptions, OptionGroup
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.cli.options import Follow, Group
@@ -42,6 +43,7 @@ class LiveInput:
         self._ending, self._polled = StopSignal(), False
         self._topic: TopicReader | None = None
         self._offsets: LogOffsets | None = None
+        self._on_stop: Callable[[int], None] = lambda number: None
         if self._group is not None and not any(is_topic(name) for name in inputs):
             raise UsageError("is for a topic of Kafka", where="--group", hint="read kafka://HOST:PORT/NAME")
 
@@ -93,13 +95,17 @@ class LiveInput:
         return ROW
 
     @contextmanager
-    def writing(self, into: RecordOutput | LogOutput | None) -> Iterator[None]:
+    def writing(self, into: RecordOutput | LogOutput | ClickHouseOutput | None) -> Iterator[None]:
         """While rows go into ``into``, which is open; None: they are computed with, and are out at the end only."""
         if self._topic is not None and isinstance(into, LogOutput) and self._offsets is not None:
             self._offsets.attach(into.log, lambda: into.opened_writer)
             self._topic.delivered(self._offsets.published)
         elif self._topic is not None and isinstance(into, RecordOutput) and into.to_stdout:
             self._topic.delivered(lambda: _flushed(into))
+        elif isinstance(into, ClickHouseOutput):
+            self._on_stop = into.writer.stop
+            if self._topic is not None:
+                self._topic.delivered(into.arrived)
         with self.until_signal():
             yield
 
@@ -110,7 +116,12 @@ class LiveInput:
             yield
             return
         counts: Callable[[], str] | None = self._lag if self._topic is not None else None
-        with signals(self._ending, counts=counts):
+
+        def stop(number: int) -> None:
+            self._ending(number)
+            self._on_stop(number)
+
+        with signals(stop, counts=counts):
             yield
 
     def _lag(self) -> str:

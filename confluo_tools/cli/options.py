@@ -175,6 +175,18 @@ Group = Annotated[
     str | None,
     option("--group", metavar="NAME", panel="Input", help="Share a topic with the other readers of this group."),
 ]
+ToTable = Annotated[
+    str | None,
+    option(
+        "--to",
+        metavar="TABLE",
+        panel="Output",
+        help="Insert the records into clickhouse://HOST[:PORT]/[DATABASE.]TABLE.",
+    ),
+]
+Ddl = Annotated[
+    bool, option("--ddl", panel="Output", help="Only print the statement that makes the ClickHouse table of --to.")
+]
 Append = Annotated[bool, option("--append", panel="Log", help="Append to LOG if it exists.")]
 AddColumns = Annotated[
     bool, option("--add-columns", panel="Log", help="With --append, add to LOG the fields that it lacks.")

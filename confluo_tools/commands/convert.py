@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.errors import SchemaError
+from confluo_tools.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.cli.log_output import LogOutput
+    from confluo_tools.clickhouse.address import TableAddress
     from confluo_tools.core.block.block import Block
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
@@ -26,6 +27,10 @@ some-exporter | confluo-convert -i ndjson --schema probe.yaml -w probes.ml
 
 # Parquet to NDJSON
 confluo-convert trace.parquet -J
+
+# into a table of ClickHouse; the statement of --ddl makes the table
+confluo-convert trace.ml --to clickhouse://host/net.packets --ddl | clickhouse-client -n
+confluo-convert trace.ml --to clickhouse://host/net.packets
 """
 )
 
@@ -52,6 +57,8 @@ def convert(
     readable: Annotated[
         bool, option("--readable", help="arrow, parquet: write addresses, MACs, names and flags as text.")
     ] = False,
+    to: cli.ToTable = None,
+    ddl: cli.Ddl = False,
     *,
     ins: cli.InputOptions,
     live: cli.LiveOptions,
@@ -62,11 +69,15 @@ def convert(
 
     -w LOG writes a MultiLog, unless the suffix or -o names another format.
     """
-    if ins.missing(inputs, live.follow):
-        return cli.usage(app)
     from confluo_tools.schema import named
 
     wanted = named(schema) if schema is not None else None
+    table = table_of(to, ddl, out)
+    if table is not None and ddl and wanted is not None and not inputs:
+        cli.print_statement(table, wanted)
+        return cli.OK
+    if ins.missing(inputs, live.follow):
+        return cli.usage(app)
     from confluo_tools.remote.request import request_rows
 
     fields = out.fields if wanted is None else None
@@ -79,9 +90,15 @@ def convert(
             if out.listed(reader.schema):
                 return cli.OK
             shape = wanted if wanted is not None and not analyze else reader.schema
-            kind, names = out.kind(), live_input.names(out.names(shape))
-            into: LogOutput | cli.RecordOutput
-            if kind == "multilog":
+            kind, names = "" if table is not None else out.kind(), live_input.names(out.names(shape))
+            into: LogOutput | cli.RecordOutput | cli.ClickHouseOutput
+            if table is not None:
+                records = shape if names is None else shape.project(names)
+                if ddl:
+                    cli.print_statement(table, records)
+                    return cli.OK
+                into = cli.ClickHouseOutput(table, records)
+            elif kind == "multilog":
                 into = out.log(shape, names, any_kind=True, old=not live.follow, shared=live_input.shared)
             else:
                 into = out.records(
@@ -119,9 +136,23 @@ def blocks(reader: Reader, shape: Schema, limit: int | None) -> Iterator[Block]:
         yield block
 
 
-def write(found: Iterator[Block], into: LogOutput | cli.RecordOutput, kind: str) -> None:
+def table_of(to: str | None, ddl: bool, out: ConvertOutput) -> TableAddress | None:
+    """The table of --to.  Raises UsageError for what does not go with it."""
+    from confluo_tools.clickhouse.address import parse
+
+    if to is None:
+        if ddl:
+            raise UsageError("needs the name of the table", where="--ddl", hint="add --to clickhouse://HOST/DB.TABLE")
+        return None
+    for name, given in (("-w", out.output), ("-o", out.format), ("--tsv", out.tsv), ("-J", out.ndjson)):
+        if given:
+            raise UsageError(f"--to and {name} exclude each other", hint="leave one out")
+    return parse(to)
+
+
+def write(found: Iterator[Block], into: LogOutput | cli.RecordOutput | cli.ClickHouseOutput, kind: str) -> None:
     """Write all rows; those written to a MultiLog before an error stay."""
-    with cli.Progress("converting", None, "records") if kind == "multilog" else nullcontext() as progress:
+    with cli.Progress("converting", None, "records") if kind in ("multilog", "") else nullcontext() as progress:
         for block in found:
             into.write(block, None)
             if progress is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.console import is_terminal, tell
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.kafka.message import shape_of
-from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, MessageWriter, WriterCounts, rows_of_message
+from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, PlaceWriter, WriterCounts, rows_of_message
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Schema
@@ -20,7 +20,7 @@ UNIX = "unix:"
 ROOM = 64 << 20  # bytes that wait for a neighbour
 
 
-class ByteWriter(MessageWriter):
+class ByteWriter(PlaceWriter):
     """Writes rows of ``schema`` in messages, one after the other, to ``to``.
 
     ``to``: a new file; ``-``, standard output; or unix:PATH, the Unix socket of a program that listens: it may come

@@ -11,7 +11,7 @@ from confluo_tools.kafka.message import MAX_ROWS
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.kafka.message import MessageShape
-    from confluo_tools.core.kafka.message_sink import MessageSink
+    from confluo_tools.core.kafka.message_sink import RowSink
     from confluo_tools.core.kafka.short_message import ShortShape
     from confluo_tools.schema import Schema
 
@@ -32,22 +32,23 @@ class WriterCounts(NamedTuple):
     messages: int
     lost: int
     queued: int
+    what: str = "messages"
 
     def __str__(self) -> str:
         return (
-            f"{self.rows} records sent, {self.delivered} delivered in {self.messages} messages,"
-            f" {self.lost} lost, {self.queued} messages queued"
+            f"{self.rows} records sent, {self.delivered} delivered in {self.messages} {self.what},"
+            f" {self.lost} lost, {self.queued} {self.what} queued"
         )
 
 
-class MessageWriter:
-    """Writes rows of ``schema`` to a place outside, in messages that a compiled ``sink`` packs.
+class PlaceWriter:
+    """Writes rows of ``schema`` to a place outside, in messages or inserts that a compiled ``sink`` packs.
 
     ``name``: of the place.  A row waits at most ``linger`` ns for others.  Call `idle` some times a second.
     ``stopped``: after `stop`.  All methods raise ConfluoError.
     """
 
-    sink: MessageSink
+    sink: RowSink
 
     def __init__(self, name: str, schema: Schema, linger: int) -> None:
         self.name, self.schema, self.linger = name, schema, linger

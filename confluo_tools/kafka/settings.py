@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from confluo_tools.errors import UsageError
 
@@ -21,14 +21,7 @@ def settings(given: Iterable[str] | None) -> dict[str, str]:
 
     VALUE may be @FILE (its content) or env:NAME (an environment variable).  Raises UsageError.
     """
-    out: dict[str, str] = {}
-    path = os.environ.get(VARIABLE)
-    if path:
-        for number, line in enumerate(_read(path, MAX_FILE, VARIABLE).splitlines(), 1):
-            text = line.strip()
-            if text and not text.startswith("#"):
-                name, value = _split(text, f"{path}:{number}")
-                out[name] = _value(name, value, f"{path}:{number}")
+    out = {name: value_of(value, where) for where, name, value in lines_of_file(VARIABLE, _split)}
     for text in given or ():
         name, value = _split(text, f"-X {text.partition('=')[0]}")
         if name in SECRETS and not value.startswith(("@", "env:")):
@@ -37,8 +30,19 @@ def settings(given: Iterable[str] | None) -> dict[str, str]:
                 where=f"-X {name}",
                 hint=f"write -X {name}=@FILE, or -X {name}=env:VARIABLE",
             )
-        out[name] = _value(name, value, f"-X {name}")
+        out[name] = value_of(value, f"-X {name}")
     return out
+
+
+def lines_of_file(variable: str, split: Callable[[str, str], tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """(place, name, value) of each line of the file that the environment ``variable`` names; nothing without it."""
+    path = os.environ.get(variable)
+    if path:
+        for number, line in enumerate(_read(path, MAX_FILE, variable).splitlines(), 1):
+            text = line.strip()
+            if text and not text.startswith("#"):
+                where = f"{path}:{number}"
+                yield (where, *split(text, where))
 
 
 def _split(text: str, where: str) -> tuple[str, str]:
@@ -51,7 +55,8 @@ def _split(text: str, where: str) -> tuple[str, str]:
     return name, value.strip()
 
 
-def _value(name: str, value: str, where: str) -> str:
+def value_of(value: str, where: str) -> str:
+    """The content of @FILE, the variable of env:NAME, or ``value`` itself.  Raises UsageError."""
     if value.startswith("@"):
         return _read(value[1:], MAX_SECRET, where).rstrip("\r\n")
     if value.startswith("env:"):

@@ -12,9 +12,10 @@ from confluo_tools.kafka import client
 from confluo_tools.kafka.connection_faults import plain_text
 from confluo_tools.kafka.delivery_watch import DeliveryWatch
 from confluo_tools.kafka.message import schema_part, shape_of
-from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, MessageWriter, WriterCounts, rows_of_message
+from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, PlaceWriter, WriterCounts, rows_of_message
 from confluo_tools.kafka.schema_topic import publish_schema, schemas_of
 from confluo_tools.kafka.short_message import short_shape
+from confluo_tools.kafka.topic_state import why_stalled
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -36,7 +37,7 @@ DEFAULTS = {
 }
 
 
-class TopicWriter(MessageWriter):
+class TopicWriter(PlaceWriter):
     """Writes rows of ``schema`` to the topic, in messages of about ``size`` bytes.
 
     A row waits ``linger`` ns for others of its message.  ``wait``: for room in the client's queue; otherwise the rows
@@ -76,7 +77,7 @@ class TopicWriter(MessageWriter):
         self.sink: TopicSink = TopicSink(
             self.producer, number, shape, partitions, capacity=rows, key=key, wait=wait, short=short
         )
-        self._watch = DeliveryWatch(address, settings, self.producer)
+        self._watch = DeliveryWatch(self.name, lambda: self.counts, "messages", lambda: why_stalled(address, settings))
         self._told = ""
         self._next_tell = 0.0
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.core.stream.classifier import Classifier, FlowRoute
 from confluo_tools.core.stream.flow_worker import FlowWorker
 from confluo_tools.errors import ConfluoError
-from confluo_tools.kafka.address import SCHEME
+from confluo_tools.stream.destination import takes_many
 from confluo_tools.stream.flow_chain import FlowChain
 from confluo_tools.stream.stage_counts import StageCount
 
@@ -88,7 +88,7 @@ class StreamCollector:
         elif flow.worker:
             key, n = ("worker", flow.worker), 1
         else:
-            key, n = ("", ""), self._shared if flow.to.startswith(SCHEME) else 1  # others have one writer
+            key, n = ("", ""), self._shared if takes_many(flow.to) else 1  # others have one writer
         group = self._groups.setdefault(key, [])
         size = max(QUEUE, 8 * flow.batch.layout.row_bytes + 1024 * flow.batch.layout.n)
         while len(group) < n:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from confluo_tools.core.stream.flow_worker import FlowEnd
 from confluo_tools.core.stream.row_choice import FieldStage
 from confluo_tools.core.stream.stage import SinkStage, StreamStage
-from confluo_tools.kafka.address import SCHEME
+from confluo_tools.stream.destination import short_name
+from confluo_tools.stream.flows_file import only
 from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
@@ -89,12 +90,9 @@ class FlowChain:
 
     def _only(self, schema: Schema, names: Iterable[str]) -> Schema:
         """``schema`` with these fields alone; the stage that leaves the others out."""
-        wanted = set(names)
-        kept = [f.name for f in schema.fields if f.name in wanted]
-        if len(kept) == len(schema.fields):
-            return schema
-        less = schema.project(kept or [schema.fields[0].name])
-        self._stages.append(FieldStage(schema.layout, less.layout))
+        less = only(schema, names)
+        if less is not schema:
+            self._stages.append(FieldStage(schema.layout, less.layout))
         return less
 
     def wire(self) -> None:
@@ -143,5 +141,6 @@ class FlowChain:
         sink, counts = self.outlet.sink, self.outlet.counts
         taken, lost = sink.sent, counts.lost - sink.dropped - sink.refused
         queued = max(taken - counts.delivered - lost, 0)
-        place = self.flow.to.rpartition("/")[2] if self.flow.to.startswith(SCHEME) else self.flow.to
-        return StageCount("deliver", place, self.worker, taken, counts.delivered, dropped=lost, queued=queued)
+        return StageCount(
+            "deliver", short_name(self.flow.to), self.worker, taken, counts.delivered, dropped=lost, queued=queued
+        )

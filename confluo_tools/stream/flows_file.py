@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, UsageError
-from confluo_tools.kafka.address import SCHEME
+from confluo_tools.stream.destination import takes_many
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Schema
@@ -40,6 +40,23 @@ class StreamFlow:
     worker: str
     batch: Schema
     out: tuple[str, ...]
+
+    @property
+    def records(self) -> Schema:
+        """The schema of what goes to its place."""
+        schema = self.batch
+        for _, function in self.functions:
+            if not function.keeps:
+                schema = only(schema, function.needs)
+            schema = function.after(schema)
+        return only(schema, self.out)
+
+
+def only(schema: Schema, names: Iterable[str]) -> Schema:
+    """``schema`` with these fields alone, in its order; with its first field if it has none of them."""
+    wanted = set(names)
+    kept = [f.name for f in schema.fields if f.name in wanted]
+    return schema if len(kept) == len(schema.fields) else schema.project(kept or [schema.fields[0].name])
 
 
 class FlowsReader:
@@ -111,8 +128,8 @@ class FlowsReader:
             raise UsageError("has no place for its records", where=where, hint="write to: PLACE, or --to PLACE")
         self._compile(match, f"{where}: match" if where else "")
         workers, worker = self._threads(entry, where)
-        if workers > 1 and not to.startswith(SCHEME):
-            raise UsageError("only a topic takes records from several workers", where=f"{where}: workers")
+        if workers > 1 and not takes_many(to):
+            raise UsageError("only a topic or a table takes records from several workers", where=f"{where}: workers")
         functions, schema = self._functions(entry.get("functions"), name, where)
         fields = entry.get("fields", self.fields if schema is self.schema else None)
         out = self._fields(fields, schema, f"{where}: fields" if where else "--fields")
@@ -182,8 +199,7 @@ class FlowsReader:
         needed = set(out)
         for _, function in reversed(functions):
             needed = needed | function.needs if function.keeps else set(function.needs)
-        names = [f.name for f in self.schema.fields if f.name in needed]
-        return self.schema.project(names or [self.schema.fields[0].name])
+        return only(self.schema, needed)
 
 
 def _known(entry: Mapping[Any, Any], words: tuple[str, ...], where: str) -> None:

@@ -25,7 +25,7 @@ def preload() -> None:
     from confluo_tools.stream.flows_file import FlowsReader
 
     client.preload()
-    for package in ("stream", "stream.operation", "kafka"):
+    for package in ("stream", "stream.operation", "kafka", "clickhouse"):
         paths = import_module(f"confluo_tools.{package}").__path__
         for module in iter_modules(paths, f"confluo_tools.{package}."):
             import_module(module.name)

@@ -16,7 +16,7 @@ from confluo_tools.stream.telemetry import chosen
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.kafka.row_writer import MessageWriter
+    from confluo_tools.kafka.row_writer import PlaceWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.collect import FlowPlan
     from confluo_tools.stream.stage_counts import StageCount
@@ -39,7 +39,6 @@ confluo-query trace.ml tcp -o stream | confluo-stream publish - --to kafka://bro
 )
 
 CODECS = ("none", "lz4", "zstd", "snappy")
-MAX_SIZE = 900_000  # bytes: the default limit of brokers is 1 MB
 MAX_PARTITIONS = 4096
 
 
@@ -55,7 +54,12 @@ def publish(
     operands: cli.Operands = None,
     read: cli.Read = None,
     to: Annotated[
-        str | None, option("--to", metavar="PLACE", help="kafka://HOST:PORT/TOPIC, unix:PATH, FILE.messages or -.")
+        str | None,
+        option(
+            "--to",
+            metavar="PLACE",
+            help="kafka://HOST:PORT/TOPIC, clickhouse://HOST/TABLE, unix:PATH, FILE.messages or -.",
+        ),
     ] = None,
     follow: Annotated[bool, option("--follow", help="Go on with what is added to the log, until a signal.")] = False,
     create: Annotated[
@@ -63,12 +67,16 @@ def publish(
     ] = 0,
     fields: Fields = None,
     codec: Annotated[str, option("--codec", metavar="NAME", help="Compress: none, lz4, zstd, snappy (none).")] = "none",
-    size: Annotated[str, option("--size", metavar="BYTES", help="Aim at messages of this size (64Ki).")] = "64Ki",
+    size: Annotated[
+        str | None, option("--size", metavar="BYTES", help="Aim at messages of this size (64Ki; ClickHouse: 32Mi).")
+    ] = None,
     linger: Annotated[
-        str, option("--linger", metavar="TIME", help="A record waits at most TIME for others (20ms).")
-    ] = "20ms",
+        str | None,
+        option("--linger", metavar="TIME", help="A record waits at most TIME for others (20ms; ClickHouse: 1s)."),
+    ] = None,
     setting: Setting = None,
     limit: cli.Limit = None,
+    ddl: cli.Ddl = False,
     name: RunName = None,
     metrics: Metrics = None,
     *,
@@ -78,7 +86,7 @@ def publish(
 ) -> int:
     """Send the records of INPUT, or packets, for which EXPR holds to topics of Kafka, or to other places."""
     from confluo_tools import units
-    from confluo_tools.stream.destination import FORMS, Destination
+    from confluo_tools.stream.destination import FORMS, Destination, print_tables
 
     live.only_for_interfaces()
     interfaces = live.interface or []
@@ -97,10 +105,8 @@ def publish(
         raise UsageError("no place for the records", where="--to", hint=f"write {FORMS}")
     cli.one_of("--codec", codec, CODECS)
     place = Destination(to, setting, codec=codec, create=create) if to is not None and live.flows is None else None
-    bytes = cli.of_option("--size", units.size, size)
-    if not 1024 <= bytes <= MAX_SIZE:
-        raise UsageError(f"{size} is not from 1Ki to {MAX_SIZE}", where="--size")
-    wait = cli.duration("--linger", linger, 0, 60 * 10**9)
+    bytes = cli.of_option("--size", units.size, size) if size is not None else None
+    wait = cli.duration("--linger", linger, 0, 60 * 10**9) if linger is not None else None
     from confluo_tools.inputs.follow import one_log
     from confluo_tools.stream.operation.operation import RunOperation
 
@@ -126,6 +132,9 @@ def publish(
         if live.flows is not None and text:
             raise UsageError("--flows has the expressions", where=text, hint="write match: in it, or leave --flows out")
         plan = planned(schema)
+        if ddl:
+            print_tables((flow.to, flow.records) for flow in plan.flows)
+            return cli.OK
         owner = account(live.user) if live.user is not None else None
         nic = live.open(schema)
         with RunOperation(name, interfaces, metrics) as operation:
@@ -142,10 +151,17 @@ def publish(
             from confluo_tools.stream.collect import from_input
 
             plan = planned(reader.schema, reader.filters)
+            if ddl:
+                print_tables((flow.to, flow.records) for flow in plan.flows)
+                return cli.OK
             path = inputs[0] if log else ""
             return from_input(reader, ",".join(inputs), plan, operation_or_none, text, limit, path, common.stats)
         assert place is not None
-        writer = place.open(reader.schema.project(chosen(fields, reader.schema)), size=bytes, linger=wait)
+        records = reader.schema.project(chosen(fields, reader.schema))
+        if ddl:
+            print_tables([(place.to, records)])
+            return cli.OK
+        writer = place.open(records, size=bytes, linger=wait)
         run = PublishRun(writer, reader, ",".join(inputs), text, limit)
         if operation_or_none is not None:
             operation_or_none.serve(run)
@@ -165,7 +181,7 @@ def publish(
 class PublishRun(InputRun):
     """Sends the rows of an input to one topic, in one thread."""
 
-    def __init__(self, writer: MessageWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
+    def __init__(self, writer: PlaceWriter, reader: Reader, name: str, text: str, limit: int | None) -> None:
         from confluo_tools.stream.fetch_stages import fetch_stages
 
         super().__init__(writer, reader, text, limit)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
-    from confluo_tools.kafka.row_writer import MessageWriter
+    from confluo_tools.kafka.row_writer import PlaceWriter
     from confluo_tools.kafka.topic_writer import TopicWriter
 
 
-def end_stages(writer: MessageWriter, pipeline: int = 0) -> list[StageCount]:
+def end_stages(writer: PlaceWriter, pipeline: int = 0) -> list[StageCount]:
     """`deliver` of a writer; for a topic also `send`."""
     from confluo_tools.kafka.topic_writer import TopicWriter
 

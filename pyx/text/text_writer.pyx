@@ -12,7 +12,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.string cimport memcpy, memset
 from c_block cimport BLOCK_ROWS, U64, I64, F32, BYTES
 from c_text cimport (
-    HEX, VALUE_MAX, hex_digit, TimeCache, put_u64, put_i64, put_hex, put_float, put_ipv4, put_ipv6, put_mac, put_time,
+    HEX, VALUE_MAX, hex_digit, put_u64, put_i64, put_hex, put_float, put_ipv4, put_ipv6, put_mac, put_time,
 )
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 cimport cython
@@ -127,10 +127,6 @@ cdef class Printer(TextPlan):
     ``terminal``: escape characters of texts that a terminal would obey, or that it would not show.
     """
 
-    cdef size_t line_max
-    cdef bint terminal
-    cdef TimeCache cache
-
     def __init__(self, layout, plan, style, bint terminal=False):
         cdef int i, k
         cdef size_t names
@@ -200,14 +196,15 @@ cdef class Printer(TextPlan):
             elif i:
                 p[0] = 9 if self.style == TSV else 44
                 p += 1
-            p = self._value(p, it, block, row, i == 0)
+            p = self.put_value(p, it, block, row, i == 0)
         if self.style == JSON:
             p[0] = 125
             p += 1
         p[0] = 10
         return p + 1 - start
 
-    cdef char* _value(self, char* p, Item* it, Block block, uint32_t row, bint first) noexcept nogil:
+    cdef char* put_value(self, char* p, Item* it, Block block, uint32_t row, bint first) noexcept nogil:
+        # The text of one field, at most VALUE_MAX bytes and its names, if it is not a list, bytes or a text.
         cdef const uint8_t* v = block.col[it.col] + <size_t>row * it.width
         cdef char* start = p
         cdef uint32_t n

@@ -28,6 +28,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("console",),
     ("kernel", "multilog", "network", "endpoint"),
     ("remote", "kafka"),
+    ("clickhouse",),
     ("inputs",),
     ("api",),
     ("cli",),
@@ -56,7 +57,7 @@ CORE: tuple[tuple[str, ...], ...] = (
     ("base",),
     ("block",),
     ("text", "packets", "query", "kafka"),
-    ("multilog",),
+    ("multilog", "clickhouse"),
     ("kernel",),
 )
 CORE_ALLOWED = {name: {n for line in CORE[:i] for n in line} for i, line in enumerate(CORE) for name in line} | {

@@ -25,6 +25,7 @@ SCRIPTS = [
 STUB_ALLOWED = r"""confluo_tools\.core\.\w+\.\w+\.(\w+\.)?(__pyx_capi__|__test__|__pyx_vtable__|__reduce_cython__)
 confluo_tools\.core\.\w+\.\w+\.(\w+\.)?__init__
 confluo_tools\.core\.text\.text_writer\.Item
+confluo_tools\.core\.clickhouse\.native_batch\.Column
 """
 
 

@@ -76,7 +76,7 @@ def test_a_change_is_told_by_flow() -> None:
         ("flows: [{name: a, workers: 0}]", "flows.yaml: flow 'a': workers: '0' is not from 1 to 64"),
         (
             "flows: [{name: a, workers: 2, to: x.messages}]",
-            "flows.yaml: flow 'a': workers: only a topic takes records from several workers",
+            "flows.yaml: flow 'a': workers: only a topic or a table takes records from several workers",
         ),
         ("flows: [{name: a, workers: true}]", "flows.yaml: flow 'a': workers: 'True' is not from 1 to 64"),
         ("flows: [{name: a, workers: 2, worker: w}]", "flows.yaml: flow 'a': worker and workers exclude each other"),

@@ -1,7 +1,8 @@
-# The plan that text_writer prints and text_reader reads by.
+# The plan that text_writer prints and text_reader reads by; and the printer, for others that need single values.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from confluo_tools.core.block.block cimport Layout
+from c_text cimport TimeCache
+from confluo_tools.core.block.block cimport Block, Layout
 
 cdef enum Style:
     TSV = 0
@@ -50,3 +51,17 @@ cdef class TextPlan:
     cdef list keep              # bytes objects that the items point to
 
 cdef bint same_columns(Layout a, Layout b)
+
+cdef class Printer(TextPlan):
+    cdef size_t line_max
+    cdef bint terminal
+    cdef TimeCache cache
+    cdef size_t _line(self, char* start, Block block, uint32_t row) noexcept nogil
+    cdef char* put_value(self, char* p, Item* it, Block block, uint32_t row, bint first) noexcept nogil
+    cdef char* _absent(self, char* p) noexcept nogil
+    cdef char* _number(self, char* p, Item* it, const uint8_t* v) noexcept nogil
+    cdef char* _scalar(self, char* p, Item* it, const uint8_t* v) noexcept nogil
+    cdef char* _ip(self, char* p, Item* it, Block block, uint32_t row, uint32_t v4) noexcept nogil
+    cdef char* _list(self, char* p, Item* it, const uint8_t* v) noexcept nogil
+    cdef char* _bytes(self, char* p, const uint8_t* v, uint32_t n, bint first) noexcept nogil
+    cdef char* _text(self, char* p, const uint8_t* v, uint32_t n, bint first) noexcept nogil

@@ -11,12 +11,11 @@ from confluo_tools.errors import UsageError
 from confluo_tools.stream.options import Metrics, RunName, Setting
 
 if TYPE_CHECKING:
-    from confluo_tools.kafka.row_writer import MessageWriter
+    from confluo_tools.kafka.row_writer import PlaceWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.operation.operation import RunOperation
 
 SHARED = {"Input": "--from", "Time": "--lateness", "Network": "-X", "Output": "--to"}
-BEST_EFFORT = {"message.timeout.ms": "60000"}  # then a record is lost, and counted
 MAX_LATENESS = 3600 * 10**9  # ns
 
 
@@ -36,27 +35,28 @@ class ServiceOptions(cli.OptionGroup):
     ] = "1s"
     to: Annotated[
         str | None,
-        option("--to", metavar="PLACE", help="Send results to kafka://HOST:PORT/NAME, unix:PATH or FILE.messages."),
+        option(
+            "--to",
+            metavar="PLACE",
+            help="Send results to kafka://HOST:PORT/NAME, clickhouse://..., unix:PATH or FILE.messages.",
+        ),
     ] = None
+    ddl: cli.Ddl = False
     setting: Setting = None
 
     def late(self) -> int:
         """The lateness in ns."""
         return cli.duration("--lateness", self.lateness, 0, MAX_LATENESS)
 
-    def place(self, schema: Schema) -> MessageWriter | None:
+    def place(self, schema: Schema) -> PlaceWriter | None:
         """The place of --to: records that it cannot take in time are lost, and counted.  None without --to."""
         if self.to is None:
             return None
         from confluo_tools.kafka.address import SCHEME
-        from confluo_tools.kafka.row_writer import LINGER, SIZE
         from confluo_tools.stream.destination import Destination
 
-        is_topic = self.to.startswith(SCHEME)
-        place = Destination(self.to, self.setting, create=1 if is_topic else 0)
-        if is_topic:
-            place.settings = {**BEST_EFFORT, **place.settings}
-        return place.open(schema, size=SIZE, linger=LINGER, wait=False)
+        create = 1 if self.to.startswith(SCHEME) else 0
+        return Destination(self.to, self.setting, create=create, best_effort=True).open(schema, wait=False)
 
 
 class LiveServiceOptions(ServiceOptions):

@@ -15,7 +15,7 @@ from confluo_tools.stream.topic_stages import end_stages
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
-    from confluo_tools.kafka.row_writer import MessageWriter
+    from confluo_tools.kafka.row_writer import PlaceWriter
     from confluo_tools.schema import Schema
     from confluo_tools.stream.services.options import ServiceOptions
 
@@ -73,7 +73,7 @@ class ServiceOutput:
     """Results as records of ``out`` (None: none), and to ``place``: there as far as it takes them."""
 
     def __init__(
-        self, out: LogOutput | cli.RecordOutput | None, place: MessageWriter | None, stack: ExitStack, *, at_once: bool
+        self, out: LogOutput | cli.RecordOutput | None, place: PlaceWriter | None, stack: ExitStack, *, at_once: bool
     ) -> None:
         self.out, self.place, self._at_once = out, place, at_once
         self.rows = 0
@@ -211,6 +211,11 @@ def run_service(
     usual: tuple[str, ...] = (),
 ) -> int:
     """Run to the end; returns the exit status.  ``usual``: fields of a table without --wide."""
+    if on.ddl:
+        from confluo_tools.stream.destination import print_tables
+
+        print_tables([(on.to or "", service.schema)])
+        return cli.OK
     kind = out.kind(answers=True)
     names = out.names(service.schema, kind, usual)
     plain = on.to is None or out.output is not None or out.format is not None or out.tsv or out.ndjson

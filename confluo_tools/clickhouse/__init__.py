@@ -1,0 +1,1 @@
+"""Records into tables of ClickHouse, over its HTTP interface."""
