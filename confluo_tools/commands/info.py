@@ -284,7 +284,7 @@ def check(path: str, input_format: str | None) -> int:
                 if finding.damage:
                     damaged += 1
                     progress.erase()
-                    print(cli.printable(str(finding)))
+                    print(cli.printable(str(finding)), flush=True)
                 elif cli.state.verbose:
                     cli.note(str(finding))
     if damaged:
@@ -304,7 +304,7 @@ def check_archive(path: str) -> int:
         for where, what in check_files(path, progress.update):
             damaged += 1
             progress.erase()
-            print(cli.printable(f"{where}: {what}"))
+            print(cli.printable(f"{where}: {what}"), flush=True)
     if damaged:
         cli.note(f"{damaged} {'files are' if damaged > 1 else 'file is'} damaged or missing", where=path)
         return cli.TROUBLE
