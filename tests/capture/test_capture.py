@@ -20,7 +20,7 @@ from confluo_tools import multilog
 from confluo_tools.formats.pcap import open_captures, packet_schema
 from confluo_tools.multilog import views
 from confluo_tools.schema import Field, Schema, builtin
-from running import BIN, CAMPUS, environment, lines, on_terminal, run, shell
+from running import BIN, CAMPUS, environment, lines, on_terminal, popen, run, shell
 
 CAPTURE = "confluo-capture"
 DISK = "12m"  # of small_disk
@@ -359,7 +359,7 @@ class Live:
     """A capture that reads our pipe."""
 
     def __init__(self, *words: Any, data: bytes = b"", **more: Any) -> None:
-        self.child = subprocess.Popen(
+        self.child = popen(
             [BIN / CAPTURE, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -425,7 +425,7 @@ def test_a_signal_sent_twice_is_one(tmp_path: Path) -> None:
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """While the first is still being handled: the output is a pipe without a reader that empties it."""
     read, write = os.pipe()
-    child = subprocess.Popen([BIN / CAPTURE, "-o", "tsv"], stdin=subprocess.PIPE, stdout=write, env=environment())
+    child = popen([BIN / CAPTURE, "-o", "tsv"], stdin=subprocess.PIPE, stdout=write, env=environment())
     os.close(write)
     assert child.stdin is not None
     child.stdin.write(make.pcap(packets(700)))
@@ -507,7 +507,7 @@ def test_what_can_be_read_again_is_not_forced_to_the_disk(tmp_path: Path) -> Non
 def test_several_writers_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     ok(run(CAPTURE, "-r", CAMPUS, "-w", log, "-c", "0"))
-    writers = [subprocess.Popen([BIN / CAPTURE, "-r", CAMPUS, "-w", log, "--append"], env=environment()) for _ in "123"]
+    writers = [popen([BIN / CAPTURE, "-r", CAMPUS, "-w", log, "--append"], env=environment()) for _ in "123"]
     assert [w.wait(60) for w in writers] == [0, 0, 0]
     rows = table(log, "ts", "len")
     assert sorted(rows) == sorted(parsed(CAMPUS, "ts", "len") * 3)

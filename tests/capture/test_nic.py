@@ -21,7 +21,7 @@ from confluo_tools.formats.pcap import open_captures, packet_schema
 from confluo_tools.kernel import bpf, interfaces
 from netns import Lab, Space
 from nic_lab import capture, end_all, frame, rows, send, table, tcpdump, wait_for
-from running import BIN, CAMPUS, environment
+from running import BIN, CAMPUS, completed, environment
 
 pytestmark = [pytest.mark.net, pytest.mark.root]
 
@@ -217,7 +217,7 @@ def test_lanes_share_the_packets(tmp_path: Path, pair: tuple[Space, Space], how:
     wait_for(tmp_path / "log", len(sent))
     assert ours.end()[0] == 130
     assert sorted(r[0] for r in table(tmp_path / "log", "ip_id")) == list(range(len(sent)))
-    done = subprocess.run([BIN / "confluo-info", "-T", tmp_path / "log"], capture_output=True, env=environment())
+    done = completed([BIN / "confluo-info", "-T", tmp_path / "log"], capture_output=True, env=environment())
     shares = [int(n) for n in re.findall(rb"lanes\.\d\.rows\t(\d+)", done.stdout)]
     assert sum(shares) == len(sent)  # lanes without rows are not listed
     if how == "rr":
@@ -374,7 +374,7 @@ def test_other_commands_read_it_while_it_runs(tmp_path: Path, pair: tuple[Space,
     ours = capture(b, "-i", "v0", "-w", log, "--index", "dst_port", "--lanes", "2")
     send(a, [frame(dport=i % 10, sport=i) for i in range(500)])
     wait_for(log, 500)
-    done = subprocess.run(
+    done = completed(
         [BIN / "confluo-index", log, "add", "filter", "sevens", "dst_port == 7"],
         env=environment(),
         capture_output=True,
@@ -382,12 +382,12 @@ def test_other_commands_read_it_while_it_runs(tmp_path: Path, pair: tuple[Space,
     )
     assert done.returncode == 0, done.stderr
     count = [BIN / "confluo-query", log, "dst_port == 7", "--count"]
-    assert subprocess.run(count, capture_output=True, env=environment()).stdout == b"50\n"
+    assert completed(count, capture_output=True, env=environment()).stdout == b"50\n"
     send(a, [frame(dport=7, sport=i) for i in range(50)])
     wait_for(log, 550)
     assert ours.end()[0] == 130
-    assert subprocess.run(count, capture_output=True, env=environment()).stdout == b"100\n"
-    told = subprocess.run([BIN / "confluo-info", "-T", log], capture_output=True, env=environment()).stdout.decode()
+    assert completed(count, capture_output=True, env=environment()).stdout == b"100\n"
+    told = completed([BIN / "confluo-info", "-T", log], capture_output=True, env=environment()).stdout.decode()
     assert re.findall(r"covered\t(\d+)", told) == ["550", "550"]
 
 
@@ -400,7 +400,7 @@ def test_counts_on_request_and_in_the_log(tmp_path: Path, pair: tuple[Space, Spa
     assert ours.hear(b"packets received").startswith(b"confluo-capture: 30 packets received, 30 kept, 0 filtered")
     assert ours.child.poll() is None
     assert ours.end(signal.SIGTERM)[0] == 143
-    told = subprocess.run([BIN / "confluo-info", "-T", tmp_path / "log"], capture_output=True, env=environment())
+    told = completed([BIN / "confluo-info", "-T", tmp_path / "log"], capture_output=True, env=environment())
     facts = dict(line.split("\t", 1) for line in told.stdout.decode().splitlines())
     wanted = {"interfaces": "v0", "received": "30", "kept": "30", "dropped": "0", "missed": "0", "ended": "signal"}
     assert {name: facts[f"captures.0.{name}"] for name in wanted} == wanted

@@ -16,6 +16,7 @@ from confluo_tools import multilog, schema
 from confluo_tools.core.block.block import Block
 from confluo_tools.core.multilog.control import crc
 from confluo_tools.errors import StoreError
+from running import completed
 
 DISK = "3m"  # of small_disk
 CLAIMED = 2048  # docs/format.md: the only mutable word of the control page
@@ -28,7 +29,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command; it may print no traceback and must end by itself."""
     command = [os.fsencode(bin_dir / os.fsdecode(os.fsencode(words[0]))), *(os.fsencode(w) for w in words[1:])]
-    done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout)
+    done = completed(command, input=stdin, capture_output=True, timeout=timeout)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     assert done.returncode >= 0, f"killed by signal {-done.returncode}"
     return done

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from confluo_tools import FORMAT_VERSION, __version__
-from running import BIN, CAMPUS, COMMANDS, environment, lines, on_terminal, run, shell
+from running import BIN, CAMPUS, COMMANDS, completed, environment, lines, on_terminal, popen, run, shell
 
 RECORDS = ("confluo-capture", "confluo-convert", "confluo-query")  # commands that pass records on
 READERS = (*RECORDS, "confluo-info")
@@ -80,7 +80,7 @@ def test_lists_of_verbs_meet_a_full_disk_and_a_reader_that_has_gone(command: str
     assert (done.returncode, done.stderr.decode()) == (2, f"{command}: standard output: No space left on device\n")
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
+    done = completed(
         [BIN / command, "--help"], stdout=write, env=environment(), stderr=subprocess.PIPE, timeout=60, check=False
     )
     os.close(write)
@@ -268,7 +268,7 @@ def test_limits_stop_reading(large: Path) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_output_file_does_not_appear(number: int, status: int, tmp_path: Path) -> None:
-    child = subprocess.Popen(
+    child = popen(
         [BIN / "confluo-convert", "-", "-w", tmp_path / "out.tsv"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,

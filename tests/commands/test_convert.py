@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from confluo_tools.schema import builtin
-from running import BIN, CAMPUS, DATA, environment, lines, run, shell
+from running import BIN, CAMPUS, DATA, environment, lines, popen, run, shell
 
 KINDS = {
     "tsv": "x.tsv",
@@ -182,7 +182,7 @@ def test_a_name_says_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_import_keeps_what_it_has(number: int, tmp_path: Path) -> None:
-    child = subprocess.Popen(
+    child = popen(
         [BIN / "confluo-convert", "-i", "ndjson", "-", "-w", tmp_path / "x.ml"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,

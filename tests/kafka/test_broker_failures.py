@@ -14,7 +14,7 @@ from threading import Timer
 import pytest
 
 from kafka_lab import Broker, Cluster, jars
-from running import BIN, CAMPUS, environment, lines, run
+from running import BIN, CAMPUS, environment, lines, popen, run
 
 FIELDS = "ts,src_ip,dst_ip,src_port,dst_port,tcp_seq,flow_hash"
 PACKETS = 5735
@@ -47,7 +47,7 @@ class Publisher:
 
     def __init__(self, topic: str) -> None:
         words = [BIN / "confluo-stream", "publish", "-", "--to", topic, "--size", "8Ki", "--linger", "0s", "--stats"]
-        self.process = subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = popen(words, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def feed(self, data: bytes) -> None:
         assert self.process.stdin is not None

@@ -18,7 +18,7 @@ import pytest
 
 from confluo_tools import multilog
 from kafka_lab import Broker
-from running import BIN, environment, lines, listens, run
+from running import BIN, environment, lines, listens, popen, run
 
 CAMPUS = Path(__file__).resolve().parents[2] / "examples" / "data" / "campus.pcap.gz"
 PACKETS, TCP = 5735, 5167
@@ -61,7 +61,7 @@ def packets(*words: object) -> list[str]:
 def started(*words: object, **more: object) -> Iterator[subprocess.Popen[bytes]]:
     """A command that runs beside the test; killed at the end."""
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()} | more
-    with subprocess.Popen([BIN / str(words[0]), *map(str, words[1:])], **given) as process:  # type: ignore[call-overload]
+    with popen([BIN / str(words[0]), *map(str, words[1:])], **given) as process:  # type: ignore[call-overload]
         try:
             yield process
         finally:

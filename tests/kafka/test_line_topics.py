@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from kafka_lab import Broker
-from running import BIN, environment, lines, run
+from running import BIN, environment, lines, popen, run
 
 DEADLINE = 60.0  # s
 CONN = """
@@ -97,7 +97,7 @@ def test_it_is_said_that_a_topic_of_lines_needs_i(topic: str) -> None:
 def test_new_lines_are_followed(topic: str, conn: Path) -> None:
     words = [BIN / "confluo-query", topic, "-i", "ndjson", "--schema", conn, "--follow", "-f", "uid", "-J", "-l"]
     put(topic, row(1))
-    with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b'{"uid":"C1"}\n'
         put(topic, row(2), row(3))

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from confluo_tools.kafka.message import split
-from running import BIN, CAMPUS, environment, lines, listens, run
+from running import BIN, CAMPUS, environment, lines, listens, popen, run
 
 PACKETS = 5735
 PATIENCE = 60.0  # s
@@ -31,7 +31,7 @@ def published(*words: object) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def started(*words: object, **more: int) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([BIN / str(words[0]), *map(str, words[1:])], env=environment(), **more) as process:
+    with popen([BIN / str(words[0]), *map(str, words[1:])], env=environment(), **more) as process:
         try:
             yield process
         finally:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from kafka_lab import Broker
-from running import BIN, environment, lines, run
+from running import BIN, environment, lines, popen, run
 
 CAMPUS = Path(__file__).resolve().parents[2] / "examples" / "data" / "campus.pcap.gz"
 PACKETS = 5735
@@ -131,7 +131,7 @@ def test_a_log_is_followed_until_a_signal(topic: str, tmp_path: Path) -> None:
     log = tmp_path / "live.ml"
     assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
     words = [BIN / "confluo-stream", "publish", log, "--follow", "--to", topic, "--create", "3", "--linger", "1ms"]
-    with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE) as process:
+    with popen(words, env=environment(), stderr=subprocess.PIPE) as process:
         try:
             wait_for(topic, PACKETS)
             assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log, "--append").returncode == 0
@@ -146,7 +146,7 @@ def test_a_log_is_followed_until_a_signal(topic: str, tmp_path: Path) -> None:
 def test_records_are_sent_while_a_pipe_is_silent(topic: str) -> None:
     packets = run("confluo-convert", CAMPUS, "-o", "stream").stdout
     words = [BIN / "confluo-stream", "publish", "-", "--to", topic, "--create", "1"]
-    with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE) as process:
+    with popen(words, env=environment(), stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(packets)
         process.stdin.flush()
@@ -171,11 +171,11 @@ def test_a_broker_that_is_killed_has_all_records_once(tmp_path_factory: pytest.T
     try:
         assert published(CAMPUS, "-c", "1", "--to", topic, "--create", "2").returncode == 0
         follow = [BIN / "confluo-query", topic, "--follow", "-w", log]
-        reader = subprocess.Popen(follow, env=environment(), stderr=subprocess.PIPE)
+        reader = popen(follow, env=environment(), stderr=subprocess.PIPE)
         wait_for_rows(log, 1)
         words = [BIN / "confluo-stream", "publish", "-", "--to", topic, "--size", "2Ki", "--linger", "0s"]
         rest = run("confluo-convert", CAMPUS, "-o", "stream").stdout
-        with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with popen(words, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stderr is not None
             half = len(rest) // 2

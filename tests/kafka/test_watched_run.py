@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from kafka_lab import Broker, free_ports
-from running import BIN, CAMPUS, environment, lines, run
+from running import BIN, CAMPUS, environment, lines, popen, run
 
 pytest.importorskip("prometheus_client", reason="the package prometheus_client is not installed")
 PATIENCE = 60.0  # s
@@ -37,7 +37,7 @@ def test_status_metrics_and_the_broker_agree(broker: Broker, tmp_path: Path) -> 
     (port,) = free_ports(1)
     assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
     follow = [BIN / "confluo-stream", "publish", log, "tcp", "--follow", "--to", topic, "--create", "2"]
-    with subprocess.Popen([*follow, "--metrics", f":{port}"], env=env, stderr=subprocess.PIPE) as process:
+    with popen([*follow, "--metrics", f":{port}"], env=env, stderr=subprocess.PIPE) as process:
         end = time.monotonic() + PATIENCE
         while (found := stages(env)).get("deliver", {}).get("given") != TCP:
             assert time.monotonic() < end, found

@@ -19,7 +19,7 @@ from confluo_tools.multilog import retain
 from confluo_tools.schema import builtin
 from monitor_lab import END, MS, SECOND, START, Lab, Monitor, bursts, kept
 from monitor_writer import rows_of
-from running import BIN, environment, fill_disk, resize, run
+from running import BIN, environment, fill_disk, popen, resize, run
 
 DISK = "256m"
 PLAIN = [
@@ -178,7 +178,7 @@ def test_started_again_when_rows_have_been_removed(
 def test_a_command_that_was_stopped_too_long(tmp_path: Path) -> None:
     log = multilog.create(tmp_path / "x.ml", builtin("header64"))
     text = "silent: count < 1 over 300ms every 1ms"
-    with subprocess.Popen(
+    with popen(
         [BIN / "confluo-monitor", tmp_path / "x.ml", "-t", text, "-J", "--lag", "50ms"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

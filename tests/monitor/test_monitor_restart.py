@@ -20,7 +20,7 @@ from confluo_tools.errors import BusyError
 from confluo_tools.schema import builtin
 from monitor_lab import END, MS, SECOND, START, TEXTS, Lab, Monitor, TornError, bursts, kept
 from monitor_writer import rows_of
-from running import BIN, ROOT, environment, listens, run
+from running import BIN, ROOT, environment, listens, popen, run
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +152,12 @@ def test_following_monitors_are_killed_at_any_time(tmp_path: Path) -> None:
     ) as writer:
         deaths = 0
         while writer.poll() is None:
-            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
+            with popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
                 time.sleep(rng.uniform(0.1, 1.1))
                 child.kill()
             deaths += 1
     assert deaths > 3
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
+    with popen(argv, stdout=subprocess.DEVNULL, env=environment()) as child:
         listens(child, signal.SIGTERM)
         time.sleep(1.5)
         child.terminate()

@@ -27,7 +27,7 @@ from confluo_tools.remote import frame_codec, server
 from confluo_tools.remote.server import QueryServer
 from frames_lab import HELLO, SECOND, freeze, frozen, opened, query, thaw
 from log_rows import SIGNED, signed_block
-from running import BIN, ROOT, run
+from running import BIN, ROOT, popen, run
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,7 @@ class Running:
     """A server process, spoken to by hand."""
 
     def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = popen(
             [BIN / "confluo-serve", "--stdio", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

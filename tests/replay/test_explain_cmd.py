@@ -12,7 +12,7 @@ import pytest
 from test_explain_twin import START, frame, write
 
 from confluo_tools.replay.explain.labels import LABELS
-from running import BIN, environment, run
+from running import BIN, environment, popen, run
 
 MSS = 1000
 
@@ -128,7 +128,7 @@ def test_connections_are_explained_when_they_are_named(pcap: Path, tmp_path: Pat
     for _ in range(8):
         cut += 16 + struct.unpack_from("<I", whole, cut + 8)[0]
     short.write_bytes(whole[:cut])
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment()) as process:
+    with popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment()) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(head + line)

@@ -22,6 +22,7 @@ from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 from netns import Lab
 from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, RoutedPath, dumped, mark_some, record, routed
+from running import completed
 
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -437,7 +438,7 @@ def test_a_new_namespace_joins_a_bridge(tmp_path: Path) -> None:
 )
 def test_wrong_usage_is_one_line(words: list[str], line: str, tmp_path: Path) -> None:
     out = ["-w", str(tmp_path / "x.ml")]
-    done = subprocess.run([RECORDER, words[0], "-q", *out, *words[1:]], capture_output=True, text=True, check=False)
+    done = completed([RECORDER, words[0], "-q", *out, *words[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert line in done.stderr
     assert done.stderr.count("\n") == 1

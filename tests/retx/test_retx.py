@@ -18,7 +18,7 @@ import pytest
 import nic_lab
 import retx_lab as lab
 from netns import Lab, Space
-from running import environment
+from running import completed, environment
 
 pytestmark = [pytest.mark.root, pytest.mark.net]
 
@@ -56,7 +56,7 @@ def gone(name_part: str, seconds: float = 10.0) -> bool:
 
 
 def run(*words: object, **more: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+    return completed(
         [str(w) for w in (lab.RETX, *words)], capture_output=True, env=environment(), check=False, timeout=60, **more
     )  # type: ignore[call-overload, no-any-return]
 
@@ -117,7 +117,7 @@ def test_captured_packets_show_the_same_losses(net: tuple[Space, Space], tmp_pat
     agent.end()
     capture.end()
     sums = lab.totals(lab.read(tmp_path / "retx.ml"))
-    done = subprocess.run(
+    done = completed(
         [
             lab.BIN / "confluo-query",
             tmp_path / "packets.ml",

@@ -17,7 +17,7 @@ from kafka_lab import Broker, jars
 from netns import Lab, Space
 from nic_lab import Live, end_all, frame, send
 from port_relay import relay
-from running import BIN, environment, lines, run
+from running import BIN, environment, lines, popen, run
 
 CAMPUS = Path(__file__).resolve().parents[2] / "examples" / "data" / "campus.pcap.gz"
 PACKETS = 5735
@@ -247,7 +247,7 @@ def test_a_signal_ends_a_run_that_follows_a_log(broker: Broker, tmp_path: Path) 
     assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", log).returncode == 0
     flows.write_text("flows: [{name: all, functions: [{sample: {share: 1/3, by: flow}}]}]")
     words = [STREAM, "publish", log, "--follow", "--flows", flows, "--to", topic, "--create", "1", "--name", name()]
-    child = subprocess.Popen([str(w) for w in words], stderr=subprocess.PIPE, env=environment())
+    child = popen([str(w) for w in words], stderr=subprocess.PIPE, env=environment())
     expected = int(lines(run("confluo-query", log, "--sample", "1/3", "--count"))[0])
     end = time.monotonic() + PATIENCE
     while count(topic) != expected:

@@ -14,7 +14,7 @@ import pytest
 from kafka_lab import Broker
 from lossy_path import DATAGRAMS, LossyPath, lossy_path
 from netns import Lab
-from running import BIN, CAMPUS, environment, lines, run
+from running import BIN, CAMPUS, completed, environment, lines, run
 
 FIELDS = ("ip.src", "ip.dst", "ip.id", "ip.proto", "udp.srcport", "tcp.srcport", "tcp.seq_raw", "udp.length", "tcp.len")
 NAMES = "src_ip,dst_ip,ip_id,proto,src_port,tcp_seq,payload_len"
@@ -110,7 +110,7 @@ def test_two_hosts_in_one_topic(path: LossyPath, broker: Broker) -> None:
     publish = 'hostname "$1" && exec "$2" publish "$3" --to "$4" --create 3'
     for name, capture in (("east", path.a), ("west", path.b)):
         words = ["unshare", "--uts", "sh", "-c", publish, "sh", name, BIN / "confluo-stream", capture, topic]
-        subprocess.run(words, check=True, capture_output=True, env=environment())
+        completed(words, check=True, capture_output=True, env=environment())
     assert service(topic, "--points", "east,west", "--window", "0") == service(path.a, path.b, "--window", "0")
     done = run("confluo-stream", "service", "loss", topic, "--points", "east,north")
     assert done.returncode == 2

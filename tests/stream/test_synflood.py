@@ -18,7 +18,7 @@ from confluo_tools.formats.pcap import open_captures
 from confluo_tools.stream.services.synflood import SynFloodService
 from kafka_lab import Broker
 from netns import Space
-from running import BIN, CAMPUS, environment, lines, next_line, run
+from running import BIN, CAMPUS, environment, lines, next_line, popen, run
 
 FLOOD = 600  # connections that stay half-open
 CALLS = 40  # connections of a client that completes them
@@ -138,9 +138,7 @@ def test_a_pipe_is_judged_as_it_comes(flooded: tuple[Path, str, int]) -> None:
     path, address, waiting = flooded
     stream = run("confluo-query", str(path), "-o", "stream").stdout
     words = ["service", "synflood", "-", "--threshold", f"{waiting // 2}/1s", "--timeout", "100ms", "-J", "--follow"]
-    service = subprocess.Popen(
-        [BIN / "confluo-stream", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-    )
+    service = popen([BIN / "confluo-stream", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
     assert service.stdin is not None
     assert service.stdout is not None
     service.stdin.write(stream[:-8])  # without its end
@@ -162,7 +160,7 @@ def test_a_topic_is_followed(flooded: tuple[Path, str, int], broker: Broker) -> 
     expected = alerts(path, "--threshold", f"{waiting // 2}/1s", "--timeout", "100ms", "-f", "ts,event,key")
     words = ["service", "synflood", packets, "--threshold", f"{waiting // 2}/1s", "--timeout", "100ms", "-J", "-n"]
     assert run("confluo-stream", "publish", path, "--to", packets, "--create", "4").returncode == 0
-    service = subprocess.Popen(
+    service = popen(
         [BIN / "confluo-stream", *words, "--follow", "-f", "ts,event,key"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -21,7 +21,7 @@ from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.schema import builtin
 from confluo_tools.stream.services import top
 from confluo_tools.stream.services.top import TopService
-from running import BIN, CAMPUS, environment, lines, run
+from running import BIN, CAMPUS, environment, lines, popen, run
 
 PACKETS = builtin("packet").project(["ts", "len", "src_port", "src_ip"])
 KEPT, PIECE, WINDOW = 3, 8, 100
@@ -113,9 +113,7 @@ def test_a_slow_pipe_is_not_late() -> None:
     stream = run("confluo-query", str(CAMPUS), "-T", "-f", "ts,len,ip_version,src_ip").stdout
     words = ["service", "top", "-", "--window", "1m", "--lateness", "0s", "--top", "3", "-J"]
     expected = lines(run("confluo-stream", *words, stdin=stream))
-    service = subprocess.Popen(
-        [BIN / "confluo-stream", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-    )
+    service = popen([BIN / "confluo-stream", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
     assert service.stdin is not None
     service.stdin.write(stream[: len(stream) // 2])
     service.stdin.flush()

@@ -17,7 +17,7 @@ from typing import Any
 
 from confluo_tools.pingmesh.plan.graphs import SECOND, Pinglist, PinglistPeer, version_of
 from confluo_tools.pingmesh.plan.pinglist_file import to_yaml
-from running import BIN, environment
+from running import BIN, completed, environment, popen
 
 
 def openssl(*words: object) -> bytes:
@@ -177,7 +177,7 @@ class Running:
     """A verb of confluo-pingmesh as a process; its stderr as it comes."""
 
     def __init__(self, verb: str, *words: object, cwd: Path) -> None:
-        self.process = subprocess.Popen(
+        self.process = popen(
             [str(BIN / "confluo-pingmesh"), verb, *map(str, words)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -254,7 +254,7 @@ def agent(cwd: Path, url: str, *words: object, name: str = "a1") -> Iterator[Run
 
 def rows(log: Path, *words: str) -> list[list[str]]:
     """What confluo-query prints of it, split into words."""
-    done = subprocess.run(
+    done = completed(
         [str(BIN / "confluo-query"), str(log), *words, "-T", "--no-header"],
         capture_output=True,
         env=environment(),

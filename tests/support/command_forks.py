@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import io
 import os
+import re
 import select
-import selectors
-import signal
 import socket
 import struct
 import subprocess
@@ -24,7 +24,9 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from command_client import packed, state
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = (
@@ -58,9 +60,10 @@ LOADED = (
     "confluo_tools.remote.request",
     "confluo_tools.schema.choose",
 )
-# A command with any other variable starts as usual: some are read when Python or a module starts.
-PLAIN = frozenset(["PATH", "HOME", "LANG", "CONFLUO_PYTHON", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "XDG_RUNTIME_DIR"])
+# Variables that are read when Python or a module starts: all forks of a process have its values.
+AT_START = re.compile("PYTHON|CONFLUO_PYTHON$|CONFLUO_FAULT$|LD_|LC_|LANG|MALLOC_|_?TYPER_|FORCE_COLOR$|.*SAN_OPTIONS$")
 NUMBER = struct.Struct("<i")
+CLONE_NEWNET, CLONE_NEWNS, MS_REC, MS_SLAVE, MNT_DETACH = 0x40000000, 0x20000, 0x4000, 0x80000, 2
 
 
 class Request(NamedTuple):
@@ -69,18 +72,14 @@ class Request(NamedTuple):
     directory: bytes
     words: list[bytes]
     environment: dict[bytes, bytes]
-
-    def packed(self) -> bytes:
-        parts = [self.directory, b"%d" % len(self.words), *self.words]
-        parts += [k + b"=" + v for k, v in self.environment.items()]
-        text = b"\0".join(parts)
-        return NUMBER.pack(len(text)) + text
+    space: bytes  # network namespace; empty: that of the forks
+    state: bytes  # of a process that may not be as the forks are; empty: it is
 
     @classmethod
     def unpacked(cls, text: bytes) -> Request:
-        directory, count, *rest = text.split(b"\0")
+        directory, space, state, count, *rest = text.split(b"\0")
         words, variables = rest[: int(count)], rest[int(count) :]
-        return cls(directory, words, dict(v.split(b"=", 1) for v in variables))  # type: ignore[misc]
+        return cls(directory, words, dict(v.split(b"=", 1) for v in variables), space, state)  # type: ignore[misc]
 
 
 def spaces() -> tuple[int, ...]:
@@ -91,152 +90,173 @@ def spaces() -> tuple[int, ...]:
 # ---------------------------------------------------------------- the side of the tests
 
 
-class ForkedCommands:
-    """Runs commands of bin/ as forks of one process, which ends with this one.  Any thread may use it."""
+def at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if AT_START.match(name)}
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._fixed = {k: environment.get(k) for k in ("LANG", "CONFLUO_PYTHON")}
+
+class ForkedCommand(subprocess.Popen[Any]):
+    """A command of bin/ that is a fork: all of Popen but how it starts and is waited for, in private methods."""
+
+    def __init__(self, forks: ForkedCommands, words: Sequence[Any], space: str = "", **more: Any) -> None:
+        self._forks = forks
+        self._space = space
+        self._answers = -1
+        super().__init__(words, **more)
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        cwd, env = rest[4:6]
+        pipes = rest[9:15]
+        given = [fd if fd != -1 else standard for standard, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
+        request = packed(
+            os.fsencode(os.path.abspath(cwd or os.getcwd())),
+            [os.fsencode(word) for word in args],
+            {os.fsencode(k): os.fsencode(v) for k, v in env.items()},
+            os.fsencode(self._space),
+        )
+        self._answers, theirs = os.pipe()
+        try:
+            self._forks.send(request, [*given, theirs])
+        finally:
+            os.close(theirs)
+        (self.pid,) = NUMBER.unpack(os.read(self._answers, NUMBER.size))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, **_: Any) -> int | None:
+        self._ended(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def _ended(self, timeout: float | None) -> bool:
+        """Wait for the status, which comes when it has ended."""
+        lock = self._waitpid_lock  # type: ignore[attr-defined]
+        if lock.acquire(timeout != 0):  # else another thread waits
+            try:
+                ready = select.poll()
+                ready.register(self._answers, select.POLLIN)
+                if self.returncode is None and ready.poll(None if timeout is None else timeout * 1000):
+                    (self.returncode,) = NUMBER.unpack(os.read(self._answers, NUMBER.size))
+                    os.close(self._answers)
+            finally:
+                lock.release()
+        return self.returncode is not None
+
+
+class ForkedCommands:
+    """Runs commands of bin/ as forks of one process, which ends with this one.  Any thread may use it.
+
+    ``folder``: a new one; shells with it as the first of PATH run commands as forks.
+    """
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self.folder = folder
         self._spaces = spaces()
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
+        listener = socket.socket(socket.AF_UNIX)
         python = environment.get("CONFLUO_PYTHON") or str(ROOT / ".venv" / "bin" / "python")
         text = "import sys; sys.path[:0] = sys.argv[1:3]; from command_forks import serve; sys.exit(serve())"
-        with theirs:
+        folder.mkdir()
+        with theirs, listener:
+            listener.bind(str(folder / "forks"))
+            listener.listen(64)
+            given = [theirs.fileno(), listener.fileno()]
             self._process = subprocess.Popen(
-                [python, "-P", "-c", text, ROOT, Path(__file__).parent, str(theirs.fileno())],
+                [python, "-P", "-c", text, ROOT, Path(__file__).parent, *map(str, given)],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=given,
             )
+        client = folder / "client"
+        client.write_text(f"#!{python} -IS\n" + Path(__file__).with_name("command_client.py").read_text())
+        client.chmod(0o755)
+        for program in (ROOT / "bin").glob("confluo*"):
+            (folder / program.name).symlink_to(client.name)
+        (folder / "bin").symlink_to(ROOT / "bin")
 
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
 
-    def takes(self, environment: Mapping[str, str]) -> bool:
-        """Whether a command with this environment, started here, would be the same as a fork."""
-        if not PLAIN.issuperset(environment) or any(environment.get(k) != v for k, v in self._fixed.items()):
-            return False
-        return self._spaces == spaces() and self._process.poll() is None
+    def here(self) -> bool:
+        """Whether a command that this thread starts would be in the namespaces of the forks."""
+        return spaces() == self._spaces and self._process.poll() is None
 
-    def run(
-        self,
-        words: Sequence[str | bytes | os.PathLike[str]],
-        stdin: bytes | IO[bytes] | int | None,
-        environment: Mapping[str, str],
-        cwd: str | os.PathLike[str] | None,
-        timeout: float,
-    ) -> subprocess.CompletedProcess[bytes]:
-        """As subprocess.run with `capture_output`."""
-        request = Request(
-            os.fsencode(os.path.abspath(cwd or os.getcwd())),
-            [os.fsencode(w) for w in words],
-            {os.fsencode(k): os.fsencode(v) for k, v in environment.items()},
-        )
-        with contextlib.ExitStack() as stack:
-            answers, theirs = socket.socketpair()
-            stack.enter_context(answers)
-            pipes = [os.pipe() for _ in range(3)]
-            ours = [open(pipes[0][1], "wb", buffering=0), *(open(p[0], "rb", buffering=0) for p in pipes[1:])]
-            for file in ours:
-                stack.enter_context(file)
-            given = [pipes[0][0], pipes[1][1], pipes[2][1]]
-            if not isinstance(stdin, bytes):
-                ours[0].close()
-                number = stdin if isinstance(stdin, int) else 0 if stdin is None else stdin.fileno()
-                with open(os.devnull, "rb") as nothing:
-                    os.dup2(nothing.fileno() if number == subprocess.DEVNULL else number, given[0])
-            try:
-                with self._lock:
-                    self._socket.sendall(request.packed())
-                    socket.send_fds(self._socket, [b"x"], [*given, theirs.fileno()])
-            finally:
-                theirs.close()
-                for fd in given:
-                    os.close(fd)
-            (pid,) = NUMBER.unpack(answers.recv(NUMBER.size, socket.MSG_WAITALL))
-            out, err = self._exchange(ours, stdin if isinstance(stdin, bytes) else b"", pid, words, timeout)
-            (status,) = NUMBER.unpack(answers.recv(NUMBER.size, socket.MSG_WAITALL))
-        return subprocess.CompletedProcess(list(words), status, out, err)
-
-    @staticmethod
-    def _exchange(ours: list[Any], data: bytes, pid: int, words: Any, timeout: float) -> tuple[bytes, bytes]:
-        end = time.monotonic() + timeout
-        found = {ours[1].fileno(): bytearray(), ours[2].fileno(): bytearray()}
-        out, err = found.values()
-        left = memoryview(data)
-        with selectors.DefaultSelector() as ready:
-            for file in ours[1:]:
-                ready.register(file, selectors.EVENT_READ)
-            if left:
-                os.set_blocking(ours[0].fileno(), False)
-                ready.register(ours[0], selectors.EVENT_WRITE)
-            else:
-                ours[0].close()
-            while ready.get_map():
-                some = ready.select(max(0.0, end - time.monotonic()))
-                if not some:
-                    os.kill(pid, signal.SIGKILL)
-                    raise subprocess.TimeoutExpired(words, timeout, bytes(out), bytes(err))
-                for key, _ in some:
-                    file: Any = key.fileobj
-                    if file is ours[0]:
-                        try:
-                            left = left[os.write(file.fileno(), left[: 1 << 16]) :]
-                        except BrokenPipeError:
-                            left = left[:0]
-                        if left:
-                            continue
-                    else:
-                        piece = os.read(file.fileno(), 1 << 16)
-                        found[file.fileno()] += piece
-                        if piece:
-                            continue
-                    ready.unregister(file)
-                    file.close()
-        return bytes(out), bytes(err)
+    def send(self, request: bytes, descriptors: list[int]) -> None:
+        with self._lock:
+            self._socket.sendall(request)
+            socket.send_fds(self._socket, [b"x"], descriptors)
 
 
 # ---------------------------------------------------------------- the process that forks
 
 
 def serve() -> int:
-    """Fork a command for each request until the other side has gone.  In a fork, return the status of the command."""
+    """Fork a command for each request until the tests have ended.  In a fork, return the status of the command."""
     for name in LOADED:
         import_module(name)
     gc.collect()
     gc.freeze()
-    number = int(sys.argv[3])
-    control = socket.socket(fileno=number)
-    ready = select.poll()
-    ready.register(control, select.POLLIN)
+    control, listener = (socket.socket(fileno=int(word)) for word in sys.argv[3:5])
+    connections = {control.fileno(): control}
     answers: dict[int, tuple[int, int]] = {}  # descriptor of a process: its number, and where its status goes
+    ready = select.poll()
+    for one in (control, listener):
+        ready.register(one, select.POLLIN)
+    kept = state(), at_start(os.environ)
     while True:
         for fd, _ in ready.poll():
-            if fd != number:
+            if fd in answers:
                 ready.unregister(fd)
-                pid, answer = answers.pop(fd)
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with contextlib.suppress(OSError):
-                    os.write(answer, NUMBER.pack(status))
-                os.close(answer)
-                os.close(fd)
-                continue
-            size = control.recv(NUMBER.size, socket.MSG_WAITALL)
-            if len(size) < NUMBER.size:
-                return 0
-            request = Request.unpacked(control.recv(NUMBER.unpack(size)[0], socket.MSG_WAITALL))
-            fds = socket.recv_fds(control, 1, 4)[1]
-            pid = os.fork()
-            if pid == 0:
-                return command(request, fds, [number, *(a for _, a in answers.values()), *answers])
-            process = os.pidfd_open(pid)
-            answers[process] = pid, fds[3]
-            ready.register(process, select.POLLIN)
-            os.write(fds[3], NUMBER.pack(pid))
-            for fd in fds[:3]:
-                os.close(fd)
+                report(fd, *answers.pop(fd))
+            elif fd == listener.fileno():
+                client = listener.accept()[0]
+                connections[client.fileno()] = client
+                ready.register(client, select.POLLIN)
+            elif (received := receive(connections[fd])) is None:
+                if fd == control.fileno():
+                    os._exit(0)
+                ready.unregister(fd)
+                connections.pop(fd).close()
+            else:
+                request, fds = received
+                given = {os.fsdecode(k): os.fsdecode(v) for k, v in request.environment.items()}
+                if request.state and (request.state, at_start(given)) != kept:
+                    os.write(fds[3], NUMBER.pack(-1))
+                    os.close(fds[3])
+                elif (pid := os.fork()) == 0:
+                    ours = [listener.fileno(), *connections, *(a for _, a in answers.values()), *answers]
+                    return command(request, fds, ours)
+                else:
+                    process = os.pidfd_open(pid)
+                    answers[process] = pid, fds[3]
+                    ready.register(process, select.POLLIN)
+                    os.write(fds[3], NUMBER.pack(pid))
+                for given_fd in fds[:3]:
+                    os.close(given_fd)
+
+
+def receive(connection: socket.socket) -> tuple[Request, list[int]] | None:
+    """A request, with its standard streams and where its number and its status go; None: the other side has gone."""
+    size = connection.recv(NUMBER.size, socket.MSG_WAITALL)
+    if len(size) < NUMBER.size:
+        return None
+    request = Request.unpacked(connection.recv(NUMBER.unpack(size)[0], socket.MSG_WAITALL))
+    return request, socket.recv_fds(connection, 1, 4)[1]
+
+
+def report(process: int, pid: int, answer: int) -> None:
+    """A command has ended."""
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(OSError):
+        os.write(answer, NUMBER.pack(status))
+    os.close(answer)
+    os.close(process)
 
 
 def command(request: Request, fds: list[int], closed: list[int]) -> int:
@@ -247,6 +267,8 @@ def command(request: Request, fds: list[int], closed: list[int]) -> int:
         os.close(fd)
     sys.stdin, sys.stdout, sys.stderr = (stream(place) for place in range(3))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+    if request.space:
+        enter(request.space)
     os.chdir(request.directory)
     os.environb.clear()
     os.environb.update(request.environment)
@@ -256,6 +278,17 @@ def command(request: Request, fds: list[int], closed: list[int]) -> int:
     from confluo_tools.__main__ import launch
 
     return ended(launch())
+
+
+def enter(space: bytes) -> None:
+    """Into a network namespace as ip-netns(8) does: with the /sys of its interfaces."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(b"/run/netns/" + space, "rb") as file:
+        done = libc.setns(file.fileno(), CLONE_NEWNET)
+    done = done or libc.unshare(CLONE_NEWNS) or libc.mount(b"", b"/", b"none", MS_SLAVE | MS_REC, None)
+    done = done or libc.umount2(b"/sys", MNT_DETACH) or libc.mount(space, b"/sys", b"sysfs", 0, None)
+    if done:
+        raise OSError(ctypes.get_errno(), f"cannot enter {space!r}")
 
 
 def ended(status: int) -> int:
@@ -273,11 +306,14 @@ def ended(status: int) -> int:
 def stream(place: int) -> io.TextIOWrapper:
     """A standard stream as Python makes it at its start."""
     before = (sys.__stdin__, sys.__stdout__, sys.__stderr__)[place]
-    mode = "w" if place else "r"
-    made = open(
-        place, mode, encoding=before.encoding, errors=before.errors, newline="\n" if place else None, closefd=False
+    binary = open(place, "wb" if place else "rb", buffering=0 if before.write_through else -1, closefd=False)
+    made = io.TextIOWrapper(
+        binary,
+        encoding=before.encoding,
+        errors=before.errors,
+        newline="\n" if place else None,
+        line_buffering=place == 2 or binary.isatty(),
+        write_through=before.write_through,
     )
-    if place == 2:
-        made.reconfigure(line_buffering=True)
-    made.mode = mode  # type: ignore[misc]
+    made.mode = "w" if place else "r"  # type: ignore[attr-defined]
     return made

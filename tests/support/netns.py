@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from running import completed, popen
+
 CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
 # Source ports for flows whose retransmissions are traced: concurrent tests have different ones.  Tracing reports all
@@ -66,14 +68,14 @@ class Space:
 
     def run(self, *words: Any, check: bool = True, **more: Any) -> subprocess.CompletedProcess[bytes]:
         more.setdefault("stdin", subprocess.DEVNULL)
-        done = subprocess.run(self.argv(*words), capture_output=True, check=False, timeout=60, **more)
+        done = completed(self.argv(*words), capture_output=True, check=False, timeout=60, **more)
         if check and done.returncode:
             raise OSError(f"{' '.join(map(str, words))}: {done.stderr.decode().strip()}")
         return done
 
     def popen(self, *words: Any, **more: Any) -> subprocess.Popen[bytes]:
         """The process itself, not a shell around it: its pid is that of the command."""
-        return subprocess.Popen(self.argv(*words), **more)
+        return popen(self.argv(*words), **more)
 
     def ip(self, *words: Any) -> str:
         """Run ip(8) in here."""

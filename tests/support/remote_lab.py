@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netns import Lab, Space, missing
-from running import BIN, environment
+from running import BIN, environment, forks_with
 
 # sw*: this machine.  down*: unreachable.  slowN*: N ms on the way, in each direction.  mute*: connects, says nothing.
 RSH = """#!/bin/sh
@@ -65,15 +65,20 @@ def shell(folder: Path) -> str:
 
 def env(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a command that reaches other hosts through `shell`."""
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    path = f"{_commands()}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
     return environment(CONFLUO_RSH=shell(folder), **{"PATH": path, **more})
+
+
+def _commands() -> Path:
+    """A folder with the commands, as forks."""
+    return forks_with(environment()).folder
 
 
 def tool(folder: Path, **more: Any) -> Any:
     """A `RemoteShell` of confluo_tools.remote.connect that goes through `shell`; serve is that of this checkout."""
     from confluo_tools.remote.connect import RemoteShell
 
-    return RemoteShell(shell(folder), f"{BIN / 'confluo-serve'} --stdio", **more)
+    return RemoteShell(shell(folder), f"{_commands() / 'confluo-serve'} --stdio", **more)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from netns import Lab, Space
+from running import popen
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 5201
@@ -123,7 +124,7 @@ def merging(path: RoutedPath) -> None:
 def recorder(space: Space, log: Path, *command: Any, options: tuple[str, ...] = (), **more: Any) -> Any:
     """confluo-replay-record run of ``command`` in a namespace, as a process."""
     words = [RECORDER, "run", "-q", "-w", str(log), "--netns", space.name, *options, "--", *map(str, command)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **more)
+    return popen(words, stdout=subprocess.PIPE, text=True, **more)
 
 
 def record(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from command_forks import ForkedCommands
+from command_forks import ForkedCommand, ForkedCommands, at_start
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests" / "support"
@@ -37,6 +37,8 @@ COMMANDS = (
 
 
 _RUNTIME = tempfile.TemporaryDirectory(prefix="confluo-runtime-")  # control sockets; other workers have theirs
+NETNS = ["ip", "netns", "exec"]
+PLAIN = frozenset({"stdin", "stdout", "stderr", "env", "cwd", "text", "bufsize"})  # of Popen, known to forks as well
 SANITIZERS = {k: v for k, v in os.environ.items() if k in ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS")}
 
 
@@ -60,10 +62,56 @@ def listens(process: subprocess.Popen[bytes], number: int, seconds: float = 60.0
 
 
 @functools.cache
-def _forks() -> ForkedCommands:
-    forks = ForkedCommands(environment())
+def _forks(at_start: tuple[tuple[str, str], ...]) -> ForkedCommands:
+    forks = ForkedCommands(environment(**dict(at_start)), Path(tempfile.mkdtemp(dir=_RUNTIME.name)) / "bin")
     atexit.register(forks.close)
     return forks
+
+
+def forks_with(env: Mapping[str, str]) -> ForkedCommands:
+    """What forks commands with this environment."""
+    return _forks(tuple(sorted(at_start(env).items())))
+
+
+def popen(words: Sequence[Any], **more: Any) -> subprocess.Popen[Any]:
+    """As subprocess.Popen; a command of bin/, also in a namespace of `netns`, is a fork where that is the same.
+
+    The environment of a command is `environment`, unless given.
+    """
+    space, command = (words[3], words[4:]) if list(words[:3]) == NETNS else ("", words)
+    program = Path(os.fsdecode(command[0]))
+    if program.parent == BIN:
+        env = more["env"] = environment() if more.get("env") is None else more["env"]
+        same = PLAIN.issuperset(more) and not any(name.startswith(("PYTHON", "CONFLUO_FAULT")) for name in env)
+        if same and program.exists() and forks_with(env).here():
+            return ForkedCommand(forks_with(env), command, space, **more)
+    return subprocess.Popen(words, **more)
+
+
+def completed(
+    words: Sequence[Any],
+    *,
+    input: Any = None,
+    capture_output: bool = False,
+    check: bool = False,
+    timeout: float = 120,
+    **more: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """As subprocess.run, by `popen`."""
+    if capture_output:
+        more |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        more["stdin"] = subprocess.PIPE
+    with popen(words, **more) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def run(
@@ -74,12 +122,10 @@ def run(
     **more: Any,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command of bin/; ``stdin`` bytes are piped in."""
-    words: list[Any] = [BIN / str(argv[0]), *argv[1:]]
-    use = dict(env) if env is not None else environment()
-    if not more and words[0].exists() and _forks().takes(use):
-        return _forks().run(words, stdin, use, cwd, timeout=120)
+    words: list[Any] = [BIN / os.fsdecode(argv[0]), *argv[1:]]
     given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
-    return subprocess.run(words, capture_output=True, env=use, cwd=cwd, timeout=120, **given, **more)
+    use = dict(env) if env is not None else environment()
+    return completed(words, capture_output=True, env=use, cwd=cwd, **given, **more)
 
 
 def shell(
@@ -90,7 +136,7 @@ def shell(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a bash script under pipefail with bin/ on PATH; ``words`` are $1, $2 ..."""
     use = dict(env) if env is not None else environment()
-    use["PATH"] = f"{BIN}:{use['PATH']}"
+    use["PATH"] = f"{forks_with(use).folder}:{BIN}:{use['PATH']}"
     script: Sequence[Any] = ["bash", "-o", "pipefail", "-c", text, "bash", *words]
     return subprocess.run(script, capture_output=True, stdin=subprocess.DEVNULL, env=use, cwd=cwd, timeout=120)
 

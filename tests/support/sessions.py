@@ -19,6 +19,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from running import forks_with
+
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
@@ -77,7 +79,7 @@ class Shell:
         if not link.exists():
             link.symlink_to(ROOT / "examples")
         (folder / ".runtime").mkdir(exist_ok=True)
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("CONFLUO_", "XDG_"))}
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("CONFLUO_", "PYTHON", "XDG_"))}
         self.env |= {
             "PATH": f"{ROOT / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "TZ": "UTC",
@@ -89,15 +91,22 @@ class Shell:
             "XDG_RUNTIME_DIR": str(folder / ".runtime"),
             "PYTHONWARNINGS": "default",
         }
-        if not (ROOT / ".venv").exists():  # an installed copy is under test: its commands are on PATH
+        self.installed = not (ROOT / ".venv").exists()  # an installed copy is under test: its commands are on PATH
+        if self.installed:
             self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     def run(self, command: str) -> tuple[int, list[str]]:
-        """Exit status and lines printed."""
+        """Exit status and lines printed.
+
+        Commands are forks where that is the same (`command_client`), unless they run side by side: some would start
+        sooner than others.
+        """
+        forks = not self.installed and "&" not in command.replace("&&", "")
+        path = f"{forks_with(self.env).folder}{os.pathsep}" if forks else ""
         done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", command],
             cwd=self.folder,
-            env=self.env,
+            env=self.env | {"PATH": path + self.env["PATH"]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

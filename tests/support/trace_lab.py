@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import socket
-import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from netns import Lab, Space
-from running import BIN, environment
+from running import BIN, completed, environment
 
 TRACE = BIN / "confluo-trace"
 HASH = {
@@ -211,7 +210,7 @@ def moment(ns: int) -> str:
 
 def stream(data: bytes) -> bytes:
     """NDJSON of path records as a record stream."""
-    done = subprocess.run(
+    done = completed(
         [BIN / "confluo-convert", "-i", "ndjson", "--schema", "path", "-", "-o", "stream"],
         input=data,
         capture_output=True,
@@ -227,7 +226,7 @@ def trace(space: Space, data: bytes, *words: Any, status: int | None = 0) -> tup
     """(records, what it said on stderr) of a confluo-trace in a namespace with these records on stdin."""
     import json
 
-    done = subprocess.run(
+    done = completed(
         space.argv(TRACE, *words, "-o", "ndjson"),
         input=stream(data),
         capture_output=True,

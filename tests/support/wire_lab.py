@@ -23,7 +23,7 @@ from confluo_tools.replay.explain.labels import CERTAINTY, EVENTS, LABELS, PATTE
 from confluo_tools.replay.explain.packet_schemas import with_sack
 from confluo_tools.replay.explain.taps import Taps
 from confluo_tools.schema import builtin
-from running import BIN, environment
+from running import BIN, environment, popen
 from sessions import ROOT
 from twin_explain_state import Packet
 
@@ -79,9 +79,7 @@ def recorded(rule: Any, traffic: Callable[[Any], None], folder: Path, **settings
 @contextmanager
 def _recorder(namespace: str, log: Path) -> Iterator[subprocess.Popen[str]]:
     words = [BIN / "confluo-replay-record", "attach", "--netns", namespace, "--level", "headers", "-w", log]
-    with subprocess.Popen(
-        [*words, "--port", str(stalls.PORT)], stderr=subprocess.PIPE, text=True, env=environment()
-    ) as process:
+    with popen([*words, "--port", str(stalls.PORT)], stderr=subprocess.PIPE, text=True, env=environment()) as process:
         try:
             assert process.stderr is not None
             said = process.stderr.readline()

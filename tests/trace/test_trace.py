@@ -15,7 +15,7 @@ import pytest
 
 from confluo_tools.schema import fold6
 from netns import Lab, Space
-from running import environment, next_line, run
+from running import completed, environment, next_line, run
 from trace_lab import TRACE, Net, chain, counter, fabric, moment, records, stream, sysctl, tcp_server, trace
 
 pytestmark = [pytest.mark.root, pytest.mark.net]
@@ -119,7 +119,7 @@ def test_probes_go_the_way_of_the_data(wide: Net, six: bool) -> None:
 
 
 def test_full_addresses_of_ipv6(wide: Net) -> None:
-    done = subprocess.run(
+    done = completed(
         wide.spaces["a"].argv(TRACE, "-o", "stream"),
         input=stream(records(flows_of(wide, 1, True))),
         capture_output=True,

@@ -18,7 +18,7 @@ import pytest
 from confluo_tools.core.block.block import Block
 from confluo_tools.schema import builtin
 from netns import Lab
-from running import BIN, CAMPUS, environment, run
+from running import BIN, CAMPUS, completed, environment, run
 from trace_lab import TRACE, Net, chain, moment, records, stream, trace
 
 FAST = ("--rate", "100000", "--burst", "10000")
@@ -144,7 +144,7 @@ def test_a_storm_is_counted_and_the_rate_kept(net: Net, tmp_path: Path) -> None:
     total = storm(net, 50_000, 20, tmp_path / "storm.arrows")
     words = ("--from", tmp_path / "storm.arrows", "--rate", "10", "--epoch", "1s", "--flows", "40000", "--stats")
     begun = time.monotonic()
-    done = subprocess.run(
+    done = completed(
         net.spaces["a"].argv(TRACE, *words, "-w", tmp_path / "out.ml"),
         capture_output=True,
         env=environment(),
@@ -187,7 +187,7 @@ def test_the_ends_of_time(net: Net) -> None:
         size = c.size * c.count
         values = times if c.name == "ts" else range(1, 8) if c.name == "src_port" else [same.get(c.name, 0)] * 7
         columns.append(b"".join((v & (1 << 8 * size) - 1).to_bytes(size, "little") for v in values))
-    done = subprocess.run(
+    done = completed(
         net.spaces["a"].argv(TRACE, *FAST, "-T", "--no-header", "-f", "src_port,hops"),
         input=arrow(Block.wrap(schema.layout, 7, columns)),
         capture_output=True,
@@ -242,7 +242,7 @@ def test_retransmissions_of_a_capture(tmp_path: Path) -> None:
     done = run("confluo-convert", "-i", "ndjson", "--schema", "packet", "-", "-o", "stream", stdin=text.encode() * 3)
     with Lab() as lab:
         small = chain(lab, 2)
-        out = subprocess.run(
+        out = completed(
             small.spaces["a"].argv(TRACE, "-J", *FAST),
             input=done.stdout,
             capture_output=True,
@@ -347,7 +347,7 @@ def test_a_stream_that_is_cut() -> None:
     with Lab() as lab:
         small = chain(lab, 2)
         data = stream(records([(small.host("a"), small.host("b"), 7, 443)]))
-        done = subprocess.run(
+        done = completed(
             small.spaces["a"].argv(TRACE, "-T", "--no-header", "-f", "hops", *FAST),
             input=data + data[:-200],
             capture_output=True,
@@ -393,7 +393,7 @@ def test_a_table_names_the_switches(net: Net) -> None:
     assert told[3].startswith("0.0.0.1 0.0.0.2 0.0.0.3 0.0.0.4 tor-1 switch-6 switch-7 ")
     text = records([(net.host("a"), net.host("b"), 1, 443)])
     for wide, columns in ((), 7), (("-W",), 23):
-        done = subprocess.run(
+        done = completed(
             net.spaces["a"].argv(TRACE, *FAST, "-o", "table", *wide),
             input=stream(text),
             capture_output=True,

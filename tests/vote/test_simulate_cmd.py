@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from running import popen
 from sessions import Shell
 
 
@@ -17,7 +18,7 @@ def test_an_epoch_without_end_can_be_ended(tmp_path: Path) -> None:
     """Flows without loss are not written: the loop of the core must look up from time to time."""
     words = ["simulate", "--failures=0", "--noise=0", "--connections=16777216", "-T"]
     command = [Path(__file__).resolve().parents[2] / "bin" / "confluo-vote", *words]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.5)

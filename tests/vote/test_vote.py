@@ -20,7 +20,7 @@ from confluo_tools.core.vote.flow_tally import FlowTally
 from confluo_tools.schema import fold6
 from confluo_tools.vote.epochs import Epochs
 from confluo_tools.vote.registry import MODELS, NAMES, model_of
-from running import BIN, environment, listens, run
+from running import BIN, environment, listens, popen, run
 from vote_rows import PATH, blocks, failed, flow
 
 HEAD = "#fields\tts\tkind\tsrc_ip\tdst_ip\tlost\tsent\thops\tpath\n"
@@ -323,7 +323,7 @@ class Live:
 
     def __init__(self, *words: str) -> None:
         command = [BIN / "confluo-vote", "-", "-T", "--no-header", "--follow", "--top", "0", "-f", "ts,flows", *words]
-        self.child = subprocess.Popen(
+        self.child = popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
         )
 
@@ -372,7 +372,7 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
         for block in blocks(rows(begin, 5)):
             writer.append(block)
         writer.flush()
-        child = subprocess.Popen(
+        child = popen(
             [BIN / "confluo-vote", path, "--follow", "--epoch", "60s", "--top", "0", "-J"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -409,7 +409,7 @@ def test_a_lane_that_is_behind_is_not_late(tmp_path: Path) -> None:
                     writer.append(block)
 
     write(path, range(3))
-    child = subprocess.Popen(
+    child = popen(
         [BIN / "confluo-vote", path, "--follow", "--epoch", "60s", "--top", "1", "-J"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -440,7 +440,7 @@ def test_what_there_is_of_an_epoch_is_printed_when_a_signal_ends_it(tmp_path: Pa
             writer.append(block)
         writer.flush()
         words = [BIN / "confluo-vote", tmp_path / "paths.ml", "--follow", "--epoch", "1000d", "--top", "0", "-J"]
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        child = popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
         listens(child, number)
         time.sleep(2)
         for each in (live.child, child):

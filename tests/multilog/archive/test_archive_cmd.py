@@ -15,7 +15,7 @@ from archive_lab import SECOND
 from confluo_tools import multilog
 from confluo_tools.multilog import lane_claim, retain
 from remote_lab import env
-from running import BIN, CAMPUS, DATA, ROOT, environment, lines, resize, run, shell
+from running import BIN, CAMPUS, DATA, ROOT, environment, lines, popen, resize, run, shell
 from timed_rows import TIMED, fill
 
 
@@ -290,7 +290,7 @@ def test_an_interrupted_run_leaves_nothing_half_done(tmp_path: Path) -> None:
 
             for j in range(18):
                 writer.append(block(0, (k * 18 + j) * 60_000, 60_000, (1000 + k * 4000) * SECOND))
-    process = subprocess.Popen(
+    process = popen(
         [BIN / "confluo-archive", log.path, "--to", tmp_path / "a", "-v"], env=environment(), stderr=subprocess.PIPE
     )
     assert process.stderr is not None

@@ -16,7 +16,7 @@ import index_lab as lab
 from confluo_tools import cli, multilog
 from confluo_tools.commands import index
 from confluo_tools.multilog import views
-from running import BIN, environment, on_terminal, run
+from running import BIN, environment, on_terminal, popen, run
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_log_that_may_not_be_written(log):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_following_until_interrupted(log, number):
-    follower = subprocess.Popen(
+    follower = popen(
         [BIN / "confluo-index", log.path, "add", "port", "--follow", "--interval", "10ms"],
         stderr=subprocess.PIPE,
         env=environment(),
@@ -346,7 +346,7 @@ def test_bad_definitions(log, words, message):
 def test_following_keeps_all_kinds(log):
     run("confluo-index", log.path, "add", "filter", "dns", "port == 53")
     run("confluo-index", log.path, "add", "aggregate", "bytes", "sum(len)", "--filter", "dns")
-    follower = subprocess.Popen(
+    follower = popen(
         [BIN / "confluo-index", log.path, "--follow", "--interval", "10ms"], stderr=subprocess.PIPE, env=environment()
     )
     try:

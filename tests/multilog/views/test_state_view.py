@@ -24,6 +24,7 @@ from confluo_tools.multilog import views
 from confluo_tools.multilog.query import state_definitions
 from confluo_tools.multilog.views.state import HEAD, HEAD_BYTES
 from confluo_tools.schema import Field, Schema
+from running import popen
 from twin_state_machine import Twin
 
 SCHEMA = Schema("toy", [Field("ts", "time"), Field("key", "u16"), Field("seq", "u32"), Field("len", "u32")])
@@ -180,7 +181,7 @@ def test_a_maintainer_that_is_killed_leaves_states_that_hold(tmp_path: Path, def
         view = views.add_state(log, "latest", definition)
         seen = set()
         for _ in range(3):
-            process = subprocess.Popen(command, stderr=subprocess.PIPE)
+            process = popen(command, stderr=subprocess.PIPE)
             end = time.monotonic() + 20
             before = views.coverage(log, view, log.version())[0]
             while time.monotonic() < end:

@@ -23,7 +23,7 @@ from confluo_tools.core.block.block import Picks
 from confluo_tools.expr import compile
 from confluo_tools.multilog import retain
 from probe_records import Simulated, fault
-from running import BIN, environment, run
+from running import BIN, environment, popen, run
 
 SECOND, MINUTE = 10**9, 60 * 10**9
 FAULTS = (
@@ -146,7 +146,7 @@ def growing(whole: Path, tmp_path: Path) -> Iterator[Growing]:
 def following(name: str, log: Path, *words: Any, **env: str) -> subprocess.Popen[bytes]:
     """A follower of probes that are old: windows are over when those of 90 s later come."""
     argv = [BIN / "confluo-pingmesh", *WORDS[name], log, "--follow", "--lateness", "90s", *words]
-    child = subprocess.Popen(
+    child = popen(
         list(map(str, argv)),
         env=environment(**env),
         stdin=subprocess.DEVNULL,
@@ -439,7 +439,7 @@ def test_what_there_is_of_a_window_is_judged_when_a_signal_ends_a_pipe(whole: Pa
     probes = run("confluo-query", whole, "-o", "stream").stdout
     expected = ask(verb, "--window", "1000d", whole)
     words = [BIN / "confluo-pingmesh", verb, "--follow", "--window", "1000d", "-J", "-"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as child:
+    with popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as child:
         assert child.stdin
         assert child.stdout
         child.stdin.write(probes[:-8])  # a stream that has not ended

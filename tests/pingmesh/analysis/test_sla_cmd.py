@@ -21,7 +21,7 @@ from confluo_tools.pingmesh.analysis.follow import WindowFollower
 from confluo_tools.pingmesh.analysis.probe_tally import WindowTally
 from probe_records import Simulated, fault
 from remote_lab import env
-from running import BIN, environment, run
+from running import BIN, environment, popen, run
 from twin_probe_tally import SCHEMA, block, probe, quantile, twin
 
 MINUTE = 60_000_000_000
@@ -305,7 +305,7 @@ def test_windows_are_told_when_they_are_over(tmp_path: Path) -> None:
     path = tmp_path / "p.ml"
     words = ["sla", str(path), "--by", "all", "--window", "1m", "--follow", "--lateness", "1s", "-J", "-l"]
     with multilog.create(str(path), SCHEMA) as log, log.writer() as writer:
-        follower = subprocess.Popen([BIN / "confluo-pingmesh", *words], env=environment(), stdout=subprocess.PIPE)
+        follower = popen([BIN / "confluo-pingmesh", *words], env=environment(), stdout=subprocess.PIPE)
         try:
             assert follower.stdout is not None
             writer.append(block([probe(ts=MINUTE + 1), probe(ts=MINUTE + 2), probe(ts=2 * MINUTE)]))

@@ -11,14 +11,14 @@ import pytest
 
 from netns import Space
 from ping_lab import LIMIT, SYN, Targets, lose, restore
-from running import BIN, environment
+from running import BIN, completed, environment
 
 pytestmark = [pytest.mark.net, pytest.mark.root]
 PROBES = 800
 
 
 def told(*words: Any) -> list[dict[str, Any]]:
-    done = subprocess.run(
+    done = completed(
         [BIN / words[0], *map(str, words[1:]), "-J"],
         capture_output=True,
         check=False,
@@ -64,7 +64,7 @@ def test_drops_are_those_that_were_made(pair: tuple[Space, Space], tmp_path: Pat
     assert row["p99_high"] < 500_000_000
     assert (row["state"], row["why"]) == ("bad", "drop")
     # the same records without the counters of the kernel
-    done = subprocess.run(
+    done = completed(
         [BIN / "confluo-query", log, "kind == tcp", "-f", "-retries,-rtt,-hint", "-o", "stream"],
         capture_output=True,
         check=True,

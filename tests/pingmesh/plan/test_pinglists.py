@@ -29,7 +29,7 @@ from confluo_tools.pingmesh.plan.graphs import (
     version_of,
 )
 from confluo_tools.pingmesh.plan.pinglist_file import read_pinglist, to_arrow, to_yaml
-from running import BIN, environment, run
+from running import BIN, environment, popen, run
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "pingmesh" / "topology.yaml"
@@ -234,7 +234,7 @@ def test_killed_at_any_time_what_is_there_is_whole(tmp_path: Path) -> None:
     planned(EXAMPLE, "-w", folder, "--token", "abc")
     for _ in range(3):
         before = {p.name for p in folder.glob("*.arrow")}
-        child = subprocess.Popen(
+        child = popen(
             [BIN / PLAN[0], PLAN[1], big, "-o", "arrow", "-w", folder], env=environment(), stderr=subprocess.PIPE
         )
         deadline = time.monotonic() + 30

@@ -21,13 +21,13 @@ from confluo_tools.pingmesh.probe.targets import TargetLookups, ask_counters, pa
 from confluo_tools.schema import builtin
 from netns import Space
 from ping_lab import SYN, Targets, lose, packed, restore
-from running import environment, on_terminal
+from running import completed, environment, on_terminal, popen
 
 COMMAND = Path(__file__).resolve().parents[3] / "bin" / "confluo-pingmesh"
 
 
 def run(*words: Any, argv: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return completed(
         [*argv, str(COMMAND), "probe", *map(str, words)],
         capture_output=True,
         text=True,
@@ -158,7 +158,7 @@ def test_a_log_that_is_added_to(tmp_path: Path) -> None:
         refused = run(where, "-c", 2, "-i", "1ms", "-w", log)
         assert (refused.returncode, "--append" in refused.stderr) == (2, True)
         assert run(where, "-c", 3, "-i", "1ms", "-w", log, "--append").returncode == 0
-    done = subprocess.run(
+    done = completed(
         [COMMAND.parent / "confluo-query", log, "kind == tcp && outcome == ok", "--count"],
         capture_output=True,
         text=True,
@@ -239,7 +239,7 @@ def test_a_name_that_nobody_knows() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_what_there_is(number: signal.Signals) -> None:
     with Targets() as target:
-        child = subprocess.Popen(
+        child = popen(
             [COMMAND, "probe", f"127.0.0.1:{target.port}", "-i", "20ms", "-o", "lines"],
             stdout=subprocess.PIPE,
             text=True,

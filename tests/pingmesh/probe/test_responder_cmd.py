@@ -22,6 +22,7 @@ from confluo_tools.errors import UsageError
 from confluo_tools.pingmesh.probe.respond_command import main, places
 from confluo_tools.pingmesh.probe.responder import ListenAddress, _drops
 from netns import Space
+from running import completed, popen
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = ["--listen", "127.0.0.1:0"]
@@ -30,7 +31,7 @@ HERE = ["--listen", "127.0.0.1:0"]
 @contextmanager
 def responding(*words: Any, argv: tuple[str, ...] = ()) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A responder and its port."""
-    done = subprocess.Popen(
+    done = popen(
         [*argv, str(ROOT / "bin" / "confluo-pingmesh"), "respond", *map(str, words)], stderr=subprocess.PIPE, text=True
     )
     try:
@@ -51,7 +52,7 @@ def get(port: int, path: str = "/counters") -> Any:
 
 
 def run(*words: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return completed(
         [ROOT / "bin" / "confluo-pingmesh", "respond", *map(str, words)],
         capture_output=True,
         text=True,
@@ -180,7 +181,7 @@ def test_records_of_the_host(tmp_path: Path) -> None:
     done = run(*HERE, "-w", log, "--name", "p001s01", "--every", "100ms", "--duration", "350ms", "--stats")
     assert done.returncode == 0, done.stderr
     assert "0 connections" in done.stderr
-    told = subprocess.run([ROOT / "bin" / "confluo-query", log, "-J", "-n"], capture_output=True, text=True, check=True)
+    told = completed([ROOT / "bin" / "confluo-query", log, "-J", "-n"], capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in told.stdout.splitlines()]
     assert 1 <= len(rows) <= 4
     assert {(r["kind"], r["src"], r["src_ip"], r["outcome"]) for r in rows} == {(16, "p001s01", "127.0.0.1", 0)}

@@ -6,7 +6,6 @@ Real loss stays loss even while other sockets of that host overflow.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from netns import Space
+from running import completed
 
 pytestmark = [pytest.mark.net, pytest.mark.root]
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +40,10 @@ def responder(space: Space, *words: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 def stop(it: subprocess.Popen[bytes]) -> None:
     it.send_signal(signal.SIGSTOP)
-    os.waitpid(it.pid, os.WUNTRACED)
+    end = time.monotonic() + 60
+    while "State:\tT" not in Path(f"/proc/{it.pid}/status").read_text():
+        assert time.monotonic() < end, "it does not stop"
+        time.sleep(0.005)
 
 
 def fill(a: Space, address: str, port: int, n: int = 4) -> list[socket.socket]:
@@ -64,7 +67,7 @@ def begun(a: Space, address: str, log: Path, *words: Any) -> subprocess.Popen[by
 
 
 def query(log: Path, *words: Any) -> list[str]:
-    done = subprocess.run([ROOT / "bin" / "confluo-query", log, *words], capture_output=True, text=True, check=False)
+    done = completed([ROOT / "bin" / "confluo-query", log, *words], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout.splitlines()
 
@@ -81,7 +84,7 @@ def told(host: Path, counter: str) -> int:
 
 def judged(log: Path) -> tuple[int, int]:
     """What confluo-pingmesh sla makes of it: drops of the network, and of the target's host."""
-    done = subprocess.run([PINGMESH, "sla", log, "--by", "all", "-J"], capture_output=True, text=True, check=False)
+    done = completed([PINGMESH, "sla", log, "--by", "all", "-J"], capture_output=True, text=True, check=False)
     (row,) = map(json.loads, done.stdout.splitlines())
     return row["dropped"], row["overflow"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from confluo_tools.network.topology_file import read_fleet
 from confluo_tools.pingmesh.plan.graphs import PingmeshPlan, PlanRules
-from running import BIN, run
+from running import BIN, popen, run
 from sessions import Shell
 
 TOPOLOGY = """
@@ -119,7 +119,7 @@ def test_a_fleet_without_pairs_has_nothing_to_say() -> None:
 
 def test_years_of_probes_can_be_ended(tmp_path: Path) -> None:
     words = ["simulate", "--span=365d", "--podsets=1", "--pods=2", "--servers=1", "-f", "ts,outcome"]
-    process = subprocess.Popen([BIN / "confluo-pingmesh", *words, "-w", tmp_path / "probes.ml"], stderr=subprocess.PIPE)
+    process = popen([BIN / "confluo-pingmesh", *words, "-w", tmp_path / "probes.ml"], stderr=subprocess.PIPE)
     try:
         while not any(tmp_path.glob("probes.ml/lane-*/seg-*")):  # it writes
             assert process.poll() is None
