@@ -78,7 +78,7 @@ class LogReader(Reader):
         plan = self.plan()
         for block, picks in plan.ordered():
             yield block.take(picks)
-        self._report(plan)
+        self.report(plan)
 
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
@@ -86,13 +86,13 @@ class LogReader(Reader):
         plan = self.plan(expr, columns)
         self.rows += self.version.kept
         yield from plan.ordered() if by_time else plan
-        self._report(plan)
+        self.report(plan)
 
     def count(self, expr: Any) -> int:
         plan = self.plan(expr, [])
         self.rows += self.version.kept
         found = plan.count()
-        self._report(plan)
+        self.report(plan)
         return found
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
@@ -104,7 +104,7 @@ class LogReader(Reader):
         self.rows += self.version.kept
         rollup = found.fold(self.version, make, timed=self.timed)
         self._lookup, self._plan = found, found.plan
-        self._report(found.plan)
+        self.report(found.plan)
         self._report_some(self._note, found.unused, UNUSED)
         return rollup, found.found + found.scanned
 
@@ -115,9 +115,10 @@ class LogReader(Reader):
         views = [] if used is None else [{"name": used.view.name, "blocks": used.blocks}]
         return self._plan.explain() | {"aggregates": views}
 
-    def _report(self, plan: QueryPlan) -> None:
-        self._report_some(self._warn, plan.left_out, LEFT_OUT)
-        self._report_some(self._note, plan.unused, UNUSED)
+    def report(self, *plans: QueryPlan) -> None:
+        """Report the damaged and the unused parts that plans have met, each once."""
+        self._report_some(self._warn, list(dict.fromkeys(one for plan in plans for one in plan.left_out)), LEFT_OUT)
+        self._report_some(self._note, list(dict.fromkeys(one for plan in plans for one in plan.unused)), UNUSED)
 
     def _report_some(self, report: Warn | None, problems: list[tuple[str, str]], rest: str) -> None:
         if report is None:

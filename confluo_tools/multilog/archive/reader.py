@@ -118,9 +118,11 @@ class ArchiveScan:
         """Files opened, row groups in them, and row groups skipped by statistics."""
         return {"files": self.parts, "groups": self.groups, "passed_over": self.skipped}
 
-    def lane(self, parts: Sequence[PartFile], below: int | None = None) -> Rows:
-        """The rows of one lane in the order in which they were written; ``below``: only rows before this number."""
-        covered = 0
+    def lane(self, parts: Sequence[PartFile], below: int | None = None, covered: int = 0) -> Rows:
+        """The rows of one lane in the order in which they were written.
+
+        ``below``: only rows before this number; ``covered``: only rows from this number on.
+        """
         for (first, end), batch in _batches(parts):
             lo, hi = max(first, covered), end if below is None else min(end, below)
             if lo >= hi:
@@ -197,9 +199,9 @@ class ArchiveScan:
                 ends[i][0] = (min if i == 0 else max)(zone[i] for zone in zones_of if zone is not None)
         return ends[0][0], ends[1][0]
 
-    def count(self, parts: Sequence[PartFile], below: int | None = None) -> int:
+    def count(self, parts: Sequence[PartFile], below: int | None = None, covered: int = 0) -> int:
         """Number of rows that `lane` would yield."""
-        covered = total = 0
+        total = 0
         for (first, end), batch in _batches(parts):
             lo, hi = max(first, covered), end if below is None else min(end, below)
             if lo >= hi:
@@ -363,7 +365,7 @@ class ArchiveReader(Reader):
 
     def logs(self) -> list[str]:
         """uuids of the logs in the archive."""
-        return sorted({place.name.uuid for place in self._places(leaves.TRUE)})
+        return sorted({place.name.uuid for place in self.places(leaves.TRUE)})
 
     def _schema(self) -> Schema:
         # Columns may have been added to a log: merge the schemas of the newest part of each log.
@@ -379,7 +381,7 @@ class ArchiveReader(Reader):
                 schema = part.schema
                 part.close()
             except FormatError as e:
-                self._warned(place.path, e.what)
+                self.warn_of_part(f"{place.path}: {e.what}")
                 continue
             found = schema if found is None else _merge_schemas(found, schema, place.path)
         if found is None:
@@ -387,7 +389,8 @@ class ArchiveReader(Reader):
             raise FormatError("contains no part of an archive", where=self.path, hint=hint)
         return found
 
-    def _places(self, tree: leaves.Tree) -> list[PartFile]:
+    def places(self, tree: leaves.Tree) -> list[PartFile]:
+        """The parts that may have rows for which ``tree`` holds."""
         places = find_parts(self.path, tree, self._time, self._hosts)
         return [p for p in places if p.name.uuid not in self.without]
 
@@ -403,7 +406,7 @@ class ArchiveReader(Reader):
             self.rows += self._scan.rows
 
     def _select(self, tree: leaves.Tree, columns: Sequence[int] | None, by_time: bool) -> Rows:
-        lanes = by_lane(self._places(tree))
+        lanes = by_lane(self.places(tree))
         by_time = by_time and self._time >= 0
         scan = self._scan = ArchiveScan(self.schema, tree, columns)
         if by_time:
@@ -412,22 +415,23 @@ class ArchiveReader(Reader):
         else:
             for parts in lanes.values():
                 yield from scan.lane(parts)
-        report_damage(scan, self._warn)
+        report_damage(scan, self.warn_of_part)
 
     def count(self, expr: Any) -> int:
         tree = tree_of(expr)
         scan = self._scan = ArchiveScan(self.schema, tree, [])
-        found = sum(scan.count(parts) for parts in by_lane(self._places(tree)).values())
+        found = sum(scan.count(parts) for parts in by_lane(self.places(tree)).values())
         self.rows += scan.rows
-        report_damage(scan, self._warn)
+        report_damage(scan, self.warn_of_part)
         return found
 
     def explain(self) -> dict[str, Any] | None:
         return None if self._scan is None else {"archive": self._scan.explain()}
 
-    def _warned(self, path: str, what: str) -> None:
+    def warn_of_part(self, what: str) -> None:
+        """Report a problem of a part; ``what`` begins with its path."""
         if self._warn is not None:
-            self._warn(f"{path}: {what}")
+            self._warn(what)
 
 
 def report_damage(scan: ArchiveScan, warn: Warn | None) -> None:

@@ -138,6 +138,8 @@ class QueryPlan:
         for part in self.log.segments(self.version):
             search.open(*self._views(part))
             for number in range(part.blocks):
+                if self._skipped is not None and self._skipped(part, number):
+                    continue
                 block = part.block(number)
                 found = -1 if block is None else count(block, picks)
                 self._blocks += 1
