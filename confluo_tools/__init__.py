@@ -3,16 +3,33 @@
 The Python API is in `confluo_tools.api`; its names are those of this package, loaded when they are used.
 """
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself takes time to load
+    from typing import Any
 
 __version__ = "0.1.0"
 FORMAT_VERSION = 1  # of the MultiLog on disk; see docs/format.md
 
+API = (  # `confluo_tools.api.__all__`: it is not loaded to look a name up
+    "Answer",
+    "Batch",
+    "ConfluoError",
+    "ConfluoWarning",
+    "Field",
+    "Follower",
+    "Schema",
+    "Source",
+    "Version",
+    "Writer",
+    "open",
+)
+
 
 def __getattr__(name: str) -> Any:
+    if name not in API:  # also each module of the package, before it is imported
+        raise AttributeError(f"module 'confluo_tools' has no attribute '{name}'")
     from importlib import import_module
 
-    api = None if name.startswith("_") else import_module("confluo_tools.api")
-    if api is not None and name in api.__all__:
-        return getattr(api, name)
-    raise AttributeError(f"module 'confluo_tools' has no attribute '{name}'")
+    return getattr(import_module("confluo_tools.api"), name)

@@ -138,12 +138,12 @@ def blocks(reader: Reader, shape: Schema, limit: int | None) -> Iterator[Block]:
 
 def table_of(to: str | None, ddl: bool, out: ConvertOutput) -> TableAddress | None:
     """The table of --to.  Raises UsageError for what does not go with it."""
-    from confluo_tools.clickhouse.address import parse
-
     if to is None:
         if ddl:
             raise UsageError("needs the name of the table", where="--ddl", hint="add --to clickhouse://HOST/DB.TABLE")
         return None
+    from confluo_tools.clickhouse.address import parse
+
     for name, given in (("-w", out.output), ("-o", out.format), ("--tsv", out.tsv), ("-J", out.ndjson)):
         if given:
             raise UsageError(f"--to and {name} exclude each other", hint="leave one out")

@@ -60,6 +60,12 @@ def values(column: pa.ChunkedArray) -> bytes:
 # --- Arrow
 
 
+def test_the_names_of_the_package_are_those_of_the_api() -> None:
+    from confluo_tools import api
+
+    assert list(ct.API) == api.__all__
+
+
 @pytest.mark.parametrize("rows", [0, 1, 8191, 70_000])
 def test_every_type_goes_out_as_it_is(tmp_path: Path, rows: int) -> None:
     path = tmp_path / "all.ml"
