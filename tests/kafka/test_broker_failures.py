@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 
@@ -39,7 +39,13 @@ def cluster(libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 @pytest.fixture(scope="module")
 def packets() -> bytes:
     """An Arrow stream of all packets, in small batches."""
-    return run("confluo-convert", CAMPUS, "-o", "stream").stdout
+    import pyarrow as pa
+
+    table = pa.ipc.open_stream(run("confluo-convert", CAMPUS, "-o", "stream").stdout).read_all()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=64)
+    return bytes(sink.getvalue())
 
 
 class Publisher:
@@ -101,6 +107,50 @@ def test_a_leader_dies_while_records_are_sent(cluster: Cluster, packets: bytes) 
     assert f"{PACKETS} records sent, {PACKETS} delivered" in said
     cluster.wait()
     assert rows(topic) == rows(CAMPUS)
+
+
+def test_readers_go_on_when_leaders_die(cluster: Cluster, packets: bytes, tmp_path: Path) -> None:
+    """One that writes a log, and one of a group: each record once."""
+    topic = cluster.topic("followed", 3, min_insync_replicas="2")
+    publisher = Publisher(topic)
+    log, shown = tmp_path / "t.ml", tmp_path / "shown"
+    follow = [BIN / "confluo-query", topic, "--follow", "-q"]
+    parts = [packets[i * len(packets) // 5 : (i + 1) * len(packets) // 5] for i in range(5)]
+    publisher.feed(parts[0])
+    with (
+        open(shown, "wb") as out,
+        subprocess.Popen([*follow, "-w", log], env=environment()) as writer,
+        subprocess.Popen(
+            [*follow, "--group", "g", "-T", "--no-header", "-l", "-f", FIELDS], env=environment(), stdout=out
+        ) as member,
+    ):
+        try:
+            for part in parts[1:4]:
+                before = shown.stat().st_size
+                publisher.feed(part)
+                until(lambda before=before: log.exists() and shown.stat().st_size > before)
+                leader = cluster.leader("followed")
+                leader.kill()
+                leader.start()
+                cluster.wait()
+            publisher.feed(parts[4])
+            status, said = publisher.end()
+            assert status == 0, said
+            until(lambda: len(shown.read_bytes().splitlines()) >= PACKETS)
+            until(lambda: run("confluo-query", log, "--count").stdout == b"%d\n" % PACKETS)
+        finally:
+            writer.send_signal(signal.SIGTERM)
+            member.send_signal(signal.SIGTERM)
+        assert (writer.wait(DEADLINE), member.wait(DEADLINE)) == (143, 143)
+    assert Counter(shown.read_text().splitlines()) == rows(log) == rows(CAMPUS)
+
+
+def until(what: Callable[[], object]) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + DEADLINE
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_too_few_replicas_are_waited_for(cluster: Cluster, packets: bytes) -> None:
