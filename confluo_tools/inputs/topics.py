@@ -51,16 +51,16 @@ def open_topic(
 
         first = request.since if request is not None else None
         kinds = {"schema": schema, "types": types}
-        given = settings(None)
-        return LineTopicReader(
-            parse(names[0]), given, input_format, **kinds, since=first, follow=follow, warn=warn, tell=tell
-        )
+        address = parse(names[0])
+        given = settings(None, address)
+        return LineTopicReader(address, given, input_format, **kinds, since=first, follow=follow, warn=warn, tell=tell)
     since, until = (request.since, request.until) if request is not None else (None, None)
     if offsets is not None:
         since = offsets.since
+    address = parse(names[0])
     return TopicReader(
-        parse(names[0]),
-        settings(None),
+        address,
+        settings(None, address),
         since=since,
         until=until,
         follow=follow,
@@ -79,7 +79,8 @@ def spool_of(name: str, *, follow: bool) -> TopicSpool:
     from confluo_tools.kafka.topic_reader import TopicReader
     from confluo_tools.kafka.topic_spool import TopicSpool
 
-    address, given = parse(name), settings(None)
+    address = parse(name)
+    given = settings(None, address)
     reader = TopicReader(address, given, follow=follow, warn=warn, tell=tell)
     return TopicSpool(reader, topic_number(address, given))
 
@@ -96,6 +97,7 @@ def offsets_of(names: Sequence[str], log: str, options: dict[str, str], since: i
     from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.kafka.settings import settings
 
-    address, given = parse(names[0]), settings(None)
+    address = parse(names[0])
+    given = settings(None, address)
     partitions(address, given)  # raises if there is no such topic
     return LogOffsets(log, address.topic, topic_number(address, given), options, since)

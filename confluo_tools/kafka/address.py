@@ -1,4 +1,4 @@
-"""Addresses of topics: kafka://HOST:PORT[,HOST:PORT...]/TOPIC."""
+"""Addresses of topics: kafka://HOST:PORT[,HOST:PORT...]/TOPIC[?NAME=VALUE[&NAME=VALUE...]]."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
-    """``brokers``: as librdkafka takes them, separated by commas.  ``topic``: "" when none is named."""
+    """``brokers``: as librdkafka takes them, separated by commas.  ``topic``: "" when none is named.
+
+    ``given``: settings of librdkafka, NAME=VALUE each; `str` leaves them out.
+    """
 
     brokers: str
     topic: str
+    given: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.brokers}/{self.topic}" if self.topic else f"{SCHEME}{self.brokers}"
@@ -26,6 +30,7 @@ class TopicAddress:
 
 def parse(text: str, *, topic: bool = True) -> TopicAddress:
     """The address in ``text``; ``topic``: it names one.  Raises UsageError."""
+    text, _, words = text.partition("?")
     brokers, _, name = text.removeprefix(SCHEME).partition("/")
     example = "kafka://broker:9092/telemetry"
     if not text.startswith(SCHEME) or not all(_HOST.fullmatch(b) for b in brokers.split(",")):
@@ -37,4 +42,4 @@ def parse(text: str, *, topic: bool = True) -> TopicAddress:
             f"'{name}' cannot be a topic", where=text, hint="use letters, digits, '.', '_' and '-', at most 249"
         )
     hosts = [b if re.search(r":[0-9]+$", b) else f"{b}:{PORT}" for b in brokers.split(",")]
-    return TopicAddress(",".join(hosts), name)
+    return TopicAddress(",".join(hosts), name, tuple(words.split("&")) if words else ())

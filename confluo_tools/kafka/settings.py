@@ -1,11 +1,15 @@
-"""Settings of librdkafka from -X: secrets come from files and the environment, never from the command line."""
+"""Settings of librdkafka from -X and addresses: secrets come from files and the environment, never from either."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from confluo_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluo_tools.kafka.address import TopicAddress
 
 SECRETS = frozenset(
     {"sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"}
@@ -16,21 +20,19 @@ MAX_FILE = 1 << 20
 VARIABLE = "CONFLUO_KAFKA"  # environment: a file of settings
 
 
-def settings(given: Iterable[str] | None) -> dict[str, str]:
-    """{name: value} of the file in CONFLUO_KAFKA and of ``given``, each NAME=VALUE; later ones win.
+def settings(given: Iterable[str] | None, address: TopicAddress | None = None) -> dict[str, str]:
+    """{name: value} of the file in CONFLUO_KAFKA, of ``given``, each NAME=VALUE, and of the address; later ones win.
 
     VALUE may be @FILE (its content) or env:NAME (an environment variable).  Raises UsageError.
     """
     out = {name: value_of(value, where) for where, name, value in lines_of_file(VARIABLE, _split)}
     for text in given or ():
-        name, value = _split(text, f"-X {text.partition('=')[0]}")
-        if name in SECRETS and not value.startswith(("@", "env:")):
-            raise UsageError(
-                "is a secret, and other users see command lines",
-                where=f"-X {name}",
-                hint=f"write -X {name}=@FILE, or -X {name}=env:VARIABLE",
-            )
+        name, value = _open(text, f"-X {text.partition('=')[0]}", "-X ")
         out[name] = value_of(value, f"-X {name}")
+    for text in address.given if address is not None else ():
+        where = f"{address}: {text.partition('=')[0]}"
+        name, value = _open(text, where)
+        out[name] = value_of(value, where)
     return out
 
 
@@ -43,6 +45,15 @@ def lines_of_file(variable: str, split: Callable[[str, str], tuple[str, str]]) -
             if text and not text.startswith("#"):
                 where = f"{path}:{number}"
                 yield (where, *split(text, where))
+
+
+def _open(text: str, where: str, before: str = "") -> tuple[str, str]:
+    """Name and value of a setting that other users may see.  ``before``: what stands before it, for a hint."""
+    name, value = _split(text, where)
+    if name in SECRETS and not value.startswith(("@", "env:")):
+        hint = f"write {before}{name}=@FILE, or {before}{name}=env:VARIABLE"
+        raise UsageError("is a secret, and other users see command lines", where=where, hint=hint)
+    return name, value
 
 
 def _split(text: str, where: str) -> tuple[str, str]:

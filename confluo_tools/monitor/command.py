@@ -255,7 +255,7 @@ def alerts_path(log: str, given: str | None, *, live: bool) -> str | None:
         return None if given == "none" else given
     if not live:
         return None
-    path = os.path.abspath(log if not is_topic(log) else log.rpartition("/")[2])
+    path = os.path.abspath(log if not is_topic(log) else log.partition("?")[0].rpartition("/")[2])
     return f"{path.removesuffix('.ml')}.alerts.ml"
 
 

@@ -28,7 +28,7 @@ def takes_many(to: str) -> bool:
 
 def short_name(to: str) -> str:
     """The place without its host."""
-    return to.rpartition("/")[2] if takes_many(to) else to
+    return to.partition("?")[0].rpartition("/")[2] if takes_many(to) else to
 
 
 def print_tables(places: Iterable[tuple[str, Schema]]) -> None:
@@ -70,7 +70,7 @@ class Destination:
         self.table = tables.parse(to) if tables.is_table(to) else None
         if self.topic is not None:
             effort = {"message.timeout.ms": str(int(1000 * PATIENCE))} if best_effort else {}
-            self.settings = {"compression.type": codec, **effort, **settings(given)}
+            self.settings = {"compression.type": codec, **effort, **settings(given, self.topic)}
             return
         for option, is_given in (("-X", given), ("--codec", codec != "none"), ("--create", create)):
             if is_given:

@@ -50,7 +50,7 @@ def topics(
     if out.listed(schema):
         return cli.OK
     place = parse(address, topic=False)
-    rows = partitions_of(place, settings(setting), group)
+    rows = partitions_of(place, settings(setting, place), group)
     found = list(rows if place.topic else whole_topics(rows))
     kind = out.kind(answers=True)
     usual = USUAL if not place.topic else ONE

@@ -154,6 +154,25 @@ def check_refusal(words: list[object], env: Mapping[str, str], what: str) -> Non
     assert WRONG not in said
 
 
+def test_settings_in_the_address(secure: SecureBroker, tmp_path: Path) -> None:
+    """Of a topic that is read, and of one that is written."""
+    words = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    text = "&".join(f"{name}={value}" for name, value in words.items())
+    source = f"{secure.at('LOGIN')}?{text}&sasl.password=env:SECRET"
+    (tmp_path / "ca").write_text(secure.ours.path.read_text())
+    to = f"{secure.at('TLS', 'localhost')}2?security.protocol=ssl&ssl.ca.location={tmp_path / 'ca'}"
+    env = environment(SECRET=PASSWORD)
+    done = run("confluo-stream", "publish", source, "--to", to, "--create", "1", env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    for topic in (source, to):
+        done = run("confluo-query", topic, "--count", env=env)
+        assert (done.returncode, done.stdout, done.stderr) == (0, PACKETS, b"")
+    done = run("confluo-query", f"{secure.at('LOGIN')}?{text}&sasl.password={PASSWORD}", "--count")
+    said = "sasl.password: is a secret, and other users see command lines; write sasl.password=@FILE, or "
+    assert done.returncode == 2
+    assert done.stderr.decode() == f"confluo-query: {secure.at('LOGIN')}: {said}sasl.password=env:VARIABLE\n"
+
+
 def test_secrets_are_in_no_list_of_processes_and_no_log(secure: SecureBroker, tmp_path: Path) -> None:
     """Also not in the history of a log, and not in what librdkafka writes at its most talkative."""
     (tmp_path / "secret").write_text(PASSWORD + "\n")

@@ -33,7 +33,8 @@ def checked_name(text: str) -> str:
 
 def default_name(inputs: Sequence[str]) -> str:
     """The name of a run without --name: its interfaces, or the names of its inputs without folder and suffix."""
-    words = [os.path.splitext(os.path.basename(os.path.normpath(text)))[0] for text in inputs]
+    paths = [text.partition("?")[0] if text.startswith("kafka://") else text for text in inputs]
+    words = [os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for path in paths]
     name = re.sub(r"[^A-Za-z0-9._+-]", "-", "+".join(words)).lstrip(".-+")[:MAX_NAME]
     return name or "run"
 
