@@ -5,7 +5,8 @@
 The recording has the rows that the writers of the recorder make for the requests and responses of 64 connections at a
 time, with jitter, copied to other clients and times until there are enough packets.  `one` reads one connection, as
 `confluo-replay --flow` does; `all` collects the rows of all connections and says which ones can be replayed.  Wall
-seconds, the best of three, and the peak of memory, each in a process of its own.
+seconds, the best of three, and the peak of memory, each in a process of its own.  `count` and `calls` are
+`confluo-query --count`, and the number of calls by call.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from confluo_tools.schema import Schema, builtin
 
 AT_ONCE, EXCHANGES, RESPONSE = 64, 300, 8  # connections, of each; packets of a response
 CLIENT, SERVER = "10.2.0.1", "10.0.0.1"
+QUERIES = {"count": ["--count"], "calls": ["kind == call", "--agg", "sum(count)", "--by", "call"]}
 START = 1_760_000_000 * 10**9
 DAY = 86_400 * 10**9
 
@@ -103,8 +105,13 @@ def write(path: Path, packets: int) -> tuple[int, int]:
 
 
 def read(path: str, what: str) -> str:
-    """Read in a process of its own: seconds, MB of memory, ends."""
+    """Read in a process of its own: seconds, MB of memory, ends, inputs; of queries the lines they print."""
     start = time.monotonic()
+    if what in QUERIES:
+        words = [ROOT / "bin/confluo-query", path, *QUERIES[what]]
+        printed = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+        return f"{time.monotonic() - start:.2f}\t{peak}\t{printed.count(10)}\t"
     flow = FiveTuple(4, CLIENT, 7, SERVER, 8080) if what == "one" else None
     with open_records([path]) as reader:
         ends = read_ends(reader, flow)
@@ -127,11 +134,11 @@ def main() -> None:
         packets, rows = write(path, args.packets)
         size = sum(f.stat().st_blocks * 512 for f in path.rglob("*") if f.is_file())
         header("read", "packets", "rows", "log_GB", "seconds", "peak_MB", "ends", "inputs")
-        for what in ("one", "all"):
+        for what in (*QUERIES, "one", "all"):
             words = [sys.executable, __file__, "--read", str(path), what]
             done = [subprocess.run(words, capture_output=True, text=True, check=True).stdout for _ in range(3)]
             best = min(done, key=lambda text: float(text.split()[0]))
-            row(what, packets, rows, f"{size / 1e9:.2f}", *best.strip().split("\t"))
+            row(what, packets, rows, f"{size / 1e9:.2f}", *best.rstrip("\n").split("\t"))
 
 
 if __name__ == "__main__":

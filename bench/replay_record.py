@@ -8,11 +8,11 @@ packets of at most one segment (the grade strict).  `bulk` is --mb of data, `req
 the other, `paced` 10,000 of them a second for --seconds.  CPU is user and system time of client and server, and of
 the recorder or tcpdump after it has started, from the scheduler; the median of --rounds runs, recorders in turn.
 `meanwhile_s` is that of the recorder until the traffic ends: what it takes to end does not depend on how long it
-recorded.  `bpf_s` is the time in the programs of the recorder by BPF, from the kernel (bpf_stats_enabled), which costs
-some of it, with the interrupts of that time.  `share` is both of the CPU of client and server, `of_a_cpu` both of the
-time of one CPU.  Bytes: the log as Parquet, the sealed segments of the log by zstd -19, the capture of tcpdump by
-gzip; `of_capture` is the second of the third of the same round.
-Needs root, tcpdump and zstandard.
+recorded.  `bpf_s` is the time of client and server in BPF and what calls it, from samples of perf; both ends run in
+this kernel, so programs are called for both, and return at once for the one that is not recorded.  `share` is both of
+the CPU of client and server, `of_a_cpu` both of the time of one CPU.  Bytes: the log as Parquet, the sealed segments
+of the log by zstd -19, the capture of tcpdump by gzip; `of_capture` is the second of the third of the same round.
+Needs root, perf and tcpdump.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -38,7 +39,8 @@ from netns import Lab, Space
 
 PORT = 5201
 RATE = 10_000  # requests a second
-STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
+SAMPLES = 4999  # a second
+BPF = re.compile(r" *(\d+) +[0-9a-f]+ (.*bpf.*|htab_.*|lookup_nulls_elem_raw|copy_from_kernel_nofault.*)")
 SERVE = """
 import socket, sys
 s = socket.create_server(("", int(sys.argv[1])))
@@ -77,15 +79,15 @@ def cpu_of(process: subprocess.Popen[bytes]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def transfer(client: Space, server: Space, what: str, n: int, rate: int) -> tuple[float, float]:
-    """CPU of both programs, and the time it took."""
+def transfer(client: Space, server: Space, what: str, n: int, rate: int) -> tuple[float, float, set[int]]:
+    """CPU of both programs, the time it took, and the processes."""
     there = server.popen(sys.executable, "-c", SERVE, PORT, what, stdout=subprocess.PIPE)
     there.stdout.readline()  # type: ignore[union-attr]
     begin = time.monotonic()
     here = client.popen(sys.executable, "-c", CALL, server.address, PORT, what, n, rate)
     cpu = cpu_of(here) + cpu_of(there)
     there.stdout.close()  # type: ignore[union-attr]
-    return cpu, time.monotonic() - begin
+    return cpu, time.monotonic() - begin, {here.pid, there.pid}
 
 
 def cpu_so_far(pid: int) -> float:
@@ -94,14 +96,11 @@ def cpu_so_far(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def in_programs(pid: int) -> float:
-    """Time in the BPF programs of a process, since the kernel counts it."""
-    found = {}
-    for fd in Path(f"/proc/{pid}/fdinfo").iterdir():
-        fields = dict(line.split(":\t") for line in fd.read_text().splitlines() if ":\t" in line)
-        if "run_time_ns" in fields:
-            found[fields["prog_id"]] = int(fields["run_time_ns"])
-    return sum(found.values()) / 1e9
+def in_programs(samples: Path, pids: set[int]) -> float:
+    """Seconds of these processes in BPF."""
+    words = ["perf", "script", "-i", str(samples), "-F", "pid,ip,sym"]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    return sum(1 for line in lines if (m := BPF.match(line)) and int(m[1]) in pids) / SAMPLES
 
 
 def packets(space: Space) -> int:
@@ -190,14 +189,19 @@ def run(client: Space, server: Space, what: str, n: int, recorder: str, folder: 
         time.sleep(1)  # what it writes at first is not of the traffic
     started = cpu_so_far(process.pid) if process is not None else 0.0
     before = packets(client)
-    STATISTICS.write_text("1" if recorder == "bpf" else "0")
-    cpu, wall = transfer(client, server, what, n, RATE if what == "paced" else 0)
-    STATISTICS.write_text("0")
-    programs = in_programs(process.pid) if process is not None and recorder == "bpf" else 0.0
+    samples = folder / "samples"
+    command = ["perf", "record", "-q", "-F", str(SAMPLES), "-e", "cpu-clock", "-a", "-o", str(samples)]
+    perf = subprocess.Popen(command, stderr=subprocess.DEVNULL) if recorder == "bpf" else None
+    kind = "bulk" if what in ("offload", "bulk") else "requests"
+    cpu, wall, pids = transfer(client, server, kind, n, RATE if what == "paced" else 0)
     count = packets(client) - before
-    own, meanwhile, parquet, packed = 0.0, 0.0, 0, 0
+    own, meanwhile, programs, parquet, packed = 0.0, 0.0, 0.0, 0, 0
     if process is not None:
         meanwhile = cpu_so_far(process.pid) - started
+        if perf is not None:
+            perf.send_signal(2)
+            perf.wait()
+            programs = in_programs(samples, pids)
         process.send_signal(2)
         own = cpu_of(process) - started
         said = process.stderr.read().decode().strip()  # type: ignore[union-attr]

@@ -1,9 +1,9 @@
 """Share of recordings of real programs that replay the same: at the first try, and within three.
 
 A program sends --size bytes through a real drop-tail queue; `confluo-replay-record run` records both ends (grade
-strict), once for each recording.  Needs root.
+strict), once for each recording.  The level bpf is --source bpf.  Needs root.
 
-    python bench/replay_recorded.py [--recordings 20] [--levels headers,signals] [--senders client,server]
+    python bench/replay_recorded.py [--recordings 20] [--levels headers,signals,bpf] [--senders client,server]
                                     [--versions 4,6] [--keep FOLDER]
 """
 
@@ -36,7 +36,14 @@ def recorded(folder: Path, size: int, sender: str, version: int, level: str, lim
         towards, client, server = "client", replay_lab.FETCH, replay_lab.SOURCE
     with Lab() as lab:
         path = replay_lab.routed(lab, limit=limit, version=version, towards=towards)
-        replay_lab.record(path, folder, client, size, server=server, options=("--level", level))
+        replay_lab.record(
+            path,
+            folder,
+            client,
+            size,
+            server=server,
+            options=("--source", "bpf") if level == "bpf" else ("--level", level),
+        )
 
 
 def tries_until_same(folder: Path) -> tuple[int, str]:

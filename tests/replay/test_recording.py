@@ -67,6 +67,34 @@ def test_events_come_back_from_their_runs(steps: list[Any], times: int, threshol
         assert back == {name: event.get(name, 0) for name in FIELDS if name != "ts"}
 
 
+runs = st.fixed_dictionaries(
+    {"count": st.integers(1, 3), "notes": st.sampled_from([0, Note.WAITS]), "bytes": st.sampled_from([5, 7])}
+    | dict.fromkeys(("tx", "rx", "number"), st.integers(0, 0xFFFFFFFF))
+    | dict.fromkeys(("tx_step", "rx_step", "number_step"), st.integers(0, 9))
+)
+
+
+@given(st.lists(st.tuples(runs, st.booleans()), max_size=30))
+def test_relative_runs_of_events_are_read_as_absolute_ones(rows: list[tuple[dict[str, int], bool]]) -> None:
+    """Written as confluo-replay-record(1) says: from where the next event of the run before of the same event is."""
+    written: list[dict[str, int]] = []
+    before: dict[tuple[int, int], dict[str, int]] = {}  # where it is, and the steps
+    for ts, (run, absolute) in enumerate(rows):
+        last = before.get((run["notes"], run["bytes"]))
+        row, after = {**run, "kind": Kind.CALL, "call": Call.SEND, "ts": ts}, {}
+        for name in ("tx", "rx", "number"):
+            step = 0 if last is None or absolute else last[f"{name}_step"]
+            step = run[f"{name}_step"] if run["count"] > 1 else step
+            after |= {name: run[name] + run["count"] * step, f"{name}_step": step}
+            if last is not None and not absolute:
+                row |= {name: (run[name] - last[name]) % 2**32, "notes": run["notes"] | Note.RELATIVE}
+        before[run["notes"], run["bytes"]] = after
+        written.append(place() | row)
+    for end in ends_of(written):
+        for name in ("tx", "rx", "number", "notes", "bytes"):
+            assert list(end.events[name]) == [run[name] for run, _ in rows], name
+
+
 def test_a_steady_pattern_is_a_few_rows() -> None:
     rows: list[dict[str, Any]] = []
     writer = RunWriter(rows.append)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 COLLECT = 200_000  # new objects between two collections of garbage
-RECORD = 1.0  # s between updates of the counters in the log
+RECORD = 5.0  # s between updates of the counters in the log
 HEADERS = ("seq", "ack", "len", "tcp_flags", "window", "sack", "ecn", "tsval", "tsecr")
 
 
