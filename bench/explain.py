@@ -1,9 +1,10 @@
 """Bar: `confluo-replay explain` follows at least 5 million packets a second on one core.  Prints TSV.
 
-    .venv/bin/python bench/explain.py [--packets 300000]
+    .venv/bin/python bench/explain.py [--packets 300000] [--many 3000000]
 
 The rules alone, over blocks in memory: the connections of bench/tcp.py (1, 1,000 and 100,000 of them, one segment in
-100 lost and sent again).  Then the whole command on one capture, next to `confluo-query --analyze tcp`.
+100 lost and sent again); 100,000 connections also with 30 packets each.  Then the whole command on one capture, next
+to `confluo-query --analyze tcp`.
 Best of three.
 """
 
@@ -40,6 +41,7 @@ def rules(path: Path, gap: int) -> tuple[float, int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="How fast confluo-replay explain is.")
     parser.add_argument("--packets", type=int, default=300_000)
+    parser.add_argument("--many", type=int, default=3_000_000, help="packets of the longest capture")
     chosen = parser.parse_args()
     header("what", "flows", "packets", "labels", "seconds", "ns_a_packet", "million_a_second")
 
@@ -48,8 +50,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.pcap"
-        for flows in (1, 1_000, 100_000):
-            write(path, chosen.packets, flows)
+        cases = [(flows, chosen.packets) for flows in (1, 1_000, 100_000)] + [(100_000, chosen.many)]
+        for flows, packets in cases:
+            write(path, packets, flows)
             for gap in (1, 1000):
                 seconds, n, labels = rules(path, gap * 1_000_000)
                 print_row(f"rules, --gap {gap}ms", flows, n, labels, seconds)

@@ -94,14 +94,15 @@ cdef inline void acknowledged(Flow* f, const Packet* p, int side, Result* x) noe
     cdef Side* me = &f.side[side]
     cdef Side* you = &f.side[1 - side]
     cdef int64_t window = scaled(f, 1 - side, p)
+    cdef const uint32_t* edges = p.extra.sack
     cdef uint32_t flight
     cdef int first = 0, i
     if not me.known:
         me.known, me.base, me.nxt, me.una = True, p.ack - 1, p.ack, p.ack
     flight = me.nxt - me.una
     me.before_flight, me.before_edge, me.before_window = flight, me.edge, me.window
-    if p.edges and (not before(p.ack, p.sack[1]) or (
-            p.edges > 2 and not before(p.sack[0], p.sack[2]) and not before(p.sack[3], p.sack[1]))):
+    if p.extra.edges and (not before(p.ack, edges[1]) or (
+            p.extra.edges > 2 and not before(edges[0], edges[2]) and not before(edges[3], edges[1]))):
         first = 2
     if before(me.una, p.ack):
         advance(p, me, you, x)
@@ -109,10 +110,10 @@ cdef inline void acknowledged(Flow* f, const Packet* p, int side, Result* x) noe
         me.duplicates += 1
         if me.duplicates == DUP_THRESHOLD and me.third_ts == NEVER:
             me.third_ts = p.ts
-    for i in range(first, p.edges - 1, 2):
-        sack(p, me, p.sack[i], p.sack[i + 1])
+    for i in range(first, p.extra.edges - 1, 2):
+        sack(p, me, edges[i], edges[i + 1])
     if first:
-        duplicate(f, me, x, p.sack[0], p.sack[1])
+        duplicate(f, me, x, edges[0], edges[1])
     if not before(p.ack, me.una):
         me.edge, me.window = <uint32_t>(p.ack + window), window
         if window and before(me.nxt, me.edge):

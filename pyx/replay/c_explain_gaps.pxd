@@ -11,8 +11,8 @@ from c_explain_state cimport (
 
 cdef inline bint triggered(const Packet* p, Side* me, int64_t gap) noexcept nogil:
     """Whether an acknowledgement made the sender send, also as a later packet of the same burst."""
-    if p.sent_by:
-        me.burst = p.sent_by == S_PACKET
+    if p.extra.sent_by:
+        me.burst = p.extra.sent_by == S_PACKET
     elif me.since:
         me.burst = elapsed(me.in_ts, p.ts) <= SLACK + me.distance
     elif gap > SLACK:
@@ -30,7 +30,7 @@ cdef inline void probe(Flow* f, const Packet* p, int side, Result* x) noexcept n
     cdef Side* me = &f.side[side]
     cdef bint zero = me.window >= 0 and not before(me.nxt, me.edge)
     cdef int64_t since = max(me.probe_ts, me.sent_ts)
-    cdef Row* row = new_row(x, f, side)
+    cdef Row* row = new_row(x, f, side, me)
     if row == NULL:
         return
     if zero:
@@ -74,18 +74,18 @@ cdef inline int held_by(const Packet* p, const Side* me, const Side* you, uint32
                         int* certainty) noexcept nogil:
     """The same with the calls of the application: when data came, and whether it waited for room in the send buffer."""
     cdef uint32_t size = p.size if p.size < me.mss else me.mss
-    cdef bint acked = p.sent_by == S_PACKET
+    cdef bint acked = p.extra.sent_by == S_PACKET
     cdef uint32_t out = me.before_flight if acked else flight
     cdef int64_t window = me.before_window if acked else me.window
     cdef uint32_t edge = me.before_edge if acked else me.edge
-    cdef bint full = p.cwnd and out - min(me.sacked, <uint64_t>out) + size > <uint64_t>p.cwnd * me.mss
+    cdef bint full = p.extra.cwnd and out - min(me.sacked, <uint64_t>out) + size > <uint64_t>p.extra.cwnd * me.mss
     certainty[0] = C_KNOWN
-    if p.queued < gap - p.queued:
-        return L_SNDBUF_LIMITED if p.held & HELD_FULL else L_APP_LIMITED
+    if p.extra.queued < gap - p.extra.queued:
+        return L_SNDBUF_LIMITED if p.extra.held & HELD_FULL else L_APP_LIMITED
     if window >= 0 and before(edge, me.nxt + size):
         return L_ZERO_WINDOW if window < me.mss else L_RWND_LIMITED
-    if not full and p.unsent < full_size(me, you) and p.sent_by != S_PACE:
-        if p.held & HELD_MORE:
+    if not full and p.extra.unsent < full_size(me, you) and p.extra.sent_by != S_PACE:
+        if p.extra.held & HELD_MORE:
             return L_CORK
         if not acked:
             certainty[0] = C_LIKELY
@@ -94,7 +94,7 @@ cdef inline int held_by(const Packet* p, const Side* me, const Side* you, uint32
         if not acked:
             return L_CORK               # nothing else holds back so little
     if not full:
-        certainty[0] = C_POSSIBLE if p.cwnd else C_KNOWN if acked and flight else C_LIKELY
+        certainty[0] = C_POSSIBLE if p.extra.cwnd else C_KNOWN if acked and flight else C_LIKELY
     if me.idle and me.before_flight <= <uint32_t>INITIAL_WINDOW * me.mss:
         return L_IDLE_RESTART
     return L_CWND_LIMITED
@@ -128,11 +128,12 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
         extend_message(me, p)
         return
     trigger = T_PACKET if by_ack else T_APPLICATION
-    if (p.sent_by == S_LOSS_PROBE and flight) or (not p.sent_by and not by_ack and flight and may_be_probe(p, me, gap)):
+    if flight and (p.extra.sent_by == S_LOSS_PROBE or (
+            not p.extra.sent_by and not by_ack and may_be_probe(p, me, gap))):
         label, trigger, why = L_TLP, T_TIMER, L_TAIL_LOSS
-        certainty = C_KNOWN if p.sent_by else C_POSSIBLE
+        certainty = C_KNOWN if p.extra.sent_by else C_POSSIBLE
         me.probed, me.probe_end = True, end
-    elif p.evidence & M_CALLS:
+    elif p.extra.evidence & M_CALLS:
         label = held_by(p, me, &f.side[1 - side], flight, gap, &certainty)
     else:
         label = blocked_by(p, me, flight, &certainty) if by_ack else L_APP_LIMITED
@@ -148,7 +149,7 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
     elif label != L_IDLE_RESTART:
         me.idle = False
     if gap >= x.gap:
-        row = new_row(x, f, side)
+        row = new_row(x, f, side, NULL if begins else me)   # begins: it was between two messages
         if row != NULL:
             row.event, row.label, row.why = E_GAP, <uint8_t>label, <uint8_t>why
             row.certainty, row.trigger = <uint8_t>certainty, <uint8_t>trigger
@@ -156,9 +157,7 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
             row.seq, row.size, row.flight = p.seq - me.base, p.size, flight
             row.packet, row.previous, row.ack = p.number, me.sent_number, me.in_number if by_ack else 0
             row.window = <uint32_t>max(me.window, <int64_t>0)
-            if begins:
-                row.message = 0         # it was between two messages
-            else:
+            if not begins:
                 row.counted = count_wait(me, p)
     elif not begins:
         spent(me, p)

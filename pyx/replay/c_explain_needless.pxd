@@ -1,11 +1,11 @@
 # Retransmissions that may prove to be needless: reports of duplicates, timestamps, early acknowledgements.
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport malloc
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
 from libc.string cimport memmove
 from c_explain_state cimport (
-    C_KNOWN, C_LIKELY, C_POSSIBLE, DELACK_TIME, L_ACK_LOSS, L_DELAYED_ACK, L_FAST_RTX, L_RTO, L_SPURIOUS, L_TLP,
-    MAX_AGAIN, M_OTHER_END, WATCH, Again, Flow, Packet, Result, Side, before, elapsed, set_why)
+    C_KNOWN, C_LIKELY, C_POSSIBLE, DELACK_TIME, FIRST_ROOM, L_ACK_LOSS, L_DELAYED_ACK, L_FAST_RTX, L_RTO, L_SPURIOUS,
+    L_TLP, MAX_AGAIN, M_OTHER_END, WATCH, Again, Flow, Packet, Result, Row, Side, before, elapsed, row_at, set_why)
 
 
 cdef inline void unwatch(Side* me, int i) noexcept nogil:
@@ -15,12 +15,15 @@ cdef inline void unwatch(Side* me, int i) noexcept nogil:
 
 cdef inline void watch(Side* me, const Packet* p, uint32_t end, uint64_t row) noexcept nogil:
     cdef Again* a
-    if me.again == NULL:
-        me.again = <Again*>malloc(MAX_AGAIN * sizeof(Again))
-        if me.again == NULL:
-            return
+    cdef int room
     if me.watched == MAX_AGAIN:
         unwatch(me, 0)
+    if me.watched == me.room_again:
+        room = 2 * me.room_again if me.room_again else FIRST_ROOM
+        a = <Again*>realloc(me.again, room * sizeof(Again))
+        if a == NULL:
+            return
+        me.again, me.room_again = a, <uint8_t>room
     a = me.again + me.watched
     a.row, a.seq, a.end, a.ts, a.tsval, a.ip_id, a.acks = row, p.seq, end, p.ts, p.tsval, p.ip_id, me.acks
     me.watched += 1
@@ -41,8 +44,8 @@ cdef inline Again* latest(Side* me, uint32_t left, uint32_t right, int* place) n
 cdef inline void not_needed(Side* me, Result* x, int i) noexcept nogil:
     """Its data had been on its way, which was seen at the other end."""
     cdef uint64_t row = me.again[i].row
-    if x.rows[row].why not in (L_ACK_LOSS, L_DELAYED_ACK):
-        set_why(x, row, L_SPURIOUS, C_KNOWN)
+    if row_at(x, row).why not in (L_ACK_LOSS, L_DELAYED_ACK):
+        set_why(row_at(x, row), L_SPURIOUS, C_KNOWN)
     unwatch(me, i)
 
 
@@ -75,19 +78,21 @@ cdef inline void settle(const Packet* p, Side* me, Result* x) noexcept nogil:
     cdef int i = 0
     cdef int64_t after
     cdef Again* a
+    cdef Row* row
     while i < me.watched:
         a = me.again + i
         after = elapsed(a.ts, p.ts)
+        row = row_at(x, a.row)
         if before(p.ack, a.end):
             i += 1
             continue
-        if x.rows[a.row].missing & M_OTHER_END == 0:
+        if row.missing & M_OTHER_END == 0:
             pass                        # what arrived is known
         elif p.tsecr and a.tsval:
             if before(p.tsecr, a.tsval):
-                set_why(x, a.row, L_SPURIOUS, C_KNOWN)
-        elif me.min_rtt and after < me.min_rtt // 2 and x.rows[a.row].label != L_FAST_RTX:
-            set_why(x, a.row, L_SPURIOUS, C_LIKELY)
+                set_why(row, L_SPURIOUS, C_KNOWN)
+        elif me.min_rtt and after < me.min_rtt // 2 and row.label != L_FAST_RTX:
+            set_why(row, L_SPURIOUS, C_LIKELY)
         if after < WATCH:
             i += 1
         else:
@@ -98,14 +103,16 @@ cdef inline void duplicate(Flow* f, Side* me, Result* x, uint32_t left, uint32_t
     """The other end reports data that came twice (DSACK, RFC 2883)."""
     cdef int i = 0
     cdef Again* a
+    cdef Row* row
     me.dsacks += 1
     a = latest(me, left, right, &i) if not f.both else NULL
     if a == NULL:
         return
-    if x.rows[a.row].label not in (L_RTO, L_TLP) or a.acks != me.acks:
-        set_why(x, a.row, L_SPURIOUS, C_KNOWN)
-    elif x.rows[a.row].age < DELACK_TIME + 2 * me.srtt:
-        set_why(x, a.row, L_DELAYED_ACK, C_POSSIBLE)
+    row = row_at(x, a.row)
+    if row.label not in (L_RTO, L_TLP) or a.acks != me.acks:
+        set_why(row, L_SPURIOUS, C_KNOWN)
+    elif row.age < DELACK_TIME + 2 * me.srtt:
+        set_why(row, L_DELAYED_ACK, C_POSSIBLE)
     else:
-        set_why(x, a.row, L_ACK_LOSS, C_LIKELY)
+        set_why(row, L_ACK_LOSS, C_LIKELY)
     unwatch(me, i)

@@ -12,9 +12,9 @@ from c_explain_state cimport (
 
 cdef inline int sent_because(const Packet* p) noexcept nogil:
     """What a recording says of an acknowledgement; T_NONE: nothing."""
-    if p.sent_by == S_UNKNOWN:
+    if p.extra.sent_by == S_UNKNOWN:
         return T_NONE
-    return T_PACKET if p.sent_by == S_PACKET else T_APPLICATION if p.sent_by == S_CALL else T_TIMER
+    return T_PACKET if p.extra.sent_by == S_PACKET else T_APPLICATION if p.extra.sent_by == S_CALL else T_TIMER
 
 
 cdef inline void late_ack(Flow* f, const Packet* p, int side, Result* x, int64_t window) noexcept nogil:
@@ -24,9 +24,9 @@ cdef inline void late_ack(Flow* f, const Packet* p, int side, Result* x, int64_t
     cdef int64_t oldest = elapsed(me.pending_ts, p.ts) - me.distance
     cdef int64_t youngest = elapsed(me.data_ts, p.ts) - me.distance
     cdef Row* row
-    if oldest < x.gap or (p.edges and not before(p.ack, p.sack[1])):
+    if oldest < x.gap or (p.extra.edges and not before(p.ack, p.extra.sack[1])):
         return
-    row = new_row(x, f, side)
+    row = new_row(x, f, side, you)
     if row == NULL:
         return
     row.trigger = T_REPLY if p.size else sent_because(p)
@@ -36,12 +36,11 @@ cdef inline void late_ack(Flow* f, const Packet* p, int side, Result* x, int64_t
     if me.pending > you.mss and you.mss and 0 <= window < me.own_window and row.trigger != T_PACKET:
         row.label = L_DELACK_WINDOW_SHRINK
     row.event = E_ACK
-    row.certainty = C_KNOWN if p.sent_by or (me.here and row.trigger == T_TIMER) else C_LIKELY
+    row.certainty = C_KNOWN if p.extra.sent_by or (me.here and row.trigger == T_TIMER) else C_LIKELY
     row.ts, row.duration = p.ts - oldest, oldest
     row.seq, row.size, row.flight = me.acked - you.base, me.pending, me.pending
     row.packet, row.previous = p.number, me.pending_number
     row.window = <uint32_t>window
-    row.message = you.message_number if you.speaks else 0
     me.late, me.late_ack, me.late_label = oldest, p.ack, row.label
 
 

@@ -14,7 +14,7 @@ from c_explain_state cimport (
 
 cdef inline bint by_timer(const Packet* p) noexcept nogil:
     """Whether a recording says which timer sent it."""
-    return S_RTO <= p.sent_by <= S_REORDERING
+    return S_RTO <= p.extra.sent_by <= S_REORDERING
 
 
 cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_t end, const Segment* old,
@@ -35,9 +35,9 @@ cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_
         if not by_ack:
             me.backoff += 1
         row.label, row.n, row.why, row.certainty = L_RTO, me.backoff, L_SPURIOUS, C_KNOWN
-    elif (by_ack or p.sent_by == S_REORDERING) and me.state == LOSS:
+    elif (by_ack or p.extra.sent_by == S_REORDERING) and me.state == LOSS:
         row.label, row.n = L_AFTER_RTO, me.backoff
-    elif by_ack or p.sent_by == S_REORDERING or (
+    elif by_ack or p.extra.sent_by == S_REORDERING or (
             not by_timer(p) and count and me.state != LOSS
             and elapsed(me.in_ts, p.ts) <= max(me.srtt, me.min_rtt) + 4 * MS):
         late = (me.state == OPEN and me.third_ts > NEVER and count > DUP_THRESHOLD
@@ -49,8 +49,8 @@ cdef inline void name_retransmission(Flow* f, const Packet* p, int side, uint32_
             me.state, me.recover = RECOVERY, me.nxt
         if times > 1:
             row.why = L_LOST_RETRANSMISSION
-    elif p.sent_by == S_LOSS_PROBE or (
-            p.sent_by != S_RTO and end == me.nxt and times == 1 and not me.probed and me.state == OPEN
+    elif p.extra.sent_by == S_LOSS_PROBE or (
+            p.extra.sent_by != S_RTO and end == me.nxt and times == 1 and not me.probed and me.state == OPEN
             and me.sack_ok and you.sack_ok):
         row.label, row.why = L_TLP, L_TAIL_LOSS
         row.certainty = C_LIKELY if me.count == 1 and not by_timer(p) else C_KNOWN
@@ -78,7 +78,7 @@ cdef inline void again(Flow* f, const Packet* p, int side, Result* x, uint32_t e
     cdef uint32_t flight = me.nxt - me.una
     cdef uint64_t number
     cdef bint by_ack
-    cdef Row* row = new_row(x, f, side)
+    cdef Row* row = new_row(x, f, side, me)
     if row == NULL:
         return
     row.packet, row.seq, row.size, row.duration = p.number, p.seq - me.base, p.size, gap
@@ -98,7 +98,7 @@ cdef inline void again(Flow* f, const Packet* p, int side, Result* x, uint32_t e
         row.previous = old.last_number
     name_retransmission(f, p, side, end, old, by_ack, row)
     row.counted = count_wait(me, p)
-    number = x.count - 1
+    number = x.rows.made.count - 1
     watch(me, p, end, number)
     if me.speaks:
         me.message.again += 1

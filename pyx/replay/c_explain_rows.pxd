@@ -1,57 +1,86 @@
 # Rows of the result: labels, messages, connections.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport realloc
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
+from c_chunks cimport chunk_append
 from c_explain_segments cimport free_side
 from c_explain_state cimport (
-    M_HANDSHAKE, M_OTHER_END, NEVER, Flow, FlowRow, Message, MessageRow, Packet, Result, Row, Side,
-    before, elapsed, start_side)
+    M_HANDSHAKE, M_OTHER_END, NEVER, Flow, FlowRow, Found, Message, MessageRow, Packet, Result, Row, Side, before,
+    elapsed, flow_at, message_at, row_at, start_side)
 
 
-cdef inline Row* new_row(Result* x, const Flow* f, int side) noexcept nogil:
-    """A row, zero but for the flow; NULL: no memory."""
+cdef inline void* found(Found* table, Result* x, size_t size) noexcept nogil:
+    """A new row, all zero, of the current packet; NULL: no memory."""
     cdef uint64_t room
-    cdef Row* row
-    cdef Row* rows
-    if x.count == x.room:
-        room = x.room * 2 if x.room else 256
-        rows = <Row*>realloc(x.rows, room * sizeof(Row))
-        if rows == NULL:
+    cdef uint32_t* order
+    cdef void* row
+    if table.made.count == table.room:
+        room = table.room * 2 if table.room else 1024
+        order = <uint32_t*>realloc(table.order, room * sizeof(uint32_t)) if room >> 32 == 0 else NULL
+        if order == NULL:
             x.failed = True
             return NULL
-        x.rows, x.room = rows, room
-    row = x.rows + x.count
-    x.count += 1
-    memset(row, 0, sizeof(Row))
-    memcpy(row.key, f.key, sizeof(row.key))
+        table.order, table.room = order, room
+    row = chunk_append(&table.made, size)
+    if row == NULL:
+        x.failed = True
+        return NULL
+    table.order[table.made.count - 1] = x.now
+    memset(row, 0, size)
+    return row
+
+
+cdef inline bint put_in_order(Found* table, uint64_t packets) noexcept nogil:
+    """Rows of this batch in order of its packets, those of one packet as they were made; False: no memory."""
+    cdef uint64_t n = table.made.count - table.ordered, i
+    cdef uint32_t* by = table.order + table.ordered
+    cdef uint32_t* place = <uint32_t*>calloc(packets + 1, sizeof(uint32_t))
+    cdef uint32_t* order = <uint32_t*>malloc((n + 1) * sizeof(uint32_t))
+    cdef uint32_t start = 0, count
+    cdef bint done = place != NULL and order != NULL
+    if done:
+        for i in range(n):
+            place[by[i]] += 1
+        for i in range(packets):
+            count = place[i]
+            place[i] = start
+            start += count
+        for i in range(n):
+            order[place[by[i]]] = <uint32_t>(table.ordered + i)
+            place[by[i]] += 1
+        memcpy(by, order, n * sizeof(uint32_t))
+        table.ordered += n
+    free(place)
+    free(order)
+    return done
+
+
+cdef inline Row* new_row(Result* x, const Flow* f, int side, Side* speaker) noexcept nogil:
+    """A row, zero but for the flow; of the open message of ``speaker``, or of none.  NULL: no memory."""
+    cdef Row* row = <Row*>found(&x.rows, x, sizeof(Row))
+    if row == NULL:
+        return NULL
     row.flow, row.side = f.number, <uint8_t>side
-    row.message = f.side[side].message_number if f.side[side].speaks else 0
+    if speaker != NULL and speaker.speaks:
+        row.message, row.next = speaker.message_number, speaker.message.rows
+        speaker.message.rows = <uint32_t>x.rows.made.count
     row.missing = (x.missing & ~f.side[side].evidence) | (0 if f.both else M_OTHER_END)
     if f.handshake != 3:
         row.missing |= M_HANDSHAKE
+    x.lacking |= row.missing
     return row
 
 
 cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
     cdef Side* me = &f.side[side]
-    cdef uint64_t room
-    cdef MessageRow* rows
     cdef MessageRow* row
     if not me.speaks:
         return
     me.speaks = False
-    if x.message_count == x.message_room:
-        room = x.message_room * 2 if x.message_room else 64
-        rows = <MessageRow*>realloc(x.messages, room * sizeof(MessageRow))
-        if rows == NULL:
-            x.failed = True
-            return
-        x.messages, x.message_room = rows, room
-    row = x.messages + x.message_count
-    x.message_count += 1
-    memset(row, 0, sizeof(MessageRow))
-    memcpy(row.key, f.key, sizeof(row.key))
+    row = <MessageRow*>found(&x.messages, x, sizeof(MessageRow))
+    if row == NULL:
+        return
     if before(me.una, me.message.edge):
         me.message.end = 0              # not acknowledged
     row.m, row.flow, row.message, row.side = me.message, f.number, me.message_number, <uint8_t>side
@@ -83,38 +112,89 @@ cdef inline int64_t count_wait(Side* me, const Packet* p) noexcept nogil:
     return wait
 
 
-cdef inline void start_flow(Flow* f, Result* x) noexcept nogil:
-    """A new connection; its number is the place of its FlowRow."""
-    cdef uint64_t room
-    cdef FlowRow* rows
+cdef inline FlowRow* new_flow(Result* x, const uint64_t* key, uint64_t began) noexcept nogil:
+    """A row for a connection that begins after this many packets; NULL: no memory."""
+    cdef FlowRow* row = <FlowRow*>chunk_append(&x.flows, sizeof(FlowRow))
+    if row == NULL:
+        x.failed = True
+        return NULL
+    memset(row, 0, sizeof(FlowRow))
+    memcpy(row.key, key, sizeof(row.key))
+    row.began = began
+    return row
+
+
+cdef inline void start_flow(Flow* f, uint32_t number, const Result* x) noexcept nogil:
+    """A new connection; ``number``: of its FlowRow."""
     start_side(&f.side[0])
     start_side(&f.side[1])
     f.scale[0] = f.scale[1] = -1
     f.syn = f.syn_ack = NEVER
     f.both, f.timed, f.handshake, f.messages = False, False, 0, 0
-    if x.flow_count == x.flow_room:
-        room = x.flow_room * 2 if x.flow_room else 64
-        rows = <FlowRow*>realloc(x.flows, room * sizeof(FlowRow))
-        if rows == NULL:
-            x.failed = True
-            return
-        x.flows, x.flow_room = rows, room
-    memset(x.flows + x.flow_count, 0, sizeof(FlowRow))
-    f.number = <uint32_t>x.flow_count
-    f.open = True
-    x.flow_count += 1
+    f.near[0], f.near[1] = flow_at(x, number).near[0], flow_at(x, number).near[1]
+    f.number, f.open = number, True
+
+
+cdef inline void start_again(Flow* f, Result* x) noexcept nogil:
+    """The ports of a connection are used for another one."""
+    cdef FlowRow* old = flow_at(x, f.number)
+    cdef FlowRow* row
+    end_flow(f, x)
+    row = new_flow(x, old.key, x.before + x.now)
+    if row == NULL:
+        return
+    row.near[0], row.near[1] = old.near[0], old.near[1]
+    x.again += 1
+    start_flow(f, <uint32_t>(x.flows.count - 1), x)
 
 
 cdef inline void end_flow(Flow* f, Result* x) noexcept nogil:
+    cdef FlowRow* row
     cdef int s
     if not f.open:
         return
     f.open = False
+    row = flow_at(x, f.number)
     for s in range(2):
         finish_message(f, s, x)
-        x.flows[f.number].min_rtt[s] = f.side[s].min_rtt
-        x.flows[f.number].rate[s] = f.side[s].rate
-        x.flows[f.number].dsacks[s] = f.side[s].dsacks
-        x.flows[f.number].zero_windows[s] = f.side[s].zero_windows
+        row.min_rtt[s], row.rate[s] = f.side[s].min_rtt, f.side[s].rate
+        row.dsacks[s], row.zero_windows[s] = f.side[s].dsacks, f.side[s].zero_windows
         free_side(&f.side[s], x)
-    x.flows[f.number].messages = f.messages
+
+
+cdef inline int by_start(const void* a, const void* b) noexcept nogil:
+    """For qsort: numbers of connections after the packets before them."""
+    cdef const uint64_t* one = <const uint64_t*>a
+    cdef const uint64_t* other = <const uint64_t*>b
+    cdef int k = 0 if one[0] != other[0] else 1
+    return -1 if one[k] < other[k] else 1
+
+
+cdef inline bint number_in_order(Result* x) noexcept nogil:
+    """Number connections as they began: one that uses the ports of another one was found later.  False: no memory."""
+    cdef uint64_t n = x.flows.count, i
+    cdef uint64_t (*began)[2]
+    cdef FlowRow* rows
+    cdef uint32_t* number
+    cdef bint done
+    if not x.again:
+        return True
+    began = <uint64_t (*)[2]>malloc(n * sizeof(began[0]))
+    rows = <FlowRow*>malloc(n * sizeof(FlowRow))
+    number = <uint32_t*>malloc(n * sizeof(uint32_t))
+    done = began != NULL and rows != NULL and number != NULL
+    if done:
+        for i in range(n):
+            began[i][0], began[i][1], rows[i] = flow_at(x, i).began, i, flow_at(x, i)[0]
+        qsort(began, n, sizeof(began[0]), by_start)
+        for i in range(n):
+            number[began[i][1]] = <uint32_t>i
+            flow_at(x, i)[0] = rows[began[i][1]]
+        for i in range(x.rows.made.count):
+            row_at(x, i).flow = number[row_at(x, i).flow]
+        for i in range(x.messages.made.count):
+            message_at(x, i).flow = number[message_at(x, i).flow]
+    free(began)
+    free(rows)
+    free(number)
+    return done

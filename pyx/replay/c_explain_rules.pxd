@@ -6,7 +6,7 @@ from c_explain_acks cimport acknowledged
 from c_explain_gaps cimport fresh, full_size, probe
 from c_explain_receiver cimport acknowledges, receives
 from c_explain_retransmissions cimport again
-from c_explain_rows cimport end_flow, start_flow
+from c_explain_rows cimport start_again
 from c_explain_segments cimport append
 from c_explain_state cimport (
     ACK, DEFAULT_MSS, FIN, NEVER, RST, SYN, Flow, Packet, Result, Side, before, elapsed)
@@ -43,8 +43,8 @@ cdef inline void sends(Flow* f, const Packet* p, int side, Result* x) noexcept n
     cdef Side* you = &f.side[1 - side]
     cdef uint32_t size = p.size + (p.flags & SYN != 0) + (p.flags & FIN != 0), end = p.seq + size, limit
     cdef int64_t gap
-    if p.evidence:
-        me.evidence |= p.evidence
+    if p.extra.evidence:
+        me.evidence |= p.extra.evidence
     if not me.known:
         me.known, me.una, me.nxt = True, p.seq, p.seq
         me.base = p.seq if p.flags & SYN else p.seq - 1
@@ -77,17 +77,16 @@ cdef inline void sends(Flow* f, const Packet* p, int side, Result* x) noexcept n
         me.message.packets += 1
 
 
-cdef inline void segment(Flow* f, const Packet* p, int side, bint sent, bint received, Result* x) noexcept nogil:
-    """A packet of side ``side`` as its sender sent it, as its receiver received it, or both in one tap."""
+cdef inline void segment(Flow* f, const Packet* p, bint sent, bint received, Result* x) noexcept nogil:
+    """A packet of a side as its sender sent it, as its receiver received it, or both in one tap."""
+    cdef int side = p.side
+    if p.flags & SYN and not p.flags & ACK and f.side[side].known and p.seq != f.side[side].base:
+        start_again(f, x)
+        if not (sent and received):
+            f.side[0].here = f.side[1].here = True
     if not (sent and received):
         f.both = True
         f.side[side if sent else 1 - side].here = True
-    if p.flags & SYN and not p.flags & ACK and f.side[side].known and p.seq != f.side[side].base:
-        end_flow(f, x)                  # the ports are used again
-        start_flow(f, x)
-        if not (sent and received):
-            f.both = True
-            f.side[0].here = f.side[1].here = True
     if x.failed:
         return
     if sent:

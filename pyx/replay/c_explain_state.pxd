@@ -3,6 +3,7 @@
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
+from c_chunks cimport Chunks, chunk_item
 
 cdef enum:
     FIN = 1
@@ -14,7 +15,7 @@ cdef enum:
     DUP_THRESHOLD = 3
     INITIAL_WINDOW = 10         # segments
     DEFAULT_MSS = 1460
-    FIRST_ROOM = 4              # segments of the first list of a side
+    FIRST_ROOM = 4              # items of the first lists of a side
 
 cdef enum State:
     OPEN
@@ -104,28 +105,34 @@ cdef extern from *:
     const int64_t MS "CFL_MS"
     const int64_t NEVER "CFL_NEVER"
 
-cdef struct Packet:
-    uint64_t number             # in its capture, from 1
+cdef struct Extra:              # of a packet: what few of them have
+    uint32_t sack[EDGES]
+    int64_t queued              # ns that data had waited in the send buffer
+    uint32_t cwnd               # packets
+    uint32_t unsent             # bytes in the send buffer before the last call or packet
+    uint8_t edges
+    uint8_t evidence            # bits of Missing that are known; the other fields but sack and edges need them
+    uint8_t sent_by
+    uint8_t held
+
+cdef struct Packet:             # a line of the cache
+    uint64_t number             # in its capture, from 1; of a connection that begins, that of its FlowRow
     int64_t ts
+    const Extra* extra
     uint32_t seq
     uint32_t ack
     uint32_t size
-    uint32_t flags
-    uint32_t window             # as sent
-    int scale                   # of the option; -1: none
-    uint32_t mss                # of the option; 0: none
-    bint sack_ok
-    uint16_t ip_id
     uint32_t tsval
     uint32_t tsecr
-    int evidence                # bits of Missing that are known; the following need them
-    int sent_by
-    int held
-    uint32_t cwnd               # packets
-    uint32_t unsent             # bytes in the send buffer before the last call or packet
-    int64_t queued              # ns that data had waited in the send buffer
-    int edges
-    uint32_t sack[EDGES]
+    uint16_t window             # as sent
+    uint16_t flags
+    uint16_t mss                # of the option; 0: none
+    uint16_t ip_id
+    int8_t scale                # of the option; -1: none
+    uint8_t sack_ok
+    uint8_t side
+    uint8_t tap
+    uint8_t begins              # no packet: here a connection begins, and the one before it in its place ends
 
 cdef struct Segment:            # sent and not yet acknowledged; in order of seq, without gaps
     uint32_t seq
@@ -135,8 +142,8 @@ cdef struct Segment:            # sent and not yet acknowledged; in order of seq
     uint64_t last_number
     uint64_t delivered          # bytes delivered when it was sent
     uint32_t sent               # times; 0: the capture lacks it
-    bint sacked
-    bint answered               # the other end has acknowledged it
+    uint8_t sacked
+    uint8_t answered              # the other end has acknowledged it
 
 cdef struct Again:              # a retransmission that may still prove to be spurious
     uint64_t row
@@ -159,10 +166,10 @@ cdef struct Message:            # what each packet changes comes first
     uint64_t first
     int64_t late                # ns that its last acknowledgement was delayed
     uint32_t again
-    int late_label
+    uint32_t rows               # its last row so far, plus 1; 0: it has none
+    uint8_t late_label
 
-# One end, as sender and as receiver.  With 100,000 connections the memory decides how long a packet takes: what most
-# packets need is in the first five lines of the cache (64 bytes each), the rest is not fetched.
+# One end, as sender and as receiver.  What most packets need is in the first five lines of the cache (64 bytes each).
 cdef struct Side:
     # of what it sent last
     int64_t sent_ts
@@ -231,7 +238,8 @@ cdef struct Side:
     uint32_t recover
     uint32_t probe_end
     Again* again
-    int watched
+    uint8_t watched
+    uint8_t room_again
     # of few packets
     uint32_t message_number     # of the open message
     int64_t probe_ts
@@ -241,25 +249,23 @@ cdef struct Side:
     uint32_t zero_windows
     uint8_t sack_ok
     uint8_t reordering
-    uint8_t[46] unused          # whole lines
+    uint8_t[48] unused          # whole lines
 
-cdef struct Flow:               # with its key before it, the ends begin with a line of the cache
-    uint32_t number
+cdef struct Flow:
+    uint32_t number             # of its FlowRow
     uint32_t messages           # so far, of both directions
+    int64_t syn
+    int64_t syn_ack
     uint8_t open
     uint8_t both
     uint8_t handshake           # bit of each side with a SYN that was seen
     uint8_t timed               # the times of the handshake are known and not used yet
     uint8_t[2] near             # of each tap, the side at which it is, plus one; 0: not known
     int8_t[2] scale             # of the windows of each side; -1: no option
+    uint8_t[32] unused          # the ends begin with a line of the cache
     Side side[2]
-    uint64_t key[5]             # lower end, higher end, ports and version
-    int64_t syn
-    int64_t syn_ack
-    uint8_t[72] odd             # an odd number of lines, or connections would compete for a part of the cache
 
 cdef struct Row:
-    uint64_t key[5]
     int64_t ts
     int64_t duration
     int64_t counted             # of it, in the time of its message
@@ -268,7 +274,8 @@ cdef struct Row:
     uint64_t packet
     uint64_t previous
     uint64_t ack
-    uint64_t place              # of its message in the result, plus 1; 0: it belongs to none
+    uint32_t place              # of its message in the result, plus 1; 0: it belongs to none
+    uint32_t next               # an earlier row of the same message, plus 1
     uint32_t n
     uint32_t seq
     uint32_t size
@@ -286,39 +293,41 @@ cdef struct Row:
     uint8_t missing
 
 cdef struct MessageRow:
-    uint64_t key[5]
     Message m
-    int64_t times[LABELS]       # ns above the ideal, by cause: their sum is `above`
     int64_t took                # until the last byte was acknowledged
     int64_t ideal               # one round trip, and at least its bytes at the best rate
     int64_t above               # ns above the ideal
     double slowdown
-    uint8_t main                # the label with most of the time above the ideal
     uint32_t flow
     uint32_t message
     uint8_t side
+    uint8_t main                # the label with most of the time above the ideal
 
-cdef struct FlowRow:            # what is known at the end of a connection, by the number of the flow
-    int64_t min_rtt[2]
+cdef struct FlowRow:            # of a connection, by its number
+    uint64_t key[5]             # lower end, higher end, ports and version
+    uint64_t began              # packets before it
+    int64_t min_rtt[2]          # from here on, what is known at its end
     uint64_t rate[2]
     uint64_t dsacks[2]
     uint64_t zero_windows[2]    # advertised by the side after another window
-    uint64_t first              # messages of the connections before it
-    uint32_t messages
+    uint8_t[2] near
+
+cdef struct Found:              # rows of a kind: as they were made, and in order of the packets that they are about
+    Chunks made
+    uint32_t* order             # numbers of rows; behind `ordered`, the packets of the current batch that made them
+    uint64_t ordered
+    uint64_t room               # of `order`
 
 cdef struct Result:
     int64_t gap
     uint8_t missing             # evidence that the input lacks as a whole
     uint8_t lacking             # evidence that some row lacks
-    Row* rows
-    uint64_t count
-    uint64_t room
-    MessageRow* messages
-    uint64_t message_count
-    uint64_t message_room
-    FlowRow* flows
-    uint64_t flow_count
-    uint64_t flow_room
+    uint32_t now                # place of the current packet in its batch
+    uint64_t before             # packets of earlier batches
+    Found rows                  # Row
+    Found messages              # MessageRow
+    Chunks flows                # FlowRow
+    uint64_t again              # connections that began with the ports of another one
     uint64_t segments           # in memory, of all flows
     uint64_t max_segments
     bint failed                 # no memory
@@ -361,5 +370,17 @@ cdef inline void start_side(Side* s) noexcept nogil:
     s.window = s.before_window = s.own_window = -1
 
 
-cdef inline void set_why(Result* x, uint64_t row, int why, int certainty) noexcept nogil:
-    x.rows[row].why, x.rows[row].certainty = <uint8_t>why, <uint8_t>certainty
+cdef inline Row* row_at(const Result* x, uint64_t i) noexcept nogil:
+    return <Row*>chunk_item(&x.rows.made, i, sizeof(Row))
+
+
+cdef inline MessageRow* message_at(const Result* x, uint64_t i) noexcept nogil:
+    return <MessageRow*>chunk_item(&x.messages.made, i, sizeof(MessageRow))
+
+
+cdef inline FlowRow* flow_at(const Result* x, uint64_t i) noexcept nogil:
+    return <FlowRow*>chunk_item(&x.flows, i, sizeof(FlowRow))
+
+
+cdef inline void set_why(Row* row, int why, int certainty) noexcept nogil:
+    row.why, row.certainty = <uint8_t>why, <uint8_t>certainty

@@ -1,24 +1,26 @@
 """TCP connections explained: what each gap, retransmission and late acknowledgement was.  confluo-replay-explain(1)."""
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from c_bits cimport prefetch
+from c_chunks cimport Chunks, chunk_item, chunks_free
 from c_conversation cimport KeyedRow
-from c_explain_causes cimport Tally, judge_all, keep_slowest, tally
-from c_explain_rows cimport end_flow, start_flow
-from c_explain_rules cimport segment
+from c_explain_batch cimport batch_add, batch_free, batch_init, explain_batch
+from c_explain_causes cimport AHEAD, Tally, judge_all, keep_slowest, tally, times_of
+from c_explain_rows cimport new_flow, number_in_order
 from c_explain_state cimport (
-    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, Result, Row,
-    Side)
-from c_hash_table cimport lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_peek, lru_value
+    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Extra, Flow, FlowRow, MessageRow, Packet, Result,
+    Row, flow_at, message_at, row_at)
+from c_hash_table cimport (
+    lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_value)
 from c_ipv6_hash cimport fold6
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.block.result_table cimport Rows
 from confluo_tools.core.packets.tcp_columns cimport (
     N_ACK, N_CWND, N_EVIDENCE, N_FLAGS, N_HELD, N_ID, N_MSS, N_OPTS, N_QUEUED, N_SACK, N_SCALE, N_SENT_BY, N_SEQ, N_TS,
-    N_TSECR, N_TSVAL, N_UNSENT, N_WINDOW, OPT_SACK_OK, OPT_WSCALE, TCP, USES, TcpColumns, gather, optional, payload)
+    N_TSECR, N_TSVAL, N_UNSENT, N_WINDOW, OPT_SACK_OK, OPT_WSCALE, TCP, USES, TcpColumns, gather, payload)
 cimport cython
 import os
 
@@ -27,7 +29,11 @@ FOREVER = (1 << 63) - 1
 cdef enum:
     BATCH = 32
     MAX_SEGMENTS = 1 << 24
+    MAX_BATCH = 1 << 19
     TAPS = 2
+
+cdef Extra NO_EXTRA
+memset(&NO_EXTRA, 0, sizeof(Extra))
 
 
 @cython.final
@@ -36,16 +42,16 @@ cdef class Explainer:
 
     ``layout``: of the blocks.  ``gap``: shorter waits have no row, ns.  ``taps``: 2 if packets come from both ends;
     `place` must then say at which end each tap is.  At most ``max_flows`` connections are followed at a time.
-    ``chosen``: explain only the connections given to `choose`.
+    ``chosen``: explain only the connections given to `choose`.  ``batch``: packets sorted by connection at a time.
     Raises KeyError and ValueError as TcpColumns.
     """
 
     def __cinit__(self, Layout layout not None, int64_t gap=1_000_000, int taps=1, uint32_t max_flows=1 << 16,
-                  uint64_t segments=MAX_SEGMENTS):
+                  uint64_t segments=MAX_SEGMENTS, uint32_t batch=MAX_BATCH):
         cdef int i
         cdef uint64_t seed[2]
-        if not 1 <= max_flows <= 1 << 24 or not 1 <= taps <= TAPS or gap < 0:
-            raise ValueError(f"{max_flows} flows, {taps} taps, gap {gap}")
+        if not 1 <= max_flows <= 1 << 24 or not 1 <= taps <= TAPS or gap < 0 or not 2 * BATCH <= batch <= MAX_BATCH:
+            raise ValueError(f"{max_flows} flows, {taps} taps, gap {gap}, batch {batch}")
         self.layout, self.taps = layout, taps
         self.columns = TcpColumns(layout)
         self.result.gap, self.result.max_segments = gap, segments
@@ -60,36 +66,40 @@ cdef class Explainer:
         secret = os.urandom(16)
         seed[0] = int.from_bytes(secret[:8], "little")
         seed[1] = int.from_bytes(secret[8:], "little")
-        if not lru_init(&self.flows, 5, sizeof(Flow), max_flows, seed):
+        if not lru_init(&self.flows, 5, 16, max_flows, seed):
+            raise MemoryError
+        if not batch_init(&self.batch, batch, max_flows, taps):
             raise MemoryError
         if not lru_init(&self.only, 5, 1, 1 << 24, seed):
             raise MemoryError
         if not lru_init(&self.places, 5, TAPS, max(max_flows, <uint32_t>1 << 20), seed):
             raise MemoryError
-        self.flows.drop, self.flows.context = _drop, &self.result
 
     def __dealloc__(self):
+        batch_free(&self.batch, &self.result)
         lru_free(&self.flows)
         lru_free(&self.only)
         lru_free(&self.places)
-        free(self.result.rows)
-        free(self.result.messages)
-        free(self.result.flows)
+        chunks_free(&self.result.rows.made)
+        chunks_free(&self.result.messages.made)
+        chunks_free(&self.result.flows)
+        free(self.result.rows.order)
+        free(self.result.messages.order)
 
     @property
     def count(self):
         """Connections seen."""
-        return self.result.flow_count
+        return self.result.flows.count
 
     @property
     def labels(self):
-        """Labels so far."""
-        return self.result.count
+        """Labels; after `finish`."""
+        return self.result.rows.ordered
 
     @property
     def messages_found(self):
-        """Messages of connections that have ended."""
-        return self.result.message_count
+        """Messages; after `finish`."""
+        return self.result.messages.ordered
 
     @property
     def lacking(self):
@@ -138,149 +148,123 @@ cdef class Explainer:
         The packets of a tap are numbered from 1, all rows of its blocks counted.
         """
         cdef KeyedRow batch[BATCH]
-        cdef uint32_t row = start, n, i
+        cdef uint32_t row = start, n = BATCH, i
         if block.layout is not self.layout or not 0 <= tap < self.taps:
             raise ValueError("the block has another layout")
         with nogil:
-            while row < block.rows and not self.result.failed:
+            while n == BATCH and row < block.rows and not self.result.failed:
+                if self.batch.count + 2 * BATCH > self.batch.room:
+                    explain_batch(&self.batch, False, &self.result)
                 n = gather(self.columns, block.col, block.rows, &row, until, &self.flows, batch, BATCH)
-                self._fetch(block, batch, n)
                 for i in range(n):
-                    self._one(block, &batch[i], tap)
-                if n < BATCH:
-                    break               # at the end, or later than `until`
+                    lru_prefetch_entry(&self.flows, batch[i].hash)
+                for i in range(n):
+                    if not self.chosen or lru_find(&self.only, batch[i].key, batch[i].hash) != NULL:
+                        self._add(block, &batch[i], tap)
         if row >= block.rows:
             self.numbers[tap] += block.rows
-        if self.result.failed:
-            raise MemoryError(f"{self.result.count} labels")
+        self._check()
         return row
 
-    cdef void _fetch(self, Block block, const KeyedRow* batch, uint32_t n) noexcept nogil:
-        # Prefetch what the rules need of each connection, then the segments that they look at.
-        cdef Flow* flows[BATCH]
-        cdef Side* me
-        cdef Side* you
-        cdef uint32_t i
-        for i in range(n):
-            flows[i] = <Flow*>lru_peek(&self.flows, batch[i].hash)
-            if flows[i] == NULL:
-                continue
-            me, you = &flows[i].side[batch[i].side], &flows[i].side[1 - batch[i].side]
-            prefetch(flows[i])
-            prefetch(&me.pending_ts)
-            prefetch(you)
-            prefetch(&you.in_ts)
-            prefetch(me)
-            if payload(self.columns, block.col, batch[i].row):
-                prefetch(&me.in_ts)
-                prefetch(&me.delivered)
-                prefetch(&you.pending_ts)
-            else:
-                prefetch(&you.delivered)
-                prefetch(&you.duplicates)
-                prefetch(&you.sacked)
-        for i in range(n):
-            if flows[i] == NULL:
-                continue
-            me, you = &flows[i].side[batch[i].side], &flows[i].side[1 - batch[i].side]
-            if me.count:
-                prefetch(me.list + me.head + me.count)
-            if you.count:
-                prefetch(you.list + you.head)
+    cdef int _check(self) except -1:
+        if self.result.failed:
+            raise MemoryError(f"{self.result.rows.made.count} labels")
+        return 0
 
-    cdef void _one(self, Block block, KeyedRow* b, int tap) noexcept nogil:
+    cdef void _add(self, Block block, const KeyedRow* b, int tap) noexcept nogil:
+        # Put a packet into the batch.
         cdef uint32_t r = b.row
-        cdef bint new = False, sent = True, received = True
-        cdef Packet p
+        cdef bint new = False
+        cdef uint32_t* connection = <uint32_t*>lru_insert(&self.flows, b.key, b.hash, &new)
         cdef const int* at = self.columns.at
-        cdef uint8_t* near
-        cdef const uint8_t* opts = optional(self.columns, block.col, N_OPTS)
-        cdef const uint8_t* column
-        cdef const uint32_t* edges
-        cdef Flow* f
-        if self.chosen and lru_find(&self.only, b.key, b.hash) == NULL:
-            return
-        f = <Flow*>lru_insert(&self.flows, b.key, b.hash, &new)
-        self.packets += 1
-        if f == NULL:
+        cdef const uint8_t** col = block.col
+        cdef uint8_t opts = col[at[<int>N_OPTS]][r] if at[<int>N_OPTS] >= 0 else 0
+        cdef Packet* p
+        if connection == NULL:
             self.result.failed = True
             return
         if new:
-            memcpy(f.key, b.key, sizeof(f.key))
-            start_flow(f, &self.result)
-            if self.taps > 1:
-                near = <uint8_t*>lru_insert(&self.places, b.key, b.hash, &new)
-                if near != NULL:
-                    f.near[0], f.near[1] = near[0], near[1]
-        if self.taps > 1:
-            if f.near[0] and f.near[1] and f.near[0] != f.near[1]:
-                sent = f.near[tap] == b.side + 1
-                received = not sent
-            elif tap:
-                return
+            connection[0] = <uint32_t>(
+                <size_t>(<uint8_t*>connection - <uint8_t*>lru_value(&self.flows, 0)) // self.flows.stride)
+            self._begin(b, connection[0])
+        self.packets += 1
+        p = batch_add(&self.batch, connection[0])
+        p.begins, p.side, p.tap = False, <uint8_t>b.side, <uint8_t>tap
         p.number = self.numbers[tap] + r + 1
-        p.ts = (<const int64_t*>block.col[at[<int>N_TS]])[r]
-        p.seq = (<const uint32_t*>block.col[at[<int>N_SEQ]])[r]
-        p.ack = (<const uint32_t*>block.col[at[<int>N_ACK]])[r]
-        p.flags = (<const uint16_t*>block.col[at[<int>N_FLAGS]])[r]
-        p.window = (<const uint16_t*>block.col[at[<int>N_WINDOW]])[r]
-        p.size = payload(self.columns, block.col, r)
-        p.scale, p.mss, p.sack_ok = -1, 0, False
-        column = optional(self.columns, block.col, N_SCALE)
-        if column != NULL and opts != NULL and opts[r] & OPT_WSCALE:
-            p.scale = column[r]
-        if opts != NULL and opts[r] & OPT_SACK_OK:
-            p.sack_ok = True
-        column = optional(self.columns, block.col, N_MSS)
-        if column != NULL:
-            p.mss = (<const uint16_t*>column)[r]
-        column = optional(self.columns, block.col, N_ID)
-        p.ip_id = (<const uint16_t*>column)[r] if column != NULL else 0
-        column = optional(self.columns, block.col, N_TSVAL)
-        p.tsval = (<const uint32_t*>column)[r] if column != NULL else 0
-        column = optional(self.columns, block.col, N_TSECR)
-        p.tsecr = (<const uint32_t*>column)[r] if column != NULL else 0
-        p.evidence = p.sent_by = p.held = 0
-        p.cwnd, p.unsent, p.queued = 0, 0, 0
-        if at[<int>N_EVIDENCE] >= 0:
-            self._evidence(block, r, &p)
-        p.edges = 0
-        edges = <const uint32_t*>optional(self.columns, block.col, N_SACK)
-        if edges != NULL:
-            edges += <size_t>r * EDGES
-            while p.edges < EDGES and (edges[p.edges] or edges[p.edges + 1]):
-                p.sack[p.edges], p.sack[p.edges + 1] = edges[p.edges], edges[p.edges + 1]
-                p.edges += 2
-        segment(f, &p, b.side, sent, received, &self.result)
+        p.ts = (<const int64_t*>col[at[<int>N_TS]])[r]
+        p.seq = (<const uint32_t*>col[at[<int>N_SEQ]])[r]
+        p.ack = (<const uint32_t*>col[at[<int>N_ACK]])[r]
+        p.flags = (<const uint16_t*>col[at[<int>N_FLAGS]])[r]
+        p.window = (<const uint16_t*>col[at[<int>N_WINDOW]])[r]
+        p.size = payload(self.columns, col, r)
+        p.sack_ok = opts & OPT_SACK_OK != 0
+        p.scale = <int8_t>col[at[<int>N_SCALE]][r] if opts & OPT_WSCALE and at[<int>N_SCALE] >= 0 else -1
+        p.mss = (<const uint16_t*>col[at[<int>N_MSS]])[r] if at[<int>N_MSS] >= 0 else 0
+        p.ip_id = (<const uint16_t*>col[at[<int>N_ID]])[r] if at[<int>N_ID] >= 0 else 0
+        p.tsval = (<const uint32_t*>col[at[<int>N_TSVAL]])[r] if at[<int>N_TSVAL] >= 0 else 0
+        p.tsecr = (<const uint32_t*>col[at[<int>N_TSECR]])[r] if at[<int>N_TSECR] >= 0 else 0
+        p.extra = self._extra(block, r)
 
-    cdef void _evidence(self, Block block, uint32_t r, Packet* p) noexcept nogil:
+    cdef void _begin(self, const KeyedRow* b, uint32_t connection) noexcept nogil:
+        # A connection that is new, perhaps in the place of one that was not used for longest.
+        cdef FlowRow* row = new_flow(&self.result, b.key, self.result.before + self.batch.count)
+        cdef Packet* p
+        cdef const uint8_t* near
+        if row == NULL:
+            return
+        near = <const uint8_t*>lru_find(&self.places, b.key, b.hash) if self.taps > 1 else NULL
+        if near != NULL:
+            row.near[0], row.near[1] = near[0], near[1]
+        p = batch_add(&self.batch, connection)
+        p.begins, p.number = True, self.result.flows.count - 1
+
+    cdef const Extra* _extra(self, Block block, uint32_t r) noexcept nogil:
         cdef const int* at = self.columns.at
-        p.evidence = block.col[at[<int>N_EVIDENCE]][r]
-        p.sent_by, p.held = block.col[at[<int>N_SENT_BY]][r], block.col[at[<int>N_HELD]][r]
-        p.queued = (<const int64_t*>block.col[at[<int>N_QUEUED]])[r]
-        p.unsent = (<const uint32_t*>block.col[at[<int>N_UNSENT]])[r]
-        p.cwnd = (<const uint32_t*>block.col[at[<int>N_CWND]])[r]
+        cdef const uint8_t** col = block.col
+        cdef const uint32_t* sack = NULL
+        cdef Extra* extra
+        if at[<int>N_SACK] >= 0:
+            sack = <const uint32_t*>col[at[<int>N_SACK]] + <size_t>r * EDGES
+            if not (sack[0] or sack[1]):
+                sack = NULL
+        if sack == NULL and at[<int>N_EVIDENCE] < 0:
+            return &NO_EXTRA
+        extra = self.batch.extras + self.batch.extra
+        self.batch.extra += 1
+        memset(extra, 0, sizeof(Extra))
+        while sack != NULL and extra.edges < EDGES and (sack[extra.edges] or sack[extra.edges + 1]):
+            extra.sack[extra.edges], extra.sack[extra.edges + 1] = sack[extra.edges], sack[extra.edges + 1]
+            extra.edges += 2
+        if at[<int>N_EVIDENCE] >= 0:
+            extra.evidence = col[at[<int>N_EVIDENCE]][r]
+            extra.sent_by, extra.held = col[at[<int>N_SENT_BY]][r], col[at[<int>N_HELD]][r]
+            extra.queued = (<const int64_t*>col[at[<int>N_QUEUED]])[r]
+            extra.unsent = (<const uint32_t*>col[at[<int>N_UNSENT]])[r]
+            extra.cwnd = (<const uint32_t*>col[at[<int>N_CWND]])[r]
+        return extra
 
     def finish(self):
         """End all connections.  No block may come after this."""
-        cdef uint32_t i
         with nogil:
-            for i in range(self.flows.index.count):
-                end_flow(<Flow*>lru_value(&self.flows, i), &self.result)
-            if not self.result.failed and not judge_all(&self.result):
+            explain_batch(&self.batch, True, &self.result)
+            if not self.result.failed and not number_in_order(&self.result):
                 self.result.failed = True
-        if self.result.failed:
-            raise MemoryError(f"{self.result.count} labels")
+            judge_all(&self.result)
+        self._check()
 
     def distances(self):
         """{key: (side at which the tap is, from the handshake, or -1, shortest round trip of each side's data)}."""
         cdef uint32_t i
         cdef Flow* f
+        with nogil:
+            explain_batch(&self.batch, False, &self.result)
+        self._check()
         found = {}
-        for i in range(self.flows.index.count):
-            f = <Flow*>lru_value(&self.flows, i)
+        for i in range(self.batch.connections):
+            f = self.batch.flows + i
             side = 0 if f.side[0].here else 1 if f.side[1].here else -1
-            found[(<const uint8_t*>f.key)[:40]] = (side, f.side[0].min_rtt, f.side[1].min_rtt)
+            found[(<const uint8_t*>flow_at(&self.result, f.number).key)[:40]] = (
+                side, f.side[0].min_rtt, f.side[1].min_rtt)
         return found
 
     def place(self, int tap, dict ends not None):
@@ -304,8 +288,8 @@ cdef class Explainer:
         cdef uint64_t i
         cdef FlowRow* f
         found = []
-        for i in range(self.result.flow_count):
-            f = self.result.flows + i
+        for i in range(self.result.flows.count):
+            f = flow_at(&self.result, i)
             found.append(tuple([(f.min_rtt[s], f.rate[s], f.dsacks[s], f.zero_windows[s]) for s in range(2)]))
         return found
 
@@ -315,7 +299,7 @@ cdef class Explainer:
         with nogil:
             done = keep_slowest(&self.result, share)
         if not done:
-            raise MemoryError(f"{self.result.message_count} messages")
+            raise MemoryError(f"{self.result.messages.ordered} messages")
 
     def causes(self, tuple limits not None):
         """Sums by size class and cause; after `finish`.
@@ -347,16 +331,16 @@ cdef class Explainer:
         return found
 
     def rows(self, Layout layout not None, patterns=(), only=None):
-        """The labels so far as Rows of the schema explanation, in the order in which they were found.
+        """The labels as Rows of the schema explanation, in the order in which they were found; after `finish`.
 
         ``patterns``: how each label is written, with %u for its number, for the column name.  ``only``: the numbers
         of those wanted.
         """
         cdef Row r
         cdef size_t start = <size_t>&r
-        cdef uint64_t i, n = self.result.count
-        cdef const Row* made = self.result.rows
-        cdef Row* chosen = NULL
+        cdef uint64_t i, n = self.result.rows.ordered
+        cdef uint32_t* order = self.result.rows.order
+        cdef uint32_t* chosen = NULL
         fields = {
             "ts": <size_t>&r.ts - start, "event": <size_t>&r.event - start, "label": <size_t>&r.label - start,
             "why": <size_t>&r.why - start, "certainty": <size_t>&r.certainty - start,
@@ -370,30 +354,33 @@ cdef class Explainer:
         }
         if only is not None:
             n = len(only)
-            chosen = <Row*>malloc((n + 1) * sizeof(Row))
+            chosen = <uint32_t*>malloc((n + 1) * sizeof(uint32_t))
             if chosen == NULL:
                 raise MemoryError(f"{n} labels")
-            made = chosen
         try:
             for i in range(n if only is not None else 0):
-                if not 0 <= only[i] < self.result.count:
+                if not 0 <= only[i] < self.result.rows.ordered:
                     raise IndexError(only[i])
-                chosen[i] = self.result.rows[<uint64_t>only[i]]
-            out = _table(layout, fields, <const uint8_t*>made, n, sizeof(Row), <size_t>&r.key - start,
-                         <size_t>&r.side - start)
+                chosen[i] = order[<uint64_t>only[i]]
+            order = chosen if only is not None else order
+            out = _table(layout, fields, &self.result, &self.result.rows.made, order, n, sizeof(Row),
+                         <size_t>&r.flow - start, <size_t>&r.side - start)
             if patterns:
-                _spell(out, layout.index("name"), made, n, patterns)
+                _spell(out, layout.index("name"), &self.result, order, n, patterns)
         finally:
             free(chosen)
         return out
 
     def messages(self, Layout layout not None, names not None):
-        """The messages as Rows; ``names``: of the labels, which are the columns of their times."""
+        """The messages as Rows; ``names``: of the labels, which are the columns of their times; after `finish`."""
         if len(names) != LABELS:
             raise ValueError(f"{len(names)} labels")
         cdef MessageRow r
         cdef size_t start = <size_t>&r
-        cdef int i
+        cdef int64_t* column[LABELS]
+        cdef int64_t times[LABELS]
+        cdef uint64_t n
+        cdef int i, k
         fields = {
             "ts": <size_t>&r.m.start - start, "end": <size_t>&r.m.end - start,
             "first_packet": <size_t>&r.m.first - start, "last_packet": <size_t>&r.m.last - start,
@@ -403,15 +390,23 @@ cdef class Explainer:
             "above": <size_t>&r.above - start, "slowdown": <size_t>&r.slowdown - start,
             "main": <size_t>&r.main - start,
         }
+        out = _table(layout, fields, &self.result, &self.result.messages.made, self.result.messages.order,
+                     self.result.messages.ordered, sizeof(MessageRow), <size_t>&r.flow - start, <size_t>&r.side - start)
         for i in range(LABELS):
-            fields[names[i]] = <size_t>&r.times[i] - start
-        return _table(layout, fields, <const uint8_t*>self.result.messages, self.result.message_count,
-                      sizeof(MessageRow), <size_t>&r.key - start, <size_t>&r.side - start)
+            k = layout.get(names[i])
+            column[i] = <int64_t*>out.column[k] if k >= 0 else NULL
+        with nogil:
+            for n in range(self.result.messages.ordered):
+                times_of(&self.result, message_at(&self.result, self.result.messages.order[n]), times)
+                for i in range(LABELS):
+                    if column[i] != NULL:
+                        column[i][n] = times[i]
+        return out
 
 
-cdef Rows _table(Layout layout, dict fields, const uint8_t* rows, uint64_t count, size_t stride, size_t key,
-                 size_t side):
-    # Columns from an array of structures; addresses and ports of the side that the row is about.
+cdef Rows _table(Layout layout, dict fields, const Result* x, const Chunks* made, const uint32_t* order, uint64_t count,
+                 size_t size, size_t flow, size_t side):
+    # Columns from structures; addresses and ports of the side that the row is about.
     cdef Rows out
     cdef uint64_t i
     cdef size_t offset, width
@@ -426,25 +421,28 @@ cdef Rows _table(Layout layout, dict fields, const uint8_t* rows, uint64_t count
             offset = fields[name]
             with nogil:
                 for i in range(count):
-                    memcpy(to + i * width, rows + i * stride + offset, width)
-        elif name in ("src_ip", "dst_ip", "src_ip6", "dst_ip6", "src_port", "dst_port", "ip_version", "proto"):
-            _ends(to, PLACES.index(name), rows, count, stride, key, side)
+                    prefetch(<uint8_t*>chunk_item(made, order[min(i + AHEAD, count - 1)], size) + offset)
+                    memcpy(to + i * width, <uint8_t*>chunk_item(made, order[i], size) + offset, width)
+        elif name in PLACES:
+            _ends(to, PLACES.index(name), x, made, order, count, size, flow, side)
     return out
 
 
-cdef int _spell(Rows out, int column, const Row* rows, uint64_t count, patterns) except -1:
+cdef int _spell(Rows out, int column, const Result* x, const uint32_t* order, uint64_t count, patterns) except -1:
     # Labels with their numbers.
     cdef char text[64]
     cdef uint64_t i
     cdef uint32_t width = out.layout.column[column].width
     cdef list kept = [pattern.encode() for pattern in patterns]
     cdef const char* form[LABELS]
+    cdef const Row* row
     cdef int k
     for k in range(LABELS):
         form[k] = <bytes>kept[k]
     with nogil:
         for i in range(count):
-            k = snprintf(text, sizeof(text), form[rows[i].label], rows[i].n)
+            row = row_at(x, order[i])
+            k = snprintf(text, sizeof(text), form[row.label], row.n)
             memcpy(out.column[column] + i * width, text, min(<uint32_t>k, width))
     return 0
 
@@ -452,17 +450,19 @@ cdef int _spell(Rows out, int column, const Row* rows, uint64_t count, patterns)
 PLACES = ("src_ip", "dst_ip", "src_ip6", "dst_ip6", "src_port", "dst_port", "ip_version", "proto")
 
 
-cdef int _ends(uint8_t* to, int place, const uint8_t* rows, uint64_t count, size_t stride, size_t key,
-               size_t side) except -1:
+cdef int _ends(uint8_t* to, int place, const Result* x, const Chunks* made, const uint32_t* order, uint64_t count,
+               size_t size, size_t flow, size_t side) except -1:
     cdef uint64_t i
+    cdef const uint8_t* row
     cdef const uint64_t* k
     cdef const uint64_t* address
     cdef bint high, six
     cdef uint16_t port
     with nogil:
         for i in range(count):
-            k = <const uint64_t*>(rows + i * stride + key)
-            high = (rows[i * stride + side] != 0) != (place & 1)        # the higher end is meant
+            row = <const uint8_t*>chunk_item(made, order[i], size)
+            k = flow_at(x, (<const uint32_t*>(row + flow))[0]).key
+            high = (row[side] != 0) != (place & 1)      # the higher end is meant
             address = k + (2 if high else 0)
             six = k[4] >> 32 == 6
             if place < 2:
@@ -476,7 +476,3 @@ cdef int _ends(uint8_t* to, int place, const uint8_t* rows, uint64_t count, size
             else:
                 to[i] = <uint8_t>(k[4] >> 32) if place == 6 else TCP
     return 0
-
-
-cdef void _drop(void* context, void* value) noexcept nogil:
-    end_flow(<Flow*>value, <Result*>context)

@@ -74,9 +74,9 @@ def conversations(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     return found
 
 
-def of_one_tap(path: Path, gap: int) -> tuple[Any, Any]:
+def of_one_tap(path: Path, gap: int, batch: int = 1 << 16) -> tuple[Any, Any]:
     """(what the compiled rules say, what the plain ones say)."""
-    explainer, twin = Explainer(with_sack().layout, gap), TwinExplainer(gap)
+    explainer, twin = Explainer(with_sack().layout, gap, batch=batch), TwinExplainer(gap)
     for block in Captures([str(path)], with_sack()):
         explainer.feed(block)
     explainer.finish()
@@ -121,7 +121,7 @@ def compare(found: tuple[Any, Any]) -> None:
         wanted = {"ts": m["start"], "message": m["number"], "bytes": m["bytes"], "packets": m["packets"], **times}
         wanted |= {"retransmissions": m["again"], "took": m["took"], "ideal": m["ideal"]}
         wanted |= {"main": labels.LABELS[m["main"]]}
-        wanted |= {"first_packet": m["first"], "last_packet": m["last"]}
+        wanted |= {"first_packet": m["first"], "last_packet": m["last"], "flow": m["flow"]}
         assert {name: ours.get(name, 0) for name in wanted} == wanted
         if ours["took"] > 0:
             assert ours["took"] == ours["ideal"] + sum(ours.get(name, 0) for name in labels.LABELS)
@@ -131,6 +131,21 @@ def compare(found: tuple[Any, Any]) -> None:
 @given(conversations(), st.sampled_from((0, 1_000_000, 50_000_000)))
 def test_any_conversation(tmp_path_factory: pytest.TempPathFactory, frames: list[Any], gap: int) -> None:
     compare(of_one_tap(write(tmp_path_factory.getbasetemp() / "conversation.pcap", frames), gap))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), conversations()), min_size=2, max_size=6))
+def test_any_conversations_at_a_time(tmp_path_factory: pytest.TempPathFactory, drawn: list[Any]) -> None:
+    """Of several ports, one after the other on the same port; sorted by connection in batches of some 32 packets."""
+    frames, later = [], [0] * 4
+    for port, conversation in drawn:
+        at = 12 + 8  # the port of the client, after the addresses
+        for ts, frame in conversation:
+            place = at if frame[12:16] == CLIENT.to_bytes(4, "big") else at + 2
+            frames.append((ts + later[port], frame[:place] + struct.pack(">H", 4711 + port) + frame[place + 2 :]))
+        later[port] = frames[-1][0] - START + 1_000_000
+    path = write(tmp_path_factory.getbasetemp() / "conversations.pcap", sorted(frames, key=lambda f: f[0]))
+    compare(of_one_tap(path, 1_000_000, batch=64))
 
 
 @settings(max_examples=200, deadline=None)

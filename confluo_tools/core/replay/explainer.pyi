@@ -14,7 +14,13 @@ class Explainer:
     packets: int
     chosen: bool
     def __init__(
-        self, layout: Layout, gap: int = 1000000, taps: int = 1, max_flows: int = 65536, segments: int = 16777216
+        self,
+        layout: Layout,
+        gap: int = 1000000,
+        taps: int = 1,
+        max_flows: int = 65536,
+        segments: int = 16777216,
+        batch: int = 524288,
     ) -> None: ...
     @property
     def count(self) -> int: ...

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from confluo_tools.replay.explain.recordings import RecordedTap
 
 NO_TIME = (1 << 63) - 1
-MAX_FLOWS = 1 << 17  # 1088 bytes each, and the segments in flight
+MAX_FLOWS = 1 << 17  # 1 kB each, and the segments in flight
 
 
 class Taps:
