@@ -1,12 +1,13 @@
 """How long a packet takes to a consumer: from the sender's clock, over a veth pair, publish -i and a real broker.
 
-usage: bench/stream_latency.py [RATE [SECONDS [LINGER...]]]     100000 packets/s, 5 s, each linger of 1ms, 5ms, 20ms
+usage: bench/stream_latency.py [RATE [SECONDS]]     100000 packets/s, 5 s
 
 The sender writes the time into the sequence number of each packet, 20 packets at a time.  The consumer is a program
 with confluent-kafka and pyarrow; it takes the time when it has a message.  All share the clock and the CPUs of this
 machine.  The first fifth of the packets does not count.  `capture` is the part up to the kernel's time stamp.
 
-Prints TSV: linger, packets/s sent, packets sent and consumed, records a message, and milliseconds.  Needs root.
+Prints TSV: options of publish, packets/s sent, packets sent and consumed, records a message, and milliseconds.
+Needs root.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from kafka_lab import Broker, jars
 from netns import Lab, Space, missing
 
+OPTIONS = [[], ["--linger", "5ms"], ["--linger", "1ms", "--immediate"]]
 BURST = 20
 FLOWS = 256
 UNIT = 8  # bits: a sequence number is a time in units of 256 ns
@@ -90,15 +92,15 @@ def consume(broker: str, topic: str, partitions: int) -> None:
     print(len(found), messages, *np.percentile(late, [50, 99, 100]), np.percentile(early, 99))
 
 
-def measure(here: Space, there: Space, broker: Broker, linger: str, rate: int, seconds: float) -> None:
+def measure(here: Space, there: Space, broker: Broker, options: list[str], rate: int, seconds: float) -> None:
     from confluo_tools.kafka.address import parse
     from confluo_tools.kafka.client import make_topic
 
-    name = f"latency{linger}"
+    name = "latency" + "".join(options).replace("--", ".")
     with here.inside():
         make_topic(parse(broker.topic(name)), {}, 4)
     me = [sys.executable, str(Path(__file__).resolve())]
-    words = [str(ROOT / "bin/confluo-stream"), "publish", "-i", "v0", "--to", broker.topic(name), "--linger", linger]
+    words = [str(ROOT / "bin/confluo-stream"), "publish", "-i", "v0", "--to", broker.topic(name), *options]
     consumer = here.popen(*me, "consume", broker.address, name, "4", stdout=subprocess.PIPE)
     tool = here.popen(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
@@ -111,21 +113,21 @@ def measure(here: Space, there: Space, broker: Broker, linger: str, rate: int, s
         consumer.kill()
     records, messages = int(figures[0]), int(figures[1])
     times = [float(f) for f in figures[2:]]
-    row(linger, round(sent / took), round(sent), records, round(records / messages), *times)
+    row(" ".join(options), round(sent / took), round(sent), records, round(records / messages), *times)
 
 
-def main(rate: int, seconds: float, lingers: list[str]) -> None:
+def main(rate: int, seconds: float) -> None:
     libs, why = jars()
     if libs is None or missing():
         raise SystemExit(why or missing())
-    header("linger", "sent_per_s", "sent", "consumed", "records_a_message", "p50", "p99", "most", "capture_p99")
+    header("options", "sent_per_s", "sent", "consumed", "records_a_message", "p50", "p99", "most", "capture_p99")
     with Lab() as lab, tempfile.TemporaryDirectory() as folder:
         there, here = lab.pair()
         with here.inside():
             broker = Broker(Path(folder), libs)
         try:
-            for linger in lingers:
-                measure(here, there, broker, linger, rate, seconds)
+            for options in OPTIONS:
+                measure(here, there, broker, options, rate, seconds)
         finally:
             broker.close()
 
@@ -138,4 +140,4 @@ if __name__ == "__main__":
         consume(words[1], words[2], int(words[3]))
     else:
         rate = int(words[0]) if words else 100_000
-        main(rate, float(words[1]) if len(words) > 1 else 5.0, words[2:] or ["1ms", "5ms", "20ms"])
+        main(rate, float(words[1]) if len(words) > 1 else 5.0)

@@ -30,7 +30,6 @@ CAMPUS = ROOT / "examples" / "data" / "campus.pcap.gz"
 PARTITIONS = 256
 FIELDS = "ts,ip_version,src_ip,dst_ip,proto,len,payload_len,ttl,src_port,dst_port"
 FIELDS += ",tcp_flags,tcp_seq,tcp_ack,tcp_window,flow_hash"
-LINES = 200_000  # records that are sent one in a message
 QUERY = ["tcp_flags has syn", "--agg", "count", "--by", "dst_ip"]
 
 PRODUCE = """
@@ -102,36 +101,29 @@ def said(words: Sequence[object]) -> str:
     return subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout
 
 
-def shown(name: str, records: int, runs: list[Run], ours: list[Run] | None = None) -> None:
+def shown(name: str, records: int, runs: list[Run], ours: list[Run]) -> None:
     wall = median(runs, "wall")
-    # Each for its own number of records.
-    times = ratio(ours, runs) if ours is not None else 1.0
-    row(name, records, wall, records / wall / 1e6, median(runs, "cpu"), times)
+    row(name, records, wall, records / wall / 1e6, median(runs, "cpu"), ratio(ours, runs))
 
 
-def into(log: Path, lines: Path, few: Path, records: int, rounds: int) -> None:
+def into(log: Path, lines: Path, records: int, rounds: int) -> None:
     """Rows of what sends."""
     mock = Mock()
     try:
-        program = [sys.executable, "-c", PRODUCE, mock.broker, mock.topic]
-        publish = [str(ROOT / "bin/confluo-stream"), "publish", "--to", mock.address]
-        kcat = ["kcat", "-P", "-b", mock.broker, "-t", mock.topic, "-l", str(few)]
+        program = [sys.executable, "-c", PRODUCE, mock.broker, mock.topic, str(lines)]
+        publish = [str(ROOT / "bin/confluo-stream"), "publish", "--to", mock.address, str(log)]
         commands = {
-            "publish the log": [*publish, str(log)],
-            "publish the log, lz4": [*publish, str(log), "--codec", "lz4"],
-            "publish the lines": [*publish, str(few.with_suffix(".ml"))],
-            "kcat -P, a line in a message": kcat,
-            "confluent-kafka, a line in a message": [*program, str(few), "1"],
-            "confluent-kafka, 64 KiB of lines in a message": [*program, str(lines), str(64 << 10)],
+            "publish": publish,
+            "publish --codec lz4": [*publish, "--codec", "lz4"],
+            "kcat -P, a line in a message": ["kcat", "-P", "-b", mock.broker, "-t", mock.topic, "-l", str(lines)],
+            "confluent-kafka, a line in a message": [*program, "1"],
+            "confluent-kafka, 64 KiB of lines in a message": [*program, str(64 << 10)],
         }
         results = in_turn({name: lambda words=words: run(words) for name, words in commands.items()}, rounds)
     finally:
         mock.close()
-    few_of = {"publish the lines", "kcat -P, a line in a message", "confluent-kafka, a line in a message"}
     for name, runs in results.items():
-        ours = results["publish the lines" if name in few_of else "publish the log"]
-        label = "publish a log of these" if name == "publish the lines" else name
-        shown(label, LINES if name in few_of else records, runs, ours)
+        shown(name, records, runs, results["publish"])
 
 
 def out_of(log: Path, records: int, rounds: int) -> None:
@@ -152,7 +144,7 @@ def out_of(log: Path, records: int, rounds: int) -> None:
         results = in_turn({"confluo-query": lambda: run(query), "program": lambda: run(program)}, rounds)
     finally:
         mock.close()
-    shown("confluo-query counts SYNs", records, results["confluo-query"])
+    shown("confluo-query counts SYNs", records, results["confluo-query"], results["confluo-query"])
     shown("confluent-kafka, pyarrow and numpy", records, results["program"], results["confluo-query"])
 
 
@@ -165,18 +157,12 @@ def main(records: int, rounds: int) -> None:
         records = make(plain, records, capture)
         said([ROOT / "bin/confluo-capture", "-q", "-r", capture, "-w", log, "--sync", "none"])
         capture.unlink()
-        lines, few = here / "lines", here / "few"
-        with lines.open("wb") as f, few.open("wb") as start:
+        lines = here / "lines"
+        with lines.open("wb") as f:
             words = [str(ROOT / "bin/confluo-query"), str(log), "-f", FIELDS, "-J"]
-            made = subprocess.Popen(words, stdout=subprocess.PIPE)
-            for number, line in enumerate(made.stdout):
-                f.write(line)
-                if number < LINES:
-                    start.write(line)
-            made.wait()
-        said([ROOT / "bin/confluo-query", log, "-c", LINES, "-w", few.with_suffix(".ml")])
+            subprocess.run(words, stdout=f, check=True)
         header("what", "records", "seconds", "M_records_s", "cpu_s", "confluo_is_faster_by")
-        into(log, lines, few, records, rounds)
+        into(log, lines, records, rounds)
         out_of(log, records, rounds)
 
 

@@ -6,6 +6,7 @@ digits.  Kafka keeps the last message of each key (cleanup.policy=compact), so a
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.address import TopicAddress
 
 SUFFIX = ".schemas"
+AGAIN = 10.0  # s until a schema that is not there is looked for again
+MAX_MISSING = 1024
 WAIT = 10.0  # s that a broker has to take a schema, or to send the next one
 
 
@@ -48,12 +51,16 @@ class SchemaTopic:
     def __init__(self, address: TopicAddress, settings: dict[str, str]) -> None:
         self._address, self._settings = schemas_of(address), settings
         self._found: dict[bytes, bytes] = {}
+        self._missing: dict[bytes, float] = {}  # names that are not there -> when to look again
         self._next: dict[int, int] = {}  # partition -> offset after the last message that was read
 
     def find(self, name: bytes) -> bytes | None:
         """The schema message with this hash, or None.  Raises ConfluoError when no broker answers."""
-        if name not in self._found:
+        if name not in self._found and time.monotonic() >= self._missing.get(name, 0.0):
             self._read()
+            if len(self._missing) >= MAX_MISSING:
+                self._missing.clear()
+            self._missing[name] = time.monotonic() + AGAIN
         return self._found.get(name)
 
     def _read(self) -> None:

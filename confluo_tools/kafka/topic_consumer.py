@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "auto.offset.reset": "error",
     "fetch.message.max.bytes": 16 << 20,
     "queued.max.messages.kbytes": 64 << 10,
+    "fetch.queue.backoff.ms": 10,  # by default 1 s, and what is queued lasts for a tenth of it
     "log_level": 0,
 }
 

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Schema
 
 QUEUE = 64 << 10  # KiB that the client holds
+CLIENT_LINGER = 5  # maximum ms that the client waits for more messages, after `linger`
 SAY_TROUBLE = 10.0  # minimum s between two messages about brokers: they alternate
 # Exactly one copy of each message, in order.  A topic is written for as long as it takes.
 DEFAULTS = {
     "enable.idempotence": "true",
     "message.timeout.ms": "0",
-    "linger.ms": "5",
+    "linger.ms": str(CLIENT_LINGER),
     "batch.size": str(1 << 20),
     "queue.buffering.max.kbytes": str(QUEUE),
     "queue.buffering.max.messages": "1000000",
@@ -62,7 +63,9 @@ class TopicWriter(PlaceWriter):
 
         super().__init__(str(address), schema, linger)
         self.address = address
-        self.producer = client.producer(address, {**DEFAULTS, **settings})  # settings are wrong before brokers are
+        together = {"linger.ms": str(min(CLIENT_LINGER, linger / 1e6))}
+        # Settings are wrong before brokers are.
+        self.producer = client.producer(address, {**DEFAULTS, **together, **settings})
         topics = client.describe(address, settings)
         partitions = client.partitions(address, settings, create=create, topics=topics)
         place = os.uname().nodename, pipeline, time.time_ns()

@@ -21,7 +21,9 @@ from confluo_tools.core.block.block import Block
 from confluo_tools.core.kafka.message import MessagePacker
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.arrow_meta import EOS
+from confluo_tools.kafka.address import TopicAddress
 from confluo_tools.kafka.message import MessageReader, schema_part, shape_of, slim, split
+from confluo_tools.kafka.schema_topic import SchemaTopic
 from confluo_tools.kafka.short_message import MAGIC, schema_hash, short_shape
 from confluo_tools.schema import Schema
 from hostile_messages import crc32c, honest
@@ -159,6 +161,16 @@ def test_files_have_schemas_before_short_messages() -> None:
         lying = BytesIO(small()[:8] + struct.pack("<I", claimed) + small()[12:])
         with pytest.raises(FormatError):
             list(split(lying.read))
+
+
+def test_a_schema_that_is_not_there_is_not_looked_for_at_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(SchemaTopic, "_read", lambda self: looks.append(1))
+    made = MessageReader(SchemaTopic(TopicAddress("127.0.0.1:1", "t"), {}).find)
+    for _ in range(50):
+        with pytest.raises(FormatError, match="schema is not known"):
+            made.read(small())
+    assert len(looks) == 1
 
 
 # -- with a broker
