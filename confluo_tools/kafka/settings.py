@@ -48,7 +48,7 @@ def lines_of_file(variable: str, split: Callable[[str, str], tuple[str, str]]) -
 
 
 def _open(text: str, where: str, before: str = "") -> tuple[str, str]:
-    """Name and value of a setting that other users may see.  ``before``: what stands before it, for a hint."""
+    """Name and value of a setting that other users may see.  ``before``: the text before it, for a hint."""
     name, value = _split(text, where)
     if name in SECRETS and not value.startswith(("@", "env:")):
         hint = f"write {before}{name}=@FILE, or {before}{name}=env:VARIABLE"

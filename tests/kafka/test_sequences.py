@@ -42,3 +42,13 @@ def test_records_that_senders_dropped() -> None:
     check.is_new(envelope("old", 7, dropped=100))
     check.is_new(envelope("old", 8, dropped=102))
     assert check.dropped == 5 + 2
+
+
+def test_two_senders_with_one_name_do_not_disturb_each_other() -> None:
+    """The start of each tells them apart, also when their messages alternate."""
+    check = SequenceCheck()
+    for seq in range(5):
+        for run in (1, 2):
+            envelope = Envelope("same", 0, run, 0, seq, first=0, last=0, records=1, dropped=10 * run * seq)
+            assert check.is_new(envelope)
+    assert (check.missing, check.repeated, check.dropped) == (0, 0, 4 * 10 + 4 * 20)
