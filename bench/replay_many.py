@@ -3,7 +3,7 @@
     .venv/bin/python bench/replay_many.py [--replays 20] [CASE...]
 
 Client and server are in namespaces with a router of 100 Mb/s and a drop-tail queue between them, each recorded by
-confluo-replay-record run (signals, grade strict).  Of each recording --replays connections are replayed, up to 3 tries
+confluo-replay-record run (grade strict).  Of each recording --replays connections are replayed, up to 3 tries
 each.  Prints TSV; share is that of the connections replayed that are the same.  Needs root.
 """
 
@@ -39,6 +39,9 @@ CASES = {
     "incast, 40 to 1": (rpc.SERVER_THREADS, "epoll", 40, rpc.incast(40, 10, 20_000, 0.2)),
     "mix of section 5.2, threads": (rpc.SERVER_THREADS, "threads", 20, rpc.search_mix(20, 4, LOAD, SCALE)),
     "mix of section 5.2, epoll": (rpc.SERVER_EPOLL, "epoll", 20, rpc.search_mix(20, 4, LOAD, SCALE)),
+    "8 blocking callers": (rpc.SERVER_THREADS, "threads", 8, rpc.poisson(8, 800, 400, 3000)),
+    "8 callers with timeouts": (rpc.SERVER_THREADS, "timeouts", 8, rpc.poisson(8, 800, 400, 3000)),
+    "12 of the mix, epoll": (rpc.SERVER_EPOLL, "epoll", 12, rpc.search_mix(12, 2, LOAD, SCALE)),
     "rpc 400, epoll, 4 x as long": (rpc.SERVER_EPOLL, "epoll", 400, rpc.poisson(400, 16000, 2000, 1000)),
 }
 
@@ -62,20 +65,20 @@ class Peak(threading.Thread):
             time.sleep(0.1)
 
 
-def recorded(folder: Path, case: str) -> tuple[list[Path], list[float], float]:
+def recorded(folder: Path, case: str, level: str) -> tuple[list[Path], list[float], float]:
     """The logs of both ends, the memory of their recorders, and how long the programs took."""
     server, caller, many, plan = CASES[case]
     logs = [folder / "client.ml", folder / "server.ml"]
     with Lab() as lab:
         path = routed(lab, towards="client")
-        there = recorder(path.server, logs[1], sys.executable, "-c", server, PORT, many)
+        there = recorder(path.server, logs[1], sys.executable, "-c", server, PORT, many, options=("--level", level))
         peaks = [Peak(there)]
         assert there.stdout.readline() == "listening\n"
         begin = time.monotonic()
         asked = folder / "plan.json"
         asked.write_text(rpc.written(plan))
         words = (sys.executable, "-c", rpc.CLIENT, path.server.address, PORT, many, caller, asked)
-        here = recorder(path.client, logs[0], *words)
+        here = recorder(path.client, logs[0], *words, options=("--level", level))
         peaks.append(Peak(here))
         assert here.wait(300) == 0
         took = time.monotonic() - begin
@@ -104,9 +107,9 @@ def parquet_size(log: Path) -> int:
     return out.stat().st_size
 
 
-def row(case: str, replays: int) -> str:
+def row(case: str, replays: int, level: str) -> str:
     with tempfile.TemporaryDirectory() as name:
-        logs, memory, took = recorded(Path(name), case)
+        logs, memory, took = recorded(Path(name), case, level)
         ends = [end for log in logs for end in read_ends(open_records([str(log)]))]
         connections, alone = pair_ends(ends)
         packets = sum(end.packets_sent + end.packets_received for end in ends)
@@ -126,12 +129,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("cases", nargs="*", metavar="CASE", help="beginnings of names")
     arguments.add_argument("--replays", type=int, default=20)
+    arguments.add_argument("--level", default="signals", help="of the recordings: signals or headers")
     given = arguments.parse_args()
     columns = ("case", "connections", "alone", "packets", "dropped", "lost_events", "replayable", "same")
     print("\t".join((*columns, "peak_mb", "log_b_per_packet", "seconds")), flush=True)
     for case in CASES:
         if not given.cases or any(case.startswith(word) for word in given.cases):
-            print(row(case, given.replays), flush=True)
+            print(row(case, given.replays, given.level), flush=True)
 
 
 if __name__ == "__main__":

@@ -546,6 +546,14 @@ cdef class SerialReplay:
         """The packets that an end sent: packed `PACKET`."""
         return (<uint8_t*>self.end[e].packets)[:self.end[e].n_packets * sizeof(Packet)]
 
+    def of_timers(self, int e):
+        """For each packet that an end sent, a byte that is 1 if no input did, but a timer."""
+        cdef bytearray found = bytearray(self.end[e].n_packets)
+        cdef uint64_t n
+        for n in range(self.end[e].n_packets):
+            found[n] = self.end[e].lates[n] == OF_TIMER
+        return bytes(found)
+
     def close(self):
         """Abort the connection if it is open still."""
         cdef int e

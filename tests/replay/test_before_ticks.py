@@ -9,7 +9,7 @@ import pytest
 from confluo_tools.core.replay.busy_processor import BusyProcessor, counts_ticks
 from confluo_tools.kernel.tick import tick_length
 from confluo_tools.replay.engine.attempt import Applied, Attempt
-from confluo_tools.replay.engine.before_ticks import AHEAD, LEAST_DELAY, Ticks, after_difference, before_ticks
+from confluo_tools.replay.engine.before_ticks import AHEAD, LEAST_DELAY, NEAR, Ticks, after_difference, before_ticks
 from confluo_tools.replay.engine.script import GATE, PACKET, RECV, SEND, Script, Step
 from confluo_tools.replay.engine.segments import SentPacket
 from confluo_tools.replay.engine.tick import on_time
@@ -57,6 +57,11 @@ def test_ticks_are_those_of_the_start(phase: int) -> None:
     assert (moved + phase) % TICK == TICK - AHEAD
 
 
+def test_a_call_just_before_a_tick_ends_before_it() -> None:
+    script = script_with([Step(0, kind=RECV, sent=0), Step(5 * TICK - 5 * US, kind=SEND, sent=0)], [])
+    assert before_ticks(script, 0).steps[0][1].at == 5 * TICK - NEAR
+
+
 @pytest.mark.parametrize(("wait", "sent"), [(-LATER, 1), (2 * TICK, 1), (LATER, 2)])
 def test_others_stay(wait: int, sent: int) -> None:
     """Before the tick; so late that nothing can have waited to be acknowledged; after the timer."""
@@ -68,7 +73,9 @@ def timer_was_early(script: Script, at: int) -> Attempt:
     """A try in which the server sent its second packet at ``at``, before the acknowledgement came."""
     applied = [Applied(script.steps[1][0].at, 0, 0, 0)]
     segments = [SentPacket(at=when, seq=1, ack=1, len=80, flags=24, window=1) for when in (TICK // 2, at)]
-    return Attempt(script, script.steps, ([], applied), ([], []), ([], segments), 1)
+    for sent in (TICK // 2, 20 * TICK + LATER + 35 * US):
+        script.connection.server.sent.append({"ts": sent, "count": 1})
+    return Attempt(script, script.steps, ([], applied), ([], []), ([], segments), 1, of_timers=(b"", b"\0\1"))
 
 
 def late_acknowledgement(sender: int) -> Script:

@@ -42,6 +42,7 @@ class Attempt:
     segments: tuple[list[SentPacket], list[SentPacket]]
     stuck: int
     start: int = 0  # CLOCK_MONOTONIC of time 0, ns
+    of_timers: tuple[bytes, bytes] = (b"", b"")  # for each packet of an end: 1 if a timer sent it
 
     def arriving(self, side: int) -> list[SentPacket]:
         """The packets that may come to an end: those of the other end, or of its feed."""
@@ -84,10 +85,10 @@ def attempt(
             core.run(start, relative=relative)
         packets = list(raw_packets(core.packets(0))), list(raw_packets(core.packets(1)))
         applied = tuple([Applied(*a) for a in struct.iter_unpack(DONE, core.applied(side))] for side in (0, 1))
-        stuck = core.stuck
+        stuck, of_timers = core.stuck, (core.of_timers(0), core.of_timers(1))
     if script.feeds is not None:
         packets = joined(packets, script.feeds, feeds, _arrived(script, applied))
-    return Attempt(script, script.steps, applied, packets, segments_of(packets), stuck, start)  # type: ignore[arg-type]
+    return Attempt(script, script.steps, applied, packets, segments_of(packets), stuck, start, of_timers)  # type: ignore[arg-type]
 
 
 def _arrived(script: Script, applied: Sequence[Sequence[Applied]]) -> list[list[int]]:
