@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from confluo_tools.clickhouse.address import TableAddress
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.schema import Schema
+
+LOOK = 0.005  # s between two looks for confirmations
 
 
 class ClickHouseOutput:
@@ -32,14 +35,16 @@ class ClickHouseOutput:
         self.rows += block.rows if picks is None else len(picks)
 
     def flush(self) -> None:
-        """Send all rows written so far on their way."""
-        self.writer.sink.flush()
+        """Send rows that have waited long enough: an insert for each pause of the input would be too many."""
         self.writer.idle()
 
     def arrived(self) -> bool:
-        """Send all rows on their way; whether the table has them."""
-        self.flush()
-        return self.writer.counts.delivered == self.rows
+        """Wait until the table has all rows written so far; whether it has them.  A stop ends the wait."""
+        self.writer.sink.flush()
+        while (counts := self.writer.counts).delivered + counts.lost < self.rows and not self.writer.stopped:
+            time.sleep(LOOK)
+            self.writer.report()
+        return counts.delivered == self.rows
 
     def __enter__(self) -> ClickHouseOutput:
         return self

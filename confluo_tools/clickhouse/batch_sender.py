@@ -26,7 +26,8 @@ class BatchSender(threading.Thread):
     """Inserts batches with ``statement`` until `end`.
 
     ``token``: prefix of the tokens by which the server knows an insert that it has; "": it does not know tokens.
-    ``exact``: it takes an insert only once.  ``patience``: s after which a batch is given up; None: never.
+    ``exact``: it takes an insert only once.  ``linger``: ns that a row waits for others of its batch.
+    ``patience``: s after which a batch is given up; None: never.
     ``delivered``: rows that are in the table, by ``requests`` inserts.  ``lost``: rows that were given up.
     ``trouble``: what is wrong at this moment, or "".  ``failure``: why no batch is taken any more, or None.
     """
@@ -40,11 +41,12 @@ class BatchSender(threading.Thread):
         *,
         token: str,
         exact: bool,
+        linger: int,
         patience: float | None,
     ) -> None:
         super().__init__(name="clickhouse", daemon=True)
         self._server, self._sink, self._statement, self._settings = server, sink, statement, dict(settings)
-        self._token, self._exact, self._patience = token, exact, patience
+        self._token, self._exact, self._linger, self._patience = token, exact, linger, patience
         self.delivered = self.requests = self.lost = 0
         self.trouble, self.why_lost = "", ""
         self.failure: Exception | None = None
@@ -72,9 +74,10 @@ class BatchSender(threading.Thread):
             elif last:
                 break
             else:
-                select.select([self._sink.wake], [], [])
+                select.select([self._sink.wake], [], [], min(max(self._linger / 2e9, 0.005), 0.5))
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._sink.wake)
+                self._sink.remind(time.monotonic_ns() - self._linger)  # its filler may wait for input
         self._server.close()
 
     def _take(self, batch: NativeBatch) -> None:

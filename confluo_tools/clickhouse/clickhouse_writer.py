@@ -34,6 +34,8 @@ class ClickHouseWriter(PlaceWriter):
     an insert that the server does not take is given up; None: never.  Raises ConfluoError.
     """
 
+    timed = True
+
     def __init__(
         self,
         address: TableAddress,
@@ -61,6 +63,7 @@ class ClickHouseWriter(PlaceWriter):
             {ASYNC: "0"} if ASYNC in table.known else {},  # they are large already
             token=f"{os.uname().nodename}-{pipeline}-{time.time_ns()}" if TOKEN in table.known else "",
             exact=table.exact,
+            linger=linger,
             patience=patience,
         )
         self._sender.start()

@@ -45,10 +45,12 @@ class PlaceWriter:
     """Writes rows of ``schema`` to a place outside, in messages or inserts that a compiled ``sink`` packs.
 
     ``name``: of the place.  A row waits at most ``linger`` ns for others.  Call `idle` some times a second.
-    ``stopped``: after `stop`.  All methods raise ConfluoError.
+    ``stopped``: after `stop`.  ``timed``: rows that have waited are sent without a call, too.
+    All methods raise ConfluoError.
     """
 
     sink: RowSink
+    timed = False
 
     def __init__(self, name: str, schema: Schema, linger: int) -> None:
         self.name, self.schema, self.linger = name, schema, linger

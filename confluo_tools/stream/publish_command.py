@@ -201,7 +201,7 @@ class PublishRun(InputRun):
         raise ConfluoError("this run has no flows that could be changed", hint="--flows gives it some")
 
     def before_wait(self) -> None:
-        if not self.reader.polled:
+        if not self.reader.polled and not self.writer.timed:
             self.writer.sink.flush()  # nothing runs while a pipe is silent
         self.writer.idle()
 

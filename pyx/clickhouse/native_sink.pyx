@@ -4,7 +4,7 @@ import os
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from posix.unistd cimport usleep, write
-from c_atomic cimport load_acquire32, store_release32
+from c_atomic cimport load_acquire32, store_release32, swap32
 from confluo_tools.core.block.block cimport Block, Picks
 from confluo_tools.core.clickhouse.native_batch cimport NativeBatch, NativeShape
 from confluo_tools.core.kafka.message_sink cimport RowSink
@@ -34,7 +34,21 @@ cdef class NativeSink(RowSink):
         if self.wake >= 0:
             os.close(self.wake)
 
+    cdef void enter(self) noexcept nogil:
+        """Wait while the sender ships what has waited; that takes no time."""
+        cdef uint32_t free = 0
+        while not swap32(&self.busy, &free, 1):
+            free = 0
+            usleep(1)
+
     cdef int put(self, Block block, Picks picks, int64_t now) noexcept nogil:
+        cdef int stopped
+        self.enter()
+        stopped = self.fill(block, picks, now)
+        store_release32(&self.busy, 0)
+        return stopped
+
+    cdef int fill(self, Block block, Picks picks, int64_t now) noexcept nogil:
         cdef const uint16_t* rows
         cdef uint32_t n = picks.n, start = 0, done
         if n == 0:
@@ -71,11 +85,21 @@ cdef class NativeSink(RowSink):
         write(self.wake, &one, sizeof(one))
 
     cdef int late(self, int64_t before) noexcept nogil:
+        self.enter()
         if self.since and self.since <= before:
             self.ship()
+        store_release32(&self.busy, 0)
         return 0
 
     # For the sender, from its own thread.
+
+    def remind(self, int64_t before):
+        """Ship what has waited since ``before`` (ns) or longer, unless another thread is at it."""
+        cdef uint32_t free = 0
+        if swap32(&self.busy, &free, 1):
+            if self.since and self.since <= before:
+                self.ship()
+            store_release32(&self.busy, 0)
 
     def first(self):
         """The batch that has waited longest, or None."""

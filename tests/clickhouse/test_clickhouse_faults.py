@@ -142,6 +142,10 @@ def test_a_record_waits_for_others_only_for_a_while() -> None:
         writer.idle(time.monotonic_ns() + 2 * 10**9)
         until(lambda: writer.counts.delivered == 1)
         writer.close()
+        writer = writer_to(place, linger=10_000_000)
+        writer.write(signed_block(1, 0, 1))
+        until(lambda: writer.counts.delivered == 1)  # without another call
+        writer.close()
 
 
 def test_a_stop_does_not_wait_for_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 
 from clickhouse_lab import PASSWORD, ClickHouse, missing
 from confluo_tools.formats.arrow import StreamWriter
+from kafka_lab import Broker
 from log_rows import SIGNED, signed_block
 from running import BIN, CAMPUS, environment, lines, next_line, run
 
@@ -109,6 +111,42 @@ def test_convert(clickhouse: ClickHouse, table: str) -> None:
     got = clickhouse.rows(f"SELECT len, lower(MACNumToString(eth_src)) FROM {name(table)} ORDER BY ts LIMIT 3")
     assert ["\t".join(map(str, row)) for row in got] == first
     assert clickhouse.number(f"SELECT count() FROM {name(table)}") == 1000
+
+
+def test_a_pipe_with_pauses_makes_few_inserts(clickhouse: ClickHouse, table: str) -> None:
+    clickhouse.query(f"CREATE TABLE {name(table)} (n Int64) ENGINE = MergeTree ORDER BY n")
+    command = [BIN / "confluo-convert", "-i", "ndjson", "-", "--to", table]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment()) as process:
+        assert process.stdin is not None
+        for n in range(20):
+            process.stdin.write(b'{"n": %d}\n' % n)
+            process.stdin.flush()
+            time.sleep(0.002)
+        end = time.monotonic() + DEADLINE
+        while clickhouse.number(f"SELECT count() FROM {name(table)}") < 20:  # also while the pipe is silent
+            assert time.monotonic() < end
+        process.stdin.close()
+    assert process.returncode == 0
+    assert clickhouse.number(f"SELECT max(max_block_number) FROM system.parts WHERE table = '{name(table)}'") < 15
+
+
+def test_a_topic_into_a_table(clickhouse: ClickHouse, table: str, broker: Broker) -> None:
+    """With a group, the next run goes on where this one ended: offsets are committed when the table has the rows."""
+    topic = broker.topic(f"ch{uuid4().hex[:8]}")
+    words = [topic, "--group", f"g{uuid4().hex[:8]}", "-f", "ts,len", "--to", table]
+    assert published(CAMPUS, "--to", topic, "--create", "2").returncode == 0
+    clickhouse.query(f"CREATE TABLE {name(table)} (ts Int64, len UInt32) ENGINE = Memory")
+    for rows in (5735, 2 * 5735):
+        with started([BIN / "confluo-convert", *words, "--follow"]) as process:
+            end = time.monotonic() + DEADLINE
+            while clickhouse.number(f"SELECT count() FROM {name(table)}") < rows:
+                assert time.monotonic() < end
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=DEADLINE)
+        assert (process.returncode, said) == (130, b"")
+        assert clickhouse.number(f"SELECT count() FROM {name(table)}") == rows
+        assert published(CAMPUS, "--to", topic).returncode == 0
 
 
 def test_a_server_that_is_killed(tmp_path: Path) -> None:

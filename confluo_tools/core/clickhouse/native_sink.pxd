@@ -18,4 +18,7 @@ cdef class NativeSink(RowSink):
     cdef int64_t since                  # ns, when its first row came; 0: it is empty
     cdef readonly int wake              # an eventfd: a batch is ready
     cdef bint wait
+    cdef uint32_t busy                  # 1: a thread fills or ships
+    cdef void enter(self) noexcept nogil
+    cdef int fill(self, Block block, Picks picks, int64_t now) noexcept nogil
     cdef void ship(self) noexcept nogil
