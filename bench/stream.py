@@ -59,6 +59,7 @@ NARROW = [
 ]
 NARROW += ["tcp_window", "ip_len", "flow_hash", "tcp_mss", "eth_src", "ip_id", "frag_offset", "vlan"]
 FEW = 10  # records of a message
+WARM = 5.0  # s
 MOCK = {"test.mock.num.brokers": "1", "enable.idempotence": "false", "message.timeout.ms": "60000"}
 
 
@@ -75,6 +76,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         broker = Broker(Path(folder), jars()[0]) if args.kafka else None
         try:
+            if broker is not None:
+                warm_up(broker, *narrow)
             for schema, block, size in (*((*w, size) for w in (whole, narrow) for size in SIZES), (*narrow, 0)):
                 for to in (None, broker) if broker is not None else (None,):
                     measure(to, schema, block, size, args.seconds)
@@ -109,6 +112,12 @@ def measure(broker, schema, block, size, seconds):
         print(f"{name}\t{sender.__name__}\t{width}\t{size}\t{capacity}\t{rates}", flush=True)
         if broker is not None and sender is not plain:
             own(broker, width, size, capacity, round(bytes_ / (count / capacity)), count // capacity)
+
+
+def warm_up(broker, schema, block):
+    """A broker that has just started takes some seconds to become as fast as it can be."""
+    shape = shape_of(schema, "bench", 0, 0)
+    plain({**DEFAULTS, "bootstrap.servers": broker.address}, new_topic(broker), shape, 100, block, WARM)
 
 
 def new_topic(broker):
