@@ -105,12 +105,12 @@ def pair(lab: Lab) -> tuple[Space, Space]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of Kafka, for all tests of a worker."""
-    from kafka_lab import Broker, jars
+    from kafka_lab import CALM, Broker, jars
 
     libs, why = jars()
     if libs is None:
         pytest.skip(why)
-    made = Broker(tmp_path_factory.mktemp("kafka"), libs)
+    made = Broker(tmp_path_factory.mktemp("kafka"), libs, CALM)
     yield made
     made.close()
 

@@ -19,6 +19,13 @@ from uuid import uuid4
 POM = Path(__file__).resolve().parents[1] / "kafka" / "pom.xml"
 START = 120.0  # s that a broker may take on a busy machine
 CLUSTER = "confluo-tests-cluster0"  # 22 characters
+# Of a broker that no test kills: it wakes less often while other tests run.
+CALM = (
+    "broker.heartbeat.interval.ms=2000",
+    "broker.session.timeout.ms=9000",
+    "controller.quorum.fetch.timeout.ms=2000",
+    "metadata.max.idle.interval.ms=0",
+)
 
 
 def jars() -> tuple[Path | None, str]:
