@@ -86,11 +86,15 @@ def test_in_a_namespace(tmp_path: Path) -> None:
     program.chmod(0o755)
     env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
     with Lab() as lab:
-        words = lab.pair()[0].argv(BIN / "confluo", "state")
+        space = lab.pair()[0]
+        words = space.argv(BIN / "confluo", "state")
         fork = completed(words, env=env, capture_output=True)
         started = subprocess.run(words, env=env, capture_output=True, check=False)
+        shells = space.argv("sh", "-c", f"PATH={forks().folder}:$PATH; confluo state; ls -d /run/netns")
+        in_shell = subprocess.run(shells, env=env, capture_output=True, check=False)
     assert b"v0" in fork.stdout
     assert (fork.returncode, fork.stdout, fork.stderr) == (0, started.stdout, b"")
+    assert (in_shell.stdout, in_shell.stderr) == (started.stdout + b"/run/netns\n", b"")
 
 
 def test_a_process_in_the_background() -> None:

@@ -10,7 +10,8 @@ import sys
 
 KEPT = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "Cap", "NoNewPrivs")
 STANDARD = (1 << 31) - 1  # signals 1 to 31; posix_spawn ignores those that libc uses
-NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+NAMESPACES = ("cgroup", "ipc", "pid", "user", "uts")
+ENTERED = ("net", "mnt")  # a fork enters these
 PASSED_ON = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
 
 
@@ -49,7 +50,8 @@ def main() -> None:
     forks = _socket.socket(_socket.AF_UNIX)
     forks.connect(folder + "/forks")
     forks.sendall(request)
-    rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2, theirs))
+    spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ENTERED]
+    rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2, theirs, *spaces))
     forks.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     forks.close()
     os.close(theirs)

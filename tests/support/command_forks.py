@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from command_client import packed, state
+from command_client import ENTERED, packed, state
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = (
@@ -237,17 +237,20 @@ def serve() -> int:
                     answers[process] = pid, fds[3]
                     ready.register(process, select.POLLIN)
                     os.write(fds[3], NUMBER.pack(pid))
-                for given_fd in fds[:3]:
+                for given_fd in fds[:3] + fds[4:]:
                     os.close(given_fd)
 
 
 def receive(connection: socket.socket) -> tuple[Request, list[int]] | None:
-    """A request, with its standard streams and where its number and its status go; None: the other side has gone."""
+    """A request, with descriptors; None: the other side has gone.
+
+    Descriptors: standard streams, where number and status go, and of `command_client` the namespaces to enter.
+    """
     size = connection.recv(NUMBER.size, socket.MSG_WAITALL)
     if len(size) < NUMBER.size:
         return None
     request = Request.unpacked(connection.recv(NUMBER.unpack(size)[0], socket.MSG_WAITALL))
-    return request, socket.recv_fds(connection, 1, 4)[1]
+    return request, socket.recv_fds(connection, 1, 4 + len(ENTERED))[1]
 
 
 def report(process: int, pid: int, answer: int) -> None:
@@ -263,6 +266,9 @@ def command(request: Request, fds: list[int], closed: list[int]) -> int:
     """Become a command: the same state as after the start of Python."""
     for place, fd in enumerate(fds[:3]):
         os.dup2(fd, place)
+    for name, fd in zip(ENTERED, fds[4:], strict=False):
+        if os.fstat(fd).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
+            entered(ctypes.CDLL(None, use_errno=True).setns(fd, 0))
     for fd in {*closed, *fds}:
         os.close(fd)
     sys.stdin, sys.stdout, sys.stderr = (stream(place) for place in range(3))
@@ -284,11 +290,16 @@ def enter(space: bytes) -> None:
     """Into a network namespace as ip-netns(8) does: with the /sys of its interfaces."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(b"/run/netns/" + space, "rb") as file:
-        done = libc.setns(file.fileno(), CLONE_NEWNET)
-    done = done or libc.unshare(CLONE_NEWNS) or libc.mount(b"", b"/", b"none", MS_SLAVE | MS_REC, None)
-    done = done or libc.umount2(b"/sys", MNT_DETACH) or libc.mount(space, b"/sys", b"sysfs", 0, None)
-    if done:
-        raise OSError(ctypes.get_errno(), f"cannot enter {space!r}")
+        entered(libc.setns(file.fileno(), CLONE_NEWNET))
+    entered(libc.unshare(CLONE_NEWNS))
+    entered(libc.mount(b"", b"/", b"none", MS_SLAVE | MS_REC, None))
+    entered(libc.umount2(b"/sys", MNT_DETACH))
+    entered(libc.mount(space, b"/sys", b"sysfs", 0, None))
+
+
+def entered(status: int) -> None:
+    if status:
+        raise OSError(ctypes.get_errno(), "cannot enter a namespace")
 
 
 def ended(status: int) -> int:

@@ -95,18 +95,19 @@ class Shell:
         if self.installed:
             self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-    def run(self, command: str) -> tuple[int, list[str]]:
-        """Exit status and lines printed.
+    def forking(self) -> dict[str, str]:
+        """Its environment, with commands that are forks where that is the same: `command_client`."""
+        if self.installed:
+            return self.env
+        return self.env | {"PATH": f"{forks_with(self.env).folder}{os.pathsep}{self.env['PATH']}"}
 
-        Commands are forks where that is the same (`command_client`), unless they run side by side: some would start
-        sooner than others.
-        """
-        forks = not self.installed and "&" not in command.replace("&&", "")
-        path = f"{forks_with(self.env).folder}{os.pathsep}" if forks else ""
+    def run(self, command: str) -> tuple[int, list[str]]:
+        """Exit status and lines printed.  Commands side by side are no forks: some would start sooner than others."""
+        side_by_side = "&" in command.replace("&&", "")
         done = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", command],
             cwd=self.folder,
-            env=self.env | {"PATH": path + self.env["PATH"]},
+            env=self.env if side_by_side else self.forking(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -31,7 +31,7 @@ def fabric(made: Fabric) -> Fabric:
 
 @pytest.fixture
 def chain(fabric: Fabric, tmp_path: Path) -> proof.Proof:
-    return proof.Proof(fabric.state, fabric.plan, tmp_path, Shell(tmp_path).env)
+    return proof.Proof(fabric.state, fabric.plan, tmp_path, Shell(tmp_path).forking())
 
 
 def five_tuples(path: Path, flows: list[load.Flow]) -> None:
@@ -160,7 +160,7 @@ def test_at_the_rate_of_theorem_1_switches_answer_all_probes(tmp_path: Path) -> 
         whole = {}
         for name, words in (("bound", "--bound full --t-max 50"), ("storm", "--rate 10000 --burst 1000")):
             (tmp_path / name).mkdir()
-            chain = proof.Proof(fabric.state, fabric.plan, tmp_path / name, Shell(tmp_path).env)
+            chain = proof.Proof(fabric.state, fabric.plan, tmp_path / name, Shell(tmp_path).forking())
             for host in fabric.plan.host_nodes():
                 five_tuples(chain.folder / f"{host.name}.tsv", [flow for flow in flows if flow.source == host.name])
             chain.on_hosts(
