@@ -47,7 +47,7 @@ def test_its_state_is_that_of_a_new_process(tmp_path: Path, monkeypatch: pytest.
 import os, sys
 print(sorted(os.listdir("/proc/self/fd"))[:-1], os.getcwd(), sys.argv, sys.path[0])
 print(sorted({*os.environ} - {"PYTHONSTARTED"}))
-print([l for l in open("/proc/self/status") if l.startswith(("Sig", "Umask", "CapEff", "Threads"))])
+print([l for l in open("/proc/self/status") if l.startswith(("SigP", "SigB", "SigI", "SigC", "Um", "CapEff", "Thr"))])
 """
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "confluo-state"
