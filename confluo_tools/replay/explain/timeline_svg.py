@@ -10,13 +10,16 @@ from confluo_tools.replay.explain.timeline import TimedLabel, Timeline
 WIDTH, HEIGHT = 1100, 560  # px of the plot
 LEFT, TOP, RIGHT, BOTTOM = 90, 64, 24, 128
 BAND = 16  # px: height of a row of labels
+LETTER = 8  # px: the width of a letter, at most
 FONT = "system-ui, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Arial, sans-serif"
 RECEIVER = {"zero_window", "rwnd_limited", "delayed_ack", "delack_window_shrink", "window_probe"}
 APPLICATION = {"app_limited", "nagle_wait", "cork", "sndbuf_limited", "keep_alive"}
 CONGESTION = {"cwnd_limited", "idle_restart"}
 KINDS = ("network", "receiver", "application", "congestion")
-COLOURS = {"network": "#c1312b", "receiver": "#d98312", "application": "#8a8f98", "congestion": "#3b73b9"}
-DATA, AGAIN, ACKED, WINDOW, CWND = "#20242b", "#c1312b", "#3b8f52", "#b9a3d6", "#3b73b9"
+# Colours that colour-blind people can tell apart (Okabe and Ito); lines differ in their dashes as well.
+COLOURS = {"network": "#d55e00", "receiver": "#e69f00", "application": "#8a8f98", "congestion": "#0072b2"}
+DATA, AGAIN, ACKED, WINDOW, CWND = "#20242b", "#d55e00", "#009e73", "#cc79a7", "#0072b2"
+DASHES = {"window": "6 3", "cwnd": "2 3"}
 
 
 def kind_of(cause: str) -> str:
@@ -30,6 +33,19 @@ def kind_of(cause: str) -> str:
 
 def time_text(ns: int) -> str:
     return f"{ns / 1e9:.3f} s" if ns >= 1e9 else f"{ns / 1e6:.3f} ms"
+
+
+def ticks(most: int) -> list[int]:
+    """Round numbers from 0 to ``most``: four to eleven."""
+    size: int = 10 ** max(len(str(most)) - 1, 0)
+    step = next((part for part in (size, size // 2, size // 5, size // 10) if part and most // part >= 3), 1)
+    return list(range(0, most + 1, step))
+
+
+def tick_time(ns: int, most: int) -> str:
+    """A time at the axis, without zeros at its end, in the unit of ``most``."""
+    unit, size = ("s", 10**9) if most >= 10**9 else ("ms", 10**6) if most >= 10**6 else ("us", 1000)
+    return f"{ns / size:g} {unit}"
 
 
 def tip(label: TimedLabel) -> str:
@@ -57,16 +73,19 @@ def svg(line: Timeline) -> Iterator[str]:
         f'font-family="{FONT}" font-size="12" role="img">\n<rect width="100%" height="100%" fill="#fff"/>\n'
         f'<text x="{LEFT}" y="24" font-size="16">{escape(line.title)}</text>\n'
     )
-    for i, (name, colour) in enumerate(
-        {"data": DATA, "sent again": AGAIN, "acknowledged": ACKED, "window": WINDOW, "cwnd": CWND, **COLOURS}.items()
-    ):
-        yield f'<rect x="{LEFT + 120 * i}" y="36" width="10" height="10" fill="{colour}"/>'
-        yield f'<text x="{LEFT + 120 * i + 15}" y="45">{name}</text>\n'
-    for k in range(5):
-        at, seq = end * k // 4, top * k // 4
-        yield f'<path d="M{x(at):.1f} {TOP}V{TOP + HEIGHT}M{LEFT} {y(seq):.1f}H{LEFT + WIDTH}" stroke="#e3e5e8"/>'
-        yield f'<text x="{x(at):.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{time_text(at)}</text>'
+    marks = {"data": DATA, "sent again": AGAIN, "acknowledged": ACKED, "window": WINDOW}
+    for i, (name, colour) in enumerate((marks | ({"cwnd": CWND} if line.congestion else {})).items()):
+        yield (
+            f'<path d="M{LEFT + 140 * i} 41h20" stroke="{colour}" stroke-width="3" '
+            f'stroke-dasharray="{DASHES.get(name, "none")}"/><text x="{LEFT + 140 * i + 26}" y="45">{name}</text>\n'
+        )
+    for at in ticks(end):
+        yield f'<path d="M{x(at):.1f} {TOP}V{TOP + HEIGHT}" stroke="#e3e5e8"/>'
+        yield f'<text x="{x(at):.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{tick_time(at, end)}</text>\n'
+    for seq in ticks(top):
+        yield f'<path d="M{LEFT} {y(seq):.1f}H{LEFT + WIDTH}" stroke="#e3e5e8"/>'
         yield f'<text x="{LEFT - 8}" y="{y(seq) + 4:.1f}" text-anchor="end">{seq:,}</text>\n'
+    yield f'<text x="{LEFT + WIDTH}" y="45" text-anchor="end">sequence number (bytes) over time</text>\n'
     acked, window = [(a.ts, a.ack) for a in line.acked], [(a.ts, a.edge) for a in line.acked]
     curves = {"cwnd": (line.congestion, CWND), "ack": (acked, ACKED), "edge": (window, WINDOW)}
     for name, (points, colour) in curves.items():
@@ -74,7 +93,12 @@ def svg(line: Timeline) -> Iterator[str]:
         for ts, seq in points:
             value = y(max(min(seq, top), 0))
             steps += f"H{x(ts):.1f}V{value:.1f}" if steps else f"M{x(ts):.1f} {value:.1f}"
-        yield f'<path d="{steps}" fill="none" stroke="{colour}" class="{name}"/>\n' if steps else ""
+        dashes = DASHES.get("window" if name == "edge" else name, "none")
+        yield (
+            f'<path d="{steps}" fill="none" stroke="{colour}" stroke-dasharray="{dashes}" class="{name}"/>\n'
+            if steps
+            else ""
+        )
     for s in line.sent:
         colour = AGAIN if s.again else DATA
         yield (
@@ -84,11 +108,14 @@ def svg(line: Timeline) -> Iterator[str]:
     for label in line.labels:
         kind = kind_of(label.cause)
         row = TOP + HEIGHT + 26 + (BAND + 4) * (KINDS.index(kind))
-        left = x(max(label.ts, 0))
+        left, size = x(max(label.ts, 0)), max(WIDTH * label.duration / end, 2)
         yield (
-            f'<rect class="label" x="{left:.1f}" y="{row}" width="{max(WIDTH * label.duration / end, 2):.1f}" '
-            f'height="{BAND}" fill="{COLOURS[kind]}" fill-opacity="0.75"><title>{escape(tip(label))}</title></rect>\n'
+            f'<rect class="label" x="{left:.1f}" y="{row}" width="{size:.1f}" '
+            f'height="{BAND}" fill="{COLOURS[kind]}" fill-opacity="0.75" '
+            f'stroke="#fff" stroke-width="0.5"><title>{escape(tip(label))}</title></rect>\n'
         )
+        if size > LETTER * len(label.name):
+            yield f'<text x="{left + 4:.1f}" y="{row + 12}" font-size="11" pointer-events="none">{label.name}</text>\n'
     for i, kind in enumerate(KINDS):
         yield f'<text x="{LEFT - 8}" y="{TOP + HEIGHT + 38 + (BAND + 4) * i}" text-anchor="end">{kind}</text>\n'
     yield "</svg>\n"
