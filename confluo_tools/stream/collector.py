@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from confluo_tools.core.stream.classifier import Classifier, FlowRoute
 from confluo_tools.core.stream.flow_worker import FlowWorker
 from confluo_tools.errors import ConfluoError
 from confluo_tools.stream.destination import takes_many
 from confluo_tools.stream.flow_chain import FlowChain
+from confluo_tools.stream.lane_functions import LaneFunctions
 from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
@@ -33,10 +35,29 @@ HASH = "flow_hash"
 
 
 class RunningFlow:
-    """A flow with its ways in (a route for each lane) and its chains (one for each of its workers)."""
+    """A flow with its ways in (functions and a route in each lane) and its chains (one for each of its workers)."""
 
-    def __init__(self, flow: StreamFlow, workers: list[int], routes: list[FlowRoute], chains: list[FlowChain]) -> None:
-        self.flow, self.workers, self.routes, self.chains = flow, workers, routes, chains
+    def __init__(
+        self,
+        flow: StreamFlow,
+        workers: list[int],
+        lanes: list[tuple[LaneFunctions, FlowRoute]],
+        chains: list[FlowChain],
+    ) -> None:
+        self.flow, self.workers, self.lanes, self.chains = flow, workers, lanes, chains
+        self.routes = [route for _, route in lanes]
+        self.functions = [f for lane, _ in lanes for f in lane.functions] + [f for c in chains for f in c.functions]
+
+    def wire(self) -> None:
+        for functions, route in self.lanes:
+            functions.wire(route)
+        for chain in self.chains:
+            chain.wire()
+
+    def counts(self) -> list[StageCount]:
+        """Those of the functions, in the order of `functions`."""
+        in_lanes = [c for functions, _ in self.lanes for c in functions.counts()]
+        return in_lanes + [c for chain in self.chains for c in chain.counts()]
 
 
 class StreamCollector:
@@ -68,6 +89,7 @@ class StreamCollector:
         self._threads: list[threading.Thread] = []
         self._numbers = count()  # of pipelines
         self._past: dict[tuple[str, str, int], StageCount] = {}  # counters of what runs no more
+        self._before_queues: set[str] = set()  # functions that run in lanes
         self._closing: list[Closing] = []
         self._lock = threading.RLock()
         self._stopped = False
@@ -94,6 +116,8 @@ class StreamCollector:
         while len(group) < n:
             group.append(len(self.workers))
             self.workers.append(FlowWorker(self._lanes, size))
+        if flow.whole:
+            return [group[crc32(flow.name.encode()) % n]]
         return group[:n]
 
     def _built(self, flows: list[StreamFlow]) -> tuple[list[RunningFlow], list[list[FlowChain | None]]]:
@@ -116,8 +140,8 @@ class StreamCollector:
         try:
             for number, flow in enumerate(flows):
                 workers = self._group(flow)
-                routes = [self._route(flow, number, workers, lane) for lane in range(self._lanes)]
-                found.append(RunningFlow(flow, workers, routes, [chain(flow, w) for w in workers]))
+                lanes = [self._lane(flow, number, workers, lane, old.get(flow.name)) for lane in range(self._lanes)]
+                found.append(RunningFlow(flow, workers, lanes, [chain(flow, w) for w in workers]))
         except BaseException:
             for one in opened:
                 one.stop()
@@ -129,10 +153,13 @@ class StreamCollector:
                 ends[one_chain.worker][number] = one_chain
         return found, ends
 
-    def _route(self, flow: StreamFlow, number: int, workers: list[int], lane: int) -> FlowRoute:
+    def _lane(
+        self, flow: StreamFlow, number: int, workers: list[int], lane: int, old: RunningFlow | None
+    ) -> tuple[LaneFunctions, FlowRoute]:
         schema = self.reader.schema
+        functions = LaneFunctions(flow, lane, schema, old.lanes[lane][0] if old is not None else None)
         try:
-            return FlowRoute(
+            route = FlowRoute(
                 schema.layout,
                 flow.batch.layout,
                 number,
@@ -141,7 +168,9 @@ class StreamCollector:
                 program=self._program(flow.match),
                 goes_on=flow.goes_on,
                 hash_column=schema.layout.get(HASH),
+                first=functions.first,
             )
+            return functions, route
         except ValueError as e:  # records of a megabyte and more
             raise ConfluoError(str(e), where=f"flow '{flow.name}'", hint="leave large fields out") from None
 
@@ -154,8 +183,8 @@ class StreamCollector:
 
     def _use(self, flows: list[RunningFlow], ends: list[list[FlowChain | None]]) -> None:
         for running in flows:
-            for chain in running.chains:
-                chain.wire()
+            running.wire()
+            self._before_queues |= {c.name for functions, _ in running.lanes for c in functions.counts()}
         for worker, row in zip(self.workers, ends, strict=True):
             worker.use([chain.end if chain is not None else None for chain in row])
         for lane, classifier in enumerate(self.classifiers):
@@ -191,18 +220,18 @@ class StreamCollector:
         """End what the new flows do not have, and keep its counters."""
         names = {r.flow.name: r for r in new}
         outlets = {id(c.outlet) for r in new for c in r.chains}
-        stages = {id(f.stage) for r in new for c in r.chains for f in c.functions}
+        stages = {id(f.stage) for r in new for f in r.functions}
         for running in self.flows:
             self._keep([self._queue(running)])
             for chain in running.chains:
                 after = names.get(running.flow.name)
                 same = [c for c in after.chains if c.worker == chain.worker] if after is not None else []
                 chain.finish(same[0] if same else None)
-                functions = zip(chain.functions, chain.counts(), strict=True)
-                self._keep(counts for f, counts in functions if id(f.stage) not in stages)
                 if id(chain.outlet) not in outlets:
                     self._keep([chain.sent()])
                     self._closing.append(Closing(chain.outlet, chain))
+            functions = zip(running.functions, running.counts(), strict=True)
+            self._keep(counts for f, counts in functions if id(f.stage) not in stages)
 
     def _close_unused(self, chain: FlowChain, used: set[int]) -> None:
         if id(chain.outlet) not in used:
@@ -286,10 +315,15 @@ class StreamCollector:
                 now.append(StageCount("classify", "", lane, taken, taken - filtered, filtered))
             now += [self._queue(running) for running in self.flows]
             chains = [chain for running in self.flows for chain in running.chains]
-            now += [counts for chain in chains for counts in chain.counts()]
+            now += [counts for running in self.flows for counts in running.counts()]
             now += [chain.sent() for chain in chains]
             now += [c.delivered() for c in [*(c.chain for c in self._closing if c.chain is not None), *chains]]
-            return _sums([*self._past.values(), *now])
+            return sorted(_sums([*self._past.values(), *now]), key=self._place)
+
+    def _place(self, c: StageCount) -> float:
+        """Where a stage is in the order of the stages."""
+        in_lane = c.stage == "function" and c.name in self._before_queues
+        return ORDER.index("queue") - 0.5 if in_lane else ORDER.index(c.stage)
 
     def drops(self) -> dict[tuple[str, str], int]:
         """{(stage, flow): records that it has lost since the run began}."""
@@ -339,7 +373,7 @@ ORDER = ("receive", "fetch", "classify", "queue", "function", "send", "deliver")
 
 
 def _sums(counts: Sequence[StageCount]) -> list[StageCount]:
-    """One row for each stage, name and pipeline, in the order of the stages."""
+    """One row for each stage, name and pipeline."""
     found: dict[tuple[str, str, int], StageCount] = {}
     for c in counts:
         key = (c.stage, c.name, c.pipeline)
@@ -356,7 +390,7 @@ def _sums(counts: Sequence[StageCount]) -> list[StageCount]:
             old.queued + c.queued,
             max(old.space, c.space),
         )
-    return sorted(found.values(), key=lambda c: ORDER.index(c.stage))
+    return [*found.values()]
 
 
 def differences(old: Sequence[StreamFlow], new: Sequence[StreamFlow]) -> list[str]:

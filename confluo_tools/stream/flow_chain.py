@@ -55,9 +55,17 @@ class FunctionStage:
     schema: Schema
     stage: StreamStage
 
+    def counts(self, flow: str, pipeline: int) -> StageCount:
+        taken, given, dropped = self.stage.taken, self.stage.given, self.stage.dropped
+        filtered = max(taken - given - dropped, 0) if self.function.keeps else 0
+        return StageCount("function", f"{flow}/{self.name}", pipeline, taken, given, filtered, dropped)
+
 
 class FlowChain:
-    """A flow in worker ``worker``.  `wire` connects the stages: those that ``old`` has as well keep their state."""
+    """A flow in worker ``worker``, after the functions in its lanes.
+
+    `wire` connects the stages: those that ``old`` has as well keep their state.
+    """
 
     def __init__(
         self, flow: StreamFlow, worker: int, open_outlet: Callable[[Schema], Outlet], old: FlowChain | None
@@ -67,14 +75,13 @@ class FlowChain:
         self._stages: list[StreamStage] = []
         before = list(old.functions) if old is not None else []
         schema = flow.batch
-        for word, function in flow.functions:
+        for name, function in flow.named[flow.in_lane :]:
             if not function.keeps:
                 schema = self._only(schema, function.needs)
             same = [i for i, f in enumerate(before) if f.function == function and f.schema == schema]
             stage = before[same[0]].stage if same else function.stage(schema)
             del before[: same[0] + 1 if same else 0]
-            again = sum(f.name.partition(".")[0] == word for f in self.functions)
-            self.functions.append(FunctionStage(f"{word}.{again + 1}" if again else word, function, schema, stage))
+            self.functions.append(FunctionStage(name, function, schema, stage))
             self._stages.append(stage)
             schema = function.after(schema)
         self.out = self._only(schema, flow.out)
@@ -125,11 +132,7 @@ class FlowChain:
             yield from (f"flow '{self.flow.name}': {f.name}: {line}" for line in f.function.remarks(f.stage))
 
     def counts(self) -> Iterable[StageCount]:
-        flow, worker = self.flow.name, self.worker
-        for f in self.functions:
-            taken, given, dropped = f.stage.taken, f.stage.given, f.stage.dropped
-            filtered = max(taken - given - dropped, 0) if f.function.keeps else 0
-            yield StageCount("function", f"{flow}/{f.name}", worker, taken, given, filtered, dropped)
+        return (f.counts(self.flow.name, self.worker) for f in self.functions)
 
     def sent(self) -> StageCount:
         taken, sink = self.sink.taken, self.outlet.sink

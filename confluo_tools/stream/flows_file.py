@@ -28,7 +28,8 @@ class StreamFlow:
 
     ``to``: where its records go.  ``workers``: threads for it alone, 0: shared ones.  ``worker``: name of the shared
     thread, "": any of the shared ones.  ``batch``: the fields that its functions and its records need, of those that
-    are classified; ``out``: the fields of its records, of those that the last function gives.
+    are classified; ``out``: the fields of its records, of those that the last function gives.  ``in_lane``: the number
+    of functions that run before its records are shared among workers.
     """
 
     name: str
@@ -40,6 +41,19 @@ class StreamFlow:
     worker: str
     batch: Schema
     out: tuple[str, ...]
+    in_lane: int = 0
+
+    @property
+    def named(self) -> list[tuple[str, FlowFunction]]:
+        """The functions with names of their own: filter, filter.2, ..."""
+        words = [word for word, _ in self.functions]
+        again = [words[:i].count(word) + 1 for i, word in enumerate(words)]
+        return [(f"{w}.{n}" if n > 1 else w, f) for n, (w, f) in zip(again, self.functions, strict=True)]
+
+    @property
+    def whole(self) -> str:
+        """The function that needs all records of the flow in one worker; "": there is none."""
+        return next((word for word, f in self.functions[self.in_lane :] if f.whole), "")
 
     @property
     def records(self) -> Schema:
@@ -133,8 +147,23 @@ class FlowsReader:
         functions, schema = self._functions(entry.get("functions"), name, where)
         fields = entry.get("fields", self.fields if schema is self.schema else None)
         out = self._fields(fields, schema, f"{where}: fields" if where else "--fields")
-        batch = self._batch(functions, out)
-        return StreamFlow(name, match, goes_on, functions, to, workers, worker, batch, out)
+        in_lane = self._in_lane(functions)
+        batch = self._batch(functions[in_lane:], out)
+        flow = StreamFlow(name, match, goes_on, functions, to, workers, worker, batch, out, in_lane)
+        if workers > 1 and flow.whole:
+            what = f"{flow.whole} needs all records of the flow in one thread"
+            raise UsageError(what, where=f"{where}: workers", hint="write workers: 1")
+        return flow
+
+    def _in_lane(self, functions: tuple[tuple[str, FlowFunction], ...]) -> int:
+        """Functions up to the last one that needs all records; those that change records run in workers."""
+        n = 0
+        for number, (_, function) in enumerate(functions, 1):
+            if not function.keeps or function.after(self.schema) is not self.schema:
+                break
+            if function.whole:
+                n = number
+        return n
 
     def _compile(self, match: str, where: str) -> None:
         if not match:

@@ -13,6 +13,7 @@ from confluo_tools.core.kernel.ring cimport BlockSink, STOPPED
 from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.stream.batch_queue cimport BATCH_HEAD, Batch, BatchQueue
 from confluo_tools.core.stream.flow_worker cimport FlowWorker
+from confluo_tools.core.stream.stage cimport StreamStage
 cimport cython
 
 cdef enum:
@@ -22,8 +23,11 @@ cdef enum:
 
 
 @cython.final
-cdef class FlowRoute:
+cdef class FlowRoute(StreamStage):
     """The way of one flow from lane ``lane`` to ``workers``: rows of ``layout`` that hold for ``program`` (None: all).
+
+    They pass the stages from ``first`` on in the lane, which must lead to this one.  ``taken``: rows that came from
+    there; ``given``: of them, put into a queue; ``dropped``: lost because a queue was full.
 
     A batch has the columns of ``batch``, found by name.  ``number``: of the flow.  ``goes_on``: its rows may go to
     later flows as well.  ``hash_column``: a u32 column of the block, its value chooses the worker; -1: they take turns.
@@ -31,10 +35,11 @@ cdef class FlowRoute:
     """
 
     def __cinit__(self, Layout layout not None, Layout batch not None, int number, list workers not None, int lane, *,
-                  Program program=None, bint goes_on=False, int hash_column=-1):
+                  Program program=None, bint goes_on=False, int hash_column=-1, StreamStage first=None):
         cdef size_t row = 0, room
         cdef int i, j
         self.program, self.goes_on, self.number, self.hash_column = program, goes_on, number, hash_column
+        self.first, self.takes_all = first, program is None and first is None
         if not 0 < len(workers) <= MAX_WORKERS:
             raise ValueError(f"{len(workers)} workers")
         if hash_column >= 0 and (hash_column >= layout.n or layout.column[hash_column].code != U32):
@@ -64,16 +69,19 @@ cdef class FlowRoute:
             raise ValueError("the queues are too small for these rows")
         self.most = <uint32_t>min(<size_t>BATCH_ROWS, room // max(row, <size_t>1))
 
+    def __init__(self, Layout layout not None, *args, **kwargs):
+        super().__init__(layout)
+
     def __dealloc__(self):
         free(self.queue)
         free(self.source)
         free(self.width)
 
     cdef uint64_t send(self, BatchQueue queue, Block block, const uint16_t* rows, uint32_t start, uint32_t n,
-                       int64_t now, bint wait, const uint32_t* ending) noexcept nogil:
+                       int64_t now) noexcept nogil:
         """Put ``n`` rows from ``start`` on into the queue: of those in ``rows``, or (NULL) of all.
 
-        Returns how many were lost: the queue was full.  ``wait``: wait for room until ``ending``.
+        Returns how many were lost: the queue was full.
         """
         cdef Batch* batch
         cdef uint8_t* at
@@ -87,7 +95,7 @@ cdef class FlowRoute:
                 size += (<size_t>part * self.width[i] + 63) & ~<size_t>63
             batch = queue.reserve(size)
             while batch == NULL:
-                if not wait or load_acquire32(ending):
+                if not self.wait or load_acquire32(self.ending):
                     return n
                 queue.emptied.prepare()
                 batch = queue.reserve(size)
@@ -107,6 +115,40 @@ cdef class FlowRoute:
             queue.commit(batch)
             start += part
             n -= part
+        return 0
+
+    cdef int take(self, Block block, Picks picks, int64_t now) noexcept nogil:
+        cdef uint32_t[MAX_WORKERS] end
+        cdef const uint16_t* rows
+        cdef const uint32_t* hashes
+        cdef uint64_t lost = 0
+        cdef uint32_t n = picks.n, i, w, at
+        rows = NULL if picks.kind == PICK_ALL else picks.as_list()
+        if self.workers == 1 or self.hash_column < 0:
+            w = self.turn
+            self.turn = w + 1 if w + 1 < self.workers else 0
+            lost = self.send(<BatchQueue>self.queue[w], block, rows, 0, n, now)
+        else:
+            rows = picks.as_list()
+            hashes = <const uint32_t*>block.col[self.hash_column]
+            memset(end, 0, self.workers * sizeof(uint32_t))
+            for i in range(n):
+                end[hashes[rows[i]] % self.workers] += 1
+            at = 0
+            for w in range(self.workers):
+                i = end[w]
+                end[w] = at
+                at += i
+            for i in range(n):
+                w = hashes[rows[i]] % self.workers
+                self.order[end[w]] = rows[i]
+                end[w] += 1
+            at = 0
+            for w in range(self.workers):
+                lost += self.send(<BatchQueue>self.queue[w], block, self.order, at, end[w] - at, now)
+                at = end[w]
+        self.dropped += lost
+        self.given += n - lost
         return 0
 
 
@@ -132,12 +174,15 @@ cdef class Classifier(BlockSink):
 
     def use(self, list routes not None):
         """Each row goes to the first FlowRoute of ``routes`` that takes it.  Not while rows come."""
+        cdef FlowRoute flow
         cdef int i
         cdef void** route = <void**>calloc(max(<int>len(routes), 1), sizeof(void*))
         if route == NULL:
             raise MemoryError
         for i in range(<int>len(routes)):
-            route[i] = <void*>(<FlowRoute?>routes[i])
+            flow = <FlowRoute?>routes[i]
+            flow.order, flow.ending, flow.wait = self.order, &self.ending, self.wait
+            route[i] = <void*>flow
         free(self.route)
         self.route, self.n_routes, self.routes = route, <int>len(routes), routes
 
@@ -157,8 +202,8 @@ cdef class Classifier(BlockSink):
         self.taken += given.n
         if given.n == 0:
             return 0
-        if self.n_routes == 1 and (<FlowRoute>self.route[0]).program is None:
-            self.deliver(<FlowRoute>self.route[0], block, given, now)
+        if self.n_routes == 1 and (<FlowRoute>self.route[0]).takes_all:
+            (<FlowRoute>self.route[0]).feed(block, given, now)
             return STOPPED if load_acquire32(&self.ending) else 0
         memcpy(self.rest, given.as_mask(), words * sizeof(uint64_t))
         memset(self.some, 0, words * sizeof(uint64_t))
@@ -185,44 +230,10 @@ cdef class Classifier(BlockSink):
         if not route.goes_on:
             for w in range(words):
                 self.rest[w] &= ~self.picks.words[w]
-        self.deliver(route, block, self.picks, now)
-
-    cdef void deliver(self, FlowRoute route, Block block, Picks picks, int64_t now) noexcept nogil:
-        cdef uint32_t[MAX_WORKERS] end
-        cdef const uint16_t* rows
-        cdef const uint32_t* hashes
-        cdef uint64_t lost = 0
-        cdef uint32_t n = picks.n, i, w, at
-        if n == 0:
-            return
-        rows = NULL if picks.kind == PICK_ALL else picks.as_list()
-        if route.workers == 1 or route.hash_column < 0:
-            w = route.turn
-            route.turn = w + 1 if w + 1 < route.workers else 0
-            lost = route.send(<BatchQueue>route.queue[w], block, rows, 0, n, now, self.wait, &self.ending)
+        if route.first is None:
+            route.feed(block, self.picks, now)
         else:
-            rows = picks.as_list()
-            hashes = <const uint32_t*>block.col[route.hash_column]
-            memset(end, 0, route.workers * sizeof(uint32_t))
-            for i in range(n):
-                end[hashes[rows[i]] % route.workers] += 1
-            at = 0
-            for w in range(route.workers):
-                i = end[w]
-                end[w] = at
-                at += i
-            for i in range(n):
-                w = hashes[rows[i]] % route.workers
-                self.order[end[w]] = rows[i]
-                end[w] += 1
-            at = 0
-            for w in range(route.workers):
-                lost += route.send(<BatchQueue>route.queue[w], block, self.order, at, end[w] - at, now, self.wait,
-                                   &self.ending)
-                at = end[w]
-        route.dropped += lost
-        route.given += n - lost
-        route.taken += n
+            route.first.feed(block, self.picks, now)
 
     def write(self, Block block not None, Picks picks=None):
         """The picked rows of a block, or all.  False when it was stopped.  Raises ValueError for other columns."""

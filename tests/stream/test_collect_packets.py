@@ -68,7 +68,8 @@ def check_conservation(table: dict[str, list[dict[str, int | str]]]) -> None:
             assert row["in"] == sum(int(row[c]) for c in ("filtered", "dropped", "queued", "out")), row
     for one, other in (("receive", "classify"), ("send", "deliver")):
         assert total(table[one], "out") == total(table[other], "in")
-    assert total(table["classify"], "out") == total(table["queue"], "in")  # unless a flow has `continue`
+    in_lanes = total(table.get("function", []), "filtered", "big/sample")
+    assert total(table["classify"], "out") - in_lanes == total(table["queue"], "in")  # unless a flow has `continue`
 
 
 def test_packets_of_an_interface_go_to_the_topics_of_their_flows(
@@ -98,8 +99,11 @@ def test_packets_of_an_interface_go_to_the_topics_of_their_flows(
     got = [tuple(map(int, line.split("\t"))) for line in rows(dns, "src_port,ip_id")]
     assert Counter(got) == Counter(to_dns)
     big = [1 for _, d, n, _ in sent if d != 53 and n > 150]
-    assert total(table["queue"], "in", "big") == len(big)
-    assert len(rows(rest, "src_port")) == -(-len(big) // 10)
+    assert total(table["function"], "in", "big/sample") == len(big)
+    # Each lane takes the first of every 10 of its own.
+    lanes = [int(row["in"]) for row in table["function"] if row["name"] == "big/sample"]
+    assert len(lanes) == 2
+    assert len(rows(rest, "src_port")) == sum(-(-n // 10) for n in lanes)
     assert_in_order(dns)
 
 

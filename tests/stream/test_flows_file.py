@@ -78,6 +78,10 @@ def test_a_change_is_told_by_flow() -> None:
             "flows: [{name: a, workers: 2, to: x.messages}]",
             "flows.yaml: flow 'a': workers: only a topic or a table takes records from several workers",
         ),
+        (
+            "flows: [{name: a, workers: 2, functions: [{aggregate: {agg: count, every: 1s}}]}]",
+            "flows.yaml: flow 'a': workers: aggregate needs all records of the flow in one thread; write workers: 1",
+        ),
         ("flows: [{name: a, workers: true}]", "flows.yaml: flow 'a': workers: 'True' is not from 1 to 64"),
         ("flows: [{name: a, workers: 2, worker: w}]", "flows.yaml: flow 'a': worker and workers exclude each other"),
         ("flows: [{name: a, fields: lenn}]", "flows.yaml: flow 'a': fields: no field 'lenn'; did you mean 'len'?"),

@@ -5,13 +5,13 @@ from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.kernel.ring cimport BlockSink
 from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.stream.batch_queue cimport BatchQueue
+from confluo_tools.core.stream.stage cimport StreamStage
 
-cdef class FlowRoute:
+cdef class FlowRoute(StreamStage):
+    cdef StreamStage first              # of the functions in the lane, then the route; None: there are none
     cdef Program program                # None: all rows
+    cdef bint takes_all                 # there is neither a program nor a function
     cdef readonly bint goes_on          # rows of this flow may go to later ones as well
-    cdef readonly uint64_t taken        # rows of the flow
-    cdef readonly uint64_t given        # of them, put into a queue
-    cdef readonly uint64_t dropped      # of them, lost because a queue was full
     cdef list queues                    # of each worker
     cdef void** queue
     cdef uint32_t number                # of the flow
@@ -22,8 +22,11 @@ cdef class FlowRoute:
     cdef int* source                    # the column of the block
     cdef uint32_t* width
     cdef uint32_t most                  # rows of a batch
+    cdef uint16_t* order                # rows by worker; memory of the classifier
+    cdef uint32_t* ending               # of the classifier
+    cdef bint wait
     cdef uint64_t send(self, BatchQueue queue, Block block, const uint16_t* rows, uint32_t start, uint32_t n,
-                       int64_t now, bint wait, const uint32_t* ending) noexcept nogil
+                       int64_t now) noexcept nogil
 
 cdef class Classifier(BlockSink):
     cdef readonly Layout layout
@@ -40,4 +43,3 @@ cdef class Classifier(BlockSink):
     cdef uint16_t* order                # rows of a flow, by worker
     cdef int split(self, Block block, Picks given) noexcept nogil
     cdef void offer(self, FlowRoute route, Block block, int64_t now) noexcept nogil
-    cdef void deliver(self, FlowRoute route, Block block, Picks picks, int64_t now) noexcept nogil

@@ -4,13 +4,11 @@ from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.kernel.ring import BlockSink
 from confluo_tools.core.query.predicate import Program
 from confluo_tools.core.stream.flow_worker import FlowWorker
+from confluo_tools.core.stream.stage import StreamStage
 
 @final
-class FlowRoute:
+class FlowRoute(StreamStage):
     goes_on: bool
-    taken: int
-    given: int
-    dropped: int
     def __init__(
         self,
         layout: Layout,
@@ -22,6 +20,7 @@ class FlowRoute:
         program: Program | None = None,
         goes_on: bool = False,
         hash_column: int = -1,
+        first: StreamStage | None = None,
     ) -> None: ...
 
 @final

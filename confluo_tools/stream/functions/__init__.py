@@ -23,6 +23,10 @@ class FlowFunction(Protocol):
     def keeps(self) -> bool:
         """It gives rows as they came, perhaps fewer; otherwise it makes rows of its own from the fields it needs."""
 
+    @property
+    def whole(self) -> bool:
+        """It needs all rows of the flow, in one place: what several workers make of their parts is another answer."""
+
     def after(self, schema: Schema) -> Schema:
         """The schema of the rows that it gives, when it takes rows of ``schema``."""
 

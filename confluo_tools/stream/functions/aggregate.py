@@ -61,6 +61,7 @@ class WindowAggregate:
     groups: int
     needs: frozenset[str]
     keeps = False
+    whole = True
 
     def after(self, schema: Schema) -> Schema:
         return aggregation(self.agg, self.by, self.windows, schema, timed=True).result

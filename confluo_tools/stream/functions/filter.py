@@ -28,6 +28,7 @@ class RowFilter:
     text: str
     needs: frozenset[str]
     keeps = True
+    whole = False
 
     def after(self, schema: Schema) -> Schema:
         return schema

@@ -127,6 +127,7 @@ class WindowHistogram:
     code: int
     windows: Windows
     keeps = False
+    whole = True
 
     @property
     def needs(self) -> frozenset[str]:

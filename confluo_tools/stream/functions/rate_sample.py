@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLE = "sample: {rate: 1000/s}"
 LONGEST = 10**9  # ns of a run, by default
 FLOWS = 65536
+HASH = "flow_hash"
 MAX_FLOWS = 1 << 24
 MAX_RATE = 10**9  # a second
 
@@ -43,7 +44,7 @@ def read(value: Any, schema: Schema, where: str) -> RateSample:
     for name in ("run_packets", "run_step"):
         if name in schema:
             raise UsageError(f"the records have a field {name}", where=where, hint="sample by rate once")
-    return RateSample(threshold, longest, flows, time.name)
+    return RateSample(threshold, longest, flows, time.name, HASH not in schema)
 
 
 def time_or_flow(schema: Schema) -> str:
@@ -74,6 +75,7 @@ class RateSample:
     longest: int
     flows: int
     time: str
+    whole: bool  # without flow_hash workers do not keep five-tuples together
     keeps = True
 
     @property

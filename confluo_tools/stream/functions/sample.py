@@ -49,6 +49,10 @@ class ShareSample:
     keeps = True
 
     @property
+    def whole(self) -> bool:
+        return not self.flows
+
+    @property
     def needs(self) -> frozenset[str]:
         return frozenset([HASH]) if self.flows else frozenset()
 
