@@ -167,10 +167,10 @@ def on_engine(reader: Reader, name: str) -> Reader:
     from confluo_tools import units
     from confluo_tools.multilog.query.all_cores import AllCores
 
-    word, _, threads = name.partition(":")
-    if word != "local" or (threads and not (threads.isdecimal() and 0 < int(threads) <= 1024)):
-        raise UsageError(f"no engine '{name}'", where="--engine", hint="use local, or local:N for N threads")
-    return AllCores(reader, units.integer(threads) if threads else None)
+    word, _, number = name.partition(":")
+    if word != "local" or (number and not (number.isdecimal() and 0 < int(number) <= 1024)):
+        raise UsageError(f"no engine '{name}'", where="--engine", hint="use local, or local:N for N processes")
+    return AllCores(reader, units.integer(number) if number else None)
 
 
 def print_plan(selection: Selection, groups: GroupedRows | None) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.views.aggregate import AggregateView
     from confluo_tools.multilog.views.aggregate_lookup import AggregateLookup
 
+Problems = list[tuple[str, str]]  # (path, what is wrong)
 MAX_REPORTED = 5  # damaged parts that are reported one by one
 LEFT_OUT, UNUSED = (
     "damaged parts are left out; confluo-info --verify lists them",
@@ -78,7 +79,7 @@ class LogReader(Reader):
         plan = self.plan()
         for block, picks in plan.ordered():
             yield block.take(picks)
-        self.report(plan)
+        self.report(plan.left_out, plan.unused)
 
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
@@ -86,13 +87,13 @@ class LogReader(Reader):
         plan = self.plan(expr, columns)
         self.rows += self.version.kept
         yield from plan.ordered() if by_time else plan
-        self.report(plan)
+        self.report(plan.left_out, plan.unused)
 
     def count(self, expr: Any) -> int:
         plan = self.plan(expr, [])
         self.rows += self.version.kept
         found = plan.count()
-        self.report(plan)
+        self.report(plan.left_out, plan.unused)
         return found
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
@@ -104,7 +105,7 @@ class LogReader(Reader):
         self.rows += self.version.kept
         rollup = found.fold(self.version, make, timed=self.timed)
         self._lookup, self._plan = found, found.plan
-        self.report(found.plan)
+        self.report(found.plan.left_out, found.plan.unused)
         self._report_some(self._note, found.unused, UNUSED)
         return rollup, found.found + found.scanned
 
@@ -115,12 +116,12 @@ class LogReader(Reader):
         views = [] if used is None else [{"name": used.view.name, "blocks": used.blocks}]
         return self._plan.explain() | {"aggregates": views}
 
-    def report(self, *plans: QueryPlan) -> None:
-        """Report the damaged and the unused parts that plans have met, each once."""
-        self._report_some(self._warn, list(dict.fromkeys(one for plan in plans for one in plan.left_out)), LEFT_OUT)
-        self._report_some(self._note, list(dict.fromkeys(one for plan in plans for one in plan.unused)), UNUSED)
+    def report(self, left_out: Problems, unused: Problems) -> None:
+        """Report damaged parts, (path, what is wrong): of segments, and of views."""
+        self._report_some(self._warn, left_out, LEFT_OUT)
+        self._report_some(self._note, unused, UNUSED)
 
-    def _report_some(self, report: Warn | None, problems: list[tuple[str, str]], rest: str) -> None:
+    def _report_some(self, report: Warn | None, problems: Problems, rest: str) -> None:
         if report is None:
             return
         for path, what in problems[:MAX_REPORTED]:

@@ -128,7 +128,7 @@ class LogWithArchiveReader(LogReader):
             for lane in sorted({*older, *rows}):
                 yield from scan.lane(older.get(lane, []), self._below(lane))
                 yield from rows.get(lane, ())
-        self.report(plan)
+        self.report(plan.left_out, plan.unused)
         report_damage(scan, self._warn)
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
