@@ -159,7 +159,11 @@ def test_the_option(inputs: tuple[str, str]) -> None:
     for path, engine, message in [
         (inputs[0], "all", b"--engine: no engine 'all'; use local, or local:N for N processes"),
         (inputs[0], "local:0", b"--engine: no engine 'local:0'"),
-        (str(CAMPUS), "local", b"campus.pcap.gz is read by one core; it takes a MultiLog without archives, or an archive"),
+        (
+            str(CAMPUS),
+            "local",
+            b"campus.pcap.gz is read by one core; it takes a MultiLog without archives, or an archive",
+        ),
     ]:
         refused = run("confluo-query", path, "--count", "--engine", engine)
         assert refused.returncode == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import time
@@ -22,6 +23,7 @@ from stream_runs import ROWS, ScriptedRun
 
 PATIENCE = 60.0  # s
 QUICK = ("--every", "100ms")
+STYLE = r"\x1b\[[0-9;]*m"
 
 
 @pytest.fixture
@@ -146,14 +148,14 @@ def test_set_needs_to_know_which_run(eth0: ScriptedRun, eth1: ScriptedRun, runti
 class Watching:
     """`confluo-stream status` on a terminal, keyboard included."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], *, colour: bool = False) -> None:
         self.master, slave = pty.openpty()
         self.process = subprocess.Popen(
             ["setsid", "-c", BIN / "confluo-stream", "status", *QUICK],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**env, "TERM": "xterm", "NO_COLOR": "1"},
+            env={**env, "TERM": "xterm", **({} if colour else {"NO_COLOR": "1"})},
         )
         os.close(slave)
         self.text = ""
@@ -187,6 +189,22 @@ def test_a_terminal_is_drawn_again_until_q(eth0: ScriptedRun, runtime: dict[str,
     assert watching.end() == 0
     assert "123456" in watching.text
     assert watching.text.endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_a_terminal_shows_sums_and_what_was_lost(eth0: ScriptedRun, runtime: dict[str, str]) -> None:
+    eth0.stages = [StageCount("queue", f"flow{i}", i, 1000 + i, 1000, 0, i, 5) for i in range(3)]
+    eth0.stages.append(StageCount("deliver", "telemetry", 0, 3000, 3000))
+    watching = Watching({k: v for k, v in runtime.items() if k != "NO_COLOR"}, colour=True)
+    watching.until("deliver")
+    os.write(watching.master, b"q")
+    assert watching.end() == 0
+    by_name = {
+        words[1]: line for line in watching.text.splitlines() if len(words := re.sub(STYLE, "", line).split()) > 3
+    }
+    assert "\x1b[1;31m" in by_name["sum"]
+    assert re.sub(STYLE, "", by_name["sum"]).split()[2:] == ["0", "3003", "0", "3000", "0", "3", "15", "0"]
+    assert "\x1b[31m" in by_name["flow2"]
+    assert "\x1b[31m" not in by_name["flow0"] + by_name["telemetry"]
 
 
 def test_a_terminal_until_the_run_ends(runtime: dict[str, str]) -> None:

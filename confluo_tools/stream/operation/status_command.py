@@ -27,6 +27,8 @@ confluo-stream status eth0 -J | jq -c 'select(.dropped > 0) | {stage, name, drop
 
 MIN_EVERY = 100_000_000  # ns
 MAX_EVERY = 3600 * 10**9
+SUM = "sum"
+SUMMED = ("taken", "rate", "given", "filtered", "dropped", "queued", "space")
 USUAL = ("stage", "name", "pipeline", "taken", "rate", "given", "filtered", "dropped", "queued", "space")
 
 
@@ -106,8 +108,21 @@ def watch(runs: list[RunConnection], meter: RateMeter, seconds: float, table: Li
     return cli.OK
 
 
+def with_sums(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows; after those of a stage of a run, if it has several, their sum, with the name `SUM`."""
+    from itertools import groupby
+
+    out: list[dict[str, Any]] = []
+    for (run, stage), group in groupby(rows, key=lambda row: (row["run"], row["stage"])):
+        part = list(group)
+        out += part
+        if len(part) > 1:
+            out.append({"run": run, "stage": stage, "name": SUM, **{n: sum(row[n] for row in part) for n in SUMMED}})
+    return out
+
+
 class LiveTable:
-    """Rows as a table for a terminal."""
+    """Rows as a table for a terminal, with sums of stages in bold, and rows in red that lost records."""
 
     def __init__(self, schema: Schema, fields: list[str] | None, out: cli.OutputOptions) -> None:
         self.schema, self.fields, self.out = schema, fields, out
@@ -117,6 +132,7 @@ class LiveTable:
         from shutil import get_terminal_size
 
         from confluo_tools import config
+        from confluo_tools.console import colour
         from confluo_tools.formats.table import TableWriter
         from confluo_tools.stream.operation.rates import blocks_of
 
@@ -128,14 +144,23 @@ class LiveTable:
             header=not self.out.no_header,
             numeric=self.out.numeric,
             width=None if self.out.wide else get_terminal_size().columns - 1,
-            styled=cli.colour(1, self.out.color),
             local=config.truth("local", self.out.local),
         )
         writer.start()
-        for block in blocks_of(rows if self.out.wide else shortened(rows)):
+        shown = with_sums(rows if self.out.wide else shortened(rows))
+        for block in blocks_of(shown):
             writer.write(block)
         writer.close()
-        return text.getvalue().decode(errors="replace").rstrip("\n")
+        lines = text.getvalue().decode(errors="replace").rstrip("\n").split("\n")
+        if colour(1, self.out.color):
+            first = len(lines) - len(shown)
+            lines[first:] = [_styled(line, row) for line, row in zip(lines[first:], shown, strict=True)]
+        return "\n".join(lines)
+
+
+def _styled(line: str, row: dict[str, Any]) -> str:
+    codes = (["1"] if row["name"] == SUM else []) + (["31"] if row["dropped"] else [])
+    return f"\x1b[{';'.join(codes)}m{line}\x1b[0m" if codes else line
 
 
 def main(argv: list[str] | None = None) -> int:
