@@ -12,7 +12,7 @@ from confluo_tools.clickhouse.server import ClickHouseServer
 from confluo_tools.clickhouse.table import ASYNC, TOKEN, describe, shape_for
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kafka.delivery_watch import DeliveryWatch
-from confluo_tools.kafka.row_writer import PATIENCE, PlaceWriter, WriterCounts
+from confluo_tools.kafka.row_writer import PlaceWriter, WriterCounts
 
 if TYPE_CHECKING:
     from confluo_tools.clickhouse.address import TableAddress
@@ -93,19 +93,17 @@ class ClickHouseWriter(PlaceWriter):
         self._watch.since = time.monotonic()
         self.sink.flush()
         self._sender.end()
-        end = None
-        while self._sender.is_alive():
-            self._sender.join(0.1)
-            if self.stopped:
-                end = time.monotonic() + PATIENCE if end is None else end
-                if time.monotonic() > end:
-                    self._sender.abort()
+        self.wait(self._sending, self._sender.abort)
         self._watch.close()
         counts = self.counts
         if counts.lost:
             why = self._sender.why_lost or "the server was too slow"
             what = f"{counts.lost} of {counts.rows} records were not delivered: {why}"
             raise ConfluoError(what, where=self.name)
+
+    def _sending(self) -> bool:
+        self._sender.join(0.1)
+        return self._sender.is_alive()
 
     @property
     def counts(self) -> WriterCounts:

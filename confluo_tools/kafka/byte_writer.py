@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.console import is_terminal, tell
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.kafka.message import shape_of
-from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, PlaceWriter, WriterCounts, rows_of_message
+from confluo_tools.kafka.row_writer import LINGER, SIZE, PlaceWriter, WriterCounts, rows_of_message
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Schema
@@ -64,13 +64,7 @@ class ByteWriter(PlaceWriter):
 
     def close(self) -> None:
         self.sink.flush()
-        end = None
-        while self.sink.poll(100):
-            self.go_on()
-            if self.stopped:
-                end = time.monotonic() + PATIENCE if end is None else end
-                if time.monotonic() > end:
-                    self.sink.purge()
+        self.wait(self._sending, self.sink.purge)
         self.go_on()
         if self._fd > 2:
             with suppress(OSError):  # a pipe has no disk
@@ -79,6 +73,12 @@ class ByteWriter(PlaceWriter):
         counts = self.counts
         if counts.lost:
             raise ConfluoError(f"{counts.lost} of {counts.rows} records were not delivered", where=self.name)
+
+    def _sending(self) -> bool:
+        waiting = self.sink.poll(100)
+        if waiting:
+            self.go_on()
+        return bool(waiting)
 
     @property
     def counts(self) -> WriterCounts:

@@ -9,6 +9,8 @@ from confluo_tools.core.kafka.topic_sink import SHORT
 from confluo_tools.kafka.message import MAX_ROWS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.kafka.message import MessageShape
     from confluo_tools.core.kafka.message_sink import RowSink
@@ -89,6 +91,15 @@ class PlaceWriter:
         Raises ConfluoError for rows that were not delivered.
         """
         raise NotImplementedError
+
+    def wait(self, going: Callable[[], object], give_up: Callable[[], object]) -> None:
+        """Call ``going``, which waits a little, while it is true; ``give_up`` when `PATIENCE` is over after `stop`."""
+        end: float | None = None
+        while going():
+            if self.stopped:
+                end = time.monotonic() + PATIENCE if end is None else end
+                if time.monotonic() > end:
+                    give_up()
 
     @property
     def counts(self) -> WriterCounts:

@@ -12,7 +12,7 @@ from confluo_tools.kafka import client
 from confluo_tools.kafka.connection_faults import plain_text
 from confluo_tools.kafka.delivery_watch import DeliveryWatch
 from confluo_tools.kafka.message import schema_part, shape_of
-from confluo_tools.kafka.row_writer import LINGER, PATIENCE, SIZE, PlaceWriter, WriterCounts, rows_of_message
+from confluo_tools.kafka.row_writer import LINGER, SIZE, PlaceWriter, WriterCounts, rows_of_message
 from confluo_tools.kafka.schema_topic import publish_schema, schemas_of
 from confluo_tools.kafka.short_message import short_shape
 from confluo_tools.kafka.topic_state import why_stalled
@@ -98,14 +98,7 @@ class TopicWriter(PlaceWriter):
     def close(self) -> None:
         self._watch.since = time.monotonic()
         self.sink.flush()
-        end = None
-        while self.producer.flush(200):
-            self.report()
-            if self.stopped:
-                end = time.monotonic() + PATIENCE if end is None else end
-                if time.monotonic() > end:
-                    self.producer.purge()
-                    break
+        self.wait(self._sending, self.producer.purge)
         self.producer.poll()
         self._watch.close()
         counts = self.counts
@@ -114,6 +107,12 @@ class TopicWriter(PlaceWriter):
             hint = "lower --size and -X batch.size, or raise max.message.bytes" if "too large" in why else ""
             what = f"{counts.lost} of {counts.rows} records were not delivered: {why}"
             raise ConfluoError(what, where=str(self.address), hint=hint)
+
+    def _sending(self) -> bool:
+        waiting = self.producer.flush(200)
+        if waiting:
+            self.report()
+        return bool(waiting)
 
     @property
     def counts(self) -> WriterCounts:
