@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.address import TopicAddress
 
 SILENCE = 30.0  # s without a message or an end, after which an input that ends is given up
-REFUSALS, REST = 5, 0.2  # times that a broker may refuse an offset that it says to have; s between two
+REFUSAL, FAILOVER = 1.0, 10.0  # s for which a broker may refuse an offset; of a follower, which lives through failovers
+REST = 0.2  # s between two tries
 TOLD = 10.0  # s between two lines about the same trouble
 OUTAGE = 600.0  # s between two lines about brokers that are away
 COMMIT = 5.0  # s to wait for the answer to a commit
@@ -90,7 +91,7 @@ class TopicConsumer:
         self._ends: dict[int, int] = {}
         self._at_end: set[int] = set()
         self._waiting: set[int] = set()  # partitions that another process has not left yet
-        self._refused: dict[int, int] = {}  # partition -> times that its next message was refused
+        self._refused: dict[int, float] = {}  # partition -> since when its next message is refused
         self._heard: dict[int, float] = {}  # partition -> time of its last message
         self._times: dict[int, int] = {}  # partition -> time of its last record
         self._assigned = self._answered = False
@@ -365,6 +366,8 @@ class TopicConsumer:
         if at < low:
             self._count_removed(p, low - at)
             self.next[p] = low
+        elif at > high and self._follow and self._waits(p):
+            pass  # a new leader does not know yet how far the old one was
         elif at > high:
             what = f"partition {p} ends at {high}, before the next message {at}: it lost messages, or is a new one"
             if self.claims is not None:
@@ -373,16 +376,18 @@ class TopicConsumer:
                 raise ConfluoError(what, where=str(self.address))
             self._warn_seldom(f"shrunk {p}", what)
             self.next[p] = low
-        else:
-            self._count_refusal(p, f"partition {p}: the broker says to have {low} up to {high}, but refuses {at}")
+        elif not self._waits(p):
+            what = f"partition {p}: the broker says to have {low} up to {high}, but refuses {at}"
+            raise ConfluoError(what, where=str(self.address), hint="check the broker")
         self._reassign()
 
-    def _count_refusal(self, p: int, what: str) -> None:
-        """It may be on its way from one leader to the next.  Raises ConfluoError when it goes on."""
-        self._refused[p] = self._refused.get(p, 0) + 1
-        if self._refused[p] > REFUSALS:
-            raise ConfluoError(what, where=str(self.address), hint="check the broker")
+    def _waits(self, p: int) -> bool:
+        """Wait a little for a partition that may be on its way from one leader to the next; False: it has been long."""
+        now = time.monotonic()
+        if now - self._refused.setdefault(p, now) > (FAILOVER if self._follow else REFUSAL):
+            return False
         time.sleep(REST)
+        return True
 
     def _count_removed(self, p: int, messages: int) -> None:
         self.removed += messages

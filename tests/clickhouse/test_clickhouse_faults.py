@@ -11,11 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from clickhouse_lab import HttpScript, as_server, http_answer
-from confluo_tools.clickhouse import batch_sender, clickhouse_writer, server
+from confluo_tools.clickhouse import batch_sender, server
 from confluo_tools.clickhouse.address import parse
 from confluo_tools.clickhouse.clickhouse_writer import ClickHouseWriter
 from confluo_tools.clickhouse.settings import ServerSettings
 from confluo_tools.errors import ConfluoError
+from confluo_tools.kafka import row_writer
 from confluo_tools.stream.destination import Destination
 from log_rows import SIGNED, signed_block
 from running import CAMPUS, run
@@ -149,7 +150,7 @@ def test_a_record_waits_for_others_only_for_a_while() -> None:
 
 
 def test_a_stop_does_not_wait_for_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clickhouse_writer, "PATIENCE", 0.05)
+    monkeypatch.setattr(row_writer, "PATIENCE", 0.05)
     asked = threading.Event()
 
     def silent(size: int) -> bytes | None:

@@ -78,7 +78,7 @@ def test_flows_and_their_functions(clickhouse: ClickHouse, table: str, tmp_path:
     windows = "[{aggregate: {agg: count, by: src_ip, every: 1s}}]"
     flows.write_text(
         f"flows:\n- {{name: dns, match: port 53, fields: 'ts,src_ip', to: '{table}_dns'}}\n"
-        f"- {{name: rest, functions: {windows}, workers: 2, to: '{table}'}}\n"
+        f"- {{name: rest, functions: {windows}, workers: 1, to: '{table}'}}\n"
     )
     made(clickhouse, "stream", "publish", CAMPUS, "--flows", flows)
     done = published(CAMPUS, "--flows", flows, "--stats")

@@ -15,6 +15,7 @@ import io
 import os
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -205,6 +206,7 @@ def serve() -> int:
     control, listener = (socket.socket(fileno=int(word)) for word in sys.argv[3:5])
     connections = {control.fileno(): control}
     answers: dict[int, tuple[int, int]] = {}  # descriptor of a process: its number, and where its status goes
+    clients: dict[int, int] = {}  # where the status goes: the process, as long as somebody waits for it
     ready = select.poll()
     for one in (control, listener):
         ready.register(one, select.POLLIN)
@@ -212,12 +214,21 @@ def serve() -> int:
     while True:
         for fd, _ in ready.poll():
             if fd in answers:
+                pid, answer = answers.pop(fd)
+                clients.pop(answer, None)
+                for one in (fd, answer):
+                    with contextlib.suppress(KeyError):
+                        ready.unregister(one)
+                report(fd, pid, answer)
+            elif fd in clients:  # killed: the command would have been, too
+                os.kill(clients.pop(fd), signal.SIGKILL)
                 ready.unregister(fd)
-                report(fd, *answers.pop(fd))
             elif fd == listener.fileno():
                 client = listener.accept()[0]
                 connections[client.fileno()] = client
                 ready.register(client, select.POLLIN)
+            elif fd not in connections:
+                pass  # of a command that ended in this round
             elif (received := receive(connections[fd])) is None:
                 if fd == control.fileno():
                     os._exit(0)
@@ -227,7 +238,8 @@ def serve() -> int:
                 request, fds = received
                 given = {os.fsdecode(k): os.fsdecode(v) for k, v in request.environment.items()}
                 if request.state and (request.state, at_start(given)) != kept:
-                    os.write(fds[3], NUMBER.pack(-1))
+                    with contextlib.suppress(BrokenPipeError):
+                        os.write(fds[3], NUMBER.pack(-1))
                     os.close(fds[3])
                 elif (pid := os.fork()) == 0:
                     ours = [listener.fileno(), *connections, *(a for _, a in answers.values()), *answers]
@@ -236,7 +248,10 @@ def serve() -> int:
                     process = os.pidfd_open(pid)
                     answers[process] = pid, fds[3]
                     ready.register(process, select.POLLIN)
-                    os.write(fds[3], NUMBER.pack(pid))
+                    with contextlib.suppress(BrokenPipeError):
+                        os.write(fds[3], NUMBER.pack(pid))
+                    clients[fds[3]] = pid
+                    ready.register(fds[3], 0)  # an error: the other end is closed
                 for given_fd in fds[:3] + fds[4:]:
                     os.close(given_fd)
 
@@ -246,11 +261,19 @@ def receive(connection: socket.socket) -> tuple[Request, list[int]] | None:
 
     Descriptors: standard streams, where number and status go, and of `command_client` the namespaces to enter.
     """
-    size = connection.recv(NUMBER.size, socket.MSG_WAITALL)
-    if len(size) < NUMBER.size:
+    try:
+        size = connection.recv(NUMBER.size, socket.MSG_WAITALL)
+        if len(size) < NUMBER.size:
+            return None
+        text = connection.recv(NUMBER.unpack(size)[0], socket.MSG_WAITALL)
+        fds = socket.recv_fds(connection, 1, 4 + len(ENTERED))[1]
+    except ConnectionError:
         return None
-    request = Request.unpacked(connection.recv(NUMBER.unpack(size)[0], socket.MSG_WAITALL))
-    return request, socket.recv_fds(connection, 1, 4 + len(ENTERED))[1]
+    if len(fds) < 4:  # killed while it sent the request
+        for fd in fds:
+            os.close(fd)
+        return None
+    return Request.unpacked(text), fds
 
 
 def report(process: int, pid: int, answer: int) -> None:
