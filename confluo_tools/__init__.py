@@ -9,6 +9,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself takes time to load
     from typing import Any
 
+    from confluo_tools.api import Answer as Answer
+    from confluo_tools.api import Batch as Batch
+    from confluo_tools.api import ConfluoError as ConfluoError
+    from confluo_tools.api import ConfluoWarning as ConfluoWarning
+    from confluo_tools.api import Field as Field
+    from confluo_tools.api import Follower as Follower
+    from confluo_tools.api import Schema as Schema
+    from confluo_tools.api import Source as Source
+    from confluo_tools.api import Version as Version
+    from confluo_tools.api import Writer as Writer
+    from confluo_tools.api import open as open
+
 __version__ = "0.1.0"
 FORMAT_VERSION = 1  # of the MultiLog on disk; see docs/format.md
 

@@ -119,8 +119,5 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except Exception:
-            if value is None:  # otherwise the first exception is reported
-                raise
+        self._writer.__exit__(kind, value, trace)
+        self._log.close()
