@@ -26,18 +26,19 @@ class StopRaiser:
     """Raises the exception of a signal in the main thread, again and again until `end`.
 
     ``make``: creates the exception of a signal number.  It must not be a subclass of Exception.
+    ``number``: of the signal that arrived last; 0 if none did.
     """
 
     def __init__(self, make: Callable[[int], BaseException]) -> None:
         self._make = make
-        self._number = 0  # of the signal that arrived last
+        self.number = 0
         self._over = False
         self._before: Any = None  # the handler of SIGALRM before `_wait`
         self._hook: Any = None  # sys.unraisablehook before `_wait`
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """The body of a handler: raise the exception of signal ``number``; later, if it would be lost now."""
-        self._number = number
+        self.number = number
         if _discards_exceptions(frame):
             self._wait(SOON)
             return
@@ -65,7 +66,7 @@ class StopRaiser:
         if _unwinds(sys.exc_info()[1]):
             self._wait(AGAIN)
         else:
-            self.stop(self._number, frame)
+            self.stop(self.number, frame)
 
     def _discarded(self, what: Any) -> None:
         # Python reports here what it discards; the user need not see the exception of a signal.

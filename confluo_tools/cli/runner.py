@@ -181,6 +181,8 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
         return 128 + signal.SIGPIPE
     except Exception as error:
         _discard_stdout()
+        if raiser.number:  # the error came before the exception of the signal: the user wants the end, not a message
+            return 128 + raiser.number
         if os.environ.get("CONFLUO_DEBUG"):
             import traceback
 

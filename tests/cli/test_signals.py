@@ -104,6 +104,7 @@ def test_a_signal_at_the_very_end_is_no_traceback() -> None:
 DISCARDS = """
 import os, signal, sys, time, weakref
 from confluo_tools import cli, stop_signals
+from confluo_tools.errors import ConfluoError
 stop_signals.AGAIN = 0.02
 app = cli.command_app("")
 sent = []
@@ -136,8 +137,11 @@ def endless() -> int:
             send()
         except BaseException:
             pass
-    while sent:
+    while sent and sys.argv[1] != "error":
         time.sleep(0.01)
+    if sys.argv[1] == "error":  # an input ends, because its sender had the signal as well
+        Ends()
+        raise ConfluoError("is empty")
     return 0
 sys.exit(cli.run(app, "confluo-endless", []))
 """
@@ -151,7 +155,7 @@ except BaseException:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("where", ["import", "__del__", "callback", "except"])
+@pytest.mark.parametrize("where", ["import", "__del__", "callback", "except", "error"])
 def test_a_signal_is_not_lost_where_python_discards_exceptions(
     where: str, number: signal.Signals, tmp_path: Path
 ) -> None:
