@@ -76,6 +76,8 @@ def test_stubs_tell_the_truth(tmp_path: Path) -> None:
         allow,
         "--ignore-unused-allowlist",
         "--ignore-disjoint-bases",
+        "--mypy-config-file",
+        ROOT / "pyproject.toml",
     )
 
 
