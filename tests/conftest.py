@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     theirs = [item for item in items if "pcaps" in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=theirs)
     items[:] = [item for item in items if item not in theirs]
+
+
+@pytest.fixture(autouse=True)
+def own_messages() -> Iterator[None]:
+    """The Python API turns messages into warnings, from its first use on: not those of later tests."""
+    yield
+    console = sys.modules.get("confluo_tools.console")
+    if console is not None:
+        console.state.listener = None
 
 
 @pytest.fixture(scope="session")
