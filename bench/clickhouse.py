@@ -4,7 +4,7 @@
 
 The packets have the fields of telemetry (18), 2 us apart, of 5000 flows.  `MergeTree` is a table as --ddl makes it;
 `Null` forgets the rows: what reading them costs.  Addresses are text in CSV, and so they are in its table.
-The server must run; its tables `bench` and `bench_csv` are made anew.
+The server must run; its tables `bench` and `bench_csv` are made again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What recording costs: CPU and bytes of a log, beside tcpdump -s 94, for bulk data and for requests.  Prints TSV.
+"""What recording costs: CPU and bytes of a log, next to tcpdump -s 94, for bulk data and for requests.  Prints TSV.
 
     .venv/bin/python bench/replay_record.py [--mb 1000] [--requests 10000] [--seconds 30] [--rounds 3]
                                             [--recorders none,bpf,signals,headers,tcpdump]

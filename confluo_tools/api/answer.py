@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,8 @@ from confluo_tools.schema.types import ARRAY_CODES
 if TYPE_CHECKING:
     from confluo_tools.api.arrow import ArrowForm
     from confluo_tools.core.block.arrow_export import ArrowStream
-    from confluo_tools.core.block.block import Block
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
 BATCH_ROWS = 65536  # at most, of a batch
@@ -25,6 +26,19 @@ class Run(NamedTuple):
     schema: Schema
     metadata: Mapping[str, str]
     blocks: Iterator[Block]
+
+
+def run_of(reader: Reader, schema: Schema, pairs: Iterable[tuple[Block, Picks | None]]) -> Run:
+    """A pass over the picked rows of blocks of ``reader``, with the columns of ``schema``; it closes the reader."""
+
+    def blocks() -> Iterator[Block]:
+        layout = schema.layout
+        with reader:
+            for block, picks in pairs:
+                part = block if block.layout is layout else block.project(layout)
+                yield part if picks is None else part.take(picks)
+
+    return Run(schema, reader.metadata, blocks())
 
 
 class Batch:

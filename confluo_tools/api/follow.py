@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from confluo_tools.api.answer import Answer, Run
+from confluo_tools.api.answer import Answer, Run, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from confluo_tools.api.source import Source
-    from confluo_tools.core.block.block import Block
     from confluo_tools.formats.reader import Reader
 
 
@@ -45,13 +42,8 @@ class Follower(Answer):
         if span[0] is not None:
             reader.skip_before(span[0])
 
-        def blocks() -> Iterator[Block]:
-            with reader:
-                for block, picks in selection.selected(names, by_time=False):
-                    part = block.project(schema.layout)
-                    yield part if picks is None else part.take(picks)
-
-        found = cls(Run(schema, reader.metadata, blocks()), _once, readable=readable, gather=False)
+        run = run_of(reader, schema, selection.selected(names, by_time=False))
+        found = cls(run, _once, readable=readable, gather=False)
         reader.stop_when(lambda: found._stopped)
         return found
 

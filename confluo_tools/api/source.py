@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from confluo_tools.api.answer import Answer, Run
+from confluo_tools.api.answer import Answer, Run, run_of
 from confluo_tools.api.messages import listen
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.api.follow import Follower
-    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.formats.reader import Reader
     from confluo_tools.inputs.selection import Selection
     from confluo_tools.multilog.version import Version
@@ -130,7 +129,9 @@ class Source:
 
                 names = choose_fields(chosen, selection.schema)
             pairs = limited(selection.selected(names), limit)
-            return self._run(selection, selection.schema if names is None else selection.schema.project(names), pairs)
+            return run_of(
+                selection.reader, selection.schema if names is None else selection.schema.project(names), pairs
+            )
 
         return self._answer(
             lambda: self._select(expr, span, request, specs, sample, local, version), run, readable, zone
@@ -183,7 +184,7 @@ class Source:
 
         def run(selection: Selection) -> Run:
             groups = GroupedRows(selection, aggregates, by, having, top, local)
-            return self._run(selection, groups.schema, groups.selected(*span))
+            return run_of(selection.reader, groups.schema, groups.selected(*span))
 
         return self._answer(lambda: self._select(where, span, request, specs, None, local, version), run, readable)
 
@@ -272,16 +273,6 @@ class Source:
             raise
         # A log is read again at its version; what else was read is opened again.
         return Answer(first, lambda: run(selection if same else select()), readable=readable, zone=zone)
-
-    def _run(self, selection: Selection, schema: Schema, pairs: Iterator[tuple[Block, Picks | None]]) -> Run:
-        def blocks() -> Iterator[Block]:
-            layout = schema.layout
-            with selection.reader:
-                for block, picks in pairs:
-                    part = block if block.layout is layout else block.project(layout)
-                    yield part if picks is None else part.take(picks)
-
-        return Run(schema, selection.reader.metadata, blocks())
 
 
 def _read_once(name: str) -> bool:

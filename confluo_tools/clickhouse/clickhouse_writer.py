@@ -11,13 +11,12 @@ from confluo_tools.clickhouse.batch_sender import BatchSender
 from confluo_tools.clickhouse.server import ClickHouseServer
 from confluo_tools.clickhouse.table import ASYNC, TOKEN, describe, shape_for
 from confluo_tools.errors import ConfluoError
-from confluo_tools.kafka.delivery_watch import DeliveryWatch
-from confluo_tools.kafka.row_writer import PlaceWriter, WriterCounts
+from confluo_tools.kafka.delivery_watch import DeliveryWatch, WatchedWriter
+from confluo_tools.kafka.row_writer import WriterCounts
 
 if TYPE_CHECKING:
     from confluo_tools.clickhouse.address import TableAddress
     from confluo_tools.clickhouse.settings import ServerSettings
-    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.schema import Schema
 
 SIZE = 32 << 20  # bytes of an insert: each is a part of the table, and servers like few and large ones
@@ -26,7 +25,7 @@ MAX_ROWS = 1 << 20  # servers cut larger blocks
 LINGER = 1_000_000_000  # ns that a row waits for others
 
 
-class ClickHouseWriter(PlaceWriter):
+class ClickHouseWriter(WatchedWriter):
     """Writes rows of ``schema`` to the table, in inserts of up to ``size`` bytes.
 
     The table has a column for each field; see `table.shape_for`.  A row waits ``linger`` ns for others of its insert.
@@ -69,13 +68,6 @@ class ClickHouseWriter(PlaceWriter):
         self._sender.start()
         self._watch = DeliveryWatch(self.name, lambda: self.counts, "inserts", self._why)
         self._reported = False
-
-    def write(self, block: Block, picks: Picks | None = None) -> None:
-        self._watch.since = time.monotonic()
-        try:
-            super().write(block, picks)
-        finally:
-            self._watch.since = 0.0
 
     def go_on(self) -> None:
         self.report()

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from confluo_tools.console import tell
+from confluo_tools.kafka.row_writer import PlaceWriter
 
 if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.kafka.row_writer import WriterCounts
 
 STALL = 5.0  # s without a delivery, while messages wait
@@ -55,3 +57,16 @@ class DeliveryWatch:
                 stalled = bool(why)
                 if why:
                     tell(f"{self._name}: waits: {counts.queued} {self._what}, none delivered for 5 s: {why}")
+
+
+class WatchedWriter(PlaceWriter):
+    """A writer with a watch, which looks while rows are written, or the last ones are waited for."""
+
+    _watch: DeliveryWatch
+
+    def write(self, block: Block, picks: Picks | None = None) -> None:
+        self._watch.since = time.monotonic()
+        try:
+            super().write(block, picks)
+        finally:
+            self._watch.since = 0.0

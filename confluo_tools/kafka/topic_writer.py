@@ -10,15 +10,14 @@ from confluo_tools.console import tell
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kafka import client
 from confluo_tools.kafka.connection_faults import plain_text
-from confluo_tools.kafka.delivery_watch import DeliveryWatch
+from confluo_tools.kafka.delivery_watch import DeliveryWatch, WatchedWriter
 from confluo_tools.kafka.message import schema_part, shape_of
-from confluo_tools.kafka.row_writer import LINGER, SIZE, PlaceWriter, WriterCounts, rows_of_message
+from confluo_tools.kafka.row_writer import LINGER, SIZE, WriterCounts, rows_of_message
 from confluo_tools.kafka.schema_topic import publish_schema, schemas_of
 from confluo_tools.kafka.short_message import short_shape
 from confluo_tools.kafka.topic_state import why_stalled
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.kafka.address import TopicAddress
     from confluo_tools.schema import Schema
 
@@ -38,7 +37,7 @@ DEFAULTS = {
 }
 
 
-class TopicWriter(PlaceWriter):
+class TopicWriter(WatchedWriter):
     """Writes rows of ``schema`` to the topic, in messages of about ``size`` bytes.
 
     A row waits ``linger`` ns for others of its message.  ``wait``: for room in the client's queue; otherwise the rows
@@ -83,13 +82,6 @@ class TopicWriter(PlaceWriter):
         self._watch = DeliveryWatch(self.name, lambda: self.counts, "messages", lambda: why_stalled(address, settings))
         self._told = ""
         self._next_tell = 0.0
-
-    def write(self, block: Block, picks: Picks | None = None) -> None:
-        self._watch.since = time.monotonic()
-        try:
-            super().write(block, picks)
-        finally:
-            self._watch.since = 0.0
 
     def go_on(self) -> None:
         self.producer.poll()

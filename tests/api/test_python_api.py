@@ -151,7 +151,7 @@ def test_arrays_are_released(campus: str) -> None:
     batch = next(iter(ct.open(campus).query(fields=["ts", "len"])))
     before = sys.getrefcount(batch._block)
     for _ in range(3):
-        batch.__arrow_c_array__()  # capsules that nobody takes
+        batch.__arrow_c_array__()  # capsules that are not taken
         taken = pa.record_batch(batch)
         part = taken.column(0)
         del taken

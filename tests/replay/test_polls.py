@@ -66,7 +66,7 @@ for c in two:
 
 
 def test_each_socket_of_a_server_with_epoll_is_polled_after_its_response(tmp_path: Path) -> None:
-    """A poll of a socket whose buffer is full is an input: later acknowledgements let the buffer grow."""
+    """A poll of a socket with a full buffer is an input: later acknowledgements let the buffer grow."""
     with Lab() as lab:
         logs = record(routed(lab), tmp_path, ASKS_TWICE, server=ANSWERS_TWO)
     ends = read_ends(open_records([str(logs[1])]))

@@ -183,7 +183,7 @@ def json_rows(*rows: list[Any]) -> bytes:
 
 
 def as_server(columns: dict[str, str], insert: Callable[[int], bytes | None]) -> Callable[[str, int], bytes | None]:
-    """An answer function of a server whose table has ``columns``, and of which ``insert`` answers inserts."""
+    """An answer function of a server that has a table with ``columns``; ``insert`` answers inserts."""
 
     def answer(asked: str, size: int) -> bytes | None:
         if "INSERT" in asked:

@@ -206,7 +206,7 @@ def serve() -> int:
     control, listener = (socket.socket(fileno=int(word)) for word in sys.argv[3:5])
     connections = {control.fileno(): control}
     answers: dict[int, tuple[int, int]] = {}  # descriptor of a process: its number, and where its status goes
-    clients: dict[int, int] = {}  # where the status goes: the process, as long as somebody waits for it
+    clients: dict[int, int] = {}  # where the status goes: the process, as long as its client waits for it
     ready = select.poll()
     for one in (control, listener):
         ready.register(one, select.POLLIN)

@@ -61,6 +61,8 @@ class Share:
 class LogShare(Share):
     """Blocks ``first`` to ``after`` (not included) of a version, counted through the ``parts``."""
 
+    _plan: QueryPlan
+
     def __init__(self, reader: LogReader, expr: Any, parts: Sequence[SegmentPart], first: int, after: int) -> None:
         mine: list[SegmentPart] = []
         blocks: dict[tuple[int, int], range] = {}  # (lane, first row) of a segment -> its blocks
@@ -80,13 +82,14 @@ class LogShare(Share):
         def plan(columns: Sequence[int] | None) -> QueryPlan:
             return QueryPlan(reader.log, version, expr, columns=columns, skip=skip)
 
-        self._make, self._plan = plan, plan([])
+        self._make = plan
 
     def rows(self, columns: Sequence[int] | None) -> Iterable[tuple[Block, Picks]]:
         self._plan = self._make(columns)
         return self._plan
 
     def count(self) -> int:
+        self._plan = self._make([])
         return self._plan.count()
 
     def found(self, rows: int, state: bytes) -> Found:
@@ -96,10 +99,11 @@ class LogShare(Share):
 class ArchiveShare(Share):
     """Batches of the lanes of an archive.  ``lanes``: the parts of each, and the first row no earlier share has."""
 
+    _scan: ArchiveScan
+
     def __init__(self, reader: ArchiveReader, expr: Any) -> None:
         self.lanes: list[tuple[list[PartFile], int]] = []
         self._schema, self._tree = reader.schema, tree_of(expr)
-        self._scan = ArchiveScan(self._schema, self._tree, [])
 
     def rows(self, columns: Sequence[int] | None) -> Iterable[tuple[Block, Picks]]:
         self._scan = ArchiveScan(self._schema, self._tree, columns)
@@ -107,6 +111,7 @@ class ArchiveShare(Share):
             yield from self._scan.lane(parts, covered=covered)
 
     def count(self) -> int:
+        self._scan = ArchiveScan(self._schema, self._tree, [])
         return sum(self._scan.count(parts, covered=covered) for parts, covered in self.lanes)
 
     def found(self, rows: int, state: bytes) -> Found:
