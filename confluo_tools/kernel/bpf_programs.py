@@ -107,8 +107,8 @@ class BpfPrograms:
             raise
 
     def attach(self) -> None:
-        """Run the programs from now on.  Raises ConfluoError."""
-        for event, fd in self._programs:
+        """Run the programs from now on: the first one of the object last.  Raises ConfluoError."""
+        for event, fd in reversed(self._programs):
             try:
                 self._links.append(bpf(_OPEN, struct.pack("QI", 0, fd)))
             except OSError as e:

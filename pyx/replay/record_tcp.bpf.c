@@ -10,6 +10,8 @@
 
 #include "record_tcp_packet.h"
 
+// The first program is attached last: it makes the ends, and all of what they do after that must be seen.
+
 // ---------------------------------------------------------------- packets
 
 SEC("tp_btf/net_dev_queue")
@@ -20,7 +22,6 @@ int sent_packet(u64 *ctx)
     struct packet p;
     struct end *e;
     u64 ts, *began;
-    u16 segments = 1;
     int first;
 
     if (skb->dev->nd_net.net->ns.inum != settings.netns)
@@ -71,12 +72,10 @@ int sent_packet(u64 *ctx)
         emit_syn(e, header, ts, 1);
     }
     count(1, 0);
-    if (p.len > e->mss)
-        segments = segments_of(skb);
     if (sk && whole(sk) && copied_since(e, sk))
         copied_at(e, ts);
     add_digest(e, &p, ts);
-    add_packet(e, &e->sent, K_TX, ts, p.ip_id, p.address.version == 4 ? segments : 0, 0, first);
+    add_packet(e, &e->sent, K_TX, ts, p.ip_id, p.address.version == 4 ? segments_of(skb) : 0, 0, first);
     e->tx++;
     e->last = ts;
     return 0;
@@ -115,7 +114,7 @@ int received_packet(u64 *ctx)
     if (e->in_interface != skb->dev->ifindex)
         return 0;
     count(1, 0);
-    segments = p.len > e->mss ? segments_of(skb) : 1;
+    segments = segments_of(skb);
     e->segments_in += segments;
     if (e->probed && !(p.flags & (SYN | RST))) {
         u32 next = e->next;

@@ -68,7 +68,7 @@ struct end {
     s32 missed;  // segments more than these that its socket has counted when it closed
     s32 out_interface, in_interface;
     u8 has_isn, has_peer_isn, reset, nospace;
-    u16 mss, digest_count, digests_count, unused;
+    u16 digest_count, digests_count;
     u32 digest, digest_from;
     u32 digests[DIGESTS];
     struct packet_run sent, received;
@@ -100,7 +100,7 @@ struct settings {
     u64 threshold;  // ns
     u64 functions[TIMERS];  // of the timers of TCP, by the number of the schema less one; 0: not known
     u64 offsets[TIMERS];  // of the timer in its socket
-    u32 netns, tcp_sock, iphdr, tcphdr;  // the last three: numbers of their types
+    u32 netns, tcp_sock, iphdr, tcphdr, skb_shared_info;  // all but the first: numbers of their types
     u32 ports;  // how many ports there are; 0: all are recorded
     u16 port[PORTS];
 };

@@ -66,11 +66,11 @@ static inline int read_packet(struct packet *p, struct sk_buff *skb, const u8 *i
     return 1;
 }
 
+// Not from its length: segments may be shorter than the largest one (time stamps, small writes that GRO merges).
 static inline u16 segments_of(struct sk_buff *skb)
 {
-    struct skb_shared_info *info = (void *)(skb->head + skb->end);
-    u16 n = 0;
-    probe_read(&n, sizeof(n), &info->gso_segs);
+    const struct skb_shared_info *info = bpf_rdonly_cast(skb->head + skb->end, settings.skb_shared_info);
+    u16 n = info->gso_segs;
     return n ? n : 1;
 }
 
@@ -163,12 +163,6 @@ static inline void emit_syn(struct end *e, const u8 *header, u64 ts, int sent)
     } else {
         e->peer_isn = seq;
         e->has_peer_isn = 1;
-    }
-    // Linux writes the option for the largest segment first.
-    if (header[20] == 2 && header[21] == 4) {
-        u16 mss = __builtin_bswap16(*(u16 *)(header + 22));
-        if (!e->mss || mss < e->mss)
-            e->mss = mss;
     }
     r = reserve(e, sizeof(*r));
     if (!r)

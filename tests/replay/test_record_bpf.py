@@ -18,14 +18,17 @@ import pytest
 from test_replay_record import MASK, PINGERS, PINGPONG, Sniffed, attached, ends_of, sniffed
 
 from confluo_tools.errors import ConfluoError
+from confluo_tools.kernel import bpf_programs
 from confluo_tools.kernel.bpf_call import bpf
 from confluo_tools.replay.record import bpf_program
 from confluo_tools.replay.record.bpf_program import RecorderProgram
-from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection, pair_ends
+from confluo_tools.replay.record.bpf_recorder import BpfRecorder
+from confluo_tools.replay.recording import ConnectionEnd, RecordedConnection, pair_ends, read_ends
 from confluo_tools.replay.recording.digest import header_digests
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
+from confluo_tools.schema import builtin
 from netns import Lab
-from replay_lab import BULK, PORT, RECORDER, ROOT, dumped, mark_some, record, routed
+from replay_lab import BULK, PORT, RECORDER, ROOT, SERVER, dumped, mark_some, record, routed
 
 
 def unusable() -> str:
@@ -203,6 +206,67 @@ def test_many_connections_at_once_are_all_recorded(tmp_path: Path) -> None:
             calls = list(zip(*end.events.in_order("call", "bytes"), strict=True))
             assert sum(b for call, b in calls if call == Call.SEND) == sent * rounds
             assert sum(b for call, b in calls if call == Call.RECV and b > 0) == got * rounds
+
+
+# Answers each message with the same bytes.
+ECHO = (
+    SERVER
+    + """
+c, _ = s.accept()
+while data := c.recv(65536):
+    c.sendall(data)
+c.close()
+"""
+)
+ECHOED = """
+import socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+for n in range(20):
+    left = c.send(bytes(1455))
+    while left: left -= len(c.recv(left))
+c.close()
+"""
+
+
+def test_segments_are_shorter_with_time_stamps(tmp_path: Path) -> None:
+    """1455 bytes fit into the largest segment that both ends announce, but not beside a time stamp: two segments."""
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Lab() as lab:
+            logs = record(routed(lab), folder, ECHOED, server=ECHO, options=(*BPF, "--grade", "default"))
+        ends = [end for log in logs for end in ends_of(log)]
+        if whole(ends):
+            break
+    assert [end.problems for end in ends] == [[], []]
+    assert all(list(end.sent.expanded("segments")).count(2) == 20 for end in ends)
+
+
+def test_a_connection_that_begins_while_the_programs_are_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the attachment of each program is recorded whole, or not, or said to have begun before."""
+
+    def call(command: int, attributes: bytes) -> int:
+        done = bpf(command, attributes)
+        if command == bpf_programs._OPEN:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                here = socket.create_connection(listener.getsockname())
+                there, _ = listener.accept()
+            here.sendall(bytes(1000))
+            here.close()
+            while there.recv(1000):
+                pass
+            there.close()
+        return done
+
+    with Lab() as lab, lab.space().inside():
+        recorder = BpfRecorder(builtin("recording"), ports=frozenset())
+        with monkeypatch.context() as patch:
+            patch.setattr(bpf_programs, "bpf", call)
+            recorder.begin()
+        ends = read_ends(recorder.poll(last=True))
+        recorder.close()
+    assert len(ends) >= 2
+    assert all(text.startswith("it began before the record") for end in ends for text in end.problems)
 
 
 def test_only_its_ports_and_connections_of_before_with_a_reason(tmp_path: Path) -> None:

@@ -103,9 +103,9 @@ def _settings(kernel: Btf, ports: frozenset[int], threshold: int) -> bytes:
                 functions[place], offsets[place] = addresses[name], found.offset
                 break
     netns = os.stat("/proc/thread-self/ns/net").st_ino
-    types = [kernel.find(name, STRUCT) for name in ("tcp_sock", "iphdr", "tcphdr")]
+    types = [kernel.find(name, STRUCT) for name in ("tcp_sock", "iphdr", "tcphdr", "skb_shared_info")]
     listed = [*sorted(ports), *[0] * (MAX_PORTS - len(ports))]
-    return struct.pack("<Q3Q3Q5I64H", threshold, *functions, *offsets, netns, *types, len(ports), *listed)
+    return struct.pack("<Q3Q3Q6I64H", threshold, *functions, *offsets, netns, *types, len(ports), *listed)
 
 
 def _addresses(names: list[str]) -> dict[str, int]:
