@@ -26,10 +26,11 @@ import numpy as np
 
 from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
+from confluo_tools.engine.forks import Forks
+from confluo_tools.engine.reader import EngineReader
 from confluo_tools.expr import compile, parse_aggregates, parse_by
 from confluo_tools.formats.reader import Reader
 from confluo_tools.multilog.query.aggregation import Aggregation
-from confluo_tools.multilog.query.all_cores import AllCores
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.schema import Field, Schema
 
@@ -73,7 +74,7 @@ def best(run: Callable[[], object]) -> float:
 def ask(path: str, threads: int, text: str, aggregates: str | None, by: str | None) -> None:
     reader: Reader = LogReader(path)
     if threads > 1:
-        reader = AllCores(reader, threads)
+        reader = EngineReader(reader, Forks(threads))
     expr = compile(text, reader.schema)
     if aggregates is None:
         reader.count(expr)

@@ -8,6 +8,7 @@ format.
 from __future__ import annotations
 
 from confluo_tools.cli.clickhouse_output import ClickHouseOutput, print_statement
+from confluo_tools.cli.engine import on_engine
 from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.groups import (
     CommonOptions,
@@ -38,6 +39,7 @@ from confluo_tools.cli.options import (
     Count,
     Ddl,
     Duration,
+    Engine,
     Expr,
     Force,
     InputFormat,
@@ -89,6 +91,7 @@ __all__ = [
     "Count",
     "Ddl",
     "Duration",
+    "Engine",
     "Expr",
     "Force",
     "InputFormat",
@@ -137,6 +140,7 @@ __all__ = [
     "no_input",
     "note",
     "of_option",
+    "on_engine",
     "one_of",
     "open_one",
     "open_records",

@@ -130,6 +130,9 @@ AnalyzeFlows = Annotated[
         help="Track at most N flows at a time (262144).",
     ),
 ]
+Engine = Annotated[
+    str | None, option("--engine", metavar="NAME", panel="Analysis", help="Compute on local (all cores) or local:N.")
+]
 Sort = Annotated[
     bool, option("--sort", panel="Input", help="Sort the records of files and pipes by time before they are used.")
 ]

@@ -11,7 +11,6 @@ from confluo_tools.formats.limit import limited
 
 if TYPE_CHECKING:
     from confluo_tools.cli.log_output import LogOutput
-    from confluo_tools.formats.reader import Reader
     from confluo_tools.inputs.grouped_rows import GroupedRows
     from confluo_tools.inputs.selection import Selection
 
@@ -49,7 +48,7 @@ class QueryOutput(cli.LogOptions):
         "Options": "--agg --by --since -f -o -w",
         "Input": "-e --schema --source",
         "Filtering": "--sample",
-        "Analysis": "--having --top --engine --explain",
+        "Analysis": "--having --top --explain",
     }
 )
 def query(
@@ -80,9 +79,7 @@ def query(
     top: Annotated[
         int | None, option("--top", metavar="N", min=1, help="Keep the N groups with the largest first aggregate.")
     ] = None,
-    engine: Annotated[
-        str | None, option("--engine", metavar="NAME", help="Count and aggregate with local (all cores) or local:N.")
-    ] = None,
+    engine: cli.Engine = None,
     explain: Annotated[bool, option("--explain", help="Print the query plan instead of the rows.")] = False,
     source: Annotated[
         list[str] | None,
@@ -122,8 +119,7 @@ def query(
             request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
         wanted = named(field_types) if field_types is not None else None
         opened = live_input.open(request=request, schema=wanted)
-        if engine is not None:
-            opened = on_engine(opened, engine)
+        opened = cli.on_engine(opened, engine)
         with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
             if agg is None and out.listed(reader.schema):
                 return cli.OK
@@ -160,17 +156,6 @@ def query(
             if common.stats:
                 cli.note(f"{reader.rows} records read, {selection.found} selected, {rows} printed")
             return live_input.status(cli.OK if rows else cli.NOTHING)
-
-
-def on_engine(reader: Reader, name: str) -> Reader:
-    """The input with the engine of --engine.  Raises UsageError."""
-    from confluo_tools import units
-    from confluo_tools.multilog.query.all_cores import AllCores
-
-    word, _, number = name.partition(":")
-    if word != "local" or (number and not (number.isdecimal() and 0 < int(number) <= 1024)):
-        raise UsageError(f"no engine '{name}'", where="--engine", hint="use local, or local:N for N processes")
-    return AllCores(reader, units.integer(number) if number else None)
 
 
 def print_plan(selection: Selection, groups: GroupedRows | None) -> int:

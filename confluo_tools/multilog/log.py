@@ -164,6 +164,19 @@ class Log:
         pinned = self.pin(version).pinned
         return pinned[1] if pinned is not None else []
 
+    def segment(self, lane: int, base: int, rows: int) -> SegmentPart | None:
+        """``rows`` rows of the segment of ``lane`` that begins with row ``base``; no other segment is opened.
+
+        None if it is missing or damaged, which is noted in ``damage``, or if retention has removed it: in ``removed``.
+        """
+        before = len(self.damage)
+        found = [part for part in self._kept_parts(lane, base + rows, base) if part.base == base]
+        if self.first(lane) > base:
+            del self.damage[before:]
+            self.removed.append((lane, base, base + rows))
+            return None
+        return found[0] if found else None
+
     def blocks(self, version: Version | None = None) -> Iterator[SegmentBlock]:
         """The blocks of ``version``, without copying: lane by lane, in row order.
 

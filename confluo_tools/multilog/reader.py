@@ -109,6 +109,12 @@ class LogReader(Reader):
         self._report_some(self._note, found.unused, UNUSED)
         return rollup, found.found + found.scanned
 
+    def stored_rollups(self, expr: Any, make: Callable[[], Rollup]) -> bool:
+        """Whether an aggregate view has what `fold` would compute."""
+        from confluo_tools.multilog.views.aggregate_lookup import find_lookup
+
+        return find_lookup(self.log, expr.tree, make) is not None
+
     def explain(self) -> dict[str, Any] | None:
         if self._plan is None:
             return None

@@ -27,7 +27,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("console",),
     ("kernel", "multilog", "network", "endpoint"),
-    ("remote", "kafka"),
+    ("remote", "kafka", "engine"),
     ("clickhouse",),
     ("inputs",),
     ("api",),
@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "multilog": BELOW["multilog"] - {"console", "config"},
     "network": BELOW["network"] - {"console", "config"},
     "endpoint": {"", "errors"},
+    "engine": BELOW["engine"] - {"config", "kernel", "network", "endpoint"},
     "remote": BELOW["remote"] - {"console", "config", "kernel", "network", "endpoint"},
     **{name: {"", *(n for line in PLATFORM for n in line)} for name in SYSTEMS | COMMANDS},
 }

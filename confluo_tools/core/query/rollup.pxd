@@ -29,7 +29,7 @@ cdef class Rollup:
     cdef int64_t* times
     cdef bint timed                     # some state depends on time
     cdef bint chunked                   # some state cannot be reduced per block
-    cdef bint spanning                  # a rate needs the first and last time
+    cdef readonly bint spanning                  # a rate needs the first and last time
     cdef bint broken
     cdef int64_t low
     cdef int64_t high

@@ -11,6 +11,7 @@ class Rollup:
     keys: tuple[tuple[Any, ...], ...]
     aggs: tuple[tuple[Any, ...], ...]
     time: int
+    spanning: bool
     rows: int
     def __init__(
         self,

@@ -67,7 +67,8 @@ class LogWithArchiveReader(LogReader):
                 return
         yield lane, start, end
 
-    def _lanes(self, tree: leaves.Tree) -> dict[int, list[PartFile]]:
+    def archived(self, tree: leaves.Tree) -> dict[int, list[PartFile]]:
+        """The parts of archives that may have rows for which ``tree`` holds, by lane: see `below`."""
         schema = self.schema
         time = -1 if schema.time_field is None else schema.index(schema.time_field.name)
         uuid = self.log.uuid.hex()
@@ -86,7 +87,7 @@ class LogWithArchiveReader(LogReader):
                 folders.append(folder)
         for folder in folders:
             for place in find_parts(folder, tree, time):
-                if place.name.uuid == uuid and place.name.first < self._below(place.name.lane):
+                if place.name.uuid == uuid and place.name.first < self.below(place.name.lane):
                     if self._allowed is not None and not self._allowed(os.path.realpath(place.path)):
                         self._warn_once(f"{place.path}: may not be read; its rows are left out")
                         continue
@@ -98,8 +99,8 @@ class LogWithArchiveReader(LogReader):
             self._warned_of.add(what)
             self._warn(what)
 
-    def _below(self, lane: int) -> int:
-        # Rows from this one on are read from the log, earlier rows from archives.
+    def below(self, lane: int) -> int:
+        """Rows from this one on are read from the log, earlier rows from archives."""
         firsts = self.version.firsts
         return firsts[lane] if lane < len(firsts) else 0
 
@@ -115,24 +116,27 @@ class LogWithArchiveReader(LogReader):
 
     def _combined(self, expr: Any, columns: Sequence[int] | None, by_time: bool) -> Rows:
         tree = tree_of(expr)
-        older = self._lanes(tree)
+        older = self.archived(tree)
         plan = self.plan(expr, columns)
         if by_time and self.schema.time_field is not None:
             own = plan.streams()
             scan = self.scan = ArchiveScan(self.schema, tree, plan.columns if own else columns)
-            streams = [s for lane, parts in older.items() for s in scan.streams(parts, lane, self._below(lane))]
+            streams = [s for lane, parts in older.items() for s in scan.streams(parts, lane, self.below(lane))]
             yield from merged_by_time(self.schema, [*streams, *own], plan.columns) if own else scan.merged(streams)
         else:
             scan = self.scan = ArchiveScan(self.schema, tree, plan.columns)
             rows = plan.lanes()
             for lane in sorted({*older, *rows}):
-                yield from scan.lane(older.get(lane, []), self._below(lane))
+                yield from scan.lane(older.get(lane, []), self.below(lane))
                 yield from rows.get(lane, ())
         self.report(plan.left_out, plan.unused)
         report_damage(scan, self._warn)
 
+    def stored_rollups(self, expr: Any, make: Callable[[], Rollup]) -> bool:
+        return not self.archived(tree_of(expr)) and super().stored_rollups(expr, make)
+
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
-        if self._lanes(tree_of(expr)):
+        if self.archived(tree_of(expr)):
             return Reader.fold(self, expr, columns, make)
         return super().fold(expr, columns, make)  # no archived rows: use the aggregates of the log
 
@@ -144,8 +148,8 @@ class LogWithArchiveReader(LogReader):
         tree = tree_of(expr)
         found = super().count(expr)
         scan = self.scan = ArchiveScan(self.schema, tree, [])
-        for lane, parts in self._lanes(tree).items():
-            found += scan.count(parts, self._below(lane))
+        for lane, parts in self.archived(tree).items():
+            found += scan.count(parts, self.below(lane))
         self.rows += scan.rows
         report_damage(scan, self._warn)
         return found

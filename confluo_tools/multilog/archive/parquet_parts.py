@@ -322,6 +322,11 @@ class ParquetPart:
         self._file.close()
 
     @property
+    def in_time_order(self) -> bool:
+        """Whether the rows of the batch were in the order of time: then its parts follow one another."""
+        return self.metadata.get("confluo:ordered") == "1"
+
+    @property
     def schema(self) -> Schema:
         """The schema of the log that the rows are from, without `ROW`."""
         found = arrow_meta.schema_from_metadata(self.metadata)
@@ -382,6 +387,16 @@ class ParquetPart:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as e:
             raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.path) from None
         return out
+
+
+def in_time_order(path: str) -> bool:
+    """`ParquetPart.in_time_order` of the part at ``path``; False if it cannot be read."""
+    try:
+        part = ParquetPart(path)
+    except (FormatError, OSError):
+        return False
+    part.close()
+    return part.in_time_order
 
 
 def blocks(schema: Schema, rows: int, buffers: Mapping[int, Any]) -> Iterator[Block]:

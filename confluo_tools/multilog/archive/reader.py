@@ -123,23 +123,15 @@ class ArchiveScan:
 
         ``below``: only rows before this number; ``covered``: only rows from this number on.
         """
-        for (first, end), batch in _batches(parts):
-            lo, hi = max(first, covered), end if below is None else min(end, below)
-            if lo >= hi:
-                continue
-            covered = end
-            yield from self._batch(batch, lo if lo > first else 0, hi if hi < end else None)
+        for batch, lo, hi in ranges(parts, below, covered):
+            yield from self._batch(batch, *_limits(batch, lo, hi))
 
     def streams(self, parts: Sequence[PartFile], lane: int, below: int | None = None) -> list[Iterator[Ranked]]:
         """The rows of `lane` by time, as streams for `by_time`; ``lane``: its number among the lanes of the reader."""
         batches = []
-        covered = 0
-        for (first, end), batch in _batches(parts):
-            lo, hi = max(first, covered), end if below is None else min(end, below)
-            if lo < hi:
-                covered = end
-                program = self._program(lo if lo > first else 0, hi if hi < end else None)
-                batches.append(time_order.Span(*self._hours(batch), first, (batch, program)))
+        for batch, lo, hi in ranges(parts, below):
+            program = self._program(*_limits(batch, lo, hi))
+            batches.append(time_order.Span(*self._hours(batch), batch[0].name.first, (batch, program)))
         if time_order.goes_back(batches):  # by the hour; the statistics are exact
             batches = [b._replace(lo=lo, hi=hi) for b in batches for lo, hi in [self._times(b)]]
         found = time_order.streams(batches)
@@ -175,7 +167,7 @@ class ArchiveScan:
             for place in places:
                 if place.name.hour * HOUR > hi or (place.name.hour + 1) * HOUR <= lo:
                     continue
-                for part, group in self._groups(place, program, schema):
+                for part, group in self._groups(place):
                     for block, picks in self._group(part, group, program, schema, False):
                         yield block, picks, time_order.rank(lane, span.first)
 
@@ -202,14 +194,10 @@ class ArchiveScan:
     def count(self, parts: Sequence[PartFile], below: int | None = None, covered: int = 0) -> int:
         """Number of rows that `lane` would yield."""
         total = 0
-        for (first, end), batch in _batches(parts):
-            lo, hi = max(first, covered), end if below is None else min(end, below)
-            if lo >= hi:
-                continue
-            covered = end
-            program, schema = self._program(lo if lo > first else 0, hi if hi < end else None)
+        for batch, lo, hi in ranges(parts, below, covered):
+            program, schema = self._program(*_limits(batch, lo, hi))
             for place in batch:
-                for part, group in self._groups(place, program, schema):
+                for part, group in self._groups(place):
                     total += self._count(part, group, program, schema)
         return total
 
@@ -228,8 +216,8 @@ class ArchiveScan:
         program, schema = self._program(lo, hi)
         pieces: list[Block] | None = None
         for place in places:
-            for part, group in self._groups(place, program, schema):
-                if pieces is None and part.metadata.get("confluo:ordered") != "1":
+            for part, group in self._groups(place):
+                if pieces is None and not part.in_time_order:
                     pieces = []
                 for block, picks in self._group(part, group, program, schema, pieces is not None):
                     if pieces is None:
@@ -242,7 +230,7 @@ class ArchiveScan:
             for block in parquet_parts.in_row_order(self._wide, pieces):
                 yield block.project(self.schema.layout), Picks.of(block.rows)
 
-    def _groups(self, place: PartFile, program: Program, schema: Schema) -> Iterator[tuple[ParquetPart, int]]:
+    def _groups(self, place: PartFile) -> Iterator[tuple[ParquetPart, int]]:
         # The row groups of a part that may contain matching rows.
         try:
             problem = self._footers.problem(place.name, place.path)
@@ -300,6 +288,18 @@ class ArchiveScan:
     def _damage(self, path: str, e: FormatError) -> None:
         self.damaged.append((path, f"{e.what}; its rows are left out"))
 
+    def possible(self, batch: Sequence[PartFile]) -> list[PartFile]:
+        """The parts of a batch that may have matching rows by their statistics; the others count as looked at."""
+        kept = []
+        for place in batch:
+            before = self.rows, self.parts, self.groups, self.skipped, len(self.damaged)
+            if next(self._groups(place), None) is None:
+                continue
+            self.rows, self.parts, self.groups, self.skipped = before[:4]  # counted when it is read
+            del self.damaged[before[4] :]
+            kept.append(place)
+        return kept
+
 
 def _batches(parts: Sequence[PartFile]) -> list[tuple[tuple[int, int], list[PartFile]]]:
     # The batches of one lane, in row order.  A batch that several archives contain is read from one of them.
@@ -314,6 +314,26 @@ def _batches(parts: Sequence[PartFile]) -> list[tuple[tuple[int, int], list[Part
     return out
 
 
+def ranges(
+    parts: Sequence[PartFile], below: int | None = None, covered: int = 0
+) -> Iterator[tuple[list[PartFile], int, int]]:
+    """The batches of one lane in row order, and the rows to read of each: from a first one up to a last, not included.
+
+    ``below``: only rows before this number; ``covered``: only rows from this number on.
+    """
+    for (first, end), batch in _batches(parts):
+        lo, hi = max(first, covered), end if below is None else min(end, below)
+        if lo < hi:
+            covered = end
+            yield batch, lo, hi
+
+
+def _limits(batch: Sequence[PartFile], lo: int, hi: int) -> tuple[int, int | None]:
+    # What `ArchiveScan._program` has to test of lo <= log_row < hi.
+    name = batch[0].name
+    return lo if lo > name.first else 0, hi if hi < name.end else None
+
+
 def by_lane(places: Iterable[PartFile]) -> dict[Lane, list[PartFile]]:
     out: dict[Lane, list[PartFile]] = {}
     for place in places:
@@ -322,6 +342,17 @@ def by_lane(places: Iterable[PartFile]) -> dict[Lane, list[PartFile]]:
     for (uuid, _), parts in out.items():
         oldest[uuid] = min(oldest.get(uuid, parts[0].name.hour), *(p.name.hour for p in parts))
     return dict(sorted(out.items(), key=lambda item: (oldest[item[0][0]], item[0])))  # lane order decides equal times
+
+
+def part_file(root: str, path: str) -> PartFile:
+    """The part at ``path``, relative to the archive ``root``.  Raises ValueError for a path that no part has."""
+    words = path.split("/")
+    names = parquet_parts.host_of, parquet_parts.day_of, parquet_parts.hour_of, parquet_parts.batch_of
+    found = [of(word) for of, word in zip(names, words, strict=False)]
+    if len(words) != 4 or None in found:
+        raise ValueError(f"'{path}' is not a part of an archive")
+    host, day, hour, batch = found
+    return PartFile(PartName(host, day * 24 + hour, *batch), os.path.join(root, path))  # type: ignore
 
 
 def tree_of(expr: Any) -> leaves.Tree:

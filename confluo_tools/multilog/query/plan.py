@@ -233,13 +233,7 @@ class QueryPlan:
     @property
     def left_out(self) -> list[tuple[str, str]]:
         """(path, problem) of the parts of the log with rows missing from the result."""
-        return [
-            (path, reason if block is None else f"block {block}: {reason}")
-            for path, block, reason in self.log.damage[self._seen_damage :]
-        ] + [
-            (self.log.path, f"{end - start:,} rows of lane {lane} were removed by retention in the meantime")
-            for lane, start, end in dict.fromkeys(self.log.removed[self._seen_removed :])
-        ]
+        return problems(self.log, self._seen_damage, self._seen_removed)
 
     @property
     def unused(self) -> list[tuple[str, str]]:
@@ -295,6 +289,16 @@ class QueryPlan:
             "filters": [{"name": name, "blocks": blocks} for name, blocks in self._by_filter.items()],
             "steps": steps,
         }
+
+
+def problems(log: Log, damage: int = 0, removed: int = 0) -> list[tuple[str, str]]:
+    """(path, problem) of what ``log`` has found damaged or removed so far, without the first ones of each."""
+    return [
+        (path, reason if block is None else f"block {block}: {reason}") for path, block, reason in log.damage[damage:]
+    ] + [
+        (log.path, f"{end - start:,} rows of lane {lane} were removed by retention in the meantime")
+        for lane, start, end in dict.fromkeys(log.removed[removed:])
+    ]
 
 
 _COUNTERS = ("zone_none", "zone_all", "by_index", "by_scan", "by_list", "rows_in", "posted", "ns")

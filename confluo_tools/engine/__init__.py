@@ -1,0 +1,14 @@
+"""Engines: what does the parts of one question, in this process, in others, or on other hosts.
+
+    unit                  a part of an input: blocks of a segment, a batch of an archive
+    partial               a mergeable state of rows, and the table of those that can travel
+    rollup_partial        the partials of counts and aggregates
+    task                  a question as bytes; what a worker checks before it begins
+    result                what a part gave, as bytes with a checksum
+    worker                the work itself: a task, some units, a result
+    runner                the interface of all engines; in_process, forks: those of this host
+    reader                a reader that has a runner count and aggregate
+    address               the engine that a name means
+
+DESIGN.md, section 13.
+"""

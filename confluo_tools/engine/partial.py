@@ -1,0 +1,81 @@
+"""Partials: mergeable states of selected rows, each a class that a worker can make from a few settings.
+
+An analysis that works on every engine is a `Partial` with a row in `PARTIALS`:
+
+    class Tally(Partial):
+        name = "tally"
+
+        def __init__(self, schema, wanted):     # empty; `columns` are the numbers of the columns that it reads
+        def settings(self):                     # {"wanted": ...}: JSON
+        @classmethod
+        def of(cls, schema, settings):          # an empty one again, on the worker
+        def update(self, block, picks):         # add the selected rows of a block
+        def dump(self): ...                     # the state as bytes
+        def merge(self, data): ...              # add the dumped state of rows that come after those so far
+
+`gather` (reader.py) fills it with the rows of any input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.schema import Schema
+
+# name -> module and class.  A worker imports what is here, and nothing else.
+PARTIALS = {
+    "count": "confluo_tools.engine.rollup_partial:CountPartial",
+    "aggregate": "confluo_tools.engine.rollup_partial:RollupPartial",
+}
+
+
+class Partial:
+    """A mergeable state of rows of a schema.
+
+    ``columns``: numbers of the columns that `update` reads, None for all.  ``counted``: only the number of rows is
+    wanted; `update` is not called.
+    """
+
+    name: ClassVar[str]
+    counted: ClassVar[bool] = False
+    schema: Schema
+    columns: Sequence[int] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What `of` needs to make an empty one: JSON."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, schema: Schema, settings: Mapping[str, Any]) -> Self:
+        """An empty partial.  Raises ValueError for settings that are not valid."""
+        raise NotImplementedError
+
+    def fresh(self) -> Self:
+        """An empty partial with the same settings."""
+        return self.of(self.schema, self.settings())
+
+    def update(self, block: Block, picks: Picks | None) -> None:
+        """Add the selected rows of a block; None: all.  Blocks come in the order of the rows, lane by lane."""
+        raise NotImplementedError
+
+    def dump(self) -> bytes:
+        """The state."""
+        raise NotImplementedError
+
+    def merge(self, data: bytes) -> None:
+        """Add a dumped state, of rows after those so far.  Raises ValueError if it is not valid."""
+        raise NotImplementedError
+
+
+def partial_class(name: str) -> type[Partial]:
+    """The class of a partial.  Raises ValueError for an unknown name."""
+    place = PARTIALS.get(name)
+    if place is None:
+        raise ValueError(f"there is no partial '{name}'")
+    module, _, item = place.partition(":")
+    found: type[Partial] = getattr(import_module(module), item)
+    return found

@@ -1,0 +1,89 @@
+"""The partials of counts and aggregates (--count, --agg, --by)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from confluo_tools.engine.partial import Partial
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.query.rollup import Rollup
+    from confluo_tools.schema import Schema
+
+
+class CountPartial(Partial):
+    """No state: the number of rows is in every result."""
+
+    name = "count"
+    counted = True
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema, self.columns = schema, []
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def of(cls, schema: Schema, settings: Mapping[str, Any]) -> Self:
+        return cls(schema)
+
+    def dump(self) -> bytes:
+        return b""
+
+    def merge(self, data: bytes) -> None:
+        if data:
+            raise ValueError("a count has no state")
+
+
+class RollupPartial(Partial):
+    """A roll-up.  ``make``: returns an empty one.  Its keys and functions are numbers of columns, so no text is parsed.
+
+    Local days and relative times are those of the host that asks.
+    """
+
+    name = "aggregate"
+
+    def __init__(self, schema: Schema, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> None:
+        self.schema, self.columns = schema, columns
+        self._make = make
+        self.rollup = make()
+
+    def settings(self) -> dict[str, Any]:
+        r = self.rollup
+        columns = None if self.columns is None else list(self.columns)
+        return {"columns": columns, "keys": r.keys, "aggs": r.aggs, "time": r.time, "spanning": r.spanning}
+
+    @classmethod
+    def of(cls, schema: Schema, settings: Mapping[str, Any]) -> Self:
+        from confluo_tools.core.query.rollup import Rollup
+
+        try:
+            keys, aggs = _tuples(settings["keys"]), _tuples(settings["aggs"])
+            time, spanning, columns = settings["time"], settings["spanning"], settings["columns"]
+            return cls(schema, columns, lambda: Rollup(schema.layout, keys, aggs, time, spanning))
+        except (KeyError, TypeError, IndexError) as e:
+            raise ValueError(f"not settings of an aggregate: {e}") from None
+
+    def fresh(self) -> Self:
+        return type(self)(self.schema, self.columns, self._make)
+
+    def update(self, block: Block, picks: Picks | None) -> None:
+        self.rollup.update(block, picks)
+
+    def dump(self) -> bytes:
+        from confluo_tools.core.query.rollup_codec import dump
+
+        return dump(self.rollup)
+
+    def merge(self, data: bytes) -> None:
+        from confluo_tools.core.query.rollup_codec import load
+
+        other = self._make()
+        load(other, data)
+        self.rollup.merge(other)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple([_tuples(item) for item in value]) if isinstance(value, list | tuple) else value

@@ -1,0 +1,111 @@
+"""Which units a question needs: those in which no row can match are not handed out.
+
+Partition folders, Parquet statistics and zone maps decide; nothing else of the rows is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.engine.result import Problems
+from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit
+from confluo_tools.expr import leaves, zones
+from confluo_tools.multilog.archive import parquet_parts
+from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
+from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, PartFile, by_lane, ranges
+from confluo_tools.multilog.query.plan import problems
+
+if TYPE_CHECKING:
+    from confluo_tools.core.multilog.segment import SegmentPart
+    from confluo_tools.expr import Expr
+    from confluo_tools.multilog.reader import LogReader
+
+PER_SLOT = 16  # units of a log for each slot: shares of the blocks that differ by a sixteenth at most
+SIGN = 1 << 63
+
+
+class UnitPlan:
+    """The units of ``reader`` for ``expr``, in the order of the rows.  ``slots``: of the engine.
+
+    ``left_out``: (path, problem) of what is damaged, as far as known; ``passed``: rows of archives that were ruled out.
+    """
+
+    def __init__(self, reader: LogReader | ArchiveReader, expr: Expr, slots: int) -> None:
+        self._expr, self._schema = expr, reader.schema
+        self._all = expr.tree == leaves.TRUE
+        self._lists = frozenset(i for i, c in enumerate(reader.schema.columns) if c.count > 1)
+        self._scan = ArchiveScan(reader.schema, expr.tree, [])
+        self.left_out: Problems = []
+        if isinstance(reader, ArchiveReader):
+            lanes = by_lane(reader.places(expr.tree)).values()
+            self.units: list[Unit] = [unit for parts in lanes for unit in self._batches(parts)]
+        else:
+            self.units = self._of_log(reader, slots)
+            self.left_out += problems(reader.log)
+        self.left_out += self._scan.damaged
+        self.passed = self._scan.rows
+
+    def _batches(self, parts: Sequence[PartFile], below: int | None = None) -> Iterator[ArchiveBatch]:
+        for batch, first, after in ranges(parts, below):
+            places = batch if self._all else self._scan.possible(batch)
+            alone = len(places) > 1 and parquet_parts.in_time_order(places[0].path)
+            for some in [[place] for place in places] if alone else [places] if places else []:
+                root, names = _root(some)
+                yield ArchiveBatch(root, names, first, after, (after - first) * len(some) // len(batch))
+
+    def _of_log(self, reader: LogReader, slots: int) -> list[Unit]:
+        parts = reader.log.segments(reader.version)
+        kept = [(part, self._blocks(part)) for part in parts]
+        most = max(sum(len(numbers) for _, numbers in kept) // (slots * PER_SLOT), 1)
+        out: dict[int, list[Unit]] = {}
+        if isinstance(reader, LogWithArchiveReader):
+            for lane, places in reader.archived(self._expr.tree).items():
+                out[lane] = list(self._batches(places, reader.below(lane)))
+        path, uuid = os.path.abspath(reader.log.path), reader.log.uuid.hex()
+        for part, numbers in kept:
+            for first, after in _runs(numbers, most):
+                size = min((after - first) * part.segment.capacity, part.rows)
+                sealed = part.segment.sealed > 0
+                unit = LogBlocks(path, uuid, part.lane, part.base, part.rows, first, after, sealed, size)
+                out.setdefault(part.lane, []).append(unit)
+        return [unit for lane in sorted(out) for unit in out[lane]]
+
+    def _blocks(self, part: SegmentPart) -> list[int]:
+        # The blocks that may have matching rows.  A damaged one is kept: who reads it says so.
+        every = range(part.blocks)
+        return list(every) if self._all else [number for number in every if self._possible(part, number)]
+
+    def _possible(self, part: SegmentPart, number: int) -> bool:
+        block = part.block(number)
+        if block is None:
+            return True
+        columns = self._schema.columns
+
+        def zone(col: int) -> tuple[Any, Any] | None:
+            known = block.zones(col)
+            if known is None or not 1 <= columns[col].code <= 8:  # the order of other types is not that of their keys
+                return None
+            bias = SIGN if columns[col].code > 4 else 0
+            return known[0] - bias, known[1] - bias
+
+        return zones.holds(self._expr.tree, zone, self._lists) != zones.NONE
+
+
+def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges (first, after) of neighbours, at most ``most`` of them."""
+    at = 0
+    while at < len(numbers):
+        end = at + 1
+        while end < len(numbers) and end - at < most and numbers[end] == numbers[end - 1] + 1:
+            end += 1
+        yield numbers[at], numbers[end - 1] + 1
+        at = end
+
+
+def _root(places: Sequence[PartFile]) -> tuple[str, tuple[str, ...]]:
+    """The archive of some parts, and their paths in it: host, date, hour, name."""
+    words = [place.path.rsplit("/", 4) for place in places]
+    root = words[0][0]
+    return root if "://" in root else os.path.abspath(root), tuple("/".join(own[1:]) for own in words)

@@ -1,0 +1,146 @@
+"""The work of an engine: a task over some units.  `run` is the function that engines of other programs call.
+
+A worker shares nothing with the host that asks but the file system (or the object store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from confluo_tools.engine import unit as units_
+from confluo_tools.engine.result import Problems, Result, encode_error
+from confluo_tools.engine.task import Task, pins
+from confluo_tools.engine.unit import LOG, ArchiveBatch, LogBlocks, Unit
+from confluo_tools.errors import ConfluoError, SchemaError, StoreError
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.core.multilog.segment import SegmentPart
+    from confluo_tools.multilog.archive.reader import ArchiveScan
+    from confluo_tools.multilog.log import Log
+    from confluo_tools.multilog.query.plan import QueryPlan
+
+Rows = Iterator[tuple["Block", "Picks"]]
+Open = Callable[[Sequence[LogBlocks], Task], tuple["Log", "list[SegmentPart]"]]
+
+
+def run(task: bytes, units: bytes) -> bytes:
+    """The result of an encoded task over encoded units, encoded; an error that the user can correct is a result."""
+    try:
+        return run_units(Task.decode(task), units_.decode(units)).encode()
+    except ConfluoError as e:
+        return encode_error(e)
+
+
+def version() -> dict[str, str]:
+    """What this worker has of what must be the same at both ends."""
+    return pins()
+
+
+def run_units(task: Task, units: Sequence[Unit], open_parts: Open | None = None) -> Result:
+    """The result of ``task`` over ``units``.  ``open_parts``: instead of opening their logs.
+
+    Raises ConfluoError: a log is not there, or has another schema.
+    """
+    partial, rows = task.partial.fresh(), 0
+    sources: list[LogSource | ArchiveSource] = []
+    for (kind, _), some in groupby(units, key=lambda unit: unit.source):
+        own: Any = list(some)
+        source = LogSource(task, own, open_parts) if kind == LOG else ArchiveSource(task, own)
+        sources.append(source)
+        if partial.counted:
+            rows += source.count()
+            continue
+        for block, picks in source.rows():
+            partial.update(block, picks)
+            rows += len(picks)
+    left_out = [one for source in sources for one in source.left_out]
+    unused = [one for source in sources for one in source.unused]
+    return Result(rows, partial.dump(), left_out, unused, sum(source.scanned for source in sources))
+
+
+class LogSource:
+    """The rows of neighbouring units of one log; what was left out is known at the end.  Raises ConfluoError."""
+
+    scanned = 0
+
+    def __init__(self, task: Task, units: Sequence[LogBlocks], open_parts: Open | None = None) -> None:
+        from confluo_tools.multilog.query.plan import QueryPlan
+        from confluo_tools.multilog.version import Version
+
+        blocks: dict[tuple[int, int], set[int]] = {}  # (lane, first row) of a segment -> its blocks
+        for unit in units:
+            blocks.setdefault((unit.lane, unit.base), set()).update(range(unit.first, unit.after))
+        log, parts = (open_parts or _open_parts)(units, task)
+        version = Version()
+        version.pinned = log, [part for part in parts if (part.lane, part.base) in blocks]
+
+        def skip(part: SegmentPart, number: int) -> bool:
+            return number not in blocks[part.lane, part.base]
+
+        columns = task.partial.columns
+        self._plan: QueryPlan = QueryPlan(log, version, task.expr, columns=columns, skip=skip)
+
+    def rows(self) -> Rows:
+        yield from self._plan
+
+    def count(self) -> int:
+        return self._plan.count()
+
+    @property
+    def left_out(self) -> Problems:
+        return self._plan.left_out
+
+    @property
+    def unused(self) -> Problems:
+        return self._plan.unused
+
+
+def _open_parts(units: Sequence[LogBlocks], task: Task) -> tuple[Log, list[SegmentPart]]:
+    from confluo_tools.multilog.log import Log
+
+    path = units[0].log
+    log = Log(path, readonly=True)
+    if log.uuid.hex() != units[0].uuid:
+        raise StoreError("is another log here", where=path, hint="workers need the same files under the same paths")
+    own, theirs = ([(c.name, c.code, c.size, c.count) for c in schema.columns] for schema in (log.schema, task.schema))
+    if own != theirs:
+        raise SchemaError("has other columns now than the question", where=path, hint="ask again")
+    found = []
+    for lane, base, rows in dict.fromkeys((unit.lane, unit.base, unit.rows) for unit in units):
+        part = log.segment(lane, base, rows)
+        if part is not None:
+            found.append(part)
+    return log, found
+
+
+class ArchiveSource:
+    """The rows of batches of archives."""
+
+    unused: Problems = []  # noqa: RUF012 - archives have no views
+
+    def __init__(self, task: Task, units: Sequence[ArchiveBatch]) -> None:
+        from confluo_tools.multilog.archive.reader import ArchiveScan, part_file
+
+        self._scan: ArchiveScan = ArchiveScan(task.schema, task.expr.tree, task.partial.columns)
+        try:
+            self._batches = [([part_file(u.archive, path) for path in u.parts], u.first, u.after) for u in units]
+        except ValueError as e:
+            raise ConfluoError(str(e)) from None
+
+    def rows(self) -> Rows:
+        for parts, first, after in self._batches:
+            yield from self._scan.lane(parts, after, first)
+
+    def count(self) -> int:
+        return sum(self._scan.count(parts, after, first) for parts, first, after in self._batches)
+
+    @property
+    def scanned(self) -> int:
+        return self._scan.rows
+
+    @property
+    def left_out(self) -> Problems:
+        return self._scan.damaged

@@ -1,0 +1,147 @@
+"""Tasks, units and results as bytes: what a worker answers that shares only files with the process that asks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archive_lab import QUESTIONS
+from confluo_tools import multilog
+from confluo_tools.engine import result, unit, worker
+from confluo_tools.engine.reader import EngineReader
+from confluo_tools.engine.rollup_partial import CountPartial
+from confluo_tools.engine.task import Task
+from confluo_tools.engine.unit_plan import UnitPlan
+from confluo_tools.errors import ConfluoError
+from confluo_tools.expr import compile
+from confluo_tools.multilog.reader import LogReader
+from engine_lab import KINDS, Inline, Inputs, aggregated, make_inputs, same
+from log_rows import ALL_TYPES, block_of, random_columns
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return make_inputs(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_one_core(inputs: Inputs, kind: str) -> None:
+    for i, text in enumerate([*QUESTIONS, "y < 1.5 or name like 'a?c'", "kind == one and path == 7"]):
+        runner = Inline(damage=(0, 1) if i == 1 else (2,))
+        one, several = inputs.open(kind), EngineReader(inputs.open(kind), runner)
+        expr = compile(text, one.schema)
+        assert several.count(expr) == one.count(expr)
+        assert several.rows == one.rows
+        assert runner.checks == 1
+        by = [None, "a", "kind, 1h"][i % 3]
+        mine, expected = (aggregated(r, text, by) for r in (EngineReader(inputs.open(kind), runner), inputs.open(kind)))
+        assert mine[1] == expected[1]
+        assert same(mine[0], expected[0])
+        if len(runner.runs) > 8:
+            assert runner.damaged > 0
+
+
+def extent(one: unit.Unit) -> int:
+    """The number of blocks or Parquet files of a unit."""
+    return len(one.parts) if isinstance(one, unit.ArchiveBatch) else one.after - one.first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_without_a_possible_row_are_not_handed_out(inputs: Inputs, kind: str) -> None:
+    def units(text: str) -> list[unit.Unit]:
+        reader = inputs.open(kind)
+        return UnitPlan(reader, compile(text, reader.schema), 1000).units  # type: ignore[arg-type]
+
+    every = units("")
+    for text in ("a == 0", "ts < @3600", "e > 200", "not (a < 5)"):
+        chosen = units(text)
+        assert sum(map(extent, chosen)) < sum(map(extent, every))
+        reader = inputs.open(kind)
+        assert EngineReader(inputs.open(kind), Inline()).count(compile(text, reader.schema)) == reader.count(
+            compile(text, reader.schema)
+        )
+
+
+def test_rows_that_are_not_sealed_are_done_here(tmp_path: Path) -> None:
+    with multilog.create(tmp_path / "t.ml", ALL_TYPES) as log, log.writer() as writer:
+        writer.append(block_of(ALL_TYPES, random_columns(ALL_TYPES, 500, 1)))
+        runner = Inline()
+        assert EngineReader(LogReader(log.path), runner).count(compile("", ALL_TYPES)) == 500
+        assert runner.runs == []
+
+
+def test_a_segment_that_is_gone_is_reported(inputs: Inputs, tmp_path: Path) -> None:
+    shutil.copytree(inputs.log, tmp_path / "t.ml")
+    reader = LogReader(str(tmp_path / "t.ml"))
+    expr = compile("", reader.schema)
+    units = UnitPlan(reader, expr, 1).units
+    next((tmp_path / "t.ml").glob("lane-000/*.arrow")).unlink()
+    found = result.decode(worker.run(Task(expr, CountPartial(reader.schema)).encode(), unit.encode(units)))
+    assert found.rows < 11_000
+    assert any("are missing" in what for _, what in found.left_out)
+
+
+def test_a_worker_reports_what_is_not_the_same(inputs: Inputs, tmp_path: Path) -> None:
+    reader = LogReader(inputs.log)
+    task = Task(compile("", reader.schema), CountPartial(reader.schema)).encode()
+    units = UnitPlan(reader, compile("", reader.schema), 1).units
+    message = json.loads(task)
+    message["pins"]["Python"] = "2.7"
+    moved = [one._replace(log=str(tmp_path)) for one in units]
+    other = [one._replace(uuid="00" * 16) for one in units]
+    for data, some, what in [
+        (json.dumps(message).encode(), units, r"versions differ: a worker has Python 2\.7, here 3"),
+        (b"[]", units, "not a task"),
+        (task.replace(b'"count"', b'"os.system"'), units, "there is no partial 'os.system'"),
+        (task, moved, f"{tmp_path}: is not a MultiLog"),
+        (task, other, f"{inputs.log}: is another log here"),
+        (task.replace(b'"u8"', b'"u16"'), units, "has other columns now"),
+    ]:
+        with pytest.raises(ConfluoError, match=what):
+            result.decode(worker.run(data, unit.encode(some)))
+
+
+RESULTS = st.builds(
+    result.Result,
+    st.integers(0, 1 << 60),
+    st.binary(max_size=50),
+    st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3),
+    st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3),
+    st.integers(0, 1 << 60),
+)
+
+
+@given(RESULTS, st.data())
+def test_a_damaged_result_is_noticed(found: result.Result, data: Any) -> None:
+    good = found.encode()
+    assert result.decode(good) == found
+    at = data.draw(st.integers(0, 8 * len(good) - 1))
+    bad = bytearray(good)
+    bad[at // 8] ^= 1 << at % 8
+    for damaged in (bytes(bad), good[: at // 8], good + b"x"):
+        with pytest.raises(ValueError, match="a result"):
+            result.decode(damaged)
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"[1]", b"{}", b'[["log"]]', b'[["disk", 1]]', b'[["archive", "/a", "b", 0, 1, 1]]']
+)
+def test_what_is_no_unit(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any reason
+        unit.decode(data)
+
+
+@given(st.lists(st.integers(0, 5)), st.integers(1, 9))
+def test_runs_are_all_units_in_order(sizes: list[int], number: int) -> None:
+    units = [unit.ArchiveBatch("/a", (str(i),), 0, 1, size) for i, size in enumerate(sizes)]
+    shares = unit.runs(units, number)
+    assert [one for share in shares for one in share] == units
+    assert len(shares) <= number
+    assert all(shares)
+    assert unit.decode(unit.encode(units)) == units
