@@ -391,18 +391,17 @@ def format_time(ns: int, digits: int = 9, local: bool = False) -> str:
 # -- addresses -------------------------------------------------------------------------------------------------
 
 
+# A leading zero is refused: some programs read 010 as eight, others as ten.
+_OCTETS = {str(value): value for value in range(256)}
+
+
 def try_ip4(text: str) -> int | None:
     """``10.1.2.3`` as an integer in host order; None when it is not one."""
-    parts = text.split(".")
-    if len(parts) != 4 or not text.isascii():
+    try:
+        a, b, c, d = text.split(".")
+        return _OCTETS[a] << 24 | _OCTETS[b] << 16 | _OCTETS[c] << 8 | _OCTETS[d]
+    except (KeyError, ValueError):
         return None
-    value = 0
-    for part in parts:
-        # A leading zero is refused: some programs read 010 as eight, others as ten.
-        if not part.isdigit() or len(part) > 3 or (part[0] == "0" and len(part) > 1) or int(part) > 255:
-            return None
-        value = value << 8 | int(part)
-    return value
 
 
 def try_ip6(text: str) -> bytes | None:

@@ -306,11 +306,15 @@ def compiler(text: str, schema: Schema, local: bool) -> Callable[[], Program] | 
     """A function that compiles the expression; None without an expression.  ``local``: as --local."""
     if not text:
         return None
-    from confluo_tools.expr import compile
+    from confluo_tools.expr import Expr, compile
+    from confluo_tools.expr.list_file import read_list
 
-    for note in compile(text, schema, local=local).notes:
+    def compiled() -> Expr:
+        return compile(text, schema, local=local, lists=read_list)
+
+    for note in compiled().notes:
         cli.tell(note)
-    return lambda: compile(text, schema, local=local).program
+    return lambda: compiled().program
 
 
 def share(option: str, text: str | None) -> int:

@@ -189,7 +189,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
             traceback.print_exc()
         say(f"{prog}: {printable(describe(error))}")
         if hasattr(error, "caret"):  # an expression: show the column
-            for line in error.caret().split("\n"):
+            for line in error.caret().splitlines():
                 say(f"  {printable(line)}")
         return int(getattr(error, "exit_status", TROUBLE))
     finally:

@@ -46,7 +46,7 @@ class QueryOutput(cli.LogOptions):
 @app.command(
     panels={
         "Options": "--agg --by --since -f -o -w",
-        "Input": "-e --schema --source",
+        "Input": "-e -F --schema --source",
         "Filtering": "--sample",
         "Analysis": "--having --top --explain",
     }
@@ -56,6 +56,9 @@ def query(
     read: cli.Read = None,
     expression: Annotated[
         str | None, option("-e", "--expr", metavar="EXPR", help="Filter expression; all operands are inputs.")
+    ] = None,
+    expr_file: Annotated[
+        str | None, option("-F", "--expr-file", metavar="FILE", help="As -e, with the expression in FILE.")
     ] = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
@@ -95,6 +98,12 @@ def query(
     common: cli.CommonOptions,
 ) -> int:
     """Print the records of INPUT for which EXPR holds."""
+    if expr_file is not None:
+        if expression is not None:
+            raise UsageError("-e and -F exclude each other", hint="leave one out")
+        from confluo_tools.expr.list_file import read_expression
+
+        expression = read_expression(expr_file)
     inputs, text = cli.split_operands(operands or [], read or [], expression, ins.at)
     if ins.missing(inputs, live.follow):
         return cli.usage(app)

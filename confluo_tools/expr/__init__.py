@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from confluo_tools.expr.leaves import Tree, depth
-from confluo_tools.expr.lower import Lowering, columns_used
+from confluo_tools.expr.lower import Lists, Lowering, columns_used
 from confluo_tools.expr.parse import parse
 from confluo_tools.expr.syntax import Both, ExprError, Syntax, Word, unparse
 from confluo_tools.schema import Schema
@@ -88,15 +88,17 @@ def compile(
     now_ns: int | None = None,
     filters: Mapping[str, str] | None = None,
     local: bool = False,
+    lists: Lists | None = None,
 ) -> Expr:
     """``text`` parsed, typed against ``schema`` and lowered.  The empty text selects all rows.
 
     ``filters``: name -> expression of `filter NAME`; None: this kind of input has no filters.
     ``now_ns``: the time of `now` and `15m ago`.  ``local``: times without a zone are local times, but not those of
-    filters.  Raises ExprError with the column.
+    filters.  ``lists``: reads the file of `in @FILE` (`list_file.read_list`); None: that is an error.
+    Raises ExprError with the column.
     """
     parsed = parse(text)
-    tree = Lowering(text, schema, now_ns, filters, local).tree(parsed.tree)
+    tree = Lowering(text, schema, now_ns, filters, local, lists).tree(parsed.tree)
     if depth(tree) > MAX_LEVELS:
         raise ExprError("conditions are nested too deeply", text, 0)
     demands: dict[str, str] = {}

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, Or, Pair, Range, Test, Tree
+from confluo_tools.expr.leaves import (
+    And,
+    Bytes,
+    Const,
+    FRange,
+    Glob,
+    InByteRanges,
+    InRanges,
+    InSet,
+    Not,
+    Or,
+    Pair,
+    Test,
+    Tree,
+)
 from confluo_tools.expr.syntax import quote
 from confluo_tools.schema import Column, Schema
 from confluo_tools.units import format_duration, format_ip4, format_ip6, format_mac, format_time
@@ -19,9 +33,9 @@ def describe(tree: Tree, schema: Schema) -> str:
         return word.join(
             [f"({describe(i, schema)})" if isinstance(i, (And, Or)) else describe(i, schema) for i in tree.items]
         )
-    if isinstance(tree, (Range, FRange, InSet, Bytes, Glob, Pair)):
-        return describe_test(tree, schema)
-    return f"not {describe_test(tree.item, schema)}"
+    if isinstance(tree, Not):
+        return f"not {describe_test(tree.item, schema)}"
+    return describe_test(tree, schema)
 
 
 def describe_test(test: Test, schema: Schema) -> str:
@@ -36,9 +50,13 @@ def describe_test(test: Test, schema: Schema) -> str:
     if isinstance(test, Glob):
         return f"{name} like {quote(test.pattern.decode('utf-8', 'surrogateescape'))}"
     if isinstance(test, InSet):
-        shown = [_number(v, column, mask) for v in test.values[:SHOWN]]
-        more = f", and {len(test.values) - SHOWN} more" if len(test.values) > SHOWN else ""
-        return f"{name} in {{{', '.join(shown)}{more}}}"
+        return f"{name} in {_set([_number(v, column, mask) for v in test.values[:SHOWN]], len(test.values))}"
+    if isinstance(test, InRanges):
+        numbers = [_span(_number(lo, column, None), _number(hi, column, None)) for lo, hi in test.pairs[:SHOWN]]
+        return f"{name} in {_set(numbers, len(test.pairs))}"
+    if isinstance(test, InByteRanges):
+        texts = [_span(_bytes(lo, column), _bytes(hi, column)) for lo, hi in test.pairs[:SHOWN]]
+        return f"{name} in {_set(texts, len(test.pairs))}"
     if isinstance(test, Bytes):
         lo, hi = _bytes(test.lo, column), _bytes(test.hi, column)
         return f"{name} == {lo}" if test.lo == test.hi else f"{name} in {lo}..{hi}"
@@ -63,6 +81,15 @@ def describe_test(test: Test, schema: Schema) -> str:
     if test.hi == most:
         return f"{name} >= {_number(test.lo, column, mask)}"
     return f"{name} in {_number(test.lo, column, mask)}..{_number(test.hi, column, mask)}"
+
+
+def _span(lo: str, hi: str) -> str:
+    return lo if lo == hi else f"{lo}..{hi}"
+
+
+def _set(shown: list[str], size: int) -> str:
+    more = f", and {size - len(shown)} more" if size > len(shown) else ""
+    return f"{{{', '.join(shown)}{more}}}"
 
 
 def _number(value: int, column: Column, mask: int | None) -> str:

@@ -5,8 +5,8 @@ confluo-expr(7) defines the meaning of each construct.
 
 from __future__ import annotations
 
-from confluo_tools.expr.leaves import FALSE, TRUE, Bytes, FRange, Glob, Pair, Tree
-from confluo_tools.expr.simplify import Intervals, Simplifier, merge
+from confluo_tools.expr.leaves import FALSE, TRUE, Bytes, FRange, Glob, InByteRanges, Pair, Tree
+from confluo_tools.expr.simplify import FEW, Intervals, Simplifier, merge
 from confluo_tools.expr.syntax import Compare, ExprError, FieldRef, Value
 from confluo_tools.expr.values import NUMBERS, Typer, wildcard
 from confluo_tools.schema import Field, Schema, fold6
@@ -272,7 +272,13 @@ class FieldTests:
         if op == "like":
             return self.either([Glob(col, self.typer.raw(field, v, padded=False)) for v in values])
         data = [self.typer.raw(field, v) for v in values]
-        return self.either([Bytes(col, d, d) for d in data])
+        return self.one_of_bytes(col, [(d, d) for d in data])
+
+    def one_of_bytes(self, col: int, pairs: list[tuple[bytes, bytes]]) -> Tree:
+        """One of ``pairs`` (lo, hi), which are disjoint or equal: a few tests, or one search."""
+        if len(pairs) > FEW:
+            return InByteRanges(col, tuple(sorted(set(pairs))))
+        return self.either([Bytes(col, lo, hi) for lo, hi in pairs])
 
     def bytes_ordered(self, field: Field, ref: FieldRef, op: str, value: Value) -> Tree:
         self.no_mask(field, ref)
@@ -306,7 +312,7 @@ class FieldTests:
             else:
                 (four if found[0] == 4 else six).append(found[1:])
         if four:
-            trees.insert(0, self.ip4(field, merge(four)))
+            trees.insert(0, self.ip4(field, four))
         if six:
             trees.append(self.ip6(field, merge(six)))
         return self.either(trees)
@@ -347,7 +353,8 @@ class FieldTests:
             return is6[0]
         trees: list[Tree] = []
         folds: list[int] = []
-        ones: list[Tree] = []
+        ones: list[tuple[bytes, bytes]] = []
+        ranges: list[tuple[bytes, bytes]] = []
         for lo, hi in intervals:
             if lo > hi:
                 continue
@@ -358,11 +365,13 @@ class FieldTests:
             low, high = lo.to_bytes(16, "big"), hi.to_bytes(16, "big")
             if lo == hi:
                 folds.append(fold6(low))
-                ones.append(Bytes(col6, low, high))
+                ones.append((low, high))
             elif lo < hi:
-                trees.append(self.both([*is6, Bytes(col6, low, high)]))
+                ranges.append((low, high))
+        if ranges:
+            trees.append(self.both([*is6, self.one_of_bytes(col6, ranges)]))
         if ones:
-            trees.append(self.both([self.within(col, [(f, f) for f in folds]), self.either(ones)]))
+            trees.append(self.both([self.within(col, [(f, f) for f in folds]), self.one_of_bytes(col6, ones)]))
         return self.either(trees)
 
     def masked_ip(self, field: Field, mask: Value, value: Value | None) -> Tree:

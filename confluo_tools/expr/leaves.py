@@ -87,6 +87,26 @@ class InSet(Leaf):
         self.col, self.values, self.mask = col, values, mask
 
 
+class InRanges(Leaf):
+    """An integer column in one of ``pairs`` (lo, hi): sorted, disjoint, not adjacent."""
+
+    __slots__ = __match_args__ = ("col", "pairs")
+    mask = None
+
+    def __init__(self, col: int, pairs: tuple[tuple[int, int], ...]) -> None:
+        self.col, self.pairs = col, pairs
+
+
+class InByteRanges(Leaf):
+    """A column of bytes in one of ``pairs`` (lo, hi): sorted, disjoint, as wide as the column."""
+
+    __slots__ = __match_args__ = ("col", "pairs")
+    mask = None
+
+    def __init__(self, col: int, pairs: tuple[tuple[bytes, bytes], ...]) -> None:
+        self.col, self.pairs = col, pairs
+
+
 class Bytes(Leaf):
     __slots__ = __match_args__ = ("col", "lo", "hi", "mask")
 
@@ -117,7 +137,7 @@ class Stored(Leaf):
         self.name, self.tree = name, tree
 
 
-Test = Range | FRange | InSet | Bytes | Glob | Pair
+Test = Range | FRange | InSet | InRanges | InByteRanges | Bytes | Glob | Pair
 Tree = And | Or | Not | Const | Test
 TRUE, FALSE = Const(True), Const(False)
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from confluo_tools.expr import leaves
 from confluo_tools.expr.fields import FieldTests
 from confluo_tools.expr.leaves import TRUE, Tree
-from confluo_tools.expr.syntax import Both, ByteRef, Compare, Either, ExprError, Negation, Nonzero, Syntax, Word
+from confluo_tools.expr.syntax import (
+    Both,
+    ByteRef,
+    Compare,
+    Either,
+    ExprError,
+    ListFile,
+    Negation,
+    Nonzero,
+    Syntax,
+    Value,
+    Word,
+)
 from confluo_tools.schema import Schema
 
+Lists = Callable[[str], Sequence[Value]]  # the values in a file
 NO_FILTERS: Mapping[str, str] = {}
 
 
@@ -23,9 +36,10 @@ class Lowering(FieldTests):
         now_ns: int | None,
         filters: Mapping[str, str] | None = None,
         local: bool = False,
+        lists: Lists | None = None,
     ) -> None:
         super().__init__(text, schema, now_ns, local)
-        self.filters = filters
+        self.filters, self.lists = filters, lists
 
     def tree(self, node: Syntax) -> Tree:
         """The leaves of ``node``."""
@@ -36,6 +50,8 @@ class Lowering(FieldTests):
         if isinstance(node, Negation):
             return self.negate(self.tree(node.item))
         if isinstance(node, Compare):
+            if isinstance(node.values[0], ListFile):
+                return self.listed(node, node.values[0])
             if isinstance(node.operand, ByteRef):
                 from confluo_tools.expr.primitives import header_bytes
 
@@ -58,6 +74,16 @@ class Lowering(FieldTests):
 
             return primitive(self, node)
         return TRUE
+
+    def listed(self, node: Compare, file: ListFile) -> Tree:
+        """`FIELD in @FILE`."""
+        if self.lists is None:
+            raise self.fail(file.pos, "values cannot be read from a file here", "write them: in {A, B, ...}")
+        self.typer.listed = file.text
+        try:
+            return self.tree(Compare(node.operand, node.op, tuple(self.lists(file.text)), True, node.pos))
+        finally:
+            self.typer.listed = ""
 
     def named(self, node: Word) -> Tree:
         """`filter NAME`: the expression of that filter view of the input."""

@@ -18,6 +18,7 @@ from confluo_tools.expr.syntax import (
     Everything,
     ExprError,
     FieldRef,
+    ListFile,
     Negation,
     Nonzero,
     Operand,
@@ -416,8 +417,25 @@ class ExprParser:
         node = Compare(operand, op, values, many, pos)
         return Negation(node, pos) if negated else node
 
+    def list_file(self) -> ListFile | None:
+        """``@FILE`` or ``@"FILE"``; a digit after the @ is a time."""
+        token, pos = self.tokens[self.i], self.places[self.i]
+        if self.kinds[self.i] != "word" or token[0] != "@" or token[1:2].isdigit():
+            return None
+        self.i += 1
+        if token == "@" and self.kinds[self.i] == "text":
+            token += self.tokens[self.i]
+            self.i += 1
+        if token == "@":
+            raise self.fail("a file expected after '@'", 'write src_ip in @FILE or @"FILE"', self.i - 1)
+        return ListFile(token[1:], True, pos)
+
     def values(self, op: str) -> tuple[tuple[Value, ...], bool]:
         opening = self.tokens[self.i] if self.kinds[self.i] == "op" else ""
+        if op == "in":
+            listed = self.list_file()
+            if listed is not None:
+                return (listed,), True
         if opening not in ("{", "("):
             return (self.value(after=op),), False
         close = "}" if opening == "{" else ")"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluo_tools.expr.leaves import FALSE, TRUE, And, Const, InSet, Not, Or, Range, Test, Tree
+from confluo_tools.expr.leaves import FALSE, TRUE, And, Const, InRanges, InSet, Not, Or, Range, Test, Tree
 from confluo_tools.schema import Schema
 
 Intervals = list[tuple[int, int]]
 POINTS = 8  # an interval of up to this many values is listed one by one when there are other intervals
+FEW = 8  # more intervals that are not listed one by one are searched as one test
 
 
 def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
@@ -42,8 +43,10 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     return out
 
 
-def intervals_of(test: Range | InSet) -> Intervals:
+def intervals_of(test: Range | InSet | InRanges) -> Intervals:
     """The values that pass."""
+    if isinstance(test, InRanges):
+        return list(test.pairs)
     return [(test.lo, test.hi)] if isinstance(test, Range) else merge((v, v) for v in test.values)
 
 
@@ -70,13 +73,17 @@ class Simplifier:
                 # Nothing lies between 0 and the lowest bit of the mask: & 2 != 0 is & 2 == 2.
                 bounds, lowest = (0, mask), mask & -mask
                 intervals = [(lowest if 0 < lo < lowest else lo, hi) for lo, hi in intervals]
-        found = intersect(merge(intervals), [bounds])
+        found = merge(intervals)
+        if found and (found[0][0] < bounds[0] or found[-1][1] > bounds[1]):
+            found = intersect(found, [bounds])
         if not found:
             return FALSE
         if found == [bounds]:
             return TRUE
         if len(found) == 1:
             return Range(col, *found[0], mask)
+        if mask is None and sum([hi - lo >= POINTS for lo, hi in found]) > FEW:
+            return InRanges(col, tuple(found))
         points: list[int] = []
         tests: list[Tree] = []
         for lo, hi in found:
@@ -143,17 +150,17 @@ class Simplifier:
         # elements may each pass one test, so there only unions are the same thing.
         groups: dict[tuple[int, int | None], list[Test]] = {}
         for item in items:
-            if isinstance(item, (Range, InSet)) and not (every and self.lists[item.col]):
+            if isinstance(item, (Range, InSet, InRanges)) and not (every and self.lists[item.col]):
                 groups.setdefault((item.col, item.mask), []).append(item)
         done: set[tuple[int, int | None]] = set()
         out: list[Tree] = []
         for item in items:
-            key = (item.col, item.mask) if isinstance(item, (Range, InSet)) else None
+            key = (item.col, item.mask) if isinstance(item, (Range, InSet, InRanges)) else None
             if key is None or len(groups.get(key, ())) < 2:
                 out.append(item)
             elif key not in done:
                 done.add(key)
-                sets = [intervals_of(t) for t in groups[key] if isinstance(t, (Range, InSet))]
+                sets = [intervals_of(t) for t in groups[key] if isinstance(t, (Range, InSet, InRanges))]
                 if every:
                     found = sets[0]
                     for other in sets[1:]:

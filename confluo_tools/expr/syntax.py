@@ -46,6 +46,18 @@ class ExprError(UsageError):
         return f"{line}\n{' ' * at}^{'~' * (length - 1)}"
 
 
+class ListError(ExprError):
+    """A value of a file of values that cannot be read, or does not fit the schema."""
+
+    def __init__(self, what: str, path: str, line: int, hint: str = "") -> None:
+        super().__init__(what, "", 0, hint)
+        self.where = f"{path}, line {line}"
+
+    def caret(self, width: int = 76) -> str:
+        """Nothing: the fault is not in the expression."""
+        return ""
+
+
 class Node(Leaf):
     """A node: equal by its slots; ``pos`` is its position in the text and is not compared."""
 
@@ -60,6 +72,12 @@ class Value(Node):
 
     def __init__(self, text: str, quoted: bool = False, pos: int = 0) -> None:
         self.text, self.quoted, self.pos = text, quoted, pos
+
+
+class ListFile(Value):
+    """``@FILE`` after ``in``: the values in the file ``text``."""
+
+    __slots__ = ()
 
 
 class FieldRef(Node):
@@ -84,7 +102,7 @@ Operand = FieldRef | ByteRef
 
 
 class Compare(Node):
-    """``operand op values``; ``many``: the values were in braces."""
+    """``operand op values``; ``many``: the values were in braces, or are those of one ListFile."""
 
     __slots__ = __match_args__ = ("operand", "op", "values", "many")
 
@@ -152,6 +170,8 @@ def unparse(node: Syntax) -> str:
             return " or ".join([_inner(i) for i in items])
         case Negation(item):
             return f"not {_inner(item)}"
+        case Compare(operand, op, (ListFile(path, _),)):
+            return f"{_operand(operand)} {op} @{quote(path)}"
         case Compare(operand, op, values, many):
             right = ", ".join([_value(v) for v in values])
             return f"{_operand(operand)} {op} {'{' + right + '}' if many else right}"

@@ -6,7 +6,7 @@ import struct
 
 from confluo_tools import units
 from confluo_tools.errors import UsageError
-from confluo_tools.expr.syntax import ExprError, Value
+from confluo_tools.expr.syntax import ExprError, ListError, Value
 from confluo_tools.expr.words import CONSTANTS, PROTOCOLS, SERVICES
 from confluo_tools.schema import Field
 
@@ -40,8 +40,11 @@ class Typer:
 
     def __init__(self, text: str, now_ns: int | None, local: bool = False) -> None:
         self.text, self.now_ns, self.local = text, now_ns, local
+        self.listed = ""  # the file of the values that are being read; their positions are -LINE
 
     def fail(self, pos: int, what: str, hint: str = "") -> ExprError:
+        if pos < 0:
+            return ListError(what, self.listed, -pos, hint)
         return ExprError(what, self.text, pos, hint)
 
     # -- integers: numbers, enum, flags, ipv4, mac, time, duration

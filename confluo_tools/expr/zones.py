@@ -7,9 +7,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
-from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, Not, Or, Pair, Range, Test, Tree
+from confluo_tools.expr.leaves import (
+    And,
+    Bytes,
+    Const,
+    FRange,
+    Glob,
+    InByteRanges,
+    InRanges,
+    InSet,
+    Not,
+    Or,
+    Pair,
+    Range,
+    Test,
+    Tree,
+)
 
 NONE, SOME, ALL = 0, 1, 2
 Zone = Callable[[int], tuple[Any, Any] | None]
@@ -52,9 +68,17 @@ def _test(test: Test, zone: Zone, lists: frozenset[int]) -> int:
         if at == len(test.values) or test.values[at] > high:
             return NONE
         return ALL if low == high and test.col not in lists else SOME
-    assert isinstance(test, (Range, Bytes))
-    lo: Any = test.lo
-    hi: Any = test.hi
+    lo: Any
+    hi: Any
+    if isinstance(test, (InRanges, InByteRanges)):
+        pairs: tuple[tuple[Any, Any], ...] = test.pairs
+        at = bisect_left(pairs, low, key=itemgetter(1))  # the first that does not end before
+        if at == len(pairs):
+            return NONE
+        lo, hi = pairs[at]
+    else:
+        assert isinstance(test, (Range, Bytes))
+        lo, hi = test.lo, test.hi
     if high < lo or low > hi:
         return NONE
     return ALL if lo <= low and high <= hi and test.col not in lists else SOME

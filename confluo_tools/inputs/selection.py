@@ -68,10 +68,15 @@ def compile_expr(
     from time import time_ns
 
     from confluo_tools.expr import compile
+    from confluo_tools.expr.list_file import read_list
 
     now = time_ns()
-    expr = compile(text, reader.schema, now_ns=now, filters=reader.filters, local=local)
-    if local and reader.chosen and expr.tree != compile(text, reader.schema, now_ns=now, filters=reader.filters).tree:
+
+    def compiled(local: bool) -> Expr:
+        return compile(text, reader.schema, now_ns=now, filters=reader.filters, local=local, lists=read_list)
+
+    expr = compiled(local)
+    if local and reader.chosen and expr.tree != compiled(False).tree:
         raise local_elsewhere("write the zone: 2026-11-20T10:00+01:00")
     for note in expr.notes:
         tell(note)

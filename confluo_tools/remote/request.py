@@ -47,9 +47,17 @@ class QueryRequest:
         return QueryRequest(**{**vars(self), **changes})
 
     def message(self) -> dict[str, Any]:
-        """The body of a QUERY frame: the values that differ from the defaults."""
+        """The body of a QUERY frame: the values that differ from the defaults.
+
+        Files of values are read here.  Raises UsageError if they are too long.
+        """
         empty: tuple[Any, ...] = (None, False)
-        return {k: v for k, v in vars(self).items() if v not in ("", ()) and not any(v is e for e in empty)}
+        values = vars(self)
+        if "@" in self.expr:
+            from confluo_tools.expr.list_file import inlined
+
+            values = values | {"expr": inlined(self.expr)}
+        return {k: v for k, v in values.items() if v not in ("", ()) and not any(v is e for e in empty)}
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> QueryRequest:

@@ -98,8 +98,9 @@ def retx(
     if expr:
         from confluo_tools import config
         from confluo_tools.expr import compile
+        from confluo_tools.expr.list_file import read_list
 
-        compiled = compile(" ".join(expr), schema, local=config.truth("local", out.local))
+        compiled = compile(" ".join(expr), schema, local=config.truth("local", out.local), lists=read_list)
         for line in compiled.notes:
             cli.tell(line)
         program = compiled.program

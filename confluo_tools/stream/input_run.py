@@ -26,9 +26,11 @@ class InputRun:
 
     def __init__(self, into: RowTaker, reader: Reader, text: str, limit: int | None) -> None:
         from confluo_tools.expr import compile
+        from confluo_tools.expr.list_file import read_list
 
         self._into, self.reader, self.limit = into, reader, limit
-        self.expr = compile(text, reader.schema, now_ns=time.time_ns(), filters=reader.filters)
+        now = time.time_ns()
+        self.expr = compile(text, reader.schema, now_ns=now, filters=reader.filters, lists=read_list)
         for line in self.expr.notes:
             cli.tell(line)
         self.stopped = 0

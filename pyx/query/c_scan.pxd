@@ -26,6 +26,7 @@ cdef extern from "scan_kernels.h" nogil:
         uint32_t shift
         const scan_range* range
         const uint64_t* table
+        const uint32_t* directory
         uint64_t has_zero
         double lo
         double hi
@@ -48,6 +49,7 @@ cdef extern from "scan_kernels.h" nogil:
         scan_fn ranges[4]
         scan_fn bitmap[2]
         scan_fn hash[2]
+        scan_fn search[2]
         scan_fn real[2]
         pair_fn pair
         uint32_t (*count)(const uint64_t* words, uint32_t n) noexcept nogil

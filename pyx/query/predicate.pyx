@@ -153,7 +153,7 @@ cdef class Program:
         node.test.mask = ~<uint64_t>0
         node.test.flip = ~<uint64_t>0 if negated else 0
         node.test.size, node.test.count, node.test.code = column.size, column.count, column.code
-        if kind == "Range" or kind == "InSet":
+        if kind == "Range" or kind == "InSet" or kind == "InRanges":
             if not U8 <= column.code <= I64:
                 raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not of an integer type")
             node = self.make_integer(node, leaf, kind)
@@ -161,10 +161,10 @@ cdef class Program:
             if column.code != F32 and column.code != F64:
                 raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not of a float type")
             node = self.make_real(node, leaf)
-        elif kind == "Bytes" or kind == "Glob":
+        elif kind == "Bytes" or kind == "Glob" or kind == "InByteRanges":
             if column.code != BYTES:
                 raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not of a bytes type")
-            node = self.make_bytes(node, leaf, kind)
+            node = self.make_bytes(node, leaf, kind) if kind != "InByteRanges" else self.make_byte_ranges(node, leaf)
         elif kind == "Pair":
             node = self.make_pair(node, leaf)
         else:
@@ -225,6 +225,8 @@ cdef class Program:
         if kind == "Range":
             ranges = [(max(leaf.lo, low), min(leaf.hi, high))]
             ranges = ranges if ranges[0][0] <= ranges[0][1] else []
+        elif kind == "InRanges":
+            ranges = [(max(lo, low), min(hi, high)) for lo, hi in leaf.pairs if lo <= high and hi >= low]
         else:
             ranges = _runs_of([(v, v) for v in leaf.values if low <= v <= high])
         if mask != top and not signed and ranges and ((mask ^ top) + 1) & (mask ^ top) == 0:
@@ -254,6 +256,8 @@ cdef class Program:
                     x = v & top
                     table[x >> 6] |= <uint64_t>1 << (x & 63)
             node.fn, node.cost = scan_kernels().bitmap[size - 1], 0.8 * node.test.count
+        elif kind == "InRanges":
+            return self.make_search(node, ranges)
         else:
             values = [v & top for v in leaf.values if low <= v <= high]
             while <uint64_t>1 << bits < <uint64_t>len(values) * 2:
@@ -272,6 +276,53 @@ cdef class Program:
             node.test.shift = 64 - bits
             node.fn, node.cost = scan_kernels().hash[0 if size == 4 else 1], 1.5 * node.test.count
         node.test.table = table
+        return node
+
+    cdef Node* make_search(self, Node* node, list ranges) except NULL:
+        # Many ranges of wide integers: a directory by the upper bits, then a search among the few of a place.
+        cdef uint32_t size = node.test.size, bits = 4, i, at = 0
+        cdef uint64_t place
+        cdef scan_range* r
+        cdef uint32_t* directory
+        top = _TOP[size]
+        parts = []
+        for lo, hi in ranges:                       # of negative values: by their unsigned bits, cut at zero
+            parts += [(lo & top, top), (0, hi)] if lo < 0 <= hi else [(lo & top, hi & top)]
+        parts.sort()
+        while bits < 16 and <uint64_t>1 << bits < <uint64_t>len(parts):
+            bits += 1
+        r = <scan_range*>self.take(len(parts) * sizeof(scan_range))
+        for i, (lo, hi) in enumerate(parts):
+            r[i].lo, r[i].span = lo, hi - lo
+        directory = <uint32_t*>self.take(((<size_t>1 << bits) + 1) * sizeof(uint32_t))
+        node.test.range, node.test.k, node.test.directory = r, len(parts), directory
+        node.test.shift = size * 8 - bits
+        for place in range(<uint64_t>1 << bits):
+            while at < node.test.k and r[at].lo + r[at].span < place << node.test.shift:
+                at += 1
+            directory[place] = at
+        directory[<uint64_t>1 << bits] = node.test.k
+        node.fn, node.cost = scan_kernels().search[0 if size == 4 else 1], 3.0 * node.test.count
+        return node
+
+    cdef Node* make_byte_ranges(self, Node* node, object leaf) except NULL:
+        cdef uint32_t size = node.test.size, i
+        cdef uint8_t* bounds = <uint8_t*>self.take(2 * <size_t>size * len(leaf.pairs))
+        for lo, hi in leaf.pairs:
+            if len(lo) != size or len(hi) != size:
+                raise ValueError(f"{type(leaf).__name__}: the column has {size} bytes")
+        node.kind, node.test.k, node.test.blo = N_BYTES, len(leaf.pairs), bounds
+        node.test.bhi = bounds + <size_t>size * node.test.k
+        if node.test.k == 0:
+            node.kind, node.state = N_CONST, NONE
+            return node
+        for i, (lo, hi) in enumerate(leaf.pairs):
+            memcpy(bounds + <size_t>size * i, <const uint8_t*>lo, size)
+            memcpy(<uint8_t*>node.test.bhi + <size_t>size * i, <const uint8_t*>hi, size)
+        keys = [(int.from_bytes(lo[:8].ljust(8, b"\0"), "big"), int.from_bytes(hi[:8].ljust(8, b"\0"), "big"))
+                for lo, hi in leaf.pairs]
+        self.set_keys(node, _runs_of(keys), 0, ~<uint64_t>0, size <= 8)
+        node.cost = 5.0 + 0.07 * size
         return node
 
     cdef Node* make_real(self, Node* node, object leaf) except NULL:

@@ -26,12 +26,14 @@ typedef struct {
     uint64_t flip;              /* ~0 negates the test */
     uint32_t size, count;       /* bytes per element, elements per row */
     uint32_t k;                 /* ranges */
-    uint32_t shift;             /* of the hash table: 64 - log2(slots) */
+    uint32_t shift;             /* of the hash table: 64 - log2(slots); of the directory: a value >> shift is its place */
     const scan_range *range;
     const uint64_t *table;      /* bit map (1 and 2 byte elements) or hash table (0 = free slot) */
+    const uint32_t *directory;  /* of many ranges: the first that ends at or after place << shift, and one place more */
     uint64_t has_zero;          /* 1: zero is in the hash table */
     double lo, hi;              /* floats: lo <= x <= hi */
-    const uint8_t *blo, *bhi, *bmask;   /* bytes: bounds and mask (NULL: none) of `size` bytes; Glob: blo, glen */
+    const uint8_t *blo, *bhi, *bmask;   /* bytes: bounds and mask (NULL: none) of `size` bytes; Glob: blo, glen;
+                                           k > 0: the bounds of k sorted ranges, one after the other */
     uint32_t glen, same;        /* length of the pattern; bounds are equal */
     int op, code, code2, wide;  /* Pair: PAIR_*, types, and the common type to compare in */
 } scan_test;
@@ -42,6 +44,7 @@ typedef void (*pair_fn)(const uint8_t *p, const uint8_t *q, uint32_t n, const sc
 typedef struct {
     scan_fn range[4], ranges[4];        /* by log2 of the element size; one range, several */
     scan_fn bitmap[2], hash[2];         /* 1 and 2 bytes; 4 and 8 bytes */
+    scan_fn search[2];                  /* many sorted ranges: 4 and 8 bytes */
     scan_fn real[2];                    /* f32, f64 */
     pair_fn pair;
     uint32_t (*count)(const uint64_t *words, uint32_t n);
@@ -88,6 +91,21 @@ SCAN_INLINE int scan_in_hash(uint64_t x, const scan_test *t)
         if (t->table[i] == x)
             return 1;
     return 0;
+}
+
+/* Ranges sorted by their unsigned bounds; none goes beyond the largest value. */
+SCAN_INLINE int scan_in_ranges(uint64_t x, const scan_test *t)
+{
+    const uint32_t *place = t->directory + (x >> t->shift);
+    uint32_t a = place[0], b = place[1];
+    while (a < b) {
+        uint32_t mid = (a + b) / 2;
+        if (t->range[mid].lo + t->range[mid].span < x)
+            a = mid + 1;
+        else
+            b = mid;
+    }
+    return a < t->k && t->range[a].lo <= x;
 }
 
 /* Exact order of a float and an integer: -1, 0, 1, or 2 when x is not a number. */
@@ -249,10 +267,25 @@ static void scan_list(scan_fn fn, const uint8_t *p, uint32_t n, const scan_test 
     }
 }
 
+static int scan_in_byte_ranges(const uint8_t *p, const scan_test *t)
+{
+    uint32_t a = 0, b = t->k;
+    while (a < b) {
+        uint32_t mid = (a + b) / 2;
+        if (memcmp(t->bhi + (size_t)mid * t->size, p, t->size) < 0)
+            a = mid + 1;
+        else
+            b = mid;
+    }
+    return a < t->k && memcmp(t->blo + (size_t)a * t->size, p, t->size) <= 0;
+}
+
 static int scan_one_bytes(const uint8_t *p, const scan_test *t)
 {
     uint32_t size = t->size, i;
     int above = 0, below = 0;           /* already greater than lo, already smaller than hi */
+    if (t->k)
+        return scan_in_byte_ranges(p, t);
     if (t->same && !t->bmask)
         return memcmp(p, t->blo, size) == 0;
     for (i = 0; i < size && !(above && below); i++) {

@@ -244,11 +244,15 @@ LOOKUP(bitmap, u8, t->table[x >> 6] >> (x & 63) & 1)
 LOOKUP(bitmap, u16, t->table[x >> 6] >> (x & 63) & 1)
 LOOKUP(hash, u32, scan_in_hash(x, t))
 LOOKUP(hash, u64, scan_in_hash(x, t))
+LOOKUP(search, u32, scan_in_ranges(x, t))
+LOOKUP(search, u64, scan_in_ranges(x, t))
 #undef LOOKUP
 DRIVE(bits, u8, FN(bitmap_u8)(p, t))
 DRIVE(bits, u16, FN(bitmap_u16)(p, t))
 DRIVE(find, u32, FN(hash_u32)(p, t))
 DRIVE(find, u64, FN(hash_u64)(p, t))
+DRIVE(inside, u32, FN(search_u32)(p, t))
+DRIVE(inside, u64, FN(search_u64)(p, t))
 #endif
 
 DRIVE(one, u8, FN(range_u8)(p, lo, span, mask))
@@ -430,5 +434,6 @@ static uint32_t FN(count)(const uint64_t *words, uint32_t n)
         {FN_(one_u8, L), FN_(one_u16, L), FN_(one_u32, L), FN_(one_u64, L)},              \
         {FN_(many_u8, L), FN_(many_u16, L), FN_(many_u32, L), FN_(many_u64, L)},          \
         {FN_(bits_u8, M), FN_(bits_u16, M)}, {FN_(find_u32, M), FN_(find_u64, M)},        \
+        {FN_(inside_u32, M), FN_(inside_u64, M)},                                         \
         {FN_(between_f32, L), FN_(between_f64, L)}, FN_(pair, M), FN_(count, M)           \
     }

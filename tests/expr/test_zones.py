@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confluo_tools.expr import zones
-from confluo_tools.expr.leaves import And, Bytes, FRange, InSet, Not, Or, Range, Tree
+from confluo_tools.expr.leaves import And, Bytes, FRange, InByteRanges, InRanges, InSet, Not, Or, Range, Tree
+from confluo_tools.expr.simplify import merge
 
 NUMBERS = st.integers(-5, 5)
 FLOATS = st.sampled_from([-2.0, -0.0, 0.0, 1.5, float("inf"), float("nan")])
@@ -23,6 +24,8 @@ TESTS = st.one_of(
     _span(NUMBERS, lambda lo, hi: Range(0, lo, hi)),
     _span(NUMBERS, lambda lo, hi: Range(3, lo, hi)),
     st.sets(NUMBERS, min_size=1).map(lambda v: InSet(0, tuple(sorted(v)))),
+    st.sets(NUMBERS, min_size=1).map(lambda v: InRanges(0, tuple(merge((n, n + 2) for n in v)))),
+    st.sets(WORDS, min_size=1).map(lambda v: InByteRanges(2, tuple((w, w) for w in sorted(v)))),
     _span(st.sampled_from([-2.0, -0.0, 1.5, 9.0]), lambda lo, hi: FRange(1, lo, hi, hi > 1, lo < 0)),
     _span(WORDS, lambda lo, hi: Bytes(2, lo, hi)),
     NUMBERS.map(lambda n: Range(0, 0, abs(n), 3)),
@@ -52,6 +55,8 @@ def passes(tree: Tree, row: tuple[Any, ...]) -> bool:
         return tree.lo <= (value if tree.mask is None else value & tree.mask) <= tree.hi
     if isinstance(tree, InSet):
         return value in tree.values
+    if isinstance(tree, (InRanges, InByteRanges)):
+        return any(lo <= value <= hi for lo, hi in tree.pairs)
     if isinstance(tree, FRange):
         return (tree.lo < value if tree.lo_open else tree.lo <= value) and (
             value < tree.hi if tree.hi_open else value <= tree.hi

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import index_lab as lab
 from confluo_tools import expr, multilog
 from confluo_tools.errors import UsageError
-from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, Not, Or, Pair, Range
+from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InRanges, InSet, Not, Or, Pair, Range
+from confluo_tools.expr.simplify import merge
 from confluo_tools.multilog import views
 from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.schema import Field, Schema
@@ -90,6 +91,8 @@ def leaf(draw):
     mask = draw(st.sampled_from([None, None, 1, 0xF0, 0xFFF0])) if name in ("src", "port", "len", "kind") else None
     if mask is None and draw(st.booleans()):
         some = draw(st.sets(constants(name), min_size=1, max_size=draw(st.sampled_from([2, 30]))))
+        if draw(st.booleans()):
+            return InRanges(COLUMN[name], tuple(merge((v, v + v % 3) for v in some)))
         return InSet(COLUMN[name], tuple(sorted(some)), mask)
     lo, hi = sorted([draw(constants(name)), draw(constants(name))])
     lo = hi if draw(st.booleans()) else lo

@@ -15,7 +15,20 @@ from confluo_tools.core.block import zone_map
 from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.query import predicate
 from confluo_tools.core.query.predicate import Program
-from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InSet, Not, Or, Pair, Range
+from confluo_tools.expr.leaves import (
+    And,
+    Bytes,
+    Const,
+    FRange,
+    Glob,
+    InByteRanges,
+    InRanges,
+    InSet,
+    Not,
+    Or,
+    Pair,
+    Range,
+)
 
 INTEGERS = {1: "B", 2: "H", 3: "I", 4: "Q", 5: "b", 6: "h", 7: "i", 8: "q"}
 DTYPE = {1: "u1", 2: "u2", 3: "u4", 4: "u8", 5: "i1", 6: "i2", 7: "i4", 8: "i8", 9: "f4", 10: "f8"}
@@ -100,6 +113,16 @@ def masks(code):
     return st.one_of(st.none(), st.integers(0, top), st.sampled_from([0, 1, 0x12, top, top >> 1, top ^ 0xFF, top ^ 1]))
 
 
+def pairs(draw, bounds, gap):
+    """Sorted, disjoint ranges; of numbers, also not adjacent."""
+    some = sorted(draw(st.lists(bounds, min_size=2, max_size=draw(st.sampled_from([2, 6, 40])))))
+    out = []
+    for lo, hi in zip(some[::2], some[1::2], strict=False):
+        if not out or (lo >= out[-1][1] + gap if isinstance(lo, int) else lo > out[-1][1]):
+            out.append((lo, hi))
+    return tuple(out)
+
+
 @st.composite
 def leaf(draw, columns):
     col = draw(st.integers(0, len(columns) - 1))
@@ -113,6 +136,8 @@ def leaf(draw, columns):
         if draw(st.booleans()):
             part = st.sampled_from([b"*", b"?", b"a", b"b", b"\0", b"\xff", b"ab"])
             return Glob(col, b"".join(draw(st.lists(part, max_size=5))))
+        if draw(st.booleans()):
+            return InByteRanges(col, pairs(draw, values(code, size), 1))
         lo = draw(values(code, size))
         hi = lo if draw(st.booleans()) else draw(values(code, size))
         return Bytes(col, lo, hi, draw(st.one_of(st.none(), values(code, size))))
@@ -122,6 +147,8 @@ def leaf(draw, columns):
     if draw(st.booleans()):
         some = draw(st.sets(numbers(code), min_size=1, max_size=draw(st.sampled_from([1, 3, 20, 60]))))
         return InSet(col, tuple(sorted(some)), draw(masks(code)))
+    if draw(st.booleans()):
+        return InRanges(col, pairs(draw, numbers(code), 2))
     lo, hi = sorted([draw(numbers(code)), draw(numbers(code))])
     return Range(col, lo, hi, draw(masks(code)))
 

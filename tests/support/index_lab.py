@@ -124,6 +124,8 @@ def holds(tree, columns: dict[str, np.ndarray]) -> np.ndarray:
         x = x & x.dtype.type(tree.mask & int(np.iinfo(x.dtype).max))
     if isinstance(tree, leaves.InSet):
         hit = np.isin(x, np.array(tree.values, dtype=x.dtype))
+    elif isinstance(tree, leaves.InRanges):
+        hit = np.logical_or.reduce([(x >= lo) & (x <= hi) for lo, hi in tree.pairs])
     else:
         x = x.astype(object) if x.ndim == 1 else x  # bounds may be beyond the type of the column
         hit = ((x >= tree.lo) & (x <= tree.hi)).astype(bool)

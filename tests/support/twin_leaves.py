@@ -67,6 +67,8 @@ def matches(tree: Any, row: Sequence[Any], codes: Sequence[int]) -> bool:
             hit = tree.lo <= masked(one, tree.mask, code) <= tree.hi
         elif isinstance(tree, leaves.InSet):
             hit = masked(one, tree.mask, code) in tree.values
+        elif isinstance(tree, (leaves.InRanges, leaves.InByteRanges)):
+            hit = any(lo <= one <= hi for lo, hi in tree.pairs)  # type: ignore[operator]
         elif isinstance(tree, leaves.FRange):
             hit = not math.isnan(one) and (tree.lo < one if tree.lo_open else tree.lo <= one)
             hit = hit and (one < tree.hi if tree.hi_open else one <= tree.hi)

@@ -70,6 +70,7 @@ class ServiceSource(following.Input):
 
     def _compile(self, schema: Schema) -> Expr:
         from confluo_tools.expr import compile
+        from confluo_tools.expr.list_file import read_list
 
         filters = None
         if self.reader is not None:
@@ -78,7 +79,8 @@ class ServiceSource(following.Input):
             from confluo_tools.multilog.views import named_filters
 
             filters = named_filters(self.log)
-        expr = compile(self.text, schema, now_ns=time.time_ns(), filters=filters, local=self.local)
+        now = time.time_ns()
+        expr = compile(self.text, schema, now_ns=now, filters=filters, local=self.local, lists=read_list)
         for line in expr.notes:
             cli.tell(line)
         return expr.within(*self.span)
