@@ -92,6 +92,8 @@ _LEAVES = {
         leaves.Range,
         leaves.FRange,
         leaves.InSet,
+        leaves.InRanges,
+        leaves.InByteRanges,
         leaves.Bytes,
         leaves.Glob,
         leaves.Pair,

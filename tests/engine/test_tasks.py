@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -16,10 +16,10 @@ from confluo_tools import multilog
 from confluo_tools.engine import result, unit, worker
 from confluo_tools.engine.reader import EngineReader
 from confluo_tools.engine.rollup_partial import CountPartial
-from confluo_tools.engine.task import Task
+from confluo_tools.engine.task import Task, tree_list, tree_of_list
 from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.errors import ConfluoError
-from confluo_tools.expr import compile
+from confluo_tools.expr import compile, leaves
 from confluo_tools.multilog.reader import LogReader
 from engine_lab import KINDS, Inline, Inputs, aggregated, make_inputs, same
 from log_rows import ALL_TYPES, block_of, random_columns
@@ -45,6 +45,22 @@ def test_answers_are_those_of_one_core(inputs: Inputs, kind: str) -> None:
         assert same(mine[0], expected[0])
         if len(runner.runs) > 8:
             assert runner.damaged > 0
+
+
+def test_every_kind_of_test_can_travel() -> None:
+    trees = [
+        leaves.Range(0, -1, 2, 3),
+        leaves.FRange(1, 0.1, float("inf"), True),
+        leaves.InSet(0, (1, 2), None),
+        leaves.InRanges(0, ((-5, 1), (8, 9))),
+        leaves.InByteRanges(2, ((b"\0a", b"\0b"), (b"zz", b"zz"))),
+        leaves.Bytes(2, b"\xff", b"\xff", b"\x01"),
+        leaves.Glob(2, b"a*"),
+        leaves.Pair("<=", 0, 1, None),
+    ]
+    assert {type(t) for t in trees} == set(get_args(leaves.Test))
+    tree = leaves.And((leaves.Or(tuple(trees)), leaves.Not(trees[0]), leaves.TRUE))
+    assert tree_of_list(json.loads(json.dumps(tree_list(tree)))) == tree
 
 
 def extent(one: unit.Unit) -> int:
