@@ -6,7 +6,8 @@ from c_explain_state cimport (
     C_KNOWN, C_LIKELY, C_POSSIBLE, E_GAP, E_PROBE, FIN, HELD_FULL, HELD_MORE, INITIAL_WINDOW, L_APP_LIMITED, L_CORK,
     L_CWND_LIMITED, L_IDLE_RESTART, L_KEEP_ALIVE, L_NAGLE_WAIT, L_NONE, L_RWND_LIMITED, L_SNDBUF_LIMITED,
     L_TAIL_LOSS, L_TLP, L_WINDOW_PROBE, L_ZERO_WINDOW, MS, M_CALLS, NEVER, OPEN, RTO_MIN, SLACK, SYN, S_LOSS_PROBE,
-    S_PACE, S_PACKET, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, Result, Row, Side, before, elapsed)
+    S_PACE, S_PACKET, S_RTO, S_UNKNOWN, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, Result, Row,
+    Side, before, elapsed)
 
 
 cdef inline bint triggered(const Packet* p, Side* me, int64_t gap) noexcept nogil:
@@ -84,6 +85,8 @@ cdef inline int held_by(const Packet* p, const Side* me, const Side* you, uint32
         return L_SNDBUF_LIMITED if p.extra.held & HELD_FULL else L_APP_LIMITED
     if window >= 0 and before(edge, me.nxt + size):
         return L_ZERO_WINDOW if window < me.mss else L_RWND_LIMITED
+    if not out and not p.extra.unsent and not p.extra.held & HELD_MORE and p.extra.sent_by != S_PACE:
+        return L_APP_LIMITED            # the call took most of the time itself
     if not full and p.extra.unsent < full_size(me, you) and p.extra.sent_by != S_PACE:
         if p.extra.held & HELD_MORE:
             return L_CORK
@@ -98,6 +101,13 @@ cdef inline int held_by(const Packet* p, const Side* me, const Side* you, uint32
     if me.idle and me.before_flight <= <uint32_t>INITIAL_WINDOW * me.mss:
         return L_IDLE_RESTART
     return L_CWND_LIMITED
+
+
+cdef inline bint fills_window(const Packet* p, const Side* me) noexcept nogil:
+    """Whether the timer for probes sent what a window smaller than a segment has room for."""
+    if p.extra.sent_by not in (S_UNKNOWN, S_LOSS_PROBE, S_RTO):
+        return False
+    return 0 < me.window < me.mss and 0 < p.size < me.mss and p.seq + p.size == me.edge
 
 
 cdef inline bint may_be_probe(const Packet* p, const Side* me, int64_t gap) noexcept nogil:
@@ -133,6 +143,8 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
         label, trigger, why = L_TLP, T_TIMER, L_TAIL_LOSS
         certainty = C_KNOWN if p.extra.sent_by else C_POSSIBLE
         me.probed, me.probe_end = True, end
+    elif not flight and not by_ack and fills_window(p, me):
+        label, trigger, certainty = L_RWND_LIMITED, T_TIMER, C_KNOWN if p.extra.sent_by else C_LIKELY
     elif p.extra.evidence & M_CALLS:
         label = held_by(p, me, &f.side[1 - side], flight, gap, &certainty)
     else:

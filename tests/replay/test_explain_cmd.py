@@ -81,6 +81,22 @@ def test_labels(pcap: Path) -> None:
     ]
 
 
+def test_a_window_smaller_than_a_segment(tmp_path: Path) -> None:
+    """The timer for probes sends as much as the window takes: one message, limited by the receiver."""
+    talk = Talk()
+    talk.send(1)
+    talk.ack(10, window=640)
+    talk.send(230, size=640)
+    talk.ack(10)
+    path = write(tmp_path / "small.pcap", talk.frames)
+    (row,) = lines(path)
+    found = {name: row[name] for name in ("name", "trigger", "certainty", "packet", "window")}
+    expected = {"name": "rwnd-limited", "trigger": "timer", "certainty": "likely", "packet": 6, "window": 640}
+    assert found == expected
+    (message,) = lines(path, "--messages")
+    assert (message["bytes"], message["main"]) == (MSS + 640, "rwnd_limited")
+
+
 def test_messages_and_sums_agree(pcap: Path) -> None:
     messages = lines(pcap, "--messages")
     assert [(m["bytes"], m["main"]) for m in messages] == [(3000, "tail_loss"), (2000, "zero_window"), (1000, None)]

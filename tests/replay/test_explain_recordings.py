@@ -10,13 +10,14 @@ from test_explain_cmd import lines
 
 from confluo_tools import multilog
 from confluo_tools.formats.block_builder import address_columns, blocks_of_rows
-from confluo_tools.replay.recording.kinds import Kind, Role
+from confluo_tools.replay.recording.kinds import Call, Kind, Role
 from confluo_tools.schema import builtin
 from running import run
 from wire_lab import needs_wire, packets, stalls
 
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
-SYN = 2
+SYN, ACK = 2, 16
+START = 10**18
 MASK = 0xFFFFFFFF
 
 
@@ -73,6 +74,40 @@ def test_recordings_have_the_labels_of_captures(tmp_path: Path) -> None:
         expected = [{name: row[name] for name in wanted} for row in lines(*inputs)]
         assert [{name: row[name] for name in wanted} for row in lines(*recorded)] == expected
         assert any(row["event"] == "retransmission" for row in expected)
+
+
+def test_calls_that_take_longer_than_a_round_trip(tmp_path: Path) -> None:
+    """Over loopback: each packet leaves later after the call began than the answer takes.  They are no one message."""
+    common = address_columns("src", ADDRESSES[0]) | address_columns("dst", ADDRESSES[1])
+    common |= {"proto": 6, "src_port": 1, "dst_port": 80, "cookie": 1, "count": 1, "role": Role.CLIENT}
+    rows, number = [common | {"ts": START, "kind": Kind.BEGIN}], 0
+    rows.append(common | {"ts": START, "kind": Kind.SETTING, "name": b"mss", "value": 65_483})
+
+    def packet(us: int, kind: Kind, flags: int, tx: int, rx: int, **more: int) -> None:
+        row = {"ts": START + us * 1000, "kind": kind, "tcp_flags": flags, "tx": tx, "rx": rx, "window": 60_000}
+        rows.append(common | row | more)
+
+    def call(us: int, which: Call, size: int, tx: int, rx: int) -> None:
+        nonlocal number
+        row = {"ts": START + us * 1000, "kind": Kind.CALL, "call": which, "bytes": size, "tx": tx, "rx": rx}
+        rows.append(common | row | {"number": number})
+        number += 1
+
+    call(0, Call.CONNECT, 0, 0, 0)
+    packet(1, Kind.SENT, SYN, 0, 0)
+    packet(3, Kind.RECEIVED, SYN | ACK, 1, 0, ack=1)
+    packet(4, Kind.SENT, ACK, 1, 1, seq=1, ack=1)
+    for n in range(5):
+        us, seq, got = 100 + 11 * n, 1 + 100 * n, 1 + 200 * n
+        call(us, Call.SEND, 100, 2 + n, 1 + n)
+        packet(us + 7, Kind.SENT, ACK, 2 + n, 1 + n, seq=seq, ack=got, len=100)
+        packet(us + 9, Kind.RECEIVED, ACK, 3 + n, 1 + n, seq=got, ack=seq + 100, len=200)
+        call(us + 10, Call.RECV, 200, 3 + n, 2 + n)
+    path = log(tmp_path / "calls.ml", rows)
+    sent = [m["bytes"] for m in lines(path, "--messages") if m["src_port"] == 1]
+    assert sent == [100] * 5
+    gaps = [r for r in lines(path, "--gap", "0") if r["event"] == "gap" and r["src_port"] == 1]
+    assert {(r["label"], r["certainty"]) for r in gaps} == {("app_limited", "known")}
 
 
 def test_a_recording_without_headers(tmp_path: Path) -> None:

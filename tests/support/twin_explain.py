@@ -419,6 +419,8 @@ class TwinExplainer:
         if (p.sent_by == LOSS_PROBE and flight) or probe:
             label, certainty, trigger, why = "tlp", "known" if p.sent_by else "possible", "timer", "tail_loss"
             me.probed, me.probe_end = True, end
+        elif not flight and not triggered and self._fills_window(p, me):
+            label, certainty, trigger = "rwnd_limited", "known" if p.sent_by else "likely", "timer"
         elif p.evidence & CALLS:
             label, certainty = held_by(p, me, you, flight, gap)
         elif triggered:
@@ -460,6 +462,11 @@ class TwinExplainer:
         elif not fresh:
             self._spent(p, me)
         self._extend_message(p, me)
+
+    def _fills_window(self, p: Packet, me: Side) -> bool:
+        if p.sent_by not in (0, LOSS_PROBE, RTO):
+            return False
+        return 0 < me.window < me.mss and 0 < p.size < me.mss and (p.seq + p.size) & MASK == me.edge
 
     def _may_be_probe(self, p: Packet, me: Side, gap: int) -> bool:
         if me.since or me.probed or me.state != OPEN or not me.srtt or p.size < me.mss or me.last_size < me.mss:

@@ -33,6 +33,8 @@ def held_by(p: Packet, me: Side, you: Side, flight: int, gap: int) -> tuple[str,
         return ("sndbuf_limited" if p.held & HELD_FULL else "app_limited"), "known"
     if window >= 0 and before(edge, (me.nxt + size) & MASK):
         return ("zero_window" if window < me.mss else "rwnd_limited"), "known"
+    if not out and not p.unsent and not p.held & HELD_MORE and p.sent_by != PACE:
+        return "app_limited", "known"
     if not full and p.unsent < full_size(me, you) and p.sent_by != PACE:
         if p.held & HELD_MORE:
             return "cork", "known"
