@@ -9,15 +9,18 @@ side-table values against their tables.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
-from c_hash_table cimport HashTable, table_insert, table_reserve
+from c_hash_table cimport HashTable, table_insert, table_insert_many, table_reserve
 from c_sketch cimport Hyper, bucket_limit
-from c_source cimport IP, MAX_WORDS, V6, WIDE, Source
+from c_source cimport IP, V6, WIDE, Source
 from confluo_tools.core.query.group_keys cimport GroupTable, part_of
 from confluo_tools.core.query.rollup cimport Rollup
 from confluo_tools.core.query.sketch cimport is_paged
 from confluo_tools.core.query.aggregate_states cimport DISTINCT, HISTOGRAM, HYPER, State, Value
 
 MAGIC = b"CFROLL\x00\x01"
+
+cdef enum:
+    PART = 256                      # keys that are inserted together
 
 cdef struct Head:
     uint64_t rows
@@ -127,9 +130,11 @@ cdef _bad(what):
 
 
 cdef int _get_table(Bytes* b, HashTable* t) except -1:
-    cdef uint64_t n = _count(b), i
+    cdef uint64_t n = _count(b), i, k, m
     cdef const uint8_t* p
-    cdef uint64_t key[MAX_WORDS]
+    cdef uint64_t key[PART * 2]                         # by columns: the first words, then the second
+    cdef const uint64_t* word[2]
+    cdef uint32_t number[PART]
     cdef bytes copy
     if n == 0:
         return 0
@@ -138,13 +143,24 @@ cdef int _get_table(Bytes* b, HashTable* t) except -1:
     p = _take(b, n, <uint64_t>t.words * 8)
     if table_reserve(t, n) < 0:
         raise MemoryError(f"{n} keys")
+    if t.words <= 2:                                    # many at once: their cache misses overlap
+        word[0], word[1] = key, key + PART
+        i = 0
+        while i < n:
+            m = min(<uint64_t>PART, n - i)
+            for k in range(m):
+                memcpy(&key[k], p, 8)                   # the bytes may be unaligned
+                if t.words == 2:
+                    memcpy(&key[PART + k], p + 8, 8)
+                p += t.words * 8
+            table_insert_many(t, word, <uint32_t>m, number)
+            i += m
+            if t.count != i:
+                _bad("duplicate key")
+        return 0
     for i in range(n):
-        if t.words <= MAX_WORDS:                        # the bytes may be unaligned
-            memcpy(key, p, t.words * 8)
-            table_insert(t, key)
-        else:
-            copy = p[:t.words * 8]
-            table_insert(t, <const uint64_t*><const char*>copy)
+        copy = p[:t.words * 8]
+        table_insert(t, <const uint64_t*><const char*>copy)
         if t.count != i + 1:
             _bad("duplicate key")
         p += t.words * 8
