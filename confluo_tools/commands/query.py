@@ -48,7 +48,7 @@ class QueryOutput(cli.LogOptions):
         "Options": "--agg --by --since -f -o -w",
         "Input": "-e -F --schema --source",
         "Filtering": "--sample",
-        "Analysis": "--having --top --explain",
+        "Analysis": "--having --top --memory-limit --explain",
     }
 )
 def query(
@@ -81,6 +81,14 @@ def query(
     ] = None,
     top: Annotated[
         int | None, option("--top", metavar="N", min=1, help="Keep the N groups with the largest first aggregate.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="Use at most this much memory for groups, then temporary files (half of what is free).",
+        ),
     ] = None,
     engine: cli.Engine = None,
     explain: Annotated[bool, option("--explain", help="Print the query plan instead of the rows.")] = False,
@@ -134,7 +142,9 @@ def query(
                 return cli.OK
             local = config.truth("local", out.local)
             selection = Selection(reader, compile_expr(text, reader, span, sample, local))
-            groups = GroupedRows(selection, agg, by, having, top, local) if agg is not None else None
+            groups = None
+            if agg is not None:
+                groups = GroupedRows(selection, agg, by, having, top, local, memory_limit(memory, engine))
             if explain:
                 return print_plan(selection, groups)
             if count:
@@ -165,6 +175,16 @@ def query(
             if common.stats:
                 cli.note(f"{reader.rows} records read, {selection.found} selected, {rows} printed")
             return live_input.status(cli.OK if rows else cli.NOTHING)
+
+
+def memory_limit(text: str | None, engine: str | None) -> int | None:
+    """The bytes of --memory-limit.  Raises UsageError."""
+    from confluo_tools import units
+
+    if text is not None and engine is not None:
+        hint = "leave out --engine: one core writes what does not fit to temporary files"
+        raise UsageError("--memory-limit and --engine exclude each other", hint=hint)
+    return None if text is None else units.size(text)
 
 
 def print_plan(selection: Selection, groups: GroupedRows | None) -> int:

@@ -308,11 +308,17 @@ class Merged(Reader):
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
         total, found = make(), 0
+        limited: Any = make if hasattr(make, "keep") else None
         for i, reader in enumerate(self.readers):
+            if limited is not None:
+                limited.source = i
             part, n = reader.fold(expr, columns, make)
             part.rank(i)
             total.merge(part)
             found += n
+            if limited is not None:
+                limited.source = None
+                total = limited.keep(total)
         self._sum()
         return total, found
 

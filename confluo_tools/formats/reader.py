@@ -69,11 +69,17 @@ class Reader:
         return sum([len(picks) for _, picks in self.select(expr, [], by_time=False) if picks is not None])
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
-        """The rows of `select` aggregated into a new roll-up from ``make``, and their number."""
+        """The rows of `select` aggregated into a new roll-up from ``make``, and their number.
+
+        A ``make`` that limits memory (`GroupSpill`) may take the groups so far out of the roll-up.
+        """
+        keep = getattr(make, "keep", None)
         rollup, found = make(), 0
         for block, picks in self.select(expr, columns, by_time=False):
             rollup.update(block, picks)
             found += block.rows if picks is None else len(picks)
+            if keep is not None:
+                rollup = keep(rollup)
         return rollup, found
 
     def aggregate(self, name: str) -> Any:

@@ -163,6 +163,12 @@ cdef inline int table_reserve(HashTable* t, uint64_t extra) noexcept nogil:
     t.room = <uint32_t>room
     return 0
 
+cdef inline uint64_t table_memory(const HashTable* t) noexcept nogil:
+    """Bytes of its slots and keys."""
+    if t.slots == NULL:
+        return 0
+    return (t.mask + 1) * 8 + (<uint64_t>t.room * t.words * 8 if t.keys != NULL else 0)
+
 cdef inline void table_free(HashTable* t) noexcept nogil:
     free(t.slots)
     free(t.keys)

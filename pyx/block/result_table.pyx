@@ -38,6 +38,60 @@ cdef class Rows:
         free(self.column)
         free(self.pick)
 
+    @staticmethod
+    def of(Layout layout not None, list pieces not None):
+        """The rows of ``pieces``, a list of (block of ``layout``, first row): its rows from that one on."""
+        cdef Rows out
+        cdef Block block
+        cdef uint64_t total = 0
+        cdef uint32_t at = 0, start, width
+        cdef int i
+        for block, first in pieces:
+            if block.layout.n != layout.n or not 0 <= first <= block.rows:
+                raise ValueError("the pieces do not fit")
+            total += block.rows - <uint32_t>first
+        if total > <uint64_t>0xFFFFFFFF:
+            raise MemoryError(f"{total} rows")
+        out = Rows(layout, <uint32_t>total)
+        for block, first in pieces:
+            start = first
+            for i in range(layout.n):
+                width = layout.column[i].width
+                memcpy(out.column[i] + <size_t>at * width, block.col[i] + <size_t>start * width,
+                       <size_t>(block.rows - start) * width)
+            at += block.rows - start
+        return out
+
+    def cut(self, list ends not None, list last not None):
+        """Keep the rows up to the first that is in ``last``, all if none is; returns how many of each piece.
+
+        ``ends``: the row after the last of each piece, in memory order; ``last``: rows in memory order.  Sort before.
+        """
+        cdef uint32_t k, piece, n = self.length()
+        cdef uint8_t* mark = <uint8_t*>calloc(max(<size_t>self.total, <size_t>1), 1)
+        cdef list counts = [0] * len(ends)
+        if mark == NULL:
+            raise MemoryError
+        for row in last:
+            mark[<uint32_t>row] = 1
+        for k in range(n):
+            if mark[self.pick[k]]:
+                n = k + 1
+                break
+        self.picks = n
+        memset(mark, 0, self.total)
+        for k in range(n):
+            mark[self.pick[k]] = 1
+        k = 0
+        for piece, end in enumerate(ends):
+            n = 0
+            while k < <uint32_t>end:
+                n += mark[k]
+                k += 1
+            counts[piece] = n
+        free(mark)
+        return counts
+
     cdef uint32_t length(self) noexcept nogil:
         return self.total if self.pick == NULL else self.picks
 

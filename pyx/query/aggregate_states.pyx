@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
-from c_hash_table cimport table_free
+from c_hash_table cimport NOT_FOUND, table_free, table_memory
 from c_huge_pages cimport huge_pages
 from c_sort_key cimport order_f64
 from c_sketch cimport FLOAT, SIGNED, Hyper, bucket_limit
@@ -124,6 +124,18 @@ cdef void state_free(State* s) noexcept nogil:
     s.data = NULL
     s.tally = NULL
     s.groups = s.room = 0
+
+
+cdef uint64_t state_memory(const State* s) noexcept nogil:
+    """Bytes of the states of all groups."""
+    cdef uint64_t n = <uint64_t>s.room * s.width + <uint64_t>s.tallies * 8 + table_memory(&s.table)
+    cdef const Hyper* hyper = <const Hyper*>s.data
+    cdef uint32_t g
+    if s.kind == HYPER:
+        for g in range(s.groups):
+            if hyper[g].memory != NULL:
+                n += <uint64_t>hyper[g].slots * 8 if hyper[g].slots else <uint64_t>1 << s.p
+    return n
 
 
 cdef void state_reduced(State* s, const Value* value, const reduced* r, uint32_t group, uint64_t n) noexcept nogil:
@@ -367,7 +379,7 @@ cdef int state_merge(State* s, State* o, const Value* value, const uint32_t* gro
                      const uint32_t* to, uint64_t offset) noexcept nogil:
     """Fold in the first `groups` states of o: its group g becomes group[g], its side-table numbers become to[...].
 
-    offset: added to the row numbers of rows without a lane.
+    Groups with the number NOT_FOUND are left out.  offset: added to the row numbers of rows without a lane.
     """
     cdef uint32_t g
     cdef uint8_t* ours
@@ -377,6 +389,8 @@ cdef int state_merge(State* s, State* o, const Value* value, const uint32_t* gro
     if s.kind == HISTOGRAM:
         return merge_histogram(s, o, group)
     for g in range(groups):
+        if group[g] == NOT_FOUND:
+            continue
         ours, theirs = s.data + <size_t>group[g] * s.width, o.data + <size_t>g * o.width
         if s.kind == HYPER:
             if hyper_merge(<Hyper*>ours, <const Hyper*>theirs, s.p) < 0:

@@ -4,10 +4,13 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint6
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from c_block cimport BYTES, F32, F64, I8, I64, U64
-from c_hash_table cimport hash1, table_free, table_insert, table_insert1, table_insert_many, table_reserve
+from c_hash_table cimport (
+    NOT_FOUND, hash1, table_free, table_insert, table_insert1, table_insert_many, table_memory, table_reserve,
+)
 from c_source cimport (
     BUCKET, CHUNK, IP, IP_HASH, KEY, MAX_WORDS, NUMBER, V6, WIDE, WIDE_HASH, Chunk, Source, bucket_start, buckets,
-    floor_div, ip_codes, ip_of_code, ip_result, load_column, local_times, plain_floats, utc_of_local, wide_codes,
+    fixed_hash, fixed_hash_bytes, floor_div, ip_codes, ip_of_code, ip_result, load_column, local_times, plain_floats,
+    utc_of_local, wide_codes,
 )
 from confluo_tools.core.block.block cimport Layout
 cimport cython
@@ -41,13 +44,24 @@ cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil:
     return out
 
 
+cdef inline bint interned(const Source* s, uint64_t v) noexcept nogil:
+    # Whether a value is in the side table.
+    return s.kind == WIDE or (s.kind == IP and v >> 32 == V6 and <uint32_t>v > 1)
+
+
+cdef inline uint32_t intern_number(const Source* s, uint64_t v) noexcept nogil:
+    return <uint32_t>v if s.kind == WIDE else <uint32_t>v - 2
+
+
+cdef inline const uint64_t* intern_key(const Source* s, uint64_t v) noexcept nogil:
+    return s.intern.keys + <size_t>intern_number(s, v) * s.intern.words
+
+
 cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil:
     """Translate a value of another roll-up: only side-table numbers differ."""
-    if s.kind == WIDE:
-        return to[v]
-    if s.kind == IP and v >> 32 == V6 and <uint32_t>v > 1:
-        return (<uint64_t>V6 << 32) + 2 + to[<uint32_t>v - 2]
-    return v
+    if not interned(s, v):
+        return v
+    return to[v] if s.kind == WIDE else (<uint64_t>V6 << 32) + 2 + to[intern_number(s, v)]
 
 
 def _span(what, value, lowest, highest):
@@ -299,39 +313,87 @@ cdef class GroupTable:
                 window[key[k] - base] = number
             out[k] = number - 1
 
-    cdef int adopt(self, GroupTable other, uint32_t* out) noexcept nogil:
-        """The group here for each group of `other`, which has the same keys; -1 without memory."""
+    cdef int adopt(self, GroupTable other, uint32_t* out, const uint8_t* share, uint8_t wanted) noexcept nogil:
+        """The group here for each group of `other`, which has the same keys; -1 without memory.
+
+        share: only the groups g with share[g] == wanted are taken; the others get NOT_FOUND.
+        """
         cdef uint32_t** renumbered
-        cdef uint64_t key[MAX_WORDS]
-        cdef const uint64_t* theirs
-        cdef uint64_t v
-        cdef uint32_t g
-        cdef KeyPart* p
+        cdef uint32_t g, n = 0
         cdef int i, status = -1
         if self.parts == 0:
             out[0] = 0
             return 0
         if self.narrow:
             for g in range(other.table.count):
-                out[g] = self.at(other.table.keys[g])
+                out[g] = NOT_FOUND
+                if share == NULL or share[g] == wanted:
+                    out[g] = self.at(other.table.keys[g])
             return 0
         renumbered = <uint32_t**>calloc(self.parts, sizeof(void*))
         if renumbered == NULL:
             return -1
-        if _renumber(self, other, renumbered) == 0 and table_reserve(&self.table, other.table.count) == 0:
-            for g in range(other.table.count):
-                theirs = other.table.keys + <size_t>g * self.table.words
-                memset(key, 0, sizeof(key[0]) * self.table.words)
-                for i in range(self.parts):
-                    p = &self.part[i]
-                    v = renumber(&p.source, renumbered[i], part_of(p, theirs))
-                    key[p.word] |= v << p.shift
-                out[g] = table_insert(&self.table, key)
+        for g in range(other.table.count):
+            n += share == NULL or share[g] == wanted
+        if table_reserve(&self.table, n) == 0 and _renumber(self, other, renumbered, share, wanted) == 0:
+            self._insert(other, <const uint32_t**>renumbered, out, share, wanted)
             status = 0
         for i in range(self.parts):
             free(renumbered[i])
         free(renumbered)
         return status
+
+    cdef void _insert(self, GroupTable other, const uint32_t** renumbered, uint32_t* out, const uint8_t* share,
+                      uint8_t wanted) noexcept nogil:
+        cdef uint32_t row[CHUNK]
+        cdef uint32_t number[CHUNK]
+        cdef const uint64_t* theirs
+        cdef uint32_t g = 0, n, k, w
+        cdef KeyPart* p
+        cdef int i
+        while g < other.table.count:
+            n = 0
+            while g < other.table.count and n < CHUNK:
+                out[g] = NOT_FOUND
+                if share == NULL or share[g] == wanted:
+                    row[n] = g
+                    n += 1
+                g += 1
+            for w in range(self.table.words):
+                memset(self.word[w], 0, n * 8)
+            for k in range(n):
+                theirs = other.table.keys + <size_t>row[k] * self.table.words
+                for i in range(self.parts):
+                    p = &self.part[i]
+                    self.word[p.word][k] |= renumber(&p.source, renumbered[i], part_of(p, theirs)) << p.shift
+            if n:
+                table_insert_many(&self.table, <const uint64_t**>self.word, n, number)
+            for k in range(n):
+                out[row[k]] = number[k]
+
+    cdef void shares(self, uint64_t seed, int shift, uint8_t* out) noexcept nogil:
+        """Four bits of a hash of the key of each group: the same in every roll-up, for the same seed."""
+        cdef const Source* s
+        cdef uint64_t h, v
+        cdef uint32_t g
+        cdef int i
+        for g in range(self.count()):
+            h = seed
+            for i in range(self.parts):
+                s = &self.part[i].source
+                v = part_of(&self.part[i], self.table.keys + <size_t>g * self.table.words)
+                if interned(s, v):
+                    v = fixed_hash_bytes(<const uint8_t*>intern_key(s, v), s.intern.words * 8)
+                h = fixed_hash(h ^ v)
+            out[g] = h >> shift & 15
+
+    cdef uint64_t memory(self) noexcept nogil:
+        """Bytes of the keys."""
+        cdef uint64_t n = table_memory(&self.table) + (WINDOW * 4 if self.window != NULL else 0)
+        cdef int i
+        for i in range(self.parts):
+            n += table_memory(&self.part[i].source.intern)
+        return n
 
     cdef int column(self, int part, uint8_t* out, uint8_t* out6) noexcept nogil:
         """The values of a key for all groups, in the format of its field; out6: the 16 bytes of addresses."""
@@ -375,12 +437,32 @@ cdef uint64_t part_of(const KeyPart* p, const uint64_t* key) noexcept nogil:
     return v if p.source.bits == 64 else v & ((<uint64_t>1 << p.source.bits) - 1)
 
 
-cdef int _renumber(GroupTable ours, GroupTable other, uint32_t** out) noexcept nogil:
+cdef int _renumber(GroupTable ours, GroupTable other, uint32_t** out, const uint8_t* share,
+                   uint8_t wanted) noexcept nogil:
+    cdef Source* s
+    cdef uint64_t v
+    cdef uint32_t g, n
     cdef int i
     for i in range(ours.parts):
-        out[i] = intern_merge(&ours.part[i].source, &other.part[i].source)
+        s = &other.part[i].source
+        if share == NULL:
+            out[i] = intern_merge(&ours.part[i].source, s)
+            if out[i] == NULL:
+                return -1
+            continue
+        # Only the values of the groups that are taken.
+        n = s.intern.count
+        out[i] = <uint32_t*>malloc((<size_t>n + 1) * 4)
         if out[i] == NULL:
             return -1
+        memset(out[i], 0xFF, (<size_t>n + 1) * 4)
+        for g in range(other.table.count if n else 0):
+            v = part_of(&other.part[i], other.table.keys + <size_t>g * other.table.words)
+            if share[g] != wanted or not interned(s, v) or out[i][intern_number(s, v)] != NOT_FOUND:
+                continue
+            if table_reserve(&ours.part[i].source.intern, 1) < 0:
+                return -1
+            out[i][intern_number(s, v)] = table_insert(&ours.part[i].source.intern, intern_key(s, v))
     return 0
 
 

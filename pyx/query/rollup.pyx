@@ -8,7 +8,7 @@ from libc.math cimport NAN
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from c_hash_table cimport table_free
+from c_hash_table cimport table_free, table_memory
 from c_block cimport BYTES, F32, F64, I8, I64, U64
 from c_sketch cimport FLOAT, SIGNED, UNSIGNED, Hyper
 from c_source cimport CHUNK, IP, IP_HASH, NUMBER, WIDE, ZEROS, Chunk, Source, load_column
@@ -22,7 +22,7 @@ from confluo_tools.core.block.result_table cimport Rows
 from confluo_tools.core.query.aggregate_states cimport (
     COUNT, DISTINCT, FIRST, HISTOGRAM, HYPER, LAST, MAX, MAX_BYTES, MIN, MIN_BYTES, MOMENTS_FLOAT, MOMENTS_INT,
     SUM_FLOAT, SUM_INT, VALUES, Event, FloatMoments, FloatSum, State, Value, load_value_chunk, moments, reduce_column,
-    reduced, state_free, state_groups, state_merge, state_rank, state_reduced, state_update, total,
+    reduced, state_free, state_groups, state_memory, state_merge, state_rank, state_reduced, state_update, total,
 )
 import os
 cimport cython
@@ -446,6 +446,28 @@ cdef class Rollup:
         Its rows without a lane count as later than those of this roll-up.
         """
         cdef int status
+        self._fits(other)
+        with nogil:
+            status = self._merge(other, NULL, 0)
+        if status < 0:
+            self.broken = True
+            raise MemoryError(f"{self.groups.count()} groups")
+
+    def merge_share(self, Rollup other not None, const uint8_t[::1] shares not None, uint8_t wanted):
+        """Merge the groups g of another roll-up that have shares[g] == wanted (see `shares`); it stays unchanged."""
+        cdef int status
+        self._fits(other)
+        if shares.shape[0] != other._synced():
+            raise ValueError(f"{shares.shape[0]} shares")
+        if shares.shape[0] == 0:
+            return
+        with nogil:
+            status = self._merge(other, &shares[0], wanted)
+        if status < 0:
+            self.broken = True
+            raise MemoryError(f"{self.groups.count()} groups")
+
+    def _fits(self, Rollup other):
         if other is self:
             raise ValueError("a roll-up cannot be merged with itself")
         if (other.keys != self.keys or other.aggs != self.aggs or other.time != self.time
@@ -453,11 +475,32 @@ cdef class Rollup:
             raise ValueError("the roll-ups have different keys or aggregates")
         self._usable()
         other._usable()
+
+    def shares(self, uint64_t seed, int level):
+        """A number from 0 to 15 for each group: four bits of a hash of its key, others for each ``level`` up to 15.
+
+        A key has the same number in every roll-up of the same keys, for the same seed.
+        """
+        cdef uint32_t n = self._synced()
+        cdef bytearray out = bytearray(n)
+        cdef uint8_t* at = out
+        if not self.keys or not 0 <= level < 16:
+            raise ValueError(f"level {level} of {len(self.keys)} keys")
+        self._usable()
         with nogil:
-            status = self._merge(other)
-        if status < 0:
-            self.broken = True
-            raise MemoryError(f"{self.groups.count()} groups")
+            self.groups.shares(seed, 60 - 4 * level, at)
+        return out
+
+    @property
+    def memory(self):
+        """Bytes of the groups, their values and states, without what it has from the beginning."""
+        cdef uint64_t n = self.groups.memory()
+        cdef int i
+        for i in range(self.values):
+            n += table_memory(&self.value[i].source.intern)
+        for i in range(self.states):
+            n += state_memory(&self.state[i])
+        return n
 
     def rank(self, int source):
         """Make its rows come before those of inputs with a higher number, where `first` and `last` see equal times."""
@@ -467,7 +510,7 @@ cdef class Rollup:
         for i in range(self.states):
             state_rank(&self.state[i], source)
 
-    cdef int _merge(self, Rollup other) noexcept nogil:
+    cdef int _merge(self, Rollup other, const uint8_t* share, uint8_t wanted) noexcept nogil:
         cdef uint32_t* to
         cdef uint32_t* group
         cdef uint32_t theirs
@@ -478,7 +521,7 @@ cdef class Rollup:
         group = <uint32_t*>malloc(max(theirs, <uint32_t>1) * 4)
         if group == NULL:
             return -1
-        if self.groups.adopt(other.groups, group) < 0 or self._room() < 0:
+        if self.groups.adopt(other.groups, group, share, wanted) < 0 or self._room() < 0:
             free(group)
             return -1
         for k in range(-1, self.values):

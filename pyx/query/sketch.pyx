@@ -4,7 +4,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from c_bits cimport popcount64
-from c_hash_table cimport AHEAD, hash1, hash2, table_insert1, table_insert2, table_insert_many, table_reserve
+from c_hash_table cimport (
+    AHEAD, NOT_FOUND, hash1, hash2, table_insert1, table_insert2, table_insert_many, table_reserve,
+)
 from c_sketch cimport FLOAT, Hyper, buckets_of, hyper_estimate, hyper_insert, hyper_register
 from c_source cimport NUMBER, fixed_hash, fixed_hashes, is_nan, plain_float
 from confluo_tools.core.query.group_keys cimport renumber
@@ -245,7 +247,10 @@ cdef int merge_distinct(State* s, const State* o, const Value* value, const uint
         before = s.table.count
         if s.table.words == 2:
             v, owner = o.table.keys[<size_t>i * 2], o.table.keys[<size_t>i * 2 + 1]
-            g, v = group[owner], renumber(&value.source, to, v)
+            g = group[owner]
+            if g == NOT_FOUND:
+                continue
+            v = renumber(&value.source, to, v)
             table_insert2(&s.table, hash2(&s.table, v, g), v, g)
         elif s.keyless:
             g, v = 0, renumber(&value.source, to, o.table.keys[i])
@@ -253,6 +258,8 @@ cdef int merge_distinct(State* s, const State* o, const Value* value, const uint
         else:
             v = o.table.keys[i]
             g = group[v >> 32]
+            if g == NOT_FOUND:
+                continue
             v = <uint64_t>g << 32 | <uint32_t>renumber(&value.source, to, <uint32_t>v)
             table_insert1(&s.table, hash1(&s.table, v), v)
         count[g] += s.table.count - before
@@ -268,6 +275,8 @@ cdef int _merge_pages(State* s, const State* o, const uint32_t* group) noexcept 
     for i in range(o.table.count):
         key = o.table.keys[i]
         g = group[key >> 32]
+        if g == NOT_FOUND:
+            continue
         key = <uint64_t>g << 32 | <uint32_t>key
         number = table_insert1(&s.table, hash1(&s.table, key), key)
         count[g] += popcount64(o.tally[i] & ~s.tally[number])
@@ -286,6 +295,8 @@ cdef int merge_histogram(State* s, const State* o, const uint32_t* group) noexce
         return -1
     for i in range(o.table.count):
         key = o.table.keys[i]
+        if group[key >> 32] == NOT_FOUND:
+            continue
         key = <uint64_t>group[key >> 32] << 32 | <uint32_t>key
         s.tally[table_insert1(&s.table, hash1(&s.table, key), key)] += o.tally[i]
     return 0

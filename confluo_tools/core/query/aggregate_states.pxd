@@ -102,6 +102,7 @@ cdef void state_reduced(State* s, const Value* value, const reduced* r, uint32_t
 cdef int state_update(State* s, Value* value, const Chunk* c, const reduced* r) noexcept nogil
 cdef int state_merge(State* s, State* o, const Value* value, const uint32_t* group, uint32_t groups,
                      const uint32_t* to, uint64_t offset) noexcept nogil
+cdef uint64_t state_memory(const State* s) noexcept nogil
 cdef void state_rank(State* s, int32_t source) noexcept nogil
 cdef void state_free(State* s) noexcept nogil
 cdef uint64_t order_value(int domain, uint64_t v) noexcept nogil

@@ -34,5 +34,9 @@ cdef class GroupTable:
     cdef uint32_t at(self, uint64_t value) noexcept nogil
     cdef bint _aim(self, uint64_t low, uint64_t high) noexcept nogil
     cdef void _look(self, uint32_t n, uint32_t* out) noexcept nogil
-    cdef int adopt(self, GroupTable other, uint32_t* out) noexcept nogil
+    cdef int adopt(self, GroupTable other, uint32_t* out, const uint8_t* share, uint8_t wanted) noexcept nogil
+    cdef void _insert(self, GroupTable other, const uint32_t** renumbered, uint32_t* out, const uint8_t* share,
+                      uint8_t wanted) noexcept nogil
+    cdef void shares(self, uint64_t seed, int shift, uint8_t* out) noexcept nogil
+    cdef uint64_t memory(self) noexcept nogil
     cdef int column(self, int part, uint8_t* out, uint8_t* out6) noexcept nogil

@@ -43,7 +43,7 @@ cdef class Rollup:
     cdef bint _reduces(self, int value) noexcept nogil
     cdef bint _all_whole(self, int value) noexcept nogil
     cdef int _untally(self) noexcept nogil
-    cdef int _merge(self, Rollup other) noexcept nogil
+    cdef int _merge(self, Rollup other, const uint8_t* share, uint8_t wanted) noexcept nogil
     cdef int _slot(self, tuple operand, bint hashed, bint raw) except -1
     cdef int _state(self, int kind, int value, int p) except -1
     cdef int _plan(self, Output* o, tuple agg) except -1

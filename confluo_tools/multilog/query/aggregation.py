@@ -195,12 +195,15 @@ class Aggregation:
         if having is not None:
             select: Callable[[Block], Picks] = having.program.select
             rows.keep(select)
+        rows.sort(self.sorted_by(top, order), top)
+        return rows.blocks()
+
+    def sorted_by(self, top: int | None, order: Sequence[tuple[str, bool]] | None = None) -> list[tuple[int, bool]]:
+        """The order of the rows that `answer` gives: (number of a result column, True for descending)."""
         named = list(order or ())
         if top is not None and order is None and self.aggs:
             named = [(self.aggs[0].label, True)]
-        named += [(name, False) for name in (*self._first, *self.keys)]
-        rows.sort(self._columns(named), top)
-        return rows.blocks()
+        return self._columns([*named, *((name, False) for name in (*self._first, *self.keys))])
 
     def _columns(self, named: Iterable[tuple[str, bool]]) -> list[tuple[int, bool]]:
         # Columns to sort by, each once.  IPv4 sorts before IPv6, because its 16 IPv6 bytes are zero.
