@@ -8,8 +8,10 @@ It keeps 5 MB of each partition, and drops older messages.
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -17,6 +19,26 @@ sys.path.insert(0, str(ROOT))
 from confluo_tools.kafka.client import library
 
 PRODUCER = 0
+
+
+class Mock:
+    """A process with a mock cluster that has one topic."""
+
+    def __init__(self, partitions: int) -> None:
+        self.topic = f"t{uuid4().hex[:8]}"
+        words = [sys.executable, __file__, self.topic, str(partitions)]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=null)
+        assert self.process.stdout is not None
+        self.broker = self.process.stdout.readline().decode().strip()
+
+    @property
+    def address(self) -> str:
+        return f"kafka://{self.broker}/{self.topic}"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 def main(topic: str, partitions: int) -> None:

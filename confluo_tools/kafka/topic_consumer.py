@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.kafka import client
+from confluo_tools.kafka.partition_progress import FIRST, LAST, PartitionProgress
 
 if TYPE_CHECKING:
     from confluo_tools.kafka.address import TopicAddress
@@ -18,10 +19,8 @@ REST = 0.2  # s between two tries
 TOLD = 10.0  # s between two lines about the same trouble
 OUTAGE = 600.0  # s between two lines about brokers that are away
 COMMIT = 5.0  # s to wait for the answer to a commit
-STALLED = 30.0  # s without a message after which a partition does not hold back the others
 PEEK = 5.0  # s that a broker has to send one message
 MAX_PEEKED = 10_000
-FIRST, LAST = -(1 << 63), (1 << 63) - 1
 ALONE = "confluo"  # group.id is required, also without a group
 DEFAULTS: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -89,11 +88,9 @@ class TopicConsumer:
         self.removed = self._unsaid = 0
         self.unread = ""  # why messages that are there could not be peeked at
         self._ends: dict[int, int] = {}
-        self._at_end: set[int] = set()
+        self.progress = PartitionProgress()
         self._waiting: set[int] = set()  # partitions that another process has not left yet
         self._refused: dict[int, float] = {}  # partition -> since when its next message is refused
-        self._heard: dict[int, float] = {}  # partition -> time of its last message
-        self._times: dict[int, int] = {}  # partition -> time of its last record
         self._assigned = self._answered = False
         self._event = time.monotonic()
         self._trouble = ""
@@ -176,34 +173,28 @@ class TopicConsumer:
         if offset > self.next[p]:
             self._check_jump(p, offset)
         self._refused.pop(p, None)
-        self._heard[p] = self._event
-        self._at_end.discard(p)
-        if not self._follow and offset >= self._ends.get(p, LAST):
-            self._at_end.add(p)
+        self.progress.message(p, self._event)
+        end = LAST if self._follow else self._ends.get(p, LAST)
+        if offset + 1 >= end:
+            self.progress.end(p)
+        if offset >= end:
             return None
         self.next[p] = offset + 1
         return event
 
     def seen(self, partition: int, last: int) -> None:
         """The last record of a partition, so far, is of time ``last`` (ns)."""
-        self._times[partition] = max(last, self._times.get(partition, FIRST))
+        self.progress.records(partition, last)
 
     @property
     def mark(self) -> int:
         """No later message has a record older than this, as far as known: partitions that are behind count."""
-        now = time.monotonic()
-        behind = [
-            self._times.get(p, FIRST)
-            for p in self.next
-            if p not in self._at_end and now - self._heard.get(p, self._event) < STALLED
-        ]
-        return min(behind, default=LAST)
+        return self.progress.mark(time.monotonic())
 
     @property
     def at_end(self) -> bool:
         """Whether every partition has been read to its end."""
-        done = (p in self._at_end or (not self._follow and self.next[p] >= self._ends[p]) for p in self.next)
-        return (self._assigned or self.group is None) and not self._waiting and all(done)
+        return (self._assigned or self.group is None) and not self._waiting and self.progress.at_end
 
     def lag(self) -> dict[int, int]:
         """{partition: messages that are there and not read}, as far as the last answers of brokers say."""
@@ -246,7 +237,6 @@ class TopicConsumer:
         # The group's answer, or all partitions.
         try:
             self._waiting = set()
-            self._at_end.clear()
             self._assigned = True
             begin = self._begin([place.partition for place in places])
             self._ends = {p: high for p, (_, high) in begin.items()}
@@ -254,8 +244,7 @@ class TopicConsumer:
             if self.claims is not None:
                 self._waiting = {p for p in free if not self.claims.claim(p)}
                 free = {p: self._claimed(p, b) for p, b in free.items() if p not in self._waiting}
-            self.next = free
-            self._reassign()
+            self._read_from(free)
             self.joined()
         except self._kafka.KafkaException as e:
             raise client.unreachable(self.address, e.args[0]) from None
@@ -271,8 +260,7 @@ class TopicConsumer:
         if free:
             self._waiting -= free
             begin = self._begin(sorted(free))
-            self.next |= {p: self._claimed(p, begin[p][0]) for p in free}
-            self._reassign()
+            self._read_from(self.next | {p: self._claimed(p, begin[p][0]) for p in free})
             self.joined()
 
     def _begin(self, partitions: list[int]) -> dict[int, tuple[int, int]]:
@@ -302,10 +290,17 @@ class TopicConsumer:
     def _leave(self, places: list[Any]) -> None:
         for place in places:
             self.next.pop(place.partition, None)
+            self.progress.end(place.partition)
             self._waiting.discard(place.partition)
         if self.claims is not None:
             self.claims.release([place.partition for place in places])
         self._consumer.unassign()
+
+    def _read_from(self, next: dict[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+        self.next = next
+        self.progress.assign((p for p in next if self._follow or next[p] < self._ends.get(p, LAST)), time.monotonic())
+        self._reassign()
 
     def _reassign(self) -> None:
         topic, make = self.address.topic, self._kafka.TopicPartition
@@ -343,9 +338,9 @@ class TopicConsumer:
 
     def _end_of(self, p: int, offset: int) -> None:
         end = self._ends.get(p, FIRST)
-        if not self._follow and offset < end and p not in self._at_end and p in self.next:
+        if not self._follow and offset < end and not self.progress.is_at_end(p) and p in self.next:
             self._warn(f"partition {p} ends at {offset}, not at {end} as the broker said: it lost messages")
-        self._at_end.add(p)
+        self.progress.end(p)
 
     def _check_jump(self, p: int, offset: int) -> None:
         """Raise ConfluoError for a message after others that did not come, if the broker says to have no such message.
@@ -372,7 +367,7 @@ class TopicConsumer:
             what = f"partition {p} ends at {high}, before the next message {at}: it lost messages, or is a new one"
             if self.claims is not None:
                 raise ConfluoError(what, where=str(self.address), hint="write into another log")
-            if p in self._heard and not self._follow:
+            if p in self.progress.heard and not self._follow:
                 raise ConfluoError(what, where=str(self.address))
             self._warn_seldom(f"shrunk {p}", what)
             self.next[p] = low
@@ -416,7 +411,7 @@ class TopicConsumer:
             return
         if self._trouble:
             raise client.unreachable(self.address, self._trouble)
-        late = {p: at for p, at in self.next.items() if p not in self._at_end and at < self._ends.get(p, LAST)}
+        late = {p: at for p, at in self.next.items() if not self.progress.is_at_end(p) and at < self._ends.get(p, LAST)}
         what = ", ".join(f"partition {p} ends at {self._ends[p]}, but message {at}" for p, at in list(late.items())[:1])
         raise ConfluoError(f"{what or 'nothing'} does not arrive", where=str(self.address), hint="check the broker")
 
