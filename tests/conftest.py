@@ -19,6 +19,7 @@ from netns import Lab, Space
 if TYPE_CHECKING:
     from agent_lab import Pki
     from clickhouse_lab import ClickHouse
+    from dask_lab import DaskCluster
     from kafka_lab import Broker
 
 # What starts us in the background (nohup, a script's &) may ignore these; the programs that we start would, too.
@@ -121,6 +122,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if libs is None:
         pytest.skip(why)
     made = Broker(tmp_path_factory.mktemp("kafka"), libs, CALM)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """A scheduler of Dask and two workers, for all tests of a pytest worker."""
+    from dask_lab import DaskCluster
+
+    made = DaskCluster(tmp_path_factory.mktemp("dask"))
     yield made
     made.close()
 

@@ -4,15 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from confluo_tools.cli.progress import Progress
+
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
 
 
-def on_engine(reader: Reader, name: str | None) -> Reader:
-    """The input with the engine ``name``; as it is for None.  Raises UsageError."""
+def on_engine(reader: Reader, name: str | None, limit: int | None = None) -> Reader:
+    """The input with the engine ``name``; as it is for None.  ``limit``: no more rows are wanted.
+
+    Raises ConfluoError: no such engine, not reachable, or the input has no units.
+    """
     if name is None:
         return reader
     from confluo_tools.engine.address import runner
     from confluo_tools.engine.reader import with_engine
+    from confluo_tools.engine.runner import ClusterRunner
 
-    return with_engine(reader, runner(name))
+    found = runner(name)
+    if isinstance(found, ClusterRunner):
+        found.progress = EngineProgress(found.name)
+    try:
+        return with_engine(reader, found, limit)
+    except BaseException:
+        found.close()
+        raise
+
+
+class EngineProgress:
+    """A progress line for the tasks of a cluster, from what the cluster reports."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._line: Progress | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """``done`` tasks of ``total`` are done."""
+        if self._line is None or self._line.total != total:
+            self._line = Progress(self._label, total, "tasks")
+            self._line.__enter__()
+        self._line.update(done)
+        if done >= total:
+            self._line.__exit__(None, None, None)
+            self._line = None

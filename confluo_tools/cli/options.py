@@ -131,7 +131,10 @@ AnalyzeFlows = Annotated[
     ),
 ]
 Engine = Annotated[
-    str | None, option("--engine", metavar="NAME", panel="Analysis", help="Compute on local (all cores) or local:N.")
+    str | None,
+    option(
+        "--engine", metavar="NAME", panel="Analysis", help="Compute on local (all cores), local:N or dask://HOST:PORT."
+    ),
 ]
 Sort = Annotated[
     bool, option("--sort", panel="Input", help="Sort the records of files and pipes by time before they are used.")

@@ -136,7 +136,10 @@ def query(
             request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
         wanted = named(field_types) if field_types is not None else None
         opened = live_input.open(request=request, schema=wanted)
-        opened = cli.on_engine(opened, engine)
+        if engine is not None and (analyze or state is not None):
+            what = "--analyze and --state follow all records in the order of time, which one core does"
+            raise UsageError(what, where="--engine", hint="leave one of the options out")
+        opened = cli.on_engine(opened, engine, limit)
         with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
             if agg is None and out.listed(reader.schema):
                 return cli.OK

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PARTIALS = {
     "count": "confluo_tools.engine.rollup_partial:CountPartial",
     "aggregate": "confluo_tools.engine.rollup_partial:RollupPartial",
+    "rows": "confluo_tools.engine.rows_partial:RowsPartial",
 }
 
 
@@ -37,13 +38,16 @@ class Partial:
     """A mergeable state of rows of a schema.
 
     ``columns``: numbers of the columns that `update` reads, None for all.  ``counted``: only the number of rows is
-    wanted; `update` is not called.
+    wanted; `update` is not called.  ``by_time``: rows come by time, and the units of a run are neighbours in one lane.
+    ``full``: no more rows are wanted.
     """
 
     name: ClassVar[str]
     counted: ClassVar[bool] = False
     schema: Schema
     columns: Sequence[int] | None = None
+    by_time = False
+    full = False
 
     def settings(self) -> dict[str, Any]:
         """What `of` needs to make an empty one: JSON."""
@@ -59,7 +63,7 @@ class Partial:
         return self.of(self.schema, self.settings())
 
     def update(self, block: Block, picks: Picks | None) -> None:
-        """Add the selected rows of a block; None: all.  Blocks come in the order of the rows, lane by lane."""
+        """Add the selected rows of a block; None: all.  Blocks come lane by lane in the order of the rows."""
         raise NotImplementedError
 
     def dump(self) -> bytes:

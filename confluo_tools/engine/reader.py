@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.engine.partial import Partial
 from confluo_tools.engine.result import Problems, Result
 from confluo_tools.engine.rollup_partial import CountPartial, RollupPartial
-from confluo_tools.engine.runner import Runner
+from confluo_tools.engine.rows import MAX_ROWS, RowSelection
+from confluo_tools.engine.runner import ClusterRunner, Runner
 from confluo_tools.engine.task import Task
 from confluo_tools.engine.unit import LogBlocks, Unit
 from confluo_tools.engine.unit_plan import UnitPlan
@@ -47,19 +48,24 @@ def gather(reader: Reader, expr: Expr, partial: Partial) -> int:
     return rows
 
 
-def with_engine(reader: Reader, runner: Runner) -> Reader:
-    """``reader`` with counts and aggregates by ``runner``; of several logs, each is.  Raises UsageError."""
+def with_engine(reader: Reader, runner: Runner, limit: int | None = None) -> Reader:
+    """``reader`` on ``runner``; of several logs, each is.  ``limit``: no more rows are wanted.  Raises UsageError."""
     if isinstance(reader, Merged):
-        reader.readers = [EngineReader(one, runner) for one in reader.readers]
+        reader.readers = [with_engine(one, runner, limit) for one in reader.readers]
         return reader
-    return EngineReader(reader, runner)
+    found = EngineReader(reader, runner)
+    found.limit = limit
+    return found
 
 
 class EngineReader(Wrapper):
-    """``reader`` with counts and aggregates by ``runner``.
+    """``reader`` with counts and aggregates by ``runner``; rows, too, if that is a cluster.
 
-    Rows come as on one core: their order is one stream.  Raises UsageError for an input that has no units.
+    Forks send no rows: on this host that is slower than one core.  ``limit``: no more rows are wanted.
+    Raises UsageError for an input that has no units.
     """
+
+    limit: int | None = None
 
     def __init__(self, reader: Reader, runner: Runner) -> None:
         super().__init__(reader, reader._warn)
@@ -74,6 +80,13 @@ class EngineReader(Wrapper):
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
     ) -> Iterator[tuple[Block, Picks | None]]:
+        if isinstance(self.runner, ClusterRunner):
+            plan = UnitPlan(self.input, expr, self.runner.slots, MAX_ROWS)
+            chosen = RowSelection(plan, expr, columns, self.limit, by_time)
+            if chosen.possible:
+                yield from chosen.rows(self.runner, lambda run: self._here(chosen.task, run))
+                self._report(plan, chosen.found)
+                return
         before = self.reader.rows
         yield from self.reader.select(expr, columns, by_time=by_time)
         self.rows += self.reader.rows - before
@@ -114,8 +127,8 @@ class EngineReader(Wrapper):
         return self.input.log, self.input.log.segments(self.input.version)
 
     def _report(self, plan: UnitPlan, found: Sequence[Result]) -> None:
-        left_out = plan.left_out + [one for each in found for one in each.left_out]
-        unused = list(dict.fromkeys(one for each in found for one in each.unused))
+        left_out = plan.left_out + [plan.as_given(one) for each in found for one in each.left_out]
+        unused = list(dict.fromkeys(plan.as_given(one) for each in found for one in each.unused))
         self.rows += plan.passed + sum(one.scanned for one in found)
         if isinstance(self.input, LogReader):
             self.rows += self.input.version.kept

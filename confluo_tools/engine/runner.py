@@ -13,6 +13,7 @@ from confluo_tools.engine.task import Task
 from confluo_tools.engine.unit import Unit, runs
 
 Here = Callable[[Sequence[Unit]], Result]
+Progress = Callable[[int, int], None]
 
 
 class Runner:
@@ -45,7 +46,10 @@ class ClusterRunner(Runner):
     What a worker may not read is done here, as is what came back damaged twice.
     """
 
+    name = ""  # in messages
+    progress: Progress = staticmethod(lambda done, total: None)  # called with the number of runs, now and then
     runs_per_slot = 4  # so that a worker that comes late gets some, and a lost one has lost little
+    _fits = False  # the workers were checked
     damaged = 0  # results that were done again
 
     def check(self) -> None:
@@ -60,23 +64,26 @@ class ClusterRunner(Runner):
         raise NotImplementedError
 
     def map(self, task: Task, units: Sequence[Unit], here: Here) -> Iterator[Result]:
-        self.check()
-        plan = self._plan(units)
-        data = task.encode()
-        sent = [unit.encode(run) for travels, run in plan if travels]
-        with closing(_close(self.results(data, sent) if sent else iter(()))) as found:
-            for travels, run in plan:
-                yield self._checked(next(found), data, run, here) if travels else here(run)
+        yield from self.map_runs(task, self._runs(units), here)
 
-    def _plan(self, units: Sequence[Unit]) -> list[tuple[bool, Sequence[Unit]]]:
-        # Runs of units, and whether they travel.
+    def map_runs(self, task: Task, plan: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
+        """`map` for runs that the caller made; in each, all units travel, or none."""
+        if not self._fits:
+            self.check()
+            self._fits = True
+        data = task.encode()
+        sent = [unit.encode(run) for run in plan if run[0].travels]
+        with closing(_close(self.results(data, sent) if sent else iter(()))) as found:
+            for run in plan:
+                yield self._checked(next(found), data, run, here) if run[0].travels else here(run)
+
+    def _runs(self, units: Sequence[Unit]) -> list[Sequence[Unit]]:
         total = sum(one.size for one in units) or 1
-        out: list[tuple[bool, Sequence[Unit]]] = []
+        out: list[Sequence[Unit]] = []
         for travels, some in groupby(units, key=lambda one: one.travels):
             own = list(some)
             share = sum(one.size for one in own) / total
-            number = max(round(share * self.slots * self.runs_per_slot), 1) if travels else 1
-            out += [(travels, run) for run in runs(own, number)]
+            out += runs(own, max(round(share * self.slots * self.runs_per_slot), 1) if travels else 1)
         return out
 
     def _checked(self, data: bytes, task: bytes, run: Sequence[Unit], here: Here) -> Result:

@@ -14,7 +14,9 @@ from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit
 from confluo_tools.expr import leaves, zones
 from confluo_tools.multilog.archive import parquet_parts
 from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
-from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, PartFile, by_lane, ranges
+from confluo_tools.multilog.archive.parquet_parts import HOUR
+from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, PartFile, by_lane, part_file, ranges
+from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.query.plan import problems
 
 if TYPE_CHECKING:
@@ -27,23 +29,30 @@ SIGN = 1 << 63
 
 
 class UnitPlan:
-    """The units of ``reader`` for ``expr``, in the order of the rows.  ``slots``: of the engine.
+    """The units of ``reader`` for ``expr``, in the order of the rows, and lane by lane.  ``slots``: of the engine.
 
+    ``most_rows``: of a unit of a log, about.
+    ``given``: of each log and archive, its absolute path and the path that the user gave.
     ``left_out``: (path, problem) of what is damaged, as far as known; ``passed``: rows of archives that were ruled out.
     """
 
-    def __init__(self, reader: LogReader | ArchiveReader, expr: Expr, slots: int) -> None:
+    def __init__(self, reader: LogReader | ArchiveReader, expr: Expr, slots: int, most_rows: int | None = None) -> None:
         self._expr, self._schema = expr, reader.schema
         self._all = expr.tree == leaves.TRUE
         self._lists = frozenset(i for i, c in enumerate(reader.schema.columns) if c.count > 1)
         self._scan = ArchiveScan(reader.schema, expr.tree, [])
+        field = reader.schema.time_field
+        self._time = -1 if field is None else reader.schema.index(field.name)
+        self._segments: dict[tuple[int, int], SegmentPart] = {}
+        self.given: dict[str, str] = {}
         self.left_out: Problems = []
         if isinstance(reader, ArchiveReader):
             lanes = by_lane(reader.places(expr.tree)).values()
-            self.units: list[Unit] = [unit for parts in lanes for unit in self._batches(parts)]
+            self.lanes: list[list[Unit]] = [list(self._batches(parts)) for parts in lanes]
         else:
-            self.units = self._of_log(reader, slots)
+            self.lanes = self._of_log(reader, slots, most_rows)
             self.left_out += problems(reader.log)
+        self.units = [unit for lane in self.lanes for unit in lane]
         self.left_out += self._scan.damaged
         self.passed = self._scan.rows
 
@@ -52,10 +61,12 @@ class UnitPlan:
             places = batch if self._all else self._scan.possible(batch)
             alone = len(places) > 1 and parquet_parts.in_time_order(places[0].path)
             for some in [[place] for place in places] if alone else [places] if places else []:
-                root, names = _root(some)
+                given, names = _root(some)
+                root = given if "://" in given else os.path.abspath(given)
+                self.given[root] = given
                 yield ArchiveBatch(root, names, first, after, (after - first) * len(some) // len(batch))
 
-    def _of_log(self, reader: LogReader, slots: int) -> list[Unit]:
+    def _of_log(self, reader: LogReader, slots: int, most_rows: int | None) -> list[list[Unit]]:
         parts = reader.log.segments(reader.version)
         kept = [(part, self._blocks(part)) for part in parts]
         most = max(sum(len(numbers) for _, numbers in kept) // (slots * PER_SLOT), 1)
@@ -64,13 +75,33 @@ class UnitPlan:
             for lane, places in reader.archived(self._expr.tree).items():
                 out[lane] = list(self._batches(places, reader.below(lane)))
         path, uuid = os.path.abspath(reader.log.path), reader.log.uuid.hex()
+        self.given[path] = reader.log.path
         for part, numbers in kept:
-            for first, after in _runs(numbers, most):
-                size = min((after - first) * part.segment.capacity, part.rows)
+            capacity = part.segment.capacity
+            self._segments[part.lane, part.base] = part
+            for first, after in _runs(numbers, most if most_rows is None else min(most, max(most_rows // capacity, 1))):
+                size = min((after - first) * capacity, part.rows)
                 sealed = part.segment.sealed > 0
                 unit = LogBlocks(path, uuid, part.lane, part.base, part.rows, first, after, sealed, size)
                 out.setdefault(part.lane, []).append(unit)
-        return [unit for lane in sorted(out) for unit in out[lane]]
+        return [out[lane] for lane in sorted(out)]
+
+    def as_given(self, problem: tuple[str, str]) -> tuple[str, str]:
+        """A problem that a worker reported, with the path that the user knows."""
+        path, what = problem
+        for absolute, given in self.given.items():
+            if path == absolute or path.startswith(absolute + "/"):
+                return given + path[len(absolute) :], what
+        return problem
+
+    def times(self, unit: Unit) -> tuple[int, int]:
+        """The first and the last time that rows of a unit may have, ns; it needs a time field."""
+        if isinstance(unit, ArchiveBatch):
+            hours = [part_file(unit.archive, path).name.hour for path in unit.parts]
+            return hours[0] * HOUR, (hours[-1] + 1) * HOUR - 1
+        part = self._segments[unit.lane, unit.base]
+        own = [piece for piece in time_order.pieces([part], self._time) if unit.first <= piece.number < unit.after]
+        return min(piece.lo for piece in own), max(piece.hi for piece in own)
 
     def _blocks(self, part: SegmentPart) -> list[int]:
         # The blocks that may have matching rows.  A damaged one is kept: who reads it says so.
@@ -108,4 +139,4 @@ def _root(places: Sequence[PartFile]) -> tuple[str, tuple[str, ...]]:
     """The archive of some parts, and their paths in it: host, date, hour, name."""
     words = [place.path.rsplit("/", 4) for place in places]
     root = words[0][0]
-    return root if "://" in root else os.path.abspath(root), tuple("/".join(own[1:]) for own in words)
+    return root, tuple("/".join(own[1:]) for own in words)

@@ -18,7 +18,7 @@ from confluo_tools.errors import ConfluoError, SchemaError, StoreError
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.multilog.segment import SegmentPart
-    from confluo_tools.multilog.archive.reader import ArchiveScan
+    from confluo_tools.multilog.archive.reader import ArchiveScan, PartFile
     from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.query.plan import QueryPlan
 
@@ -53,9 +53,11 @@ def run_units(task: Task, units: Sequence[Unit], open_parts: Open | None = None)
         if partial.counted:
             rows += source.count()
             continue
-        for block, picks in source.rows():
+        for block, picks in source.by_time() if partial.by_time else source.rows():
             partial.update(block, picks)
             rows += len(picks)
+            if partial.full:
+                break
     left_out = [one for source in sources for one in source.left_out]
     unused = [one for source in sources for one in source.unused]
     return Result(rows, partial.dump(), left_out, unused, sum(source.scanned for source in sources))
@@ -85,6 +87,10 @@ class LogSource:
 
     def rows(self) -> Rows:
         yield from self._plan
+
+    def by_time(self) -> Rows:
+        """The rows by time, of units of one lane."""
+        yield from self._plan.ordered()
 
     def count(self) -> int:
         return self._plan.count()
@@ -134,6 +140,10 @@ class ArchiveSource:
         for parts, first, after in self._batches:
             yield from self._scan.lane(parts, after, first)
 
+    def by_time(self) -> Rows:
+        """The rows by time, of units of one lane."""
+        yield from self._scan.merged(self._scan.streams_of(_whole(self._batches), 0))
+
     def count(self) -> int:
         return sum(self._scan.count(parts, after, first) for parts, first, after in self._batches)
 
@@ -144,3 +154,14 @@ class ArchiveSource:
     @property
     def left_out(self) -> Problems:
         return self._scan.damaged
+
+
+def _whole(batches: Sequence[tuple[list[PartFile], int, int]]) -> list[tuple[list[PartFile], int, int]]:
+    # Units of one batch as one: its parts, in the order of their hours.
+    out: list[tuple[list[PartFile], int, int]] = []
+    for parts, first, after in batches:
+        if out and out[-1][0][0].name.batch == parts[0].name.batch:
+            out[-1][0].extend(parts)
+        else:
+            out.append((list(parts), first, after))
+    return out

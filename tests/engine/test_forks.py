@@ -151,7 +151,7 @@ def test_the_option(inputs: Inputs) -> None:
             if "--explain" not in words:
                 assert several.stdout == one.stdout
     for path, engine, message in [
-        (inputs.log, "all", b"--engine: no engine 'all'; use local, or local:N for N processes"),
+        (inputs.log, "all", b"--engine: no engine 'all'; use local, local:N for N processes, or dask://HOST:PORT"),
         (inputs.log, "local:0", b"--engine: no engine 'local:0'"),
         (
             str(CAMPUS),

@@ -26,6 +26,8 @@ def test_prints_what_it_shows(
         pytest.skip("multipath hashes without a seed: Linux 6.11 has one")
     if path.stem.startswith("clickhouse"):
         monkeypatch.setenv("CLICKHOUSE", f"127.0.0.1:{request.getfixturevalue('clickhouse').port}")
+    if path.stem.startswith("engines"):
+        monkeypatch.setenv("DASK", request.getfixturevalue("dask").address)
     if path.stem.startswith("stream"):
         monkeypatch.setenv("BROKER", request.getfixturevalue("broker").address)
         monkeypatch.setenv("METRICS", str(free_ports(1)[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,15 @@ def aggregated(reader: Reader, text: str, by: str | None, agg: str = AGGREGATES)
     rollup, found = reader.fold(compile(text, reader.schema), columns, question.rollup)
     blocks = list(question.answer(rollup))
     return [[bytes(b.buffer(i)) for b in blocks] for i in range(question.result.layout.n)], found
+
+
+def rows_of(reader: Reader, text: str, **options: Any) -> list[bytes]:
+    """The bytes of each column of the selected rows, by time."""
+    out = [b""] * reader.schema.layout.n
+    for block, picks in reader.select(compile(text, reader.schema), **options):
+        taken = block if picks is None else block.take(picks)
+        out = [have + bytes(taken.buffer(i)) for i, have in enumerate(out)]
+    return out
 
 
 def same(mine: list[list[bytes]], expected: list[list[bytes]]) -> bool:

@@ -128,8 +128,12 @@ class ArchiveScan:
 
     def streams(self, parts: Sequence[PartFile], lane: int, below: int | None = None) -> list[Iterator[Ranked]]:
         """The rows of `lane` by time, as streams for `by_time`; ``lane``: its number among the lanes of the reader."""
+        return self.streams_of(list(ranges(parts, below)), lane)
+
+    def streams_of(self, wanted: Sequence[tuple[list[PartFile], int, int]], lane: int) -> list[Iterator[Ranked]]:
+        """The rows of batches by time, as streams for `by_time`.  ``wanted``: what `ranges` gave for one lane."""
         batches = []
-        for batch, lo, hi in ranges(parts, below):
+        for batch, lo, hi in wanted:
             program = self._program(*_limits(batch, lo, hi))
             batches.append(time_order.Span(*self._hours(batch), batch[0].name.first, (batch, program)))
         if time_order.goes_back(batches):  # by the hour; the statistics are exact

@@ -1,0 +1,158 @@
+"""--engine dask://: a real scheduler with two worker processes gives the answers of one core, whatever happens."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from confluo_tools.engine.dask_runner import DaskRunner
+from confluo_tools.engine.reader import EngineReader
+from confluo_tools.expr import compile
+from dask_lab import DEADLINE, DaskCluster, until
+from engine_lab import KINDS, Inputs, aggregated, make_inputs, rows_of, same
+from running import BIN, ROOT, popen, run
+
+QUESTIONS = [("", None), ("a < 3 and b in 5..60000", "kind, 1h"), ("not (ts in @3600..@10000)", "a")]
+
+
+@pytest.fixture(scope="module")
+def runner(dask: DaskCluster) -> Iterator[DaskRunner]:
+    host, port = dask.address.split(":")
+    made = DaskRunner(host, int(port))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return make_inputs(tmp_path_factory.mktemp("engine"))
+
+
+def asked(dask: DaskCluster, path: str, *words: str) -> subprocess.Popen[bytes]:
+    """A question to the cluster, by the command, which goes on."""
+    argv = [BIN / "confluo-query", path, *words, "--engine", dask.engine]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return popen(argv, stdin=subprocess.DEVNULL, **pipes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_one_core(inputs: Inputs, runner: DaskRunner, kind: str) -> None:
+    for text, by in QUESTIONS:
+        one, several = inputs.open(kind), EngineReader(inputs.open(kind), runner)
+        expr = compile(text, one.schema)
+        assert several.count(expr) == one.count(expr) > 0
+        mine, expected = (aggregated(reader, text, by) for reader in (several, inputs.open(kind)))
+        assert mine[1] == expected[1]
+        assert same(mine[0], expected[0])
+        assert rows_of(EngineReader(inputs.open(kind), runner), text) == rows_of(inputs.open(kind), text)
+
+
+def test_the_command(dask: DaskCluster, inputs: Inputs) -> None:
+    for path, *words in [
+        (inputs.log, "--count"),
+        (inputs.moved, "a < 9", "--agg", "count, p99(c), last(b)", "--by", "kind, 1h", "--top", "7"),
+        (inputs.archive, "-f", "ts,a,name", "--limit", "50"),
+    ]:
+        one = run("confluo-query", path, "-J", *words)
+        several = run("confluo-query", path, "-J", *words, "--engine", dask.engine)
+        assert (several.returncode, several.stdout, several.stderr) == (0, one.stdout, b"")
+    refused = run("confluo-query", inputs.log, "--analyze", "tcp", "--engine", dask.engine)
+    assert refused.returncode == 2
+    assert b"follow all records in the order of time, which one core does" in refused.stderr
+
+
+def test_a_damaged_part_is_left_out_and_reported(dask: DaskCluster, inputs: Inputs, tmp_path: Path) -> None:
+    shutil.copytree(inputs.log, tmp_path / "bad.ml")
+    shutil.copytree(inputs.archive, tmp_path / "archive")
+    for file in (
+        sorted((tmp_path / "bad.ml").glob("lane-000/*.arrow"))[1],
+        sorted((tmp_path / "archive").rglob("*.parquet"))[1],
+    ):
+        data = bytearray(file.read_bytes())
+        data[4096:-16384] = bytes(byte ^ 255 for byte in data[4096:-16384])
+        file.write_bytes(data)
+    for path in ("bad.ml", "archive"):
+        words = ("confluo-query", path, "--agg", "count, sum(c), max(h), last(name)", "--by", "a")
+        one, several = run(*words, cwd=tmp_path), run(*words, "--engine", dask.engine, cwd=tmp_path)
+        assert several.stdout == one.stdout
+        assert several.stderr == one.stderr != b""
+        assert several.returncode == one.returncode == 2
+
+
+def test_a_killed_worker_and_a_late_one(dask: DaskCluster, inputs: Inputs) -> None:
+    words = ("--agg", "count, sum(c), first(b), last(name)", "--by", "a")
+    with dask.workers[0].busy(), dask.workers[1].busy():
+        with dask.worker() as lost, lost.busy():
+            question = asked(dask, inputs.log, *words)
+            until(lost.has_tasks, "tasks for a worker")
+        with dask.worker() as late:
+            until(late.done, "tasks for a late worker")
+    out, err = question.communicate(timeout=DEADLINE)
+    expected = run("confluo-query", inputs.log, *words)
+    assert (question.returncode, out, err) == (0, expected.stdout, b"")
+
+
+def test_an_interrupt_cancels_the_tasks(dask: DaskCluster, inputs: Inputs) -> None:
+    with dask.workers[0].busy(), dask.workers[1].busy():
+        question = asked(dask, inputs.log, "--count")
+        until(dask.tasks, "tasks")
+        question.send_signal(signal.SIGINT)
+        out, err = question.communicate(timeout=DEADLINE)
+        assert (question.returncode, out, err) == (128 + signal.SIGINT, b"", b"")
+        until(lambda: dask.tasks() == 0, "the end of the tasks")
+
+
+def test_a_scheduler_that_dies(inputs: Inputs, tmp_path: Path) -> None:
+    dask = DaskCluster(tmp_path, 1)
+    try:
+        with dask.workers[0].busy():
+            question = asked(dask, inputs.log, "--count")
+            until(dask.tasks, "tasks")
+            dask.scheduler.kill()
+            out, err = question.communicate(timeout=DEADLINE)
+    finally:
+        dask.close()
+    assert (question.returncode, out) == (2, b"")
+    assert f"{dask.engine}: the connection to the scheduler was lost" in err.decode()
+    assert err.count(b"\n") == 1
+
+
+def test_a_worker_that_lacks_what_it_needs(dask: DaskCluster, inputs: Inputs, tmp_path: Path) -> None:
+    other = tmp_path / "confluo_tools"
+    other.mkdir()
+    text = (ROOT / "confluo_tools" / "__init__.py").read_text()
+    where = f"\n__version__ = '0.0.1'\n__path__ = [{str(ROOT / 'confluo_tools')!r}]\n"
+    (other / "__init__.py").write_text(text + where)
+    for path, what in [
+        (str(tmp_path), "has confluo-tools 0.0.1, here "),
+        ("/nonexistent", "has no confluo-tools; install it there"),
+    ]:
+        worker = dask.worker(PYTHONPATH=path)
+        refused = run("confluo-query", inputs.log, "--count", "--engine", dask.engine)
+        worker.kill()
+        assert refused.returncode == 2
+        line = refused.stderr.decode()
+        assert f"{dask.engine}: worker {worker.address} {what}" in line
+        assert line.count("\n") == 1
+
+
+def test_no_cluster(inputs: Inputs) -> None:
+    bound = socket.socket()  # and not listening
+    bound.bind(("127.0.0.1", 0))
+    for engine, what in [
+        (f"dask://127.0.0.1:{bound.getsockname()[1]}", "cannot be reached: Connection refused; is a scheduler there?"),
+        ("dask://127.0.0.1", "is not the address of a cluster; use dask://HOST:PORT"),
+        ("dask://me:secret@127.0.0.1:1", "credentials have no place in an address"),
+    ]:
+        refused = run("confluo-query", inputs.log, "--count", "--engine", engine)
+        assert refused.returncode == 2
+        assert what in refused.stderr.decode()
+        assert refused.stderr.count(b"\n") == 1
+        assert b"secret" not in refused.stderr
+    bound.close()
