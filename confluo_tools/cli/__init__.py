@@ -10,6 +10,7 @@ from __future__ import annotations
 from confluo_tools.cli.clickhouse_output import ClickHouseOutput, print_statement
 from confluo_tools.cli.engine import on_engine
 from confluo_tools.cli.explain import plan_lines
+from confluo_tools.cli.flow_options import FlowOptions, FlowTimeouts
 from confluo_tools.cli.groups import (
     CommonOptions,
     InputOptions,
@@ -93,6 +94,8 @@ __all__ = [
     "Duration",
     "Engine",
     "Expr",
+    "FlowOptions",
+    "FlowTimeouts",
     "Force",
     "InputFormat",
     "InputOptions",

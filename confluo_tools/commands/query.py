@@ -25,6 +25,9 @@ confluo-query trace.ml tcp --agg 'count, sum(len)' --by 'src_ip/24, 1s' --top 10
 # packets of one host, back to a capture
 confluo-query trace.ml 'host 10.1.2.3' -o pcap --source trace.pcap | tcpdump -nr -
 
+# TCP connections without an answer, by their originator
+confluo-query trace.ml --flows 'conn_state == S0' --agg count --by src_ip
+
 # segments sent again, by flow
 confluo-query trace.ml --analyze tcp retransmission --agg 'count, avg(tcp_rto)' --by flow
 
@@ -48,7 +51,7 @@ class QueryOutput(cli.LogOptions):
         "Options": "--agg --by --since -f -o -w",
         "Input": "-e -F --schema --source",
         "Filtering": "--sample",
-        "Analysis": "--having --top --memory-limit --explain",
+        "Analysis": "--having --top --memory-limit --explain --flows --packets --idle-timeout --active-timeout",
     }
 )
 def query(
@@ -101,6 +104,7 @@ def query(
     *,
     ins: cli.InputOptions,
     live: cli.LiveOptions,
+    flows: cli.FlowOptions,
     period: cli.PeriodOptions,
     out: QueryOutput,
     common: cli.CommonOptions,
@@ -118,8 +122,9 @@ def query(
     if (by or having or top) and agg is None:
         agg = "count"
     span = period.span(out.local)
+    flows.check(analyze=analyze, state=state, engine=engine, source=source, synthesize=synthesize, follow=live.follow)
     with cli.LiveInput(live, ins, inputs, span[1]) as live_input:
-        if agg is None and state is None and not (count or explain):
+        if agg is None and state is None and not (count or explain or flows.flows):
             from confluo_tools.units import format_time
 
             made = {"the expression": text, "--fields": out.fields, "--sample": sample, "--analyze": analyze}
@@ -132,18 +137,24 @@ def query(
         from confluo_tools.schema import named
 
         request = request_rows(text, span, sample, out.fields, limit, count, agg, by, explain)
-        if analyze or state is not None:
+        if flows.flows:
+            request = request_rows(flows.packets or "", span, sample, None, None, False, None, None, False)
+        elif analyze or state is not None:
             request = request_analysis(request, tuple(analyze or ()), analyze_flows, state)
         wanted = named(field_types) if field_types is not None else None
         opened = live_input.open(request=request, schema=wanted)
         if engine is not None and (analyze or state is not None):
             what = "--analyze and --state follow all records in the order of time, which one core does"
             raise UsageError(what, where="--engine", hint="leave one of the options out")
-        opened = cli.on_engine(opened, engine, limit)
-        with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort) as reader:
+        local = config.truth("local", out.local)
+        if flows.flows:
+            opened = flows.open(opened, span, sample, analyze_flows, local, sort=sort)
+            span, sample = (None, None), None  # of the packets, not of the flows
+        else:
+            opened = cli.on_engine(opened, engine, limit)
+        with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort and not flows.flows) as reader:
             if agg is None and out.listed(reader.schema):
                 return cli.OK
-            local = config.truth("local", out.local)
             selection = Selection(reader, compile_expr(text, reader, span, sample, local))
             groups = None
             if agg is not None:
@@ -160,7 +171,9 @@ def query(
                 schema = groups.schema if groups is not None else reader.schema
                 if out.listed(schema):
                     return cli.OK
-                kind, shown = out.kind(answers=groups is not None), live_input.names(out.names(schema))
+                kind = out.kind(answers=groups is not None)
+                usual = flows.shown if groups is None else ()
+                shown = live_input.names(out.names(schema, kind, usual))
                 into: cli.RecordOutput | LogOutput
                 if kind == "multilog":
                     into = out.log(schema, shown, any_kind=True, shared=live_input.shared)

@@ -154,7 +154,7 @@ class Typer:
         name = text.lower()
         if field.names:
             for number, word in field.names.items():
-                if word == name:
+                if word.lower() == name:
                     return number
         if field.name == "proto":
             return PROTOCOLS.get(name)

@@ -58,7 +58,7 @@ CORE: tuple[tuple[str, ...], ...] = (
     ("base",),
     ("block",),
     ("text", "packets", "query", "kafka"),
-    ("multilog", "clickhouse"),
+    ("multilog", "clickhouse", "flows"),
     ("kernel",),
 )
 CORE_ALLOWED = {name: {n for line in CORE[:i] for n in line} for i, line in enumerate(CORE) for name in line} | {
