@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archive_lab import QUESTIONS
+from archive_lab import HOUR, QUESTIONS, columns, run_all, times
 from confluo_tools import multilog
 from confluo_tools.engine import result, unit, worker
 from confluo_tools.engine.reader import EngineReader
@@ -20,8 +21,11 @@ from confluo_tools.engine.task import Task, tree_list, tree_of_list
 from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.errors import ConfluoError
 from confluo_tools.expr import compile, leaves
+from confluo_tools.formats.reader import Reader
+from confluo_tools.multilog.archive.reader import ArchiveReader
+from confluo_tools.multilog.open_log import open_log
 from confluo_tools.multilog.reader import LogReader
-from engine_lab import KINDS, Inline, Inputs, aggregated, make_inputs, same
+from engine_lab import KINDS, Inline, Inputs, aggregated, make_inputs, rows_of, same
 from log_rows import ALL_TYPES, block_of, random_columns
 
 
@@ -82,6 +86,59 @@ def test_units_without_a_possible_row_are_not_handed_out(inputs: Inputs, kind: s
         assert EngineReader(inputs.open(kind), Inline()).count(compile(text, reader.schema)) == reader.count(
             compile(text, reader.schema)
         )
+
+
+ORDERS = ["forward", "backwards", "shuffled"]
+PIECE = st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(0, 3), st.sampled_from(ORDERS))
+
+
+@settings(max_examples=5)
+@given(
+    st.lists(PIECE, max_size=8),
+    st.integers(0, 8),
+    st.booleans(),
+    st.integers(1, 4),
+    st.integers(0, 60),
+    st.sampled_from(QUESTIONS),
+)
+def test_any_log_gives_the_rows_of_one_core(
+    pieces: list[tuple[int, int, int, str]], moved: int, whole: bool, slots: int, limit: int, text: str
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = multilog.create(Path(folder, "t.ml"), ALL_TYPES, segment_blocks=1)
+        for number, (lane, rows, start, order) in enumerate(pieces):
+            writers = [log.writer(ahead=-1) for _ in range(lane + 1)]
+            writers[-1].append(block_of(ALL_TYPES, columns(rows, number, times(rows, start * HOUR, order, number))))
+            for writer in writers:
+                writer.close()
+            if number < moved and not whole:  # a batch of its own: often in the order of time
+                run_all(log, Path(folder, "archive"))
+        if whole:
+            run_all(log, Path(folder, "archive"), remove=moved > 4)
+        paths = [path for path in ("t.ml", "archive") if Path(folder, path).exists()]
+        for path in paths:
+
+            def opened(path: str = path) -> Reader:
+                return ArchiveReader(f"{folder}/archive") if path == "archive" else open_log(f"{folder}/t.ml")
+
+            expected = rows_of(opened(), text)
+            several = EngineReader(opened(), Inline(slots))
+            assert rows_of(several, text) == expected
+            assert rows_of(EngineReader(opened(), Inline(slots)), text, by_time=False) == rows_of(
+                opened(), text, by_time=False
+            )
+            assert several.count(compile(text, several.schema)) == len(expected[1])
+            several.limit = limit
+            some = rows_of(several, text)
+            kept = min(limit, len(expected[1]))
+            assert len(some[1]) >= kept
+            widths = [c.size * c.count for c in ALL_TYPES.columns]
+            assert [c[: kept * w] for c, w in zip(some, widths, strict=True)] == [
+                c[: kept * w] for c, w in zip(expected, widths, strict=True)
+            ]
+            mine, theirs = (aggregated(reader, text, "kind") for reader in (several, opened()))
+            assert mine[1] == theirs[1]
+            assert same(mine[0], theirs[0])
 
 
 def test_rows_that_are_not_sealed_are_done_here(tmp_path: Path) -> None:
