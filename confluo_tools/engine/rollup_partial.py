@@ -38,8 +38,9 @@ class CountPartial(Partial):
 
 
 class RollupPartial(Partial):
-    """A roll-up.  ``make``: returns an empty one.  Its keys and functions are numbers of columns, so no text is parsed.
+    """A roll-up.  ``make``: returns an empty one; one that limits memory (`GroupSpill`) may take groups out of it.
 
+    Its keys and functions are numbers of columns, so no text is parsed.
     Local days and relative times are those of the host that asks.
     """
 
@@ -83,6 +84,9 @@ class RollupPartial(Partial):
         other = self._make()
         load(other, data)
         self.rollup.merge(other)
+        keep = getattr(self._make, "keep", None)
+        if keep is not None:
+            self.rollup = keep(self.rollup)
 
 
 def _tuples(value: Any) -> Any:

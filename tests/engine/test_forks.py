@@ -20,7 +20,9 @@ from confluo_tools.engine.result import Result
 from confluo_tools.engine.unit import runs
 from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.errors import UsageError
-from confluo_tools.expr import compile
+from confluo_tools.expr import compile, parse_aggregates, parse_by
+from confluo_tools.multilog.query.aggregation import Aggregation
+from confluo_tools.multilog.query.group_spill import GroupSpill
 from confluo_tools.multilog.reader import LogReader
 from engine_lab import KINDS, Inputs, aggregated, make_inputs, same
 from log_rows import ALL_TYPES
@@ -60,6 +62,17 @@ def test_answers_are_those_of_one_core(opened: Any, text: str) -> None:
 def test_the_number_of_processes_changes_nothing(opened: Any) -> None:
     answers = [aggregated(EngineReader(opened(), Forks(processes)), "a < 40", "e") for processes in (1, 2, 7, 20)]
     assert all(found[0][:-1] == answers[0][0][:-1] for found in answers)
+
+
+def test_groups_beyond_a_memory_limit_go_to_files(inputs: Inputs) -> None:
+    reader = EngineReader(inputs.open("log"), Forks(3))
+    keys = parse_by("d", reader.schema)
+    question = Aggregation(reader.schema, parse_aggregates("count", reader.schema), keys)
+    spill = GroupSpill(question.rollup, 1 << 18)
+    wanted = compile("", reader.schema), [reader.schema.index("d")]
+    rest, found = reader.fold(*wanted, spill)
+    assert (spill.spilled, found) == (True, 11_000)
+    assert sum(map(len, spill.rollups(rest))) == len(inputs.open("log").fold(*wanted, question.rollup)[0]) > 5000
 
 
 def test_the_units_are_all_rows_once(opened: Any) -> None:
