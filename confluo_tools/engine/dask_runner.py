@@ -107,7 +107,7 @@ class DaskRunner(ClusterRunner):
                 pass
             except Exception:
                 return
-            if self._client.scheduler_info(n_workers=-1)["workers"]:
+            if self._workers():
                 alone = time.monotonic()
             elif time.monotonic() - alone > ALONE:
                 what = f"has had no worker for {ALONE:g} s"

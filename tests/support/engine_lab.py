@@ -69,10 +69,13 @@ def same(mine: list[list[bytes]], expected: list[list[bytes]]) -> bool:
 
 
 class Inline(ClusterRunner):
-    """A cluster whose workers are function calls.  ``damage``: numbers of the calls that return damaged bytes."""
+    """A cluster whose workers are function calls.  ``damage``: numbers of the calls that return damaged bytes.
 
-    def __init__(self, slots: int = 3, damage: Sequence[int] = ()) -> None:
-        self.slots, self.damage = slots, damage
+    ``twice``: every run is done twice, as engines do that do not wait for slow workers.
+    """
+
+    def __init__(self, slots: int = 3, damage: Sequence[int] = (), twice: bool = False) -> None:
+        self.slots, self.damage, self.twice = slots, damage, twice
         self.calls = self.checks = 0
         self.runs: list[bytes] = []
 
@@ -82,6 +85,8 @@ class Inline(ClusterRunner):
     def results(self, task: bytes, runs: Sequence[bytes]) -> Iterator[bytes]:
         for run in runs:
             self.runs.append(run)
+            if self.twice:
+                worker.run(task, run)
             data = bytearray(worker.run(task, run))
             if self.calls in self.damage:
                 data[self.calls % len(data)] ^= 1
