@@ -7,7 +7,8 @@ with the input, and a limit ends it after the waves that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -75,28 +76,38 @@ class RowSelection:
                     yield block.project(self._schema.layout), None, time_order.rank(lane, span.first)
 
         streams = [stream(lane, chain) for lane, chain in self._chains]
-        if self._by_time:
-            yield from merged_by_time(self._schema, streams, self.partial.columns)
-        else:
-            for one in streams:
-                yield from ((block, None) for block, _, _ in one)
+        with closing(waves):
+            if self._by_time:
+                yield from merged_by_time(self._schema, streams, self.partial.columns)
+            else:
+                for one in streams:
+                    yield from ((block, None) for block, _, _ in one)
 
 
 class _Waves:
-    """Results of runs in the given order, some at a time."""
+    """Results of runs in the given order, some at a time; those that are not needed yet are done meanwhile."""
 
     def __init__(self, runner: ClusterRunner, task: Task, order: Sequence[Span], here: Here) -> None:
         self._runner, self._task, self._here = runner, task, here
         self._left = list(order)
         self._have: dict[int, Result] = {}
+        self._wave: list[Span] = []  # what is still to come of the wave that is out
+        self._results: Iterator[Result] = iter(())
 
     def result(self, span: Span) -> Result:
         while id(span) not in self._have:
-            wave = self._left[: self._runner.slots * WAVE]
-            del self._left[: len(wave)]
-            results = self._runner.map_runs(self._task, [one.item for one in wave], self._here)
-            self._have |= {id(one): result for one, result in zip(wave, results, strict=True)}
+            if not self._wave:
+                self._wave = self._left[: self._runner.slots * WAVE]
+                del self._left[: len(self._wave)]
+                self.close()
+                self._results = self._runner.map_runs(self._task, [one.item for one in self._wave], self._here)
+            self._have[id(self._wave.pop(0))] = next(self._results)
         return self._have.pop(id(span))
+
+    def close(self) -> None:
+        """End the work on the wave that is out."""
+        if isinstance(self._results, Generator):
+            self._results.close()
 
 
 def _runs(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from broker_certificates import Authority
 from confluo_tools.engine.dask_runner import DaskRunner
 from confluo_tools.engine.reader import EngineReader
 from confluo_tools.expr import compile
 from dask_lab import DEADLINE, DaskCluster, until
 from engine_lab import KINDS, Inputs, aggregated, make_inputs, rows_of, same
-from running import BIN, ROOT, popen, run
+from running import BIN, ROOT, environment, popen, run
 
 QUESTIONS = [("", None), ("a < 3 and b in 5..60000", "kind, 1h"), ("not (ts in @3600..@10000)", "a")]
 
@@ -38,7 +39,7 @@ def asked(dask: DaskCluster, path: str, *words: str) -> subprocess.Popen[bytes]:
     """A question to the cluster, by the command, which goes on."""
     argv = [BIN / "confluo-query", path, *words, "--engine", dask.engine]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return popen(argv, stdin=subprocess.DEVNULL, **pipes)
+    return popen(argv, stdin=subprocess.DEVNULL, env=environment(**dask.settings), **pipes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,9 +109,14 @@ def test_an_interrupt_cancels_the_tasks(dask: DaskCluster, inputs: Inputs) -> No
         until(lambda: dask.tasks() == 0, "the end of the tasks")
 
 
-def test_a_scheduler_that_dies(inputs: Inputs, tmp_path: Path) -> None:
-    dask = DaskCluster(tmp_path, 1)
+def test_a_scheduler_with_tls_that_dies(inputs: Inputs, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    dask = DaskCluster(tmp_path, 1, authority.certify("host", "127.0.0.1"), authority.path)
     try:
+        found = asked(dask, inputs.log, "--count").communicate(timeout=DEADLINE)
+        assert found == (b"11000\n", b"")
+        refused = run("confluo-query", inputs.log, "--count", "--engine", dask.engine)  # without the settings
+        assert f"{dask.engine}: cannot be reached: ".encode() in refused.stderr
         with dask.workers[0].busy():
             question = asked(dask, inputs.log, "--count")
             until(dask.tasks, "tasks")

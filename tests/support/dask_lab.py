@@ -28,12 +28,17 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class DaskCluster:
-    """A scheduler and ``workers`` workers with one thread each, in ``folder``."""
+    """A scheduler and ``workers`` workers with one thread each, in ``folder``.
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    ``pem``: key and chain of all of them, for TLS; ``ca``: of its authority.  ``settings``: of its users.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2, pem: Path | None = None, ca: Path | None = None) -> None:
         from distributed import Client
+        from distributed.security import Security
 
         self.folder = folder
+        self.settings = {} if pem is None else {"DASK_CONFIG": str(_settings(folder, pem, ca))}
         self.processes: list[subprocess.Popen[bytes]] = []
         file = folder / "scheduler.json"
         place = ("--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
@@ -41,8 +46,10 @@ class DaskCluster:
             self.scheduler = self._start("scheduler", *place)
             until(file.exists, "a scheduler")
             make: Any = Client
-            self.client = make(scheduler_file=str(file), timeout=DEADLINE, set_as_default=False)
-            self.address = self.client.scheduler.address.removeprefix("tcp://")
+            keys = {"tls_ca_file": str(ca), "tls_client_cert": str(pem), "tls_client_key": str(pem)}
+            secure: Any = None if pem is None else Security(require_encryption=True, **keys)
+            self.client = make(scheduler_file=str(file), timeout=DEADLINE, set_as_default=False, security=secure)
+            self.address = self.client.scheduler.address.partition("://")[2]
             self.engine = f"dask://{self.address}"
             started = [self._start_worker({}) for _ in range(workers)]
             self.workers = [self._joined(process) for process in started]
@@ -51,7 +58,7 @@ class DaskCluster:
             raise
 
     def _start(self, kind: str, *words: str, **env: str) -> subprocess.Popen[bytes]:
-        use = environment(PYTHONPATH=f"{ROOT}:{SUPPORT}")
+        use = environment(PYTHONPATH=f"{ROOT}:{SUPPORT}", **self.settings)
         argv = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *words, "--no-dashboard"]
         log = open(self.folder / f"{kind}-{len(self.processes)}.log", "wb")
         with log:
@@ -62,7 +69,7 @@ class DaskCluster:
     def _start_worker(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         own = self.folder / f"worker-{len(self.processes)}"
         words = ("--no-nanny", "--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(own))
-        return self._start("worker", self.address, *words, **env)
+        return self._start("worker", self.client.scheduler.address, *words, **env)
 
     def _joined(self, process: subprocess.Popen[bytes]) -> DaskWorker:
         def find() -> str:
@@ -85,6 +92,19 @@ class DaskCluster:
         for process in self.processes:
             process.kill()
             process.wait(DEADLINE)
+
+
+def _settings(folder: Path, pem: Path, ca: Path | None) -> Path:
+    # The folder of settings of Dask for a cluster with TLS.
+    import yaml
+
+    own = {"cert": str(pem), "key": str(pem)}
+    tls = {"ca-file": str(ca), "scheduler": own, "worker": own, "client": own}
+    made = folder / "settings"
+    made.mkdir()
+    comm = {"default-scheme": "tls", "require-encryption": True, "tls": tls}
+    (made / "dask.yaml").write_text(yaml.safe_dump({"distributed": {"comm": comm}}))
+    return made
 
 
 def _tasks(dask_scheduler: Any) -> int:
