@@ -41,7 +41,7 @@ class VoteModel(Model):
         best = out.localiser.by_blame(number)
         if best < 0 and not out.peers:  # which component do other unexplained flows complain about?
             likely = max(parts, key=lambda p: (out.left[p], -p))
-            lone = 1 / hops if out.settings.noise < 0 else out.settings.noise
+            lone = 1 / max(hops, 1) if out.settings.noise < 0 else out.settings.noise
             best = likely if out.left[likely] > lone + 1e-9 else -1
         return best
 

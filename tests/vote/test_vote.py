@@ -216,6 +216,15 @@ def test_flows_without_paths_cannot_vote() -> None:
     assert said == "confluo-vote: none of the flows with loss has a path; confluo-trace finds paths\n"
 
 
+def test_a_trace_without_any_answer_blames_nothing() -> None:
+    """`--flows` divided by its number of hops."""
+    path = "#fields\tkind\tsrc_ip\tdst_ip\tsrc_port\tlost\tsent\thops\tpath\tnotes\n"
+    rows = ["flow\t10.0.0.1\t10.0.0.2\t7\t1\t100\t0\t-\tpartial\n"]
+    rows += ["flow\t10.0.0.1\t10.0.0.3\t7\t0\t100\t2\t10,30\t-\n"]
+    status, found, _ = vote(path + "".join(rows), "--flows", "-f", "src_ip,verdict")
+    assert (status, found) == (0, [["10.0.0.1", "noise"]])
+
+
 def test_records_of_others_need_not_say_that_they_are_flows() -> None:
     """A table without `kind` was no flow at all, and nothing was said."""
     text = "\n".join(
