@@ -21,9 +21,15 @@ __all__ = ["ADJUST", "HEALTHY", "NAMES", "FlowVerdict", "Judgement", "ModelSetti
 
 
 def judge(tally: FlowTally, model: str, settings: ModelSettings, routes: Routes | None) -> Judgement:
-    """Judge the flows of an epoch.  ``routes``: those of the topology, if there is one."""
-    from confluo_tools.core.vote.fault_localiser import FaultLocaliser
+    """Judge the flows of an epoch.  ``routes``: those of the topology, if there is one.
 
+    The order of the records changes nothing, not the last digit.
+    """
+    from confluo_tools.core.vote.fault_localiser import FaultLocaliser
+    from confluo_tools.core.vote.flow_order import settle
+
+    if not tally.extended:
+        settle(tally)
     if not tally.switches:
         _extend(tally, routes)
     pairs = tally.tor_pairs() if routes is not None and tally.healthy else set()

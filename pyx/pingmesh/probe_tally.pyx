@@ -39,36 +39,6 @@ cdef class ProbeTally:
     ``signature``: (from, to, drops) of connect times in ns, for records without retries.
     ``max_drops``: drops of a window kept for `pending`; more are counted in ``drops_not_kept``.
     """
-    cdef readonly Layout layout
-    cdef readonly int64_t window
-    cdef readonly uint64_t probes       # rows counted
-    cdef readonly uint64_t unknown      # rows without a kind or an outcome
-    cdef readonly uint64_t drops_not_kept
-    cdef readonly int64_t newest        # of all probes
-    cdef readonly int64_t oldest
-    cdef uint64_t max_drops
-    cdef uint64_t max_windows
-    cdef uint64_t max_bytes
-    cdef uint32_t updates
-    cdef Part* part
-    cdef tuple by
-    cdef uint64_t parts
-    cdef uint32_t words
-    cdef uint64_t limit[LIMITS]
-    cdef int limits
-    cdef uint64_t low[SIGNATURE]
-    cdef uint64_t high[SIGNATURE]
-    cdef uint32_t lost[SIGNATURE]
-    cdef int signature
-    cdef Window* windows_
-    cdef uint64_t windows_n
-    cdef uint64_t windows_room
-    cdef uint64_t seed[2]
-    cdef HashTable targets
-    cdef Span* span
-    cdef uint64_t spans_n
-    cdef uint64_t span_room
-
     def __cinit__(self):
         self.part, self.windows_, self.span = NULL, NULL, NULL
 
@@ -110,6 +80,9 @@ cdef class ProbeTally:
         for i, (low, high, lost) in enumerate(signature):
             self.low[i], self.high[i], self.lost[i] = low, high, lost
         self.signature = len(signature)
+        columns = [[layout.describe(col) for col in columns] for columns in self.by]
+        numbers = sorted((col, sorted(values.items())) for col, values in (classes or {}).items())
+        self.question = repr((columns, window, numbers, tuple(limits), tuple(signature), max_drops)).encode()
 
     def __dealloc__(self):
         cdef uint64_t i
@@ -170,9 +143,8 @@ cdef class ProbeTally:
                 high = mid
         return low
 
-    cdef Window* _open(self, int64_t ts) noexcept nogil:
-        # The window of a time; NULL: no memory, or too many windows.
-        cdef int64_t start = window_of(ts, self.window) if self.window else 0
+    cdef Window* _open(self, int64_t start) noexcept nogil:
+        # The window that begins then; NULL: no memory, or too many windows.
         cdef uint64_t at = self._at(start), i
         cdef uint64_t* slots
         cdef uint64_t* keys
@@ -273,7 +245,7 @@ cdef class ProbeTally:
                 if self.window and <uint64_t>ts - <uint64_t>low >= span:
                     if m:
                         break                       # count these rows first
-                    w = self._open(ts)
+                    w = self._open(window_of(ts, self.window))
                     if w == NULL:
                         return -1
                     low, span = w.start, <uint64_t>self.window if w.start > INT64_MIN else 1

@@ -5,11 +5,13 @@ core.vote.fault_localiser judges it; the definitions are in vote/voting.py.
 
 import os
 from collections import namedtuple
+from hashlib import blake2b
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 from c_hash_table cimport (
-    HashTable, NOT_FOUND, hash1, hash2, mum, table_find1, table_free, table_insert1, table_insert2, table_reserve)
+    HashTable, NOT_FOUND, hash1, hash2, table_find1, table_free, table_insert, table_insert1, table_insert2,
+    table_reserve)
 from c_array cimport grow
 from confluo_tools.core.block.block cimport Block, Picks, column_of
 cimport cython
@@ -100,23 +102,26 @@ cdef class FlowTally:
     def __cinit__(self, *, bint switches=False, int healthy=1, bint keep=False, alias=None, tor_of=None):
         cdef HashTable* t
         cdef bytes seed
-        cdef HashTable* tables[6]
+        cdef HashTable* tables[7]
         tables[0], tables[1], tables[2] = &self.table, &self.known, &self.pairs
-        tables[3], tables[4], tables[5] = &self.named, &self.alias, &self.home
+        tables[3], tables[4], tables[5], tables[6] = &self.named, &self.alias, &self.home, &self.ends6
         self.switches, self.healthy, self.keep = switches, healthy, keep
         self.kept = []
         seed = os.urandom(16)
-        for i in range(6):
+        for i in range(7):
             t = tables[i]
-            t.words = 2 if i in (1, 2) else 1
+            t.words = 2 if i in (1, 2) else ENDS6 if i == 6 else 1
             memcpy(t.seed, <const char*>seed, 16)
             t.seed[1] |= 1
         _fill(&self.alias, &self.alias_to, &self.alias_room, alias or {})
         _fill(&self.home, &self.home_to, &self.home_room, tor_of or {})
+        maps = blake2b(repr((sorted((alias or {}).items()), sorted((tor_of or {}).items()))).encode()).hexdigest()
+        self.question = repr((bool(switches), healthy, bool(keep), maps)).encode()
 
     def __dealloc__(self):
         table_free(&self.table)
         table_free(&self.known)
+        table_free(&self.ends6)
         table_free(&self.pairs)
         table_free(&self.named)
         table_free(&self.alias)
@@ -163,6 +168,7 @@ cdef class FlowTally:
 
     cdef int _room(self, uint32_t n) noexcept nogil:
         if (table_reserve(&self.table, <uint64_t>n * MAX_PARTS) < 0 or table_reserve(&self.known, n) < 0
+                or table_reserve(&self.ends6, n) < 0
                 or table_reserve(&self.pairs, n) < 0 or table_reserve(&self.named, <uint64_t>n * MAX_PARTS) < 0
                 or grow(<void**>&self.good, &self.good_room, self.table.room, 256, 8) < 0
                 or grow(<void**>&self.carried, &self.carried_room, self.table.room, 256, 4) < 0
@@ -203,7 +209,7 @@ cdef class FlowTally:
         cdef uint64_t lost = c.lost[i], sent = max(c.sent[i], c.lost[i]), src, dst
         cdef uint32_t at, number
         cdef int n, hops, k
-        cdef Seen* s
+        cdef Seen record
         cdef bint new
         self.sent += sent
         self.lost += lost
@@ -249,25 +255,66 @@ cdef class FlowTally:
         self._placed(ids, n)
         if n == 0:
             self.pathless += 1
+        memset(&record, 0, sizeof(Seen))
+        record.truth = self._node(c.link_a[i]) << 32 | self._node(c.link_b[i])
+        record.noise = 1 if c.notes[i] & NOISE else 0
+        record.src, record.dst = <uint32_t>self._node(c.src[i]), <uint32_t>self._node(c.dst[i])
+        record.first = record.traced = record.latest = c.ts[i]
+        record.lost, record.sent = lost, sent
+        record.dead = (c.notes[i] & DEAD) != 0 and not self.switches
+        record.n, record.known, record.hops = <uint8_t>n, <uint8_t>n, <uint8_t>hops
+        self._ends(&record, c, i)
+        self._carry(ids, n - 1 if record.dead and not c.notes[i] & PARTIAL else n)
         number = self._known(c, i, &new)
-        s = &self.seen[number]
-        if new:
-            s.truth = self._node(c.link_a[i]) << 32 | self._node(c.link_b[i])
-            s.noise = 1 if c.notes[i] & NOISE else 0
-            s.src, s.dst = <uint32_t>self._node(c.src[i]), <uint32_t>self._node(c.dst[i])
-        else:
-            self.repeated += 1
-        s.lost += lost
-        s.sent += sent
-        s.dead = (c.notes[i] & DEAD) != 0 and not self.switches
-        self._carry(ids, n - 1 if s.dead and not c.notes[i] & PARTIAL else n)
-        if new or n > s.n:
-            s.start, s.n, s.hops, s.known = self.parts, <uint8_t>n, <uint8_t>hops, <uint8_t>n
-            s.targets = 0
-            memcpy(self.part + self.parts, ids, n * sizeof(uint32_t))
-            self.parts += n
-            self._ends(s, c, i)
+        self._add(&self.seen[number], &record, new)
+        self._choose(&self.seen[number], &record, ids, new)
         return <int>number
+
+    cdef void _add(self, Seen* s, const Seen* record, bint new) noexcept nogil:
+        # What another record, or another share, says of a flow.  No result depends on the order in which they come.
+        if new:
+            s[0] = record[0]
+            s.n = s.known = 0
+            return
+        self.repeated += 1
+        s.lost += record.lost
+        s.sent += record.sent
+        if record.first < s.first or (record.first == s.first and (
+                record.truth > s.truth or (record.truth == s.truth and record.noise > s.noise))):
+            s.first, s.truth, s.noise = record.first, record.truth, record.noise
+        if record.latest > s.latest:
+            s.latest, s.dead = record.latest, record.dead
+        elif record.latest == s.latest:
+            s.dead |= record.dead
+
+    cdef void _choose(self, Seen* s, const Seen* record, const uint32_t* ids, bint new) noexcept nogil:
+        # The path of a record, if it is better than that known so far; there is room for its parts.
+        if not new and not self._is_better(record, ids, s, self.part + s.start):
+            return
+        s.start, s.n, s.hops, s.known, s.traced = self.parts, record.n, record.hops, record.n, record.traced
+        s.src_tor, s.dst_tor, s.last = record.src_tor, record.dst_tor, record.last
+        s.gap_from, s.gap_to = record.gap_from, record.gap_to
+        memcpy(self.part + self.parts, ids, record.n * sizeof(uint32_t))
+        self.parts += record.n
+
+    cdef bint _is_better(
+        self, const Seen* s, const uint32_t* ids, const Seen* than, const uint32_t* its
+    ) noexcept nogil:
+        # The longer path, the older one, or any fixed choice.
+        cdef uint64_t a, b
+        cdef int k
+        if s.n != than.n or s.traced != than.traced:
+            return s.n > than.n if s.n != than.n else s.traced < than.traced
+        for k in range(s.n):
+            a, b = self.table.keys[ids[k]], self.table.keys[its[k]]
+            if a != b:
+                return a < b
+        if s.hops != than.hops or s.last != than.last:
+            return s.hops < than.hops if s.hops != than.hops else s.last < than.last
+        a, b = <uint64_t>s.src_tor << 32 | s.dst_tor, <uint64_t>than.src_tor << 32 | than.dst_tor
+        if a != b:
+            return a < b
+        return (<uint64_t>s.gap_from << 32 | s.gap_to) < (<uint64_t>than.gap_from << 32 | than.gap_to)
 
     cdef void _ends(self, Seen* s, const Rows* c, uint32_t i) noexcept nogil:
         # The ToRs of a flow with loss, and where its path ends when that is not at its destination.
@@ -319,6 +366,7 @@ cdef class FlowTally:
         cdef uint32_t targets
         cdef Seen* s
         cdef dict keys = {}
+        self.extended = True
         for place, links in following.items():
             fresh, used = [], []
             for a, b in links[:MAX_NEXT]:
@@ -377,17 +425,17 @@ cdef class FlowTally:
     cdef uint32_t _known(self, const Rows* c, uint32_t i, bint* new) noexcept nogil:
         # The number of the flow; flows without ports (of simulators) are each their own.
         cdef uint64_t a, b
-        cdef uint64_t word[4]
+        cdef uint64_t ends[ENDS6]
         cdef uint32_t at, before = self.known.count
         new[0] = True
         if c.sport[i] | c.dport[i]:
             a = <uint64_t>c.src[i] << 32 | c.dst[i]
             b = (<uint64_t>c.sport[i] << 32 | <uint64_t>c.dport[i] << 16 | <uint64_t>c.proto[i] << 8) | c.version[i]
             if c.version[i] == 6:
-                memcpy(word, c.src6 + <size_t>i * 16, 16)
-                memcpy(&word[2], c.dst6 + <size_t>i * 16, 16)
-                b ^= mum(mum(mum(mum(word[0] ^ self.known.seed[0], self.known.seed[1]) ^ word[1], self.known.seed[1])
-                             ^ word[2], self.known.seed[1]) ^ word[3], self.known.seed[1])
+                ends[0] = a
+                memcpy(&ends[1], c.src6 + <size_t>i * 16, 16)
+                memcpy(&ends[3], c.dst6 + <size_t>i * 16, 16)
+                a = table_insert(&self.ends6, ends)
             at = table_insert2(&self.known, hash2(&self.known, a, b), a, b)
             new[0] = at == before
             if not new[0]:
@@ -469,7 +517,7 @@ cdef class FlowTally:
         zero[0] = zero[1] = 0
         if number and memcmp(address, zero, 16):
             at = table_insert1(&self.named, hash1(&self.named, number), number)
-            if at == before:
+            if at == before or memcmp(address, self.names + <size_t>at * 16, 16) < 0:
                 memcpy(self.names + <size_t>at * 16, address, 16)
 
     cdef uint32_t _find(self, uint64_t key) noexcept nogil:

@@ -8,6 +8,7 @@ COUNTERS: tuple[str, ...]
 @final
 class ProbeTally:
     layout: Layout
+    question: bytes
     window: int
     probes: int
     unknown: int

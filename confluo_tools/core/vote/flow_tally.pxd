@@ -8,6 +8,7 @@ cdef enum:
     NONE = 0xFFFFFFFF
     HOPS = 16                           # of a path column
     MAX_PARTS = 18                           # components of a path: 16 switches and two hosts make 17 links
+    ENDS6 = 5                           # words of the folds and the addresses of an IPv6 flow
     MAX_NEXT = 128                      # links that may follow a partial path
     DEAD_LINKS = 6                      # of a path that is cut, as if it were whole
     WHOLE = 12252240                    # of a vote: divisible by 1 .. 18, so that votes add up exactly
@@ -45,6 +46,9 @@ cdef struct Seen:                       # a flow with loss
     uint64_t lost
     uint64_t sent
     uint64_t truth                      # the link that took its packets, a << 32 | b; 0: not known
+    int64_t first                       # ns: of its first record, which has the truth and the noise
+    int64_t traced                      # of the record with its path
+    int64_t latest                      # of its last record, which says whether it is dead
     uint32_t src
     uint32_t dst
     uint32_t src_tor                    # 0: not known
@@ -57,6 +61,7 @@ cdef struct Seen:                       # a flow with loss
     uint8_t hops                        # h: those not known counted, too
     uint8_t noise                       # ground truth: on a good link
     uint8_t dead                        # nothing got through at its end
+    uint8_t none[6]                     # zero: flows are compared byte by byte
     uint8_t targets                     # of a dead flow: components after those known for which it votes, too
 
 
@@ -88,6 +93,8 @@ cdef inline double part_of(const Seen* s, uint64_t j) noexcept nogil:
 
 
 cdef class FlowTally:
+    cdef readonly bytes question        # what is tallied, as text: states of the same question can be merged
+    cdef readonly bint extended
     cdef readonly bint switches         # components are switches, not directed links
     cdef readonly int healthy
     cdef readonly bint keep             # the records of flows with loss
@@ -106,6 +113,7 @@ cdef class FlowTally:
     cdef uint64_t parts
     cdef uint64_t part_room
     cdef HashTable known                    # flows with loss by their five-tuple -> place in `same`
+    cdef HashTable ends6                    # folds and addresses of IPv6 flows -> the number in their five-tuple
     cdef uint64_t* same
     cdef uint64_t same_room
     cdef HashTable pairs                    # (src_tor << 32 | dst_tor, sent) of flows without loss -> how many
@@ -130,6 +138,9 @@ cdef class FlowTally:
     cdef readonly uint64_t records, sent, lost, healthy_flows, repeated, partial, loops, cut, pathless, placeless
     cdef readonly uint64_t probes, healthy_sent
     cdef void _ends(self, Seen* s, const Rows* c, uint32_t i) noexcept nogil
+    cdef bint _is_better(self, const Seen* s, const uint32_t* ids, const Seen* than, const uint32_t* its) noexcept nogil
+    cdef void _add(self, Seen* s, const Seen* record, bint new) noexcept nogil
+    cdef void _choose(self, Seen* s, const Seen* record, const uint32_t* ids, bint new) noexcept nogil
     cdef int _rows(self, const Rows* c, uint32_t start, uint32_t end, uint16_t* chosen, uint32_t* n) noexcept nogil
     cdef int _row(self, const Rows* c, uint32_t i) noexcept nogil
     cdef int _path(self, const Rows* c, uint32_t i, uint64_t* out, int* hops, bint lossy) noexcept nogil

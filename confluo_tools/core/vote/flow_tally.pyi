@@ -22,6 +22,8 @@ class TalliedFlow(NamedTuple):
 
 @final
 class FlowTally:
+    question: bytes
+    extended: bool
     switches: bool
     healthy: int
     keep: bool

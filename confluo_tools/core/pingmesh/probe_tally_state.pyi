@@ -1,0 +1,9 @@
+from _typeshed import ReadableBuffer
+
+from confluo_tools.core.pingmesh.probe_tally import ProbeTally
+
+MAGIC: bytes
+
+def dump(t: ProbeTally) -> bytes: ...
+def load(t: ProbeTally, data: ReadableBuffer) -> None: ...
+def merge(t: ProbeTally, other: ProbeTally) -> None: ...

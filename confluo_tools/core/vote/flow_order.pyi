@@ -1,0 +1,3 @@
+from confluo_tools.core.vote.flow_tally import FlowTally
+
+def settle(t: FlowTally) -> None: ...
