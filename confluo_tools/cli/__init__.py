@@ -8,7 +8,7 @@ format.
 from __future__ import annotations
 
 from confluo_tools.cli.clickhouse_output import ClickHouseOutput, print_statement
-from confluo_tools.cli.engine import on_engine
+from confluo_tools.cli.engine import engine_without_follow, on_engine
 from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.flow_options import FlowOptions, FlowTimeouts
 from confluo_tools.cli.groups import (
@@ -135,6 +135,7 @@ __all__ = [
     "core_share",
     "describe",
     "duration",
+    "engine_without_follow",
     "fraction",
     "here",
     "humane",

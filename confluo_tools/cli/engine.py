@@ -47,3 +47,11 @@ class EngineProgress:
         if done >= total:
             self._line.__exit__(None, None, None)
             self._line = None
+
+
+def engine_without_follow(name: str | None, follow: bool) -> None:
+    """Raises UsageError for an engine that would have to wait for records."""
+    if name is not None and follow:
+        from confluo_tools.errors import UsageError
+
+        raise UsageError("reads what is there, not what arrives", where="--engine", hint="leave --follow out")

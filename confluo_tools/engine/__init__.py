@@ -4,6 +4,7 @@
     partial               a mergeable state of rows, and the table of those that can travel
     rollup_partial        the partials of counts and aggregates
     rows_partial, rows    rows that are selected where they are, and merged by time
+    several_partial       several partials of one pass; state_pieces: their states as one
     task                  a question as bytes; what a worker checks before it begins
     result                what a part gave, as bytes with a checksum
     worker                the work itself: a task, some units, a result

@@ -31,6 +31,11 @@ PARTIALS = {
     "count": "confluo_tools.engine.rollup_partial:CountPartial",
     "aggregate": "confluo_tools.engine.rollup_partial:RollupPartial",
     "rows": "confluo_tools.engine.rows_partial:RowsPartial",
+    "several": "confluo_tools.engine.several_partial:SeveralPartial",
+    "probes": "confluo_tools.pingmesh.analysis.probe_tally:WindowTally",
+    "pairs": "confluo_tools.pingmesh.analysis.pair_tally:PairPass",
+    "silent": "confluo_tools.pingmesh.analysis.silent_tally:SilentTally",
+    "paths": "confluo_tools.vote.path_partial:PathPartial",
 }
 
 

@@ -16,7 +16,7 @@ from confluo_tools.engine.task import Task
 from confluo_tools.engine.unit import LogBlocks, Unit
 from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.engine.worker import run_units
-from confluo_tools.errors import UsageError
+from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.formats.merge import Merged
 from confluo_tools.formats.reader import Reader, Wrapper
 from confluo_tools.multilog.archive.reader import ArchiveReader
@@ -113,7 +113,10 @@ class EngineReader(Wrapper):
         found: list[Result] = []
         with closing(self.runner.map(task, plan.units, lambda run: self._here(task, run))) as results:  # type: ignore[type-var]
             for one in results:
-                partial.merge(one.state)
+                try:
+                    partial.merge(one.state)
+                except ValueError as e:
+                    raise ConfluoError(f"a worker gave a state that is not valid: {e}", where="--engine") from None
                 found.append(one._replace(state=b""))
         self._report(plan, found)
         return sum(one.rows for one in found)

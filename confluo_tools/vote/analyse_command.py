@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 from confluo_tools.inputs.follow import Input, StopSignal, one_log
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ SHOWN = {  # columns of tables without --wide
         "Options": "--model --by --epoch --follow --topology --top",
         "Network": "--alias",
         "Analysis": "--adjust --total --threshold --floor --noise --literal --healthy --p-bad --p-good --prior"
-        " --ratio --time-limit",
+        " --ratio --time-limit --engine",
         "Output": "--flows --score",
         "Time": "--lateness",
     }
@@ -134,6 +134,7 @@ def vote(
         int, option("--top", metavar="N", min=0, help="Print N links per epoch, and all blamed ones (10).")
     ] = 10,
     *,
+    engine: cli.Engine = None,
     ins: cli.InputOptions,
     out: cli.OutputOptions,
     common: cli.CommonOptions,
@@ -179,6 +180,7 @@ def vote(
         raise UsageError("--p-bad must be greater than --p-good")
     length = cli.duration("--epoch", epoch) if epoch is not None else 30 * SECOND if follow else 0
     patience = cli.duration("--lateness", lateness, 0)
+    cli.engine_without_follow(engine, follow)
     if ins.missing(inputs, follow):
         return cli.usage(app)
     work = VoteRun(
@@ -198,7 +200,7 @@ def vote(
     _warn_unused(names, [name for name, value in given.items() if value is not None])
     with ExitStack() as stack:
         ending = stack.enter_context(StopSignal()) if follow else None
-        source = stack.enter_context(PathRecords(inputs or [], ins, ending))
+        source = stack.enter_context(PathRecords(inputs or [], ins, ending, engine))
         into = stack.enter_context(out.records(schema, kind, shown, metadata=source.metadata))
         if ending is not None:
             stack.enter_context(cli.signals(ending))
@@ -237,10 +239,12 @@ def _rate(option: str, text: str | None) -> float | None:
 class PathRecords(Input):
     """Path records of any input; with ``ending``, of a pipe or a log as it grows, until a signal."""
 
-    def __init__(self, inputs: Sequence[str], ins: cli.InputOptions, ending: StopSignal | None) -> None:
+    def __init__(
+        self, inputs: Sequence[str], ins: cli.InputOptions, ending: StopSignal | None, engine: str | None
+    ) -> None:
         from confluo_tools.schema import builtin
 
-        self.ending = ending
+        self.ending, self.engine = ending, engine
         self.given: Sequence[str] | None = None  # the fields of a text table, if known
         if ending is not None and one_log(inputs):
             from confluo_tools import multilog
@@ -248,7 +252,8 @@ class PathRecords(Input):
             self.log = multilog.open(inputs[0], readonly=True)
             schema, name, self.metadata = self.log.schema, inputs[0], {}
         else:
-            self.reader = ins.open(inputs, schema=builtin("path"), follow=ending is not None)
+            reader = ins.open(inputs, schema=builtin("path"), follow=ending is not None)
+            self.reader = cli.on_engine(reader, engine)
             schema, name, self.metadata = self.reader.schema, self.reader.name, self.reader.metadata
             self.given = self.reader.given
         try:
@@ -286,6 +291,20 @@ class PathRecords(Input):
                 yield block.project(self._layout)
             except ValueError as e:
                 raise SchemaError(str(e), where=self.name) from None
+
+    def epochs(self, options: Mapping[str, Any], length: int) -> Iterator[tuple[int, FlowTally]]:
+        """(begin, tally) of all epochs, tallied by the engine."""
+        from confluo_tools.engine.reader import gather
+        from confluo_tools.expr import compile
+        from confluo_tools.vote.path_partial import PathPartial
+
+        assert self.reader is not None
+        partial = PathPartial(self.reader.schema, options, length)
+        try:
+            gather(self.reader, compile("", self.reader.schema), partial)
+        except MemoryError as e:
+            raise ConfluoError(f"the flows exceed the memory: {e}", hint="ask for fewer records") from None
+        yield from partial.epochs()
 
 
 class VoteRun:
@@ -363,14 +382,20 @@ class VoteRun:
 
         names = NodeNames(self.topology, self.called)
 
+        options: dict[str, Any] = {
+            "switches": self.switches,
+            "healthy": self.healthy,
+            "keep": self.what == "flows",
+            "alias": self.alias or None,
+            "tor_of": self.topology.tor_of if self.topology is not None else None,
+        }
+        if source.engine is not None:
+            for begin, tally in source.epochs(options, self.length):
+                self.judge(begin, tally, names, out)
+            return
+
         def make() -> FlowTally:
-            return FlowTally(
-                switches=self.switches,
-                healthy=self.healthy,
-                keep=self.what == "flows",
-                alias=self.alias or None,
-                tor_of=self.topology.tor_of if self.topology is not None else None,
-            )
+            return FlowTally(**options)
 
         def done(begin: int, tally: FlowTally) -> None:
             self.judge(begin, tally, names, out)

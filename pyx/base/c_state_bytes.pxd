@@ -2,8 +2,7 @@
 # What is read is not trusted: a read past the end gives 0 (or NULL) and sets `bad`, so that a loop may look later.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from c_array cimport grow
 
 cdef struct StateOut:
@@ -43,16 +42,6 @@ cdef inline void put_raw(StateOut* o, const void* p, uint64_t size) noexcept nog
         return
     memcpy(o.data + o.size, p, size)
     o.size += size
-
-cdef inline bytes state_bytes(StateOut* o):
-    """What was put; frees it.  Raises MemoryError."""
-    try:
-        if o.failed:
-            raise MemoryError("no memory for the state of a share")
-        return (<const char*>o.data)[:o.size] if o.size else b""
-    finally:
-        free(o.data)
-        memset(o, 0, sizeof(StateOut))
 
 
 cdef inline uint64_t take_number(StateIn* b) noexcept nogil:

@@ -1,6 +1,6 @@
 """State of a probe tally: as bytes for another process or host, and merged with that of the rows that follow.
 
-Bytes: magic, length and text of the question, then numbers as in c_state_bytes.pxd: totals, hosts, their overflows, and
+Bytes: magic, length and text of the question, then numbers as in c_state_bytes.pxd: totals, hosts, their overflows and
 the windows, each with its groups (key, counters, values) and its drops.  What is read is not trusted: every length and
 number is checked against what it counts or points to.
 """
@@ -11,15 +11,15 @@ from libc.string cimport memcpy, memset
 from c_array cimport grow
 from c_hash_table cimport table_insert, table_reserve
 from c_probe_tally cimport (
-    MAX_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED, N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED, N_RESET,
-    N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE, REVERSE, TARGET, Cell, Drop, Span, Window, window_of,
+    MAX_WORDS, N_ABOVE, N_ALL, N_DROPPED, N_FORWARD, N_GARBLED, N_LOCAL, N_NETWORK, N_OK, N_OVERFLOW, N_REFUSED,
+    N_RESET, N_REVERSE, N_SEEN, N_SLOW, N_TIMEOUT, N_UNREACHABLE, REVERSE, TARGET, Cell, Drop, Span, Window, window_of,
 )
 from c_sketch cimport INT_BUCKETS
 from c_state_bytes cimport (
-    StateIn, StateOut, put_number, put_raw, put_signed, state_bytes, take_below, take_count, take_number, take_raw,
-    take_signed,
+    StateIn, StateOut, put_number, put_raw, put_signed, take_below, take_count, take_number, take_raw, take_signed,
 )
 from c_values cimport EXACT, Values, values_add, values_merge, values_range
+from confluo_tools.core.base.state_bytes cimport state_bytes
 from confluo_tools.core.pingmesh.probe_tally cimport ProbeTally
 
 MAGIC = b"CFPROBE\x01"
@@ -82,7 +82,7 @@ cdef void _put_window(StateOut* o, const Window* w) noexcept nogil:
 
 
 cdef void _put_values(StateOut* o, const Values* v) noexcept nogil:
-    # 2 n, and the values; or 2 n + 1, the first and the last bucket, and for each with a count: how many further, count.
+    # 2 n, and the values; or 2 n + 1, the first and the last bucket, and for each in use: how much further, count.
     cdef uint32_t i, first, last, before
     put_number(o, v.n << 1 | v.counted)
     if not v.counted:
@@ -234,13 +234,13 @@ cdef int _get_cell(StateIn* b, Cell* s, uint64_t probes) except -1:
 
 
 cdef int _get_values(StateIn* b, Values* v) except -1:
-    cdef uint64_t n = take_number(b), i, count, sum = 0
+    cdef uint64_t n = take_number(b), count, sum = 0
     cdef uint32_t first, last, at
     if n & 1 == 0:
         if n >> 1 > EXACT:
             b.bad = True
             return 0
-        for i in range(n >> 1):
+        for _ in range(n >> 1):
             if values_add(v, take_number(b)) < 0:
                 raise MemoryError
         return 0

@@ -1,14 +1,25 @@
 """The order of components and flows in a tally: one that depends on what they are, not on when they came."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 from c_hash_table cimport hash1, hash2, slots_clear, table_insert1, table_insert2
+from confluo_tools.core.block.block cimport Block, column_of
 from confluo_tools.core.vote.flow_tally cimport FlowTally, Seen
+
+cdef enum:
+    MAX_ROWS = 65536                    # of a block
 
 cdef struct Placed:                     # a flow and its components, to be sorted
     const Seen* s
     const uint32_t* part
+
+
+cdef struct Row:                        # a record that is kept, to be sorted
+    int64_t ts
+    uint64_t at                         # its place so far
+    uint32_t block
+    uint32_t row
 
 
 cdef inline int order_of(uint64_t a, uint64_t b) noexcept nogil:
@@ -23,6 +34,14 @@ cdef int by_two_words(const void* a, const void* b) noexcept nogil:
     cdef const uint64_t* p = <const uint64_t*>a
     cdef const uint64_t* q = <const uint64_t*>b
     return order_of(p[0], q[0]) if p[0] != q[0] else order_of(p[1], q[1])
+
+
+cdef int by_time(const void* a, const void* b) noexcept nogil:
+    cdef const Row* p = <const Row*>a
+    cdef const Row* q = <const Row*>b
+    if p.ts != q.ts:
+        return -1 if p.ts < q.ts else 1
+    return order_of(p.at, q.at)
 
 
 cdef int by_content(const void* a, const void* b) noexcept nogil:
@@ -136,3 +155,47 @@ cdef int _sort_pairs(FlowTally t) noexcept nogil:
         t.times[i] = order[3 * i + 2]
     free(order)
     return 0
+
+
+def sort_kept(FlowTally t not None):
+    """Put the records that are kept in the order of time; those of one time stay as they are."""
+    cdef uint64_t n = t.kept_rows, i, at = 0, rows, width
+    cdef uint64_t* order = <uint64_t*>malloc((<size_t>n + 1) * sizeof(Row))
+    cdef uint32_t* flow = <uint32_t*>malloc((<size_t>n + 1) * 4)
+    cdef Row* row = <Row*>order
+    cdef const int64_t* ts
+    cdef Block block
+    cdef list blocks = t.kept
+    cdef uint8_t* to
+    cdef int col
+    try:
+        if order == NULL or flow == NULL:
+            raise MemoryError(f"{n} records of flows with loss")
+        for number, block in enumerate(blocks):
+            ts = <const int64_t*>column_of(block, "ts", 8)
+            for i in range(block.rows):
+                row[at].ts, row[at].at, row[at].block, row[at].row = ts[i], at, number, <uint32_t>i
+                at += 1
+        qsort(row, n, sizeof(Row), by_time)
+        sorted_blocks, at = [], 0
+        while at < n:
+            rows = min(n - at, <uint64_t>MAX_ROWS)
+            layout, columns = (<Block>blocks[0]).layout, []
+            for col in range((<Block>blocks[0]).layout.n):
+                width = (<Block>blocks[0]).layout.column[col].width
+                data = bytearray(rows * width)
+                to = <uint8_t*>data
+                for i in range(rows):
+                    block = <Block>blocks[row[at + i].block]
+                    memcpy(to + i * width, block.col[col] + row[at + i].row * width, width)
+                columns.append(bytes(data))
+            sorted_blocks.append(Block.wrap(layout, <uint32_t>rows, columns))
+            at += rows
+        for i in range(n):
+            flow[i] = t.kept_flow[row[i].at]
+        if n:
+            memcpy(t.kept_flow, flow, n * 4)
+        t.kept = sorted_blocks
+    finally:
+        free(order)
+        free(flow)

@@ -1,21 +1,19 @@
 """State of the flows of an epoch: as bytes for another process or host, and merged with that of other records.
 
-Bytes: magic, length and text of the question, then numbers as in c_state_bytes.pxd: totals, components, flows with loss,
-their five-tuples, flows without loss by their ToRs, IPv6 addresses, failed links, and the records that are kept.  What
-is read is not trusted: every length and number is checked against what it counts or points to.
+Bytes: magic, length and text of the question, then numbers as in c_state_bytes.pxd: totals, components, flows with
+loss, their five-tuples, flows without loss by their ToRs, IPv6 addresses, failed links, and the records that are
+kept.  What is read is not trusted: every length and number is checked against what it counts or points to.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 from c_array cimport grow
-from c_hash_table cimport (
-    HashTable, hash1, hash2, table_free, table_insert, table_insert1, table_insert2, table_reserve,
-)
+from c_hash_table cimport hash1, hash2, table_insert, table_insert1, table_insert2, table_reserve
 from c_state_bytes cimport (
-    StateIn, StateOut, put_number, put_raw, put_signed, state_bytes, take_below, take_count, take_number, take_raw,
-    take_signed,
+    StateIn, StateOut, put_number, put_raw, put_signed, take_below, take_count, take_number, take_raw, take_signed,
 )
+from confluo_tools.core.base.state_bytes cimport state_bytes
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.vote.flow_tally cimport ENDS6, MAX_PARTS, NONE, FlowTally, Seen
 
@@ -293,8 +291,8 @@ cdef int _get_kept(FlowTally t, StateIn* b, Layout layout) except -1:
     cdef const uint8_t* p
     cdef int col
     if blocks and not t.keep:
-        _bad("records that are not asked for")
-    for i in range(blocks):
+        _bad("records, but none were kept")
+    for _ in range(blocks):
         rows = take_below(b, MAX_ROWS + 1)
         columns = []
         for col in range(layout.n if rows else 0):

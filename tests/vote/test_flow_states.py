@@ -1,4 +1,4 @@
-"""States of shares of path records: merged they are the state of all records, in any order; damaged ones are refused."""
+"""States of shares of path records: merged in any order they are that of all; damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,14 @@ def answer(t: FlowTally) -> list[Any]:
     """All that a tally says, and what three models conclude, to the last digit."""
     settle(t)
     parts = [(t.key(i), t.carried_by(i), t.tier(i)) for i in range(t.components)]
-    out: list[Any] = [[getattr(t, name) for name in TOTALS], t.probes, t.healthy_sent, parts, t.truth(), sorted(t.addresses().items())]
+    out: list[Any] = [
+        [getattr(t, name) for name in TOTALS],
+        t.probes,
+        t.healthy_sent,
+        parts,
+        t.truth(),
+        sorted(t.addresses().items()),
+    ]
     out += [t.flow(i) for i in range(t.flows)] + t.healthy_pairs()
     out += [sorted(t.partial_ends()), sorted(t.gaps())]
     for model in ("vote", "mle", "cover"):
@@ -96,7 +103,9 @@ def test_shares_in_any_order_are_the_whole(
 
 
 def test_records_that_are_kept() -> None:
-    rows = [flow(1, [11], 2, lost=i % 3, src_port=1 + i % 4, dst_port=80, proto=6, ts=i, ip_version=4) for i in range(40)]
+    rows = [
+        flow(1, [11], 2, lost=i % 3, src_port=1 + i % 4, dst_port=80, proto=6, ts=i, ip_version=4) for i in range(40)
+    ]
     merged, whole = FlowTally(keep=True), tallied(rows, {"keep": True})
     for part in (rows[:7], [], rows[7:30], rows[30:]):
         share = FlowTally(keep=True)

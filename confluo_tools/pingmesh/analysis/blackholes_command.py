@@ -50,7 +50,7 @@ BOTH = 3
     panels={
         "Options": "--topology --window --follow --threshold --pairs --top",
         "Filtering": "-e",
-        "Analysis": "--slice --group --least --tries --literal --budget",
+        "Analysis": "--slice --group --least --tries --literal --budget --engine",
         "Time": "--lateness",
     }
 )
@@ -80,6 +80,7 @@ def blackholes(
     pairs: Annotated[bool, option("--pairs", help="Print the pairs, also those that a place explains.")] = False,
     top: Annotated[int, option("--top", metavar="N", min=0, help="Print at most N pairs (100).")] = 100,
     *,
+    engine: cli.Engine = None,
     windows: WindowOptions,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
@@ -122,7 +123,7 @@ def blackholes(
     if out.append:
         report.read_proposals(str(out.output))
     with ExitStack() as stack:
-        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow))
+        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow, engine=engine))
 
         def open_output() -> following.WindowOutput:
             names = out.names(schema, kind, report.shown(windows.follow))

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from confluo_tools.pingmesh.analysis.pair_tally import FailureSubset, PairPass, PairWindows, ServerLookup
+from confluo_tools.pingmesh.analysis.failure_list import FailureSubset
+from confluo_tools.pingmesh.analysis.pair_tally import PairPass, PairWindows, ServerLookup
 from confluo_tools.pingmesh.analysis.silent_servers import LostProbe, SilentServer, silent_servers
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
-    from confluo_tools.pingmesh.analysis.pair_tally import FailureList, LocatedServer, PairAggregate
+    from confluo_tools.pingmesh.analysis.failure_list import FailureList
+    from confluo_tools.pingmesh.analysis.pair_tally import LocatedServer, PairAggregate
 
 DROPPED = "outcome == ok && retries > 0 && !(notes has overflow)"
 
@@ -133,6 +135,6 @@ def _fill(
         pair = drop.src, drop.dst
         if pair not in found.dropped:
             found.dropped[pair] = FailureSubset(dropped)
-            found.ok[pair], found.failed[pair] = pairs[pair]
+            found.ok[pair], found.failed[pair] = pairs.get(pair, (0, 0))
         found.dropped[pair].add(number)
         found.cells[known[drop.src][1:], known[drop.dst][1:]][1] += 1

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.pingmesh.analysis.blackholes import NetworkPlace
     from confluo_tools.pingmesh.analysis.drop_tally import DropWindow
+    from confluo_tools.pingmesh.analysis.failure_list import Failure
     from confluo_tools.pingmesh.analysis.loss_bursts import LossPeriod
-    from confluo_tools.pingmesh.analysis.pair_tally import Failure, LocatedServer, PairPass, PairWindows
+    from confluo_tools.pingmesh.analysis.pair_tally import LocatedServer, PairPass, PairWindows
     from confluo_tools.pingmesh.analysis.silent_drops import DropFinding, WorstPair
     from confluo_tools.pingmesh.analysis.silent_servers import SilentServer
     from confluo_tools.schema import Schema
@@ -51,7 +52,7 @@ PLACES = ("what", "layer", "podset", "pod", "src", "state", "lasted", "ok", "dro
     panels={
         "Options": "--topology --window --follow --above --flows --top",
         "Filtering": "-e",
-        "Analysis": "--ratio --lasting --all --as-sent",
+        "Analysis": "--ratio --lasting --all --as-sent --engine",
         "Time": "--lateness",
     }
 )
@@ -75,6 +76,7 @@ def drops(
         bool, option("--as-sent", help="Print five-tuples as probed, also where the answer was lost.")
     ] = False,
     *,
+    engine: cli.Engine = None,
     windows: WindowOptions,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
@@ -111,7 +113,7 @@ def drops(
     names = out.names(schema, kind, [*(["ts"] if length else []), *(SHOWN if top else PLACES)])
     report.known_servers = pair_report.servers_by_address(topology)
     with ExitStack() as stack:
-        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow))
+        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow, engine=engine))
         output = following.WindowOutput(
             out.open(schema, kind, names, metadata=source.metadata),
             stack,

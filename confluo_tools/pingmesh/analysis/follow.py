@@ -118,11 +118,13 @@ class ProbeSource(Input):
         ins: cli.InputOptions,
         follow: bool,
         *,
+        engine: str | None = None,
         request: QueryRequest | None = None,
         schema: Schema | None = None,
     ) -> None:
         from confluo_tools.pingmesh.analysis.grouping import check_kind
 
+        cli.engine_without_follow(engine, follow)
         self.follow, self.stopped, self.late = follow, 0, 0
         self.metadata: dict[str, str] = {}
         self.filters: Mapping[str, str] | None
@@ -133,7 +135,8 @@ class ProbeSource(Input):
             self.log = multilog.open(inputs[0], readonly=True)
             self.schema, self.name, self.filters = self.log.schema, inputs[0], named_filters(self.log)
         else:
-            reader = self.reader = ins.open(inputs, schema=schema, request=request, follow=follow)
+            reader = ins.open(inputs, schema=schema, request=request, follow=follow)
+            reader = self.reader = cli.on_engine(reader, engine)
             self.schema, self.name, self.filters = reader.schema, reader.name, reader.filters
             self.metadata = reader.metadata
         try:

@@ -6,14 +6,16 @@ A pass feeds several roll-ups; the rows of failures and drops, which are few, ar
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
-from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.engine.partial import Partial
+from confluo_tools.engine.state_pieces import pack, unpack
+from confluo_tools.errors import FormatError, SchemaError, UsageError
+from confluo_tools.pingmesh.analysis.failure_list import FAILURE, FailureList, FailureSubset
 from confluo_tools.pingmesh.analysis.probe_tally import check, overflow_drops
 from confluo_tools.schema.types import ARRAY_CODES
 
@@ -40,78 +42,6 @@ class LocatedServer(NamedTuple):
     pod: str
     podset: str
     dc: str
-
-
-FAILURE = ("ts", "src_ip", "dst_ip", "src_port", "dst_port", "retries", "hint", "elapsed")
-
-
-class Failure(NamedTuple):
-    """One probe that was not answered, or only after a retry."""
-
-    ts: int
-    src: str  # address
-    dst: str
-    src_port: int
-    dst_port: int
-    retries: int
-    hint: int
-    elapsed: int
-
-
-class FailureList(Sequence[Failure]):
-    """Failures in columns, 34 bytes each."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._number: dict[str, int] = {}
-        self.columns = [array(code) for code in "qIIHHBBq"]
-
-    def extend(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Append rows of the fields `FAILURE`, given as columns."""
-        for i, (kept, values) in enumerate(zip(self.columns, columns, strict=True)):
-            kept.extend(map(self._name_number, values) if i in (1, 2) else values)
-
-    def _name_number(self, name: str) -> int:
-        number = self._number.get(name)
-        if number is None:
-            number = self._number[name] = len(self._names)
-            self._names.append(name)
-        return number
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def __getitem__(self, row: Any) -> Any:
-        ts, src, dst, *rest = [column[row] for column in self.columns]
-        return Failure(ts, self._names[src], self._names[dst], *rest)
-
-    def ends(self) -> Iterator[tuple[int, str, str]]:
-        """(time, source, target) of each failure."""
-        names, (ts, src, dst, *_) = self._names, self.columns
-        for when, a, b in zip(ts, src, dst, strict=True):
-            yield when, names[a], names[b]
-
-
-class FailureSubset(Sequence[Failure]):
-    """Failures of a `FailureList`, by number."""
-
-    def __init__(self, whole: FailureList) -> None:
-        self._whole = whole
-        self._numbers = array("I")
-
-    def add(self, number: int) -> None:
-        self._numbers.append(number)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._whole[self._numbers[row]]
-
-    def ports(self) -> list[tuple[int, int]]:
-        """(time, source port) of each failure."""
-        ts, _, _, port, *_ = self._whole.columns
-        return [(ts[i], port[i]) for i in self._numbers]
 
 
 T = TypeVar("T")
@@ -200,11 +130,15 @@ class PassSource(NamedTuple):
     made: dict[tuple[str, ...], Any]
 
 
-class PairPass:
+class PairPass(Partial):
     """One pass over ``reader``: register with `aggregate` and `collect`, then `run`, then read the results.
+
+    Its states merge exactly: those of the aggregates, and the failures in the order of the rows.
 
     ``where``: expression that selects probes.  Raises SchemaError for other records.
     """
+
+    name = "pairs"
 
     def __init__(
         self, reader: Reader | PassSource, where: str = "", since: int | None = None, until: int | None = None
@@ -228,7 +162,9 @@ class PairPass:
             self._hosts = self.compile("kind == host && overflows > 0")
         self._sums: list[PairAggregate] = []
         self._looks: list[tuple[Expr, FailureList]] = []
-        self._columns: set[str] = set(FAILURE) | {"kind", "outcome", "notes", "src"} | set(self._expr.fields)
+        self._asked: dict[str, list[Any]] = {"aggregates": [], "collected": []}
+        self._names: set[str] = set(FAILURE) | {"kind", "outcome", "notes", "src"}
+        self._names.update(("overflows",) if self._hosts is not None else ())
 
     def compile(self, text: str) -> Expr:
         from confluo_tools.expr import compile
@@ -248,25 +184,78 @@ class PairPass:
             schema = self.schema
             question = self._made[aggs, by] = Aggregation(schema, parse_aggregates(aggs, schema), parse_by(by, schema))
         made = PairAggregate(self.compile(f"{PROBES} && ({what})"), question)
-        self._columns.update(made.question.reads)
+        self._names.update(made.question.reads)
         self._sums.append(made)
+        self._asked["aggregates"].append([what, aggs, by])
         return made
 
     def collect(self, what: str) -> FailureList:
         """Register a list of the rows for which ``what`` holds."""
         found = FailureList()
+        self._asked["collected"].append(what)
         self._looks.append((self.compile(f"{PROBES} && ({what})"), found))
         return found
 
+    @property
+    def columns(self) -> list[int]:  # type: ignore[override]
+        """Numbers of the columns that `update` reads."""
+        return [i for i, c in enumerate(self.schema.columns) if c.field.name in self._names]
+
     def run(self) -> None:
         """Read all records.  Raises UsageError when failures or drops exceed `MAX_ROWS`."""
+        from confluo_tools.engine.reader import gather
+
         assert not isinstance(self.reader, PassSource)
-        self._columns.update(("overflows",) if self._hosts is not None else ())
-        columns = [i for i, c in enumerate(self.schema.columns) if c.field.name in self._columns]
-        for block, picks in self.reader.select(self._expr, columns, by_time=False):
-            if picks is not None and len(picks) < block.rows:
-                block = block.take(picks)
-            self.add(block)
+        gather(self.reader, self._expr, self)
+
+    def settings(self) -> dict[str, Any]:
+        return self._asked
+
+    @classmethod
+    def of(cls, schema: Schema, settings: Mapping[str, Any]) -> Self:
+        try:
+            made = cls(PassSource(schema, "the input", None, {}))
+            for what, aggs, by in settings["aggregates"]:
+                made.aggregate(what, aggs, by)
+            for what in settings["collected"]:
+                made.collect(what)
+        except (KeyError, TypeError, AttributeError) as e:
+            raise ValueError(f"invalid settings of a pass over pairs: {e}") from None
+        return made
+
+    def update(self, block: Block, picks: Picks | None) -> None:
+        if picks is not None and len(picks) < block.rows:
+            block = block.take_columns(picks, self.columns)
+        self.add(block)
+
+    def dump(self) -> bytes:
+        from json import dumps
+
+        from confluo_tools.core.query.rollup_codec import dump
+
+        head = dumps([self.rows, self.others, self.spans]).encode()
+        return pack([head, *[dump(one.rollup) for one in self._sums], *[found.dump() for _, found in self._looks]])
+
+    def merge(self, data: bytes) -> None:
+        from confluo_tools.core.query.rollup_codec import load
+
+        head, *states = unpack(data, 1 + len(self._sums) + len(self._looks))
+        rows, others, spans = _counts(head)
+        for one, state in zip(self._sums, states, strict=False):
+            rollup = one.question.rollup()
+            load(rollup, state)
+            one.rollup.merge(rollup)
+        for (_, found), state in zip(self._looks, states[len(self._sums) :], strict=True):
+            found.merge(state)
+            if len(found) > MAX_ROWS:
+                raise self._too_many()
+        self.rows += rows
+        self.others += others
+        self.spans += spans
+
+    def _too_many(self) -> UsageError:
+        what = f"more than {MAX_ROWS} probes failed or were dropped"
+        return UsageError(what, where=self.reader.name, hint="read fewer: --since, --until, --where")
 
     def add(self, block: Block) -> None:
         """Count all rows of a block."""
@@ -282,8 +271,7 @@ class PairPass:
             if not len(picks):
                 continue
             if len(found) + len(picks) > MAX_ROWS:
-                what = f"more than {MAX_ROWS} probes failed or were dropped"
-                raise UsageError(what, where=self.reader.name, hint="read fewer: --since, --until, --where")
+                raise self._too_many()
             found.extend(read_values(self.schema, block.take(picks), FAILURE, self.text))
         if self._hosts is not None:
             picks = self._hosts.program.select(block)
@@ -310,7 +298,7 @@ class PairPass:
         drops = [
             (p.ts, p.ts + p.elapsed, p.retries or 1, number[p.dst], i)
             for i, p in enumerate(probes)
-            if number[p.dst] in reporting
+            if number.get(p.dst) in reporting
         ]
         dropped = set(overflow_drops(drops, spans, {}))
         ends: dict[int, list[tuple[int, int]]] = {}
@@ -324,6 +312,21 @@ class PairPass:
                 together.setdefault((target, at), []).append(i)
         unclear = [i for same in together.values() if 2 * len(dropped.intersection(same)) > len(same) for i in same]
         return dropped.union(unclear), len(dropped)
+
+
+def _counts(head: bytes) -> tuple[int, int, list[tuple[int, int, int, str]]]:
+    # Probes, other rows, and overflows of hosts, of a state.  Raises ValueError.
+    from json import loads
+
+    try:
+        rows, others, spans = loads(head)
+        found = [(begin, end, lost, name) for begin, end, lost, name in spans]
+    except (TypeError, RecursionError) as e:
+        raise ValueError(f"the state of a share of probes is damaged: {e}") from None
+    numbers = [rows, others, *[n for *three, _ in found for n in three]]
+    if not all(type(n) is int for n in numbers) or not all(isinstance(name, str) for *_, name in found):
+        raise ValueError("the state of a share of probes is damaged: overflows of hosts")
+    return rows, others, found
 
 
 class ServerLookup:
@@ -348,10 +351,16 @@ class ServerLookup:
                 known = found.get(address)
                 if known is None or not known.pod:
                     found[address] = LocatedServer(*words)
-        return {
-            address: self._called.get(address) or (s if s.name else s._replace(name=address))
+        return _KnownServers(
+            (address, self._called.get(address) or (s if s.name else s._replace(name=address)))
             for address, s in found.items()
-        }
+        )
+
+
+class _KnownServers(dict[str, LocatedServer]):
+    # Servers by address.  All that are looked up sent or got probes, unless the state of a share is a lie.
+    def __missing__(self, address: str) -> LocatedServer:
+        raise FormatError(f"the states of the shares contradict each other: {address} has failures, but no probes")
 
 
 def blackhole_windows(

@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from confluo_tools.engine.partial import Partial
 from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 from confluo_tools.schema.types import ARRAY_CODES
 
@@ -178,8 +179,8 @@ class WindowCells:
             yield key, c
 
 
-class WindowTally:
-    """Counts of probes by window and group; see `tally` for the arguments.
+class WindowTally(Partial):
+    """Counts of probes by window and group; see `tally` for the arguments.  Its states merge exactly.
 
     ``limits``: up to four round-trip times (ns); samples above each are counted.
     ``signature``: (from, to, drops) of connection times in ns, for records without a number of retries.
@@ -187,6 +188,8 @@ class WindowTally:
     ``where``: name of the input, for errors.
     Raises ConfluoError when windows (262,144 at a time) or groups exceed the room: half of the host's memory.
     """
+
+    name = "probes"
 
     def __init__(
         self,
@@ -205,6 +208,10 @@ class WindowTally:
         if window < 0:
             raise UsageError("window is negative")
         self.schema, self.by, self.window = schema, tuple(by), window
+        self.columns = columns_of(schema, by)
+        named = {name: dict(numbers) for name, numbers in (classes or {}).items()}
+        self._settings = {"by": list(by), "window": window, "limits": list(limits), "classes": named}
+        self._settings["signature"] = [list(part) for part in signature]
         columns = [[schema.index(c.name) for c in schema[name].columns] for name in by]
         self._classes = {
             schema.index(name): {value.encode(): number for value, number in numbers.items()}
@@ -253,20 +260,44 @@ class WindowTally:
     def update(self, block: Block, picks: Picks | None = None) -> None:
         """Count the (picked) rows of a block."""
         if block.layout is not self.schema.layout:
-            if picks is not None:
-                block, picks = block.take(picks), None
             block = block.project(self.schema.layout)
         try:
             self._tally.update(block, picks)
         except MemoryError:
-            hint = "read less time, or use longer windows or fewer groups"
-            raise ConfluoError("windows and groups exceed the memory", hint=hint) from None
+            raise _too_much() from None
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    @classmethod
+    def of(cls, schema: Schema, settings: Mapping[str, Any]) -> Self:
+        more = dict(settings)
+        try:
+            more["signature"] = [(low, high, lost) for low, high, lost in more["signature"]]
+            return cls(schema, more.pop("by"), **more)
+        except (KeyError, TypeError, OverflowError) as e:
+            raise ValueError(f"invalid settings of a tally of probes: {e}") from None
+
+    def dump(self) -> bytes:
+        from confluo_tools.core.pingmesh.probe_tally_state import dump
+
+        return dump(self._tally)
+
+    def merge(self, data: bytes) -> None:
+        from confluo_tools.core.pingmesh.probe_tally_state import load, merge
+
+        other = self.fresh()._tally
+        try:
+            load(other, data)
+            merge(self._tally, other)
+        except MemoryError:
+            raise _too_much() from None
 
     def read(self, reader: Reader, where: str = "", since: int | None = None, until: int | None = None) -> None:
         """Count all probes of a reader for which ``where`` holds; ``since`` and ``until`` in ns, half open."""
-        expr = probe_filter(reader.schema, where, reader.filters).within(since, until)
-        for block, picks in reader.select(expr, columns_of(reader.schema, self.by, expr), by_time=False):
-            self.update(block, picks)
+        from confluo_tools.engine.reader import gather
+
+        gather(reader, probe_filter(reader.schema, where, reader.filters).within(since, until), self)
 
     def windows(self) -> list[int]:
         """Starts of the windows, ascending; 0 of a single window."""
@@ -324,6 +355,11 @@ class WindowTally:
         drops = self._tally.pending(window, {t for *_, targets in spans for t in targets})
         found = overflow_drops(drops, spans, self._budget)
         self._tally.mark_overflow(window, found)
+
+
+def _too_much() -> ConfluoError:
+    hint = "read less time, or use longer windows or fewer groups"
+    return ConfluoError("windows and groups exceed the memory", hint=hint)
 
 
 def overflow_drops(
@@ -400,9 +436,9 @@ def probe_filter(schema: Schema, where: str, filters: Mapping[str, str] | None) 
     return expr
 
 
-def columns_of(schema: Schema, by: Iterable[str], expr: Expr) -> list[int]:
+def columns_of(schema: Schema, by: Iterable[str]) -> list[int]:
     """Numbers of the columns that a tally reads."""
-    wanted = {*READS, *by, *expr.fields}
+    wanted = {*READS, *by}
     return [i for i, c in enumerate(schema.columns) if c.field.name in wanted]
 
 

@@ -76,7 +76,7 @@ class SlaWindowOptions(WindowOptions):
     panels={
         "Options": "--by --window --rule --alerts --follow --top",
         "Filtering": "-e --as",
-        "Analysis": "--background --false-alarm --power --topology --signature --metric",
+        "Analysis": "--background --false-alarm --power --topology --signature --metric --engine",
         "Alerts": "--raise --calm",
         "Time": "--lateness",
     }
@@ -121,6 +121,7 @@ def sla(
         str, option("--metric", metavar="WHAT", help="--top: rank by drop, failed, p50, p99 or p999 (drop).")
     ] = "drop",
     *,
+    engine: cli.Engine = None,
     windows: SlaWindowOptions,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
@@ -161,7 +162,12 @@ def sla(
     with ExitStack() as stack:
         source = stack.enter_context(
             following.ProbeSource(
-                inputs or [], ins, windows.follow, request=grouping.query_request(expr, *span), schema=probe
+                inputs or [],
+                ins,
+                windows.follow,
+                engine=engine,
+                request=grouping.query_request(expr, *span),
+                schema=probe,
             )
         )
         tally = WindowTally(

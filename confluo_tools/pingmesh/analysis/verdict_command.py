@@ -12,6 +12,8 @@ from confluo_tools.errors import UsageError
 from confluo_tools.pingmesh.analysis.window_options import RetrySignature, RuleTexts, Where, zoned
 
 if TYPE_CHECKING:
+    from confluo_tools.engine.partial import Partial
+    from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
     from confluo_tools.pingmesh.analysis.probe_tally import Cell, WindowCells, WindowTally
     from confluo_tools.pingmesh.analysis.silent_servers import SilentServer
@@ -50,7 +52,7 @@ TIMES = ("p50", "p99", "p999", "seen99")
     panels={
         "Options": "--service --servers --topology --since --until --rule",
         "Filtering": "-e",
-        "Analysis": "--before --false-alarm --signature",
+        "Analysis": "--before --false-alarm --signature --engine",
     }
 )
 def verdict(
@@ -74,6 +76,7 @@ def verdict(
     ] = None,
     signature: RetrySignature = None,
     *,
+    engine: cli.Engine = None,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
     out: cli.OutputOptions,
@@ -104,7 +107,7 @@ def verdict(
     names = out.names(schema, kind, SHOWN)
     first = earlier[0] if earlier is not None else span[0]
     request = grouping.query_request(where if judged.dcs else no_wan(where), first, span[1])
-    with ins.open(inputs, schema=builtin("probe"), request=request) as reader:
+    with cli.on_engine(ins.open(inputs, schema=builtin("probe"), request=request), engine) as reader:
         grouping.check_kind(reader.schema, reader.name)
         counts = VerdictCounts(reader, judged, rules, signature)
         counts.read(where, span, earlier)
@@ -227,31 +230,28 @@ class VerdictCounts:
 
     def read(self, where: str | None, span: tuple[int | None, int | None], earlier: tuple[int, int] | None) -> None:
         """Count all probes, in one pass."""
-        from confluo_tools.pingmesh.analysis.probe_tally import columns_of, probe_filter
+        from confluo_tools.engine.reader import gather
+        from confluo_tools.engine.several_partial import SeveralPartial
+        from confluo_tools.pingmesh.analysis.probe_tally import probe_filter
 
-        expr = all_ = probe_filter(self.reader.schema, no_wan(where), self.reader.filters)
-        tallies = [(expr.within(*span).program, self.now)]
+        schema, filters = self.reader.schema, self.reader.filters
+        expr = all_ = probe_filter(schema, no_wan(where), filters)
+        near = expr.within(*span)
+        parts: list[tuple[Expr, Partial]] = [(near, self.now)]
         if earlier is not None:
             self.then = self._tally()
-            tallies.append((expr.within(*earlier).program, self.then))
+            parts.append((expr.within(*earlier), self.then))
         if self.far is not None:
-            far = probe_filter(self.reader.schema, no_wan(where, True), self.reader.filters)
-            tallies.append((far.within(*span).program, self.far))
+            far = probe_filter(schema, no_wan(where, True), filters)
+            parts.append((far.within(*span), self.far))
             if earlier is not None:
                 self.far_then = self._tally(self.FAR)
-                tallies.append((far.within(*earlier).program, self.far_then))
-            all_ = probe_filter(self.reader.schema, where or "", self.reader.filters)
+                parts.append((far.within(*earlier), self.far_then))
+            all_ = probe_filter(schema, where or "", filters)
+        if self.silent is not None:
+            parts.append((near, self.silent))
         both = all_.within(span[0] if earlier is None else earlier[0], span[1])
-        near = expr.within(*span).program
-        more = self.silent.columns(self.reader.schema) if self.silent is not None else ()
-        columns = columns_of(self.reader.schema, [*self.BY, *self.FAR, *expr.fields, *more], both)
-        for block, _ in self.reader.select(both, columns, by_time=False):
-            for program, tally in tallies:
-                picks = program.select(block)
-                if len(picks):
-                    tally.update(block, picks)
-            if self.silent is not None and len(picks := near.select(block)):
-                self.silent.update(block, picks)
+        gather(self.reader, both, SeveralPartial(schema, parts))
         if self.now.probes:
             self.start = self.now.oldest if span[0] is None else span[0]
             self.length = max((self.now.newest + 1 if span[1] is None else span[1]) - self.start, 0)

@@ -51,7 +51,7 @@ class HeatmapOutput(cli.OutputOptions):
     panels={
         "Options": "-w --metric --by --window --topology --patterns",
         "Filtering": "-e --dc",
-        "Analysis": "--green --red",
+        "Analysis": "--green --red --engine",
         "Time": "--when",
         "Output": "--no-pairs --title --palette --theme --scale",
     }
@@ -91,6 +91,7 @@ def heatmap(
     ] = "auto",
     scale: Annotated[float, option("--scale", metavar="N", min=0.25, max=8, help="Scale of a PNG (2).")] = 2.0,
     *,
+    engine: cli.Engine = None,
     ins: cli.InputOptions,
     period: cli.PeriodOptions,
     out: HeatmapOutput,
@@ -113,7 +114,7 @@ def heatmap(
     if by == "dc" and dc is not None:
         raise UsageError("draws all data centres in one map", where="--by dc", hint="leave --dc out")
     local = _local(out)
-    source = ProbeInputs(inputs or [], zoned(where, local), period.span(local), ins)
+    source = ProbeInputs(inputs or [], zoned(where, local), period.span(local), ins, engine)
     kind = choose(out, patterns)
     width = _width(window)
     limits = _limits(metric, green, red)
@@ -177,9 +178,14 @@ class ProbeInputs:
     """Inputs, expression and span; the records can be read several times."""
 
     def __init__(
-        self, inputs: list[str], text: str, span: tuple[int | None, int | None], ins: cli.InputOptions
+        self,
+        inputs: list[str],
+        text: str,
+        span: tuple[int | None, int | None],
+        ins: cli.InputOptions,
+        engine: str | None = None,
     ) -> None:
-        self.inputs, self.text, self.ins = inputs, text, ins
+        self.inputs, self.text, self.ins, self.engine = inputs, text, ins, engine
         self.first, self.after = span
 
     @property
@@ -198,7 +204,7 @@ class ProbeInputs:
         return "" if not self.again else join(["--at", self.ins.at] if self.ins.at is not None else self.inputs)
 
     def open(self) -> Reader:
-        return self.ins.open(self.inputs)
+        return cli.on_engine(self.ins.open(self.inputs), self.engine)
 
     def where(self, more: str = "") -> str:
         """The expression, combined with ``more``."""

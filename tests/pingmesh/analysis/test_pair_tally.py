@@ -15,7 +15,7 @@ from confluo_tools.core.block.block import Block
 from confluo_tools.errors import SchemaError
 from confluo_tools.formats.block_builder import block_of
 from confluo_tools.formats.reader import Reader
-from confluo_tools.pingmesh.analysis import drop_tally, pair_tally
+from confluo_tools.pingmesh.analysis import drop_tally, failure_list, pair_tally
 from confluo_tools.schema import builtin, fold6
 
 PROBE = builtin("probe")
@@ -174,7 +174,7 @@ def test_windows_of_drops(rows: list[Row], window: int) -> None:
         if row["outcome"] == OK and row["retries"] and not row["notes"] & OVERFLOW:
             its[1] += 1
             dropped.setdefault(start, {}).setdefault((src, dst), []).append(
-                pair_tally.Failure(
+                failure_list.Failure(
                     row["ts"], src, dst, row["src_port"], 8765, row["retries"], row["hint"], row["elapsed"]
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -53,7 +54,9 @@ def answer(t: ProbeTally) -> list[Any]:
     spans, targets = t.spans(), set(range(64))
     out: list[Any] = [t.probes, t.unknown, t.drops_not_kept, t.newest, t.oldest, spans, t.windows()]
     for start in t.windows():
-        out.append((t.keys(start), t.pending(start, targets), t.counts(start, tuple(RTT.values()), tuple(SEEN.values()))))
+        out.append(
+            (t.keys(start), t.pending(start, targets), t.counts(start, tuple(RTT.values()), tuple(SEEN.values())))
+        )
     return out
 
 
@@ -82,7 +85,7 @@ def test_shares_in_their_order_are_the_whole(
 
     whole, merged = counted(make(), rows), make()
     cuts = [0, *sorted(min(edge, len(rows)) for edge in edges), len(rows)]
-    for first, after in zip(cuts, cuts[1:], strict=False):
+    for first, after in pairwise(cuts):
         share, state = make(), dump(counted(make(), rows[first:after]))
         load(share, state)
         assert dump(share) == state
@@ -96,7 +99,9 @@ def test_shares_in_their_order_are_the_whole(
 @pytest.mark.parametrize("sizes", [(300, 212), (300, 213), (1, 511, 1), (700, 1, 600), (512, 512)])
 def test_many_values_are_counted_as_in_one_share(sizes: tuple[int, ...]) -> None:
     rng = random.Random(3)
-    rows = [probe(rtt=int(rng.lognormvariate(12, 2)) + 1, elapsed=rng.choice([0, 7, 1 << 40])) for _ in range(sum(sizes))]
+    rows = [
+        probe(rtt=int(rng.lognormvariate(12, 2)) + 1, elapsed=rng.choice([0, 7, 1 << 40])) for _ in range(sum(sizes))
+    ]
     whole, merged, at = counted(tally(["src_pod"]), rows), tally(["src_pod"]), 0
     for size in sizes:
         share = tally(["src_pod"])
