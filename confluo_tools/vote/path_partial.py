@@ -109,7 +109,10 @@ class PathPartial(Partial):
                 raise ValueError("the state of a share of paths is damaged: an epoch")
             other = self._tally()
             self._load(other, piece[_EPOCH.size :])
-            merge(self._epoch(number, begin), other)
+            if number in self._begin:
+                merge(self._epoch(number, begin), other)
+            else:
+                self._begin[number], self._packed[number] = begin, piece[_EPOCH.size :]
 
     def epochs(self) -> Iterator[tuple[int, FlowTally]]:
         """(begin in ns, tally) of each epoch, the earliest first; they are given up."""

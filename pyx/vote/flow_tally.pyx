@@ -115,8 +115,7 @@ cdef class FlowTally:
             t.seed[1] |= 1
         _fill(&self.alias, &self.alias_to, &self.alias_room, alias or {})
         _fill(&self.home, &self.home_to, &self.home_room, tor_of or {})
-        maps = blake2b(repr((sorted((alias or {}).items()), sorted((tor_of or {}).items()))).encode()).hexdigest()
-        self.question = repr((bool(switches), healthy, bool(keep), maps)).encode()
+        self.maps = dict(alias or {}), dict(tor_of or {})
 
     def __dealloc__(self):
         table_free(&self.table)
@@ -138,6 +137,14 @@ cdef class FlowTally:
         free(self.home_to)
         free(self.failed)
         free(self.kept_flow)
+
+    @property
+    def question(self):
+        """What is tallied, as text: states of the same question can be merged."""
+        if self.asked is None:
+            maps = blake2b(repr([sorted(numbers.items()) for numbers in self.maps]).encode()).hexdigest()
+            self.asked = repr((bool(self.switches), self.healthy, bool(self.keep), maps)).encode()
+        return self.asked
 
     @property
     def components(self):

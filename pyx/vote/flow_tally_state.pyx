@@ -45,13 +45,14 @@ def dump(FlowTally t not None):
     cdef StateOut o
     cdef Block block
     cdef int col
+    cdef bytes question = t.question
     if t.extended:
         raise ValueError("the paths are extended already")
     _totals(t, total)
     memset(&o, 0, sizeof(StateOut))
     put_raw(&o, <const char*>MAGIC, 8)
-    put_number(&o, len(t.question))
-    put_raw(&o, <const char*>t.question, len(t.question))
+    put_number(&o, len(question))
+    put_raw(&o, <const char*>question, len(question))
     with nogil:
         _put_totals(<const uint64_t**>total, &o)
         _put_components(&o, t)

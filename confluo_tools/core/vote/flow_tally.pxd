@@ -93,7 +93,8 @@ cdef inline double part_of(const Seen* s, uint64_t j) noexcept nogil:
 
 
 cdef class FlowTally:
-    cdef readonly bytes question        # what is tallied, as text: states of the same question can be merged
+    cdef tuple maps                     # the aliases, and the ToRs of hosts
+    cdef bytes asked                    # see `question`
     cdef readonly bint extended
     cdef readonly bint switches         # components are switches, not directed links
     cdef readonly int healthy

@@ -22,7 +22,6 @@ class TalliedFlow(NamedTuple):
 
 @final
 class FlowTally:
-    question: bytes
     extended: bool
     switches: bool
     healthy: int
@@ -52,6 +51,8 @@ class FlowTally:
         alias: Mapping[int, int] | None = None,
         tor_of: Mapping[int, int] | None = None,
     ) -> None: ...
+    @property
+    def question(self) -> bytes: ...
     @property
     def components(self) -> int: ...
     def add(self, block: Block, start: int, end: int) -> None: ...

@@ -289,7 +289,10 @@ class WindowTally(Partial):
         other = self.fresh()._tally
         try:
             load(other, data)
-            merge(self._tally, other)
+            if self._tally.windows() or self._tally.unknown or self._tally.spans():
+                merge(self._tally, other)
+            else:
+                self._tally = other
         except MemoryError:
             raise _too_much() from None
 
