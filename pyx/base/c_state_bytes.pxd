@@ -48,12 +48,12 @@ cdef inline uint64_t take_number(StateIn* b) noexcept nogil:
     cdef uint64_t v = 0, part
     cdef int shift = 0
     while b.at < b.end and shift < 64:
-        part = b.at[0] & 127
+        part = b.at[0]
         if shift == 63 and part > 1:
             break
-        v |= part << shift
+        v |= (part & 127) << shift
         b.at += 1
-        if b.at[-1] < 128:
+        if part < 128:
             return v
         shift += 7
     b.bad, b.at = True, b.end

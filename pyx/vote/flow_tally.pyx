@@ -141,10 +141,10 @@ cdef class FlowTally:
     @property
     def question(self):
         """What is tallied, as text: states of the same question can be merged."""
-        if self.asked is None:
+        if self.described is None:
             maps = blake2b(repr([sorted(numbers.items()) for numbers in self.maps]).encode()).hexdigest()
-            self.asked = repr((bool(self.switches), self.healthy, bool(self.keep), maps)).encode()
-        return self.asked
+            self.described = repr((bool(self.switches), self.healthy, bool(self.keep), maps)).encode()
+        return self.described
 
     @property
     def components(self):

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -34,9 +35,10 @@ from confluo_tools.pingmesh.analysis.probe_tally import WindowTally
 from confluo_tools.pingmesh.analysis.silent_tally import SilentTally
 from confluo_tools.vote.path_partial import PathPartial
 from confluo_tools.vote.simulator import CERTAIN, ClosSettings, ClosSimulation
+from dask_lab import DEADLINE, DaskCluster, until
 from engine_lab import Inline
 from probe_records import Simulated, fault
-from running import run
+from running import BIN, popen, run
 
 SECOND = 1_000_000_000
 
@@ -128,6 +130,24 @@ def test_every_analysis_prints_what_one_core_prints(
     if words in (PINGMESH[0], PINGMESH[3], VOTE[0]):
         inside = answer(program, words, archived[path])
         assert answer(program, words, archived[path], "--engine", "local:2") == inside
+
+
+@pytest.mark.parametrize(("program", "words"), [CASES[i] for i in (0, 3, 5, 9, 10, 13)])
+def test_a_dask_cluster_prints_what_one_core_prints(
+    program: str, words: str, probes: str, paths: str, dask: DaskCluster
+) -> None:
+    path = probes if program == "confluo-pingmesh" else paths
+    assert answer(program, words, path, "--engine", dask.engine) == answer(program, words, path)
+
+
+def test_a_worker_of_dask_is_killed(probes: str, dask: DaskCluster) -> None:
+    words = ["sla", probes, "--by", "pod_pair", "--window", "2m", "-J"]
+    with dask.workers[0].busy(), dask.workers[1].busy(), dask.worker() as lost, lost.busy():
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        question = popen([BIN / "confluo-pingmesh", *words, "--engine", dask.engine], stdin=subprocess.DEVNULL, **pipes)
+        until(lost.has_tasks, "tasks for a worker")
+    out, err = question.communicate(timeout=DEADLINE)
+    assert (question.returncode, out, err) == (0, run("confluo-pingmesh", *words).stdout, b"")
 
 
 def partials(name: str, schema: Any) -> Any:

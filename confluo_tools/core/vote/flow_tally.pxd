@@ -94,7 +94,7 @@ cdef inline double part_of(const Seen* s, uint64_t j) noexcept nogil:
 
 cdef class FlowTally:
     cdef tuple maps                     # the aliases, and the ToRs of hosts
-    cdef bytes asked                    # see `question`
+    cdef bytes described                 # see `question`
     cdef readonly bint extended
     cdef readonly bint switches         # components are switches, not directed links
     cdef readonly int healthy
