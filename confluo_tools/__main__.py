@@ -14,6 +14,7 @@ from confluo_tools.plain_print import plain_print
 COMMANDS = (
     ("capture", "records", "record packets from interfaces or capture files"),
     ("convert", "records", "convert records between formats, or into a MultiLog"),
+    ("flows", "records", "turn packets into flow records, live or from files"),
     ("retx", "records", "record TCP retransmissions per socket, from the kernel"),
     ("trace", "records", "trace the paths of flows that lose packets, with their own five-tuples"),
     ("replay-record", "records", "record what TCP connections did, so that they can be replayed"),

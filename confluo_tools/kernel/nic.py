@@ -89,6 +89,7 @@ class Nic:
         self.lanes, self.gone = lanes, ""
         self._promiscuous, self._inner, self._patience = promiscuous, decap == "inner", wait
         self._notify = notify or (lambda line: None)
+        self.idle: Callable[[], None] = lambda: None  # called when no packet has come for a while
         self._stop = False
         self._next_look = 0.0
         self._output: select.poll | None = None
@@ -191,6 +192,8 @@ class Nic:
             block = pump.next(max(int(min(left, TICK) * 1000), 0))
             if block is not None:
                 yield block
+            else:
+                self.idle()
             if pump.failed:
                 self.clear()
             self.look()
