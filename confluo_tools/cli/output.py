@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.console import colour, is_terminal, printable, state, warn
 from confluo_tools.errors import UsageError
@@ -236,6 +236,14 @@ class RecordOutput:
     def write(self, block: Block, picks: Picks | None = None) -> None:
         self._writer.write(block, picks)
         self.rows += block.rows if picks is None else len(picks)
+        if self.flush_each:
+            self._sink.flush()
+
+    def write_nullable(self, block: Block, valid: Mapping[int, bytes]) -> None:
+        """Write a block with the validity bits of its columns by number: to a stream, an Arrow file or Parquet."""
+        writer: Any = self._writer
+        writer.write_nullable(block, valid)
+        self.rows += block.rows
         if self.flush_each:
             self._sink.flush()
 

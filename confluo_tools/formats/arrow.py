@@ -106,6 +106,12 @@ class StreamWriter:
         if self._rows >= GATHER or self._rows * self.layout.row_bytes >= GATHER_BYTES:
             self._gathered()
 
+    def write_nullable(self, block: Block, valid: Mapping[int, bytes]) -> None:
+        """A block with the validity bits of its columns by number, where they have nulls."""
+        self.start()
+        self._gathered()
+        self._batch(block.rows, [block.buffer(i) for i in range(self.layout.n)], valid)
+
     def _gathered(self) -> None:
         if self._rows:
             columns = self._waiting[0]
@@ -114,8 +120,10 @@ class StreamWriter:
             rows, self._waiting, self._rows = self._rows, [], 0
             self._batch(rows, columns)
 
-    def _batch(self, rows: int, columns: Sequence[bytes | memoryview]) -> None:
-        head = self._heads.get(rows)
+    def _batch(
+        self, rows: int, columns: Sequence[bytes | memoryview], valid: Mapping[int, bytes] | None = None
+    ) -> None:
+        head = self._heads.get(rows) if not valid else None
         if head is None:
             places, pads, at = [], [], 0
             for width in self._widths:
@@ -123,11 +131,16 @@ class StreamWriter:
                 places.append((at, size))
                 pads.append(-size % 64)
                 at += size + pads[-1]
-            head = meta.batch_message(self.schema, rows, places, at), pads
-            if len(self._heads) < 16:
+            nulls = {}
+            for number, bits in (valid or {}).items():  # behind the columns
+                nulls[number] = rows - int.from_bytes(bits, "little").bit_count(), at, len(bits)
+                pads.append(-len(bits) % 64)
+                at += len(bits) + pads[-1]
+            head = meta.batch_message(self.schema, rows, places, at, nulls=nulls), pads
+            if len(self._heads) < 16 and not valid:
                 self._heads[rows] = head
         pieces: list[bytes | memoryview] = [head[0]]
-        for column, pad in zip(columns, head[1], strict=True):
+        for column, pad in zip([*columns, *(valid or {}).values()], head[1], strict=True):
             pieces.append(column)
             if pad:
                 pieces.append(_PAD[:pad])

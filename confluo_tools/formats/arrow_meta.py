@@ -173,8 +173,8 @@ def _arrow_type(kind: str, base: str, size: int) -> tuple[int, Write]:
     return _number(base, size)
 
 
-def _field(name: str, type_: tuple[int, Write], children: Sequence[Write] = ()) -> Write:
-    return _table({0: _string(name), 1: ("?", False), 2: ("B", type_[0]), 3: ("o", type_[1]), 5: _vector(children)})
+def _field(name: str, type_: tuple[int, Write], children: Sequence[Write] = (), nullable: bool = False) -> Write:
+    return _table({0: _string(name), 1: ("?", nullable), 2: ("B", type_[0]), 3: ("o", type_[1]), 5: _vector(children)})
 
 
 def _column(column: Column) -> Write:
@@ -184,7 +184,7 @@ def _column(column: Column) -> Write:
     if type_.is_list:
         item = _field("item", _arrow_type(type_.element, type_.base, type_.size))
         return _field(column.name, (_FIXED_LIST, _table({0: ("i", type_.count)})), [item])
-    return _field(column.name, _arrow_type(type_.kind, type_.base, type_.size))
+    return _field(column.name, _arrow_type(type_.kind, type_.base, type_.size), nullable=column.field.nullable)
 
 
 def _schema(schema: Schema, metadata: Mapping[str, str] | None) -> Write:
@@ -229,19 +229,22 @@ def batch_message(
     *,
     size: int | None = None,
     metadata: Mapping[str, str] | None = None,
+    nulls: Mapping[int, tuple[int, int, int]] | None = None,
 ) -> bytes:
     """The encapsulated record batch message for ``rows`` rows.
 
     ``buffers``: (offset in the body, bytes) of each physical column of ``schema``; they may stand anywhere
-    in the body, with gaps.  No column has nulls; validity buffers have length 0.  ``metadata``: of this batch.
+    in the body, with gaps.  ``nulls``: (number of nulls, offset, bytes) of the validity bits of columns that have
+    some; the others have validity buffers of length 0.  ``metadata``: of this batch.
     """
     if len(buffers) != len(schema.columns):
         raise ValueError(f"{len(buffers)} buffers for {len(schema.columns)} columns")
     nodes: list[tuple[int, int]] = []
     places: list[tuple[int, int]] = []
-    for column, place in zip(schema.columns, buffers, strict=True):
-        nodes.append((rows, 0))
-        places.append((0, 0))
+    for i, (column, place) in enumerate(zip(schema.columns, buffers, strict=True)):
+        count, *bits = (nulls or {}).get(i, (0, 0, 0))
+        nodes.append((rows, count))
+        places.append((bits[0], bits[1]))
         if column.field.type.is_list:
             nodes.append((rows * column.count, 0))
             places.append((0, 0))

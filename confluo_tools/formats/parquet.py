@@ -92,6 +92,13 @@ class ArrowFileWriter:
             if self._rows >= (GROUP if self.format == "parquet" else 65536):
                 self.flush()
 
+    def write_nullable(self, block: Block, valid: Mapping[int, bytes]) -> None:
+        """A block with the validity bits of its columns by number, where they have nulls."""
+        self._batches.append(self._batch(block, valid))
+        self._rows += block.rows
+        if self._rows >= GROUP:
+            self.flush()
+
     def _column(self, pa: Any, field: Field, readable: bool) -> tuple[int, Any, list[Any]]:
         # Number of the first physical column; what makes its values texts, or None; the Arrow fields.
         first = self.schema.index(field.name)
@@ -110,7 +117,7 @@ class ArrowFileWriter:
 
         return first, words, [pa.field(field.name, pa.utf8())]
 
-    def _batch(self, block: Block) -> Any:
+    def _batch(self, block: Block, valid: Mapping[int, bytes] | None = None) -> Any:
         import pyarrow as pa
 
         arrays = []
@@ -126,7 +133,9 @@ class ArrowFileWriter:
                     )
                     arrays.append(pa.FixedSizeListArray.from_arrays(values, type=field.type))
                 else:
-                    arrays.append(pa.Array.from_buffers(field.type, block.rows, [None, data]))
+                    bits = (valid or {}).get(i)
+                    known = None if bits is None else pa.py_buffer(bits)
+                    arrays.append(pa.Array.from_buffers(field.type, block.rows, [known, data]))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def flush(self) -> None:

@@ -33,9 +33,10 @@ class Field:
     ``version`` (ip only) names the field that holds 4 or 6, '' when there is none.
     ``optional`` fields are in a log only if requested at capture.
     ``literal``: the values of a text are JSON themselves, such as numbers that may be absent; of results only.
+    ``nullable``: Arrow data say which values are absent (zero is a value); of results only.
     """
 
-    __slots__ = ("name", "type", "unit", "description", "names", "version", "optional", "literal")
+    __slots__ = ("name", "type", "unit", "description", "names", "version", "optional", "literal", "nullable")
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class Field:
         for text in (unit, description, version, *(names or {}).values()):
             str(text).encode()  # UnicodeEncodeError is a ValueError: half a character has no place in any output
         self.unit, self.description = str(unit), str(description)
-        self.version, self.optional, self.literal = str(version), bool(optional), False
+        self.version, self.optional = str(version), bool(optional)
+        self.literal = self.nullable = False
         self.names = {int(k): str(v) for k, v in (names or {}).items()}
         if any(not 0 <= k < 1 << 64 for k in self.names):
             raise SchemaError("names a value that is not a number of 64 bits without a sign")
@@ -177,4 +179,6 @@ class Schema:
 
 
 def _copy(f: Field) -> Field:
-    return Field(f.name, f.type, f.unit, f.description, f.names, f.version, f.optional)
+    out = Field(f.name, f.type, f.unit, f.description, f.names, f.version, f.optional)
+    out.literal, out.nullable = f.literal, f.nullable
+    return out

@@ -31,6 +31,8 @@ confluo-query trace.ml tcp | confluo-sql "select max(len) from '-'"
 """
 )
 
+NULLABLE = ("stream", "arrow", "parquet")  # formats in which a number may be absent
+
 
 @app.command(panels={"Options": "--at --unsafe -o -w"})
 def sql(
@@ -72,13 +74,23 @@ def sql(
             database.run(statement)
             return cli.OK
         text = database.prepare(parsed, open_sources([table.path for table in parsed.tables], at))
-        result = SqlResult(database, text)
+        kind = out.kind(answers=True)
+        result = SqlResult(database, text, nullable=kind in NULLABLE)
         if out.listed(result.schema):
             return cli.OK
         names = out.names(result.schema)
-        with out.records(result.schema, out.kind(answers=True), names) as into:
-            for block in result.blocks():
-                into.write(block)
+        shown = result.schema if names is None else result.schema.project(names)
+        with out.records(result.schema, kind, names) as into:
+            for block, valid in result.blocks():
+                if not valid:
+                    into.write(block)
+                    continue
+                numbers = {
+                    shown.index(result.schema.columns[i].name): bits
+                    for i, bits in valid.items()
+                    if result.schema.columns[i].name in shown
+                }
+                into.write_nullable(block.project(shown.layout), numbers)
         return cli.OK if result.rows else cli.NOTHING
 
 

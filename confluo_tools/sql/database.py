@@ -12,7 +12,7 @@ from confluo_tools.sql.statement import InputTable, Statement
 from confluo_tools.sql.tables import SqlTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from confluo_tools.api.source import Source
     from confluo_tools.schema import Schema
@@ -112,6 +112,26 @@ class Database:
         except self._duckdb.Error as e:
             raise self.error(e) from None
 
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        """All rows of a question.  Raises ConfluoError."""
+        try:
+            return list(self.connection.sql(text).fetchall())
+        except self._duckdb.Error as e:
+            raise self.error(e) from None
+
+    def batches(self, text: str, widths: Sequence[int]) -> Iterator[tuple[int, list[Any], dict[int, bytes]]]:
+        """The rows of a question piece by piece, as `ArrowBatches.read` gives them.  Raises ConfluoError."""
+        from confluo_tools.core.block.arrow_import import ArrowBatches
+
+        try:
+            found = ArrowBatches(self.connection.sql(text).__arrow_c_stream__())
+            try:
+                yield from found.read(widths)
+            finally:
+                found.close()
+        except (self._duckdb.Error, OSError) as e:  # OSError: what the stream of Arrow data reports
+            raise self.error(e) from None
+
     def error(self, e: BaseException) -> ConfluoError:
         """An error of DuckDB, on one line; that of an input, if it is the cause."""
         for table in self._tables:
@@ -122,6 +142,8 @@ class Database:
         hint = next((line.strip() for line in lines[1:] if line.startswith(("Candidate bindings", "Did you mean"))), "")
         if "disabled by configuration" in str(e) or "disabled through configuration" in str(e):
             what, hint = "reads or writes a file that is not an input", "--unsafe allows it"
+        if "Timestamp to higher precision" in str(e):
+            what, hint = "a time is before 1677 or after 2262", "cast it to a text: TIME::varchar"
         if isinstance(e, self._duckdb.OutOfMemoryException):
             what, hint = "needs more memory than it may use", "--memory-limit sets it"
         return UsageError(what, where="SQL", hint=hint)

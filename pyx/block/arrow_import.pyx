@@ -75,9 +75,9 @@ cdef class ArrowBatches:
         raise OSError("the stream failed" if said == NULL else said.decode("utf-8", "replace"))
 
     def read(self, widths):
-        """(rows, buffers) of each piece of at most 65,536 rows.
+        """(rows, buffers, valid) of each piece of at most 65,536 rows.
 
-        A buffer has ``widths[i]`` bytes for each row: numbers as they are, texts cut to the width and padded with
+        ``valid``: the validity bits of the columns that have nulls, by number.  A buffer has ``widths[i]`` bytes for each row: numbers as they are, texts cut to the width and padded with
         zeros; null is zero.
         """
         cdef _Batch batch
@@ -102,7 +102,26 @@ cdef class ArrowBatches:
                 rows = min(<int64_t>BLOCK_ROWS, batch.array.length - start)
                 yield rows, [
                     _column(batch, i, self.formats[i].encode(), width, start, rows) for i, width in enumerate(widths)
-                ]
+                ], {i: bits for i in range(len(widths)) if (bits := _valid(batch, i, start, rows)) is not None}
+
+
+cdef object _valid(_Batch batch, int number, int64_t start, int64_t rows):
+    # The validity bits of some rows of a column, from bit 0 on; None: all are valid.
+    cdef ArrowArray* array = batch.array.children[number]
+    cdef const uint8_t* valid = <const uint8_t*>array.buffers[0] if array.null_count else NULL
+    cdef int64_t first = array.offset + batch.array.offset + start, row, at, found = 0
+    cdef bytearray out
+    cdef uint8_t* p
+    if valid == NULL:
+        return None
+    out = bytearray((rows + 7) // 8)
+    p = out
+    for row in range(rows):
+        at = first + row
+        if valid[at >> 3] >> (at & 7) & 1:
+            p[row >> 3] |= 1 << (row & 7)
+            found += 1
+    return None if found == rows else bytes(out)
 
 
 cdef object _column(_Batch batch, int number, bytes format, uint32_t width, int64_t start, int64_t rows):

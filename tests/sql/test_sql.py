@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -145,7 +147,7 @@ def test_conditions_of_the_log_change_no_answer(campus: Path, where: str) -> Non
 def blocks(result: SqlResult) -> list[list[Row]]:
     from confluo_tools.api.arrow import ArrowForm
 
-    return [ct.Batch(result.schema, block, ArrowForm(result.schema, {})).to_dicts() for block in result.blocks()]
+    return [ct.Batch(result.schema, block, ArrowForm(result.schema, {})).to_dicts() for block, _ in result.blocks()]
 
 
 @pytest.mark.parametrize(
@@ -241,6 +243,39 @@ def test_absent_values_and_other_types_keep_their_meaning() -> None:
     assert sql("select 1 where false", status=1) == []
 
 
+@pytest.mark.parametrize("form", ["stream", "arrow", "parquet"])
+def test_absent_numbers_are_null_in_arrow_data(tmp_path: Path, form: str) -> None:
+    statement = """select n, case when n % 3 > 0 then n end as big, case when n % 5 = 0 then (n / 4)::float end as part,
+        case when n > 7 then make_timestamp_ns(n) end as ts, case when n % 2 = 0 then 'even' end as word,
+        sum(n) over (order by n rows 3 preceding) as few, case when n <> 4 then sum(n) over (order by n) end as most
+        from range(70000) r(n) order by n"""
+    path = tmp_path / f"rows.{form}"
+    run("confluo-sql", statement, "-o", form, "-w", str(path), check=True)
+    if form == "parquet":
+        table = pq.read_table(path)
+    else:
+        opened = pa.ipc.open_stream(path) if form == "stream" else pa.ipc.open_file(path)
+        table = opened.read_all()
+    table.validate(full=True)
+    types = [pa.int64(), pa.int64(), pa.float32(), pa.timestamp("ns", "UTC")]
+    assert [table.schema.field(name).type for name in ("n", "big", "part", "ts")] == types
+    assert table.schema.field("most").type == pa.int64()
+    expected = duckdb.sql(f"select n, big, part, epoch_ns(ts), few, most from ({statement}) order by n").fetchall()
+    columns = [table[name].to_pylist() for name in ("n", "big", "part")]
+    columns.append(table["ts"].cast(pa.int64()).to_pylist())
+    columns += [table[name].to_pylist() for name in ("few", "most")]
+    assert list(zip(*columns, strict=True)) == expected
+    back = run("confluo-query", str(path), "big == 0", "--count", check=True)  # absent is zero in our records
+    assert int(back.stdout) == sum(row[1] is None for row in expected)
+
+
+def test_chosen_fields_keep_what_is_absent(tmp_path: Path) -> None:
+    statement = "select 1 as a, x as b from (values (3), (null)) t(x)"
+    run("confluo-sql", statement, "-f", "b", "-w", str(tmp_path / "b.parquet"), check=True)
+    assert pq.read_table(tmp_path / "b.parquet").to_pydict() == {"b": [3, None]}
+    assert run("confluo-sql", statement, "-f", "b", "-o", "ndjson").stdout == b'{"b":3}\n{"b":null}\n'
+
+
 def test_networks_of_any_column(campus: Path) -> None:
     log = campus / "campus.ml"
     both = sql(
@@ -307,6 +342,9 @@ def test_unsafe_statements(campus: Path, tmp_path: Path) -> None:
             "column 'long' has a text of 70000 bytes; 65535 are possible",
         ),
         ("select error('one' || chr(10) || 'two')", "one"),
+        ("select timestamp '5000-01-01 00:00:00' t", "SQL: a time is before 1677 or after 2262; cast it to a text"),
+        ("select timestamp '5000-01-01 00:00:00' t union all select null", "SQL: a time is before 1677"),
+        ("select 'infinity'::timestamp t", "SQL: column 't' has a time without end; cast it to a text"),
     ],
 )
 def test_errors_are_one_line(campus: Path, statement: str, message: str) -> None:
