@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.api.answer import Answer, Run, run_of
 from confluo_tools.api.messages import listen
@@ -62,7 +62,7 @@ class Source:
     ) -> None:
         self._names, self._at, self._format, self._types, self._partial = list(names), at, format, types, partial
         self._schema: Schema | None = None
-        self._ready: Reader | None = None  # of an input that cannot be opened twice
+        self._ready: Reader | None = None  # of an input that cannot be opened twice, or with a connection
 
     def __repr__(self) -> str:
         return f"open({', '.join(map(repr, self._names)) if self._at is None else f'at={self._at!r}'})"
@@ -76,6 +76,10 @@ class Source:
             reader = self._open(QueryRequest(limit=0))
             self._schema = reader.schema
             if any(map(_read_once, self._names)):
+                self._ready = reader
+            elif hasattr(reader, "peer"):  # a log of another host
+                for _ in reader:  # no rows: then the connection is free for the first question
+                    pass
                 self._ready = reader
             else:
                 reader.close()
@@ -222,6 +226,10 @@ class Source:
             if reader is None:
                 raise UsageError("can be read only once", where=repr(self), hint="convert it to a MultiLog first")
             return reader
+        if self._ready is not None and version is None:
+            asked = self._ask_again(request)
+            if asked is not None:
+                return asked
         if version is not None:
             from confluo_tools.console import note, state, warn
             from confluo_tools.multilog.open_log import open_log
@@ -239,6 +247,19 @@ class Source:
             partial=self._partial,
             follow=follow,
         )
+
+    def _ask_again(self, request: QueryRequest | None) -> Reader | None:
+        # Through the connection that `open` made; None if it is lost.
+        from confluo_tools.inputs.logs import ask_again
+        from confluo_tools.remote.connect import RemoteError
+
+        ready: Any = self._ready
+        self._ready = None
+        try:
+            return ask_again(ready, request)
+        except RemoteError:
+            ready.close()
+            return None
 
     def _select(
         self,

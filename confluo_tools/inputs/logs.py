@@ -131,6 +131,22 @@ def open_logs(
     return Merged(readers, lost=HostLostError, warn=warn)
 
 
+def ask_again(reader: RemoteReader, request: QueryRequest | None) -> RemoteReader:
+    """A question to a log elsewhere through the connection of ``reader``, which has been read to its end.
+
+    Raises RemoteError, also if the connection is lost.
+    """
+    from confluo_tools.remote.reader import RemoteReader as Make
+    from confluo_tools.remote.request import QueryRequest as Ask
+
+    chosen = request is not None and request.names is None
+    request = (request or Ask()).replace(own=not state.archives)
+    again = Make(reader.peer, request, chosen=chosen, warn=warn, note=note)
+    again.ask()
+    again.ready(shell().wait)
+    return again
+
+
 def _unanalyzed(request: QueryRequest) -> QueryRequest:
     # All rows are sent here and analysed here.
     from confluo_tools.remote.request import QueryRequest as Make

@@ -41,7 +41,11 @@ def sql(
     ] = None,
     at: Annotated[
         str | None,
-        option("--at", metavar="FILE", help="The tables are the logs of this snapshot, by the names of their hosts."),
+        option(
+            "--at",
+            metavar="FILE",
+            help="The tables are the logs of this snapshot, by the names of their hosts or folders.",
+        ),
     ] = None,
     unsafe: Annotated[
         bool, option("--unsafe", help="Let the statement read and write files, and be any statement of DuckDB.")

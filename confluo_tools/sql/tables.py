@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from confluo_tools.api.source import Source
-from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,13 +63,21 @@ class SnapshotLog(Source):
 
 
 def logs_of(snapshot: str) -> dict[str, Source]:
-    """The logs of a snapshot file, by name.  Raises UsageError for two of one name."""
+    """The logs of a snapshot file by name: that of the host; of several logs of a host, that of the folder."""
+    from collections import Counter
+
     from confluo_tools.inputs.logs import places_at
     from confluo_tools.multilog.snapshot import Snapshot
 
-    out: dict[str, Source] = {}
-    for place in places_at(Snapshot.load(snapshot), snapshot):
-        if place.host in out:
-            raise UsageError(f"has two logs with the name '{place.host}'", where=snapshot)
-        out[place.host] = SnapshotLog(place)
-    return out
+    places = places_at(Snapshot.load(snapshot), snapshot)
+    hosts = Counter(place.host for place in places)
+    names = [place.host if hosts[place.host] == 1 else _folder(place.path) for place in places]
+    found = Counter(names)
+    return {
+        name if found[name] == 1 else f"{place.host}:{place.path}": SnapshotLog(place)
+        for name, place in zip(names, places, strict=True)
+    }
+
+
+def _folder(path: str) -> str:
+    return os.path.basename(path.rstrip("/")).removesuffix(".ml")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -63,7 +65,10 @@ def values(column: pa.ChunkedArray) -> bytes:
 def test_the_names_of_the_package_are_those_of_the_api() -> None:
     from confluo_tools import api
 
-    assert list(ct.API) == api.__all__
+    tree = ast.parse(Path(str(ct.__file__)).read_text())
+    typed = [name.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names]
+    assert list(ct.API) == api.__all__ == [name for name in typed if name in ct.API]
+    assert {name for name in typed if name is not None} == set(ct.API)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 8191, 70_000])
@@ -276,6 +281,35 @@ def test_every_input(campus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert chosen.equals(ct.open(campus).query("tcp", fields=["ts", "len"]).to_arrow())
     count = ct.open([f"sw1:{campus}", f"sw2:{campus}"]).aggregate("count", by="host", where="tcp").to_dicts()
     assert count == [{"host": "sw1", "count": expected}, {"host": "sw2", "count": expected}]
+
+
+def test_the_first_question_uses_the_connection_of_open(
+    campus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = tmp_path / "counting"
+    counting.write_text(f'#!/bin/sh\necho $$ >> {tmp_path}/calls\nexec {shell(tmp_path)} "$@"\n')
+    counting.chmod(0o755)
+    monkeypatch.setenv("CONFLUO_RSH", str(counting))
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+
+    def connections() -> list[int]:
+        return [int(line) for line in (tmp_path / "calls").read_text().split()]
+
+    for ask in (
+        lambda source: source.count("tcp"),
+        lambda source: source.query("tcp", fields=["ts", "len"]).to_arrow(),
+        lambda source: source.aggregate("count, sum(len)", by="src_ip", where="tcp").to_arrow(),
+    ):
+        (tmp_path / "calls").write_text("")
+        assert ask(ct.open(f"sw1:{campus}")) == ask(ct.open(campus))
+        assert len(connections()) == 1
+    there = ct.open(f"sw1:{campus}")
+    with pytest.raises(ct.ConfluoError, match="no field 'lenn'"):
+        there.count("lenn > 3")
+    assert there.count("tcp") == there.count("tcp") == ct.open(campus).count("tcp")
+    lost = ct.open(f"sw1:{campus}")
+    os.kill(connections()[-1], signal.SIGKILL)
+    assert lost.count("tcp") == there.count("tcp")
 
 
 def test_errors_are_one_clear_line(campus: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import confluo_tools as ct
+from confluo_tools import multilog
+from confluo_tools.core.block.block import Block
+from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.sql.database import Database
 from confluo_tools.sql.result import SqlResult
 from confluo_tools.units import format_time
@@ -175,6 +179,61 @@ def test_which_conditions_the_log_gets(campus: Path, statement: str, expected: l
         assert [part for table in parsed.tables for part in [table.expr, *table.conditions] if part] == expected
 
 
+@pytest.fixture(scope="module")
+def hops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six blocks: each second is one, each port is in all of them, a number is in one row."""
+    path = tmp_path_factory.mktemp("hops") / "hops.ml"
+    fields = [("ts", "time"), ("port", "u16"), ("number", "u32")]
+    schema = ct.Schema("hop", [ct.Field(name, kind) for name, kind in fields])
+    rows = 65536
+    with multilog.create(path, schema, segment_blocks=2) as log, log.writer() as writer:
+        for second in range(6):
+            ts = (1_800_000_000 + second) * 10**9 + np.arange(rows, dtype="<i8")
+            number = np.random.default_rng(second).permutation(np.arange(rows, dtype="<u4") * 6 + second)
+            port = (np.arange(rows) % 7).astype("<u2")
+            writer.append(Block.wrap(schema.layout, rows, [ts.tobytes(), port.tobytes(), number.tobytes()]))
+    run("confluo-index", str(path), "add", "number", check=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("where", "blocks", "scanned"),
+    [
+        ("ts >= '2027-01-15 08:00:03' and ts < '2027-01-15 08:00:04'", 1, 0),
+        ("ts >= '2027-01-15 08:00:03.00001' and port = 3 and ts < '2027-01-15 08:00:05'", 2, 2),
+        ("number = 77", 1, 0),
+        ("number in (77, 78) and port < 7", 2, 0),
+        ("number % 6 = 5", 6, 0),
+    ],
+)
+def test_conditions_go_through_zone_maps_and_indexes(
+    hops: Path, monkeypatch: pytest.MonkeyPatch, where: str, blocks: int, scanned: int
+) -> None:
+    """``blocks``: those that DuckDB gets rows of; ``scanned``: those in which a test of ours read all rows."""
+    plans: list[QueryPlan] = []
+    given: list[int] = []
+    original = QueryPlan._rows
+
+    def rows(self: QueryPlan, parts: Any) -> Any:
+        plans.append(self)
+        for block, picks in original(self, parts):
+            given.append(block.base)
+            yield block, picks
+
+    monkeypatch.setattr(QueryPlan, "_rows", rows)
+    statement = f"select count(*) as n, sum(number)::bigint as sum from '{hops}' where {where}"
+    with Database(threads=1) as database:
+        parsed = database.parse(statement)
+        assert parsed is not None
+        text = database.prepare(parsed, {table.path: ct.open(table.path) for table in parsed.tables})
+        found = [block.get(i, 0) for block, _ in SqlResult(database, text).blocks() for i in range(2)]
+    assert len(given) == blocks
+    everything = ct.open(hops).query(zone=False)  # noqa: F841 - DuckDB finds it by its name
+    assert tuple(found) == duckdb.sql(statement.replace(f"'{hops}'", "everything")).fetchall()[0]
+    steps = [step for step in plans[0].explain()["steps"] if step["op"] == "test"]
+    assert sum(step["by_scan"] for step in steps) == scanned
+
+
 def test_only_the_columns_of_the_statement_are_read(campus: Path) -> None:
     log = str(campus / "campus.ml")
     with Database() as database:
@@ -274,6 +333,38 @@ def test_chosen_fields_keep_what_is_absent(tmp_path: Path) -> None:
     run("confluo-sql", statement, "-f", "b", "-w", str(tmp_path / "b.parquet"), check=True)
     assert pq.read_table(tmp_path / "b.parquet").to_pydict() == {"b": [3, None]}
     assert run("confluo-sql", statement, "-f", "b", "-o", "ndjson").stdout == b'{"b":3}\n{"b":null}\n'
+
+
+def test_packets_are_matched_at_a_snapshot(tmp_path: Path) -> None:
+    """The delay from one host to another, by what a switch does not change."""
+    fields = [("ts", "time"), ("src_ip", "ip"), ("flow_hash", "u32"), ("ip_id", "u16"), ("tcp_seq", "u32")]
+    schema = ct.Schema("hop", [ct.Field(name, kind) for name, kind in fields])
+    start = 1_800_000_000_000_000_000
+    for name, delay in (("host1", 0), ("host2", 1700)):
+        with ct.Writer(tmp_path / f"{name}.ml", schema) as writer:
+            writer.append(
+                [
+                    {"ts": start + n * 10_000 + delay + n % 3, "src_ip": f"10.{n % 2}.0.1", "flow_hash": n % 7,
+                     "ip_id": n % 5, "tcp_seq": n * 100}
+                    for n in range(100) if name == "host1" or n % 10
+                ]
+            )  # fmt: skip
+    cut = tmp_path / "incident.yaml"
+    logs = [str(tmp_path / f"{name}.ml") for name in ("host1", "host2")]
+    run("confluo-snapshot", *logs, "-w", str(cut), check=True)
+    with ct.Writer(logs[1]) as writer:  # after the snapshot
+        writer.append([{"ts": start, "flow_hash": 0, "ip_id": 0, "tcp_seq": 0}])
+    joined = "from host1 a join host2 b using (flow_hash, ip_id, tcp_seq)"
+    rows = sql(f"select a.ts, b.ts - a.ts as delay {joined}", "--at", str(cut))
+    assert [row["delay"] for row in rows] == [1700] * 90
+    rows = sql(f"select count(*) as n {joined} where in_net(a.src_ip, '10.1.0.0/16')", "--at", str(cut))
+    assert rows == [{"n": sum(n % 2 == 1 for n in range(100) if n % 10)}]
+    missing = sql(
+        "select count(*) as n from host1 a left join host2 b using (flow_hash, ip_id, tcp_seq) where b.ts is null",
+        "--at",
+        str(cut),
+    )
+    assert missing == [{"n": 10}]
 
 
 def test_networks_of_any_column(campus: Path) -> None:
