@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
-BATCH_ROWS = 65536  # at most, of a batch
-GATHER = 8192  # rows: smaller pieces are put together
-
 
 class Run(NamedTuple):
     """One pass over the rows: their schema, what is known of their origin, and blocks with just these rows."""
@@ -191,31 +188,10 @@ def _library(name: str) -> Any:
 
 
 def gathered(schema: Schema, blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same rows in the same order, with blocks of less than `GATHER` rows put together."""
-    waiting: list[Block] = []
-    rows = 0
+    """The same rows in the same order, with small blocks put together."""
+    from confluo_tools.formats.gather import Gatherer
+
+    gatherer = Gatherer(schema.layout)
     for block in blocks:
-        if not block.rows:
-            continue
-        if waiting and (block.rows >= GATHER or rows + block.rows > BATCH_ROWS):
-            yield _joined(schema, waiting, rows)
-            waiting, rows = [], 0
-        if block.rows >= GATHER:
-            yield block
-            continue
-        waiting.append(block)
-        rows += block.rows
-        if rows >= GATHER:
-            yield _joined(schema, waiting, rows)
-            waiting, rows = [], 0
-    if waiting:
-        yield _joined(schema, waiting, rows)
-
-
-def _joined(schema: Schema, blocks: list[Block], rows: int) -> Block:
-    from confluo_tools.core.block.block import Block
-
-    if len(blocks) == 1:
-        return blocks[0]
-    columns = [b"".join([block.buffer(i) for block in blocks]) for i in range(schema.layout.n)]
-    return Block.wrap(schema.layout, rows, columns)
+        yield from gatherer.add(block)
+    yield from gatherer.rest()

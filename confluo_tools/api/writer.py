@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from confluo_tools.api.answer import GATHER, Batch
+from confluo_tools.api.answer import Batch
 from confluo_tools.api.messages import listen
 from confluo_tools.errors import FormatError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
+
+ROWS = 8192  # dictionaries that become one block
 
 
 class Writer:
@@ -100,7 +102,7 @@ class Writer:
 
         times = [f.name for f in self.schema.fields if f.type.kind == "time"]
         rest = iter(rows)
-        while part := [dict(row) for row in islice(rest, GATHER)]:
+        while part := [dict(row) for row in islice(rest, ROWS)]:
             for row in part:
                 unknown = [name for name in row if name not in self.schema]
                 if unknown:

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats import arrow_meta as meta
 from confluo_tools.formats.bytestream import ByteStream
+from confluo_tools.formats.gather import BLOCK_ROWS, Gatherer
 from confluo_tools.formats.reader import Reader, Warn
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Layout, Picks
     from confluo_tools.schema import Column, Schema
 
-BLOCK_ROWS = 65536
-GATHER = 8192  # small pieces are gathered to this many rows,
-GATHER_BYTES = 16 << 20  # and to this many bytes
 BIG = 64 << 20  # bytes of a body that are allocated before they are read
 _PAD = bytes(64)
 
@@ -62,7 +60,7 @@ def history_of(metadata: Mapping[str, str]) -> list[str]:
 class StreamWriter:
     """Blocks to an Arrow stream on ``out`` (anything with ``writev``).
 
-    ``fields``: names to write, all by default.  Small pieces are gathered to `GATHER` rows unless `flush` is called.
+    ``fields``: names to write, all by default.  Small pieces are gathered unless `flush` is called.
     """
 
     def __init__(
@@ -78,8 +76,7 @@ class StreamWriter:
         self.out, self.metadata = out, dict(metadata or {})
         self._widths = [c.size * c.count for c in self.schema.columns]
         self._started = False
-        self._waiting: list[list[bytes]] = []
-        self._rows = 0
+        self._gather = Gatherer(self.layout, copy=True)
         self._heads: dict[int, tuple[bytes, list[int]]] = {}
 
     def start(self) -> None:
@@ -94,17 +91,8 @@ class StreamWriter:
             block = block.project(self.layout)
         if picks is not None:
             block = block.take(picks)
-        if not block.rows:
-            return
-        if block.rows + self._rows > BLOCK_ROWS or (block.rows >= GATHER and self._rows):
-            self._gathered()
-        if block.rows >= GATHER:
-            self._batch(block.rows, [block.buffer(i) for i in range(self.layout.n)])
-            return
-        self._waiting.append([bytes(block.buffer(i)) for i in range(self.layout.n)])
-        self._rows += block.rows
-        if self._rows >= GATHER or self._rows * self.layout.row_bytes >= GATHER_BYTES:
-            self._gathered()
+        for ready in self._gather.add(block):
+            self._whole(ready)
 
     def write_nullable(self, block: Block, valid: Mapping[int, bytes]) -> None:
         """A block with the validity bits of its columns by number, where they have nulls."""
@@ -113,12 +101,11 @@ class StreamWriter:
         self._batch(block.rows, [block.buffer(i) for i in range(self.layout.n)], valid)
 
     def _gathered(self) -> None:
-        if self._rows:
-            columns = self._waiting[0]
-            if len(self._waiting) > 1:
-                columns = [b"".join(pieces) for pieces in zip(*self._waiting, strict=True)]
-            rows, self._waiting, self._rows = self._rows, [], 0
-            self._batch(rows, columns)
+        for ready in self._gather.rest():
+            self._whole(ready)
+
+    def _whole(self, block: Block) -> None:
+        self._batch(block.rows, [block.buffer(i) for i in range(self.layout.n)])
 
     def _batch(
         self, rows: int, columns: Sequence[bytes | memoryview], valid: Mapping[int, bytes] | None = None

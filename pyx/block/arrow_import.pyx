@@ -77,7 +77,8 @@ cdef class ArrowBatches:
     def read(self, widths):
         """(rows, buffers, valid) of each piece of at most 65,536 rows.
 
-        ``valid``: the validity bits of the columns that have nulls, by number.  A buffer has ``widths[i]`` bytes for each row: numbers as they are, texts cut to the width and padded with
+        ``valid``: the validity bits of the columns that have nulls, by number.
+        A buffer has ``widths[i]`` bytes for each row: numbers as they are, texts cut to the width and padded with
         zeros; null is zero.
         """
         cdef _Batch batch
@@ -100,9 +101,11 @@ cdef class ArrowBatches:
                 raise ValueError("a batch has another number of columns than its schema")
             for start in range(0, batch.array.length, BLOCK_ROWS):
                 rows = min(<int64_t>BLOCK_ROWS, batch.array.length - start)
-                yield rows, [
+                buffers = [
                     _column(batch, i, self.formats[i].encode(), width, start, rows) for i, width in enumerate(widths)
-                ], {i: bits for i in range(len(widths)) if (bits := _valid(batch, i, start, rows)) is not None}
+                ]
+                bits = [_valid(batch, i, start, rows) for i in range(len(widths))]
+                yield rows, buffers, {i: one for i, one in enumerate(bits) if one is not None}
 
 
 cdef object _valid(_Batch batch, int number, int64_t start, int64_t rows):
