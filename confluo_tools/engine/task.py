@@ -58,7 +58,7 @@ class Task:
             message = json.loads(data.decode("utf-8", "surrogateescape"))
             differs = unlike(message["pins"])
             if differs:
-                raise ConfluoError(f"the versions differ: a worker has {differs}")
+                raise ConfluoError(f"the question comes from {differs}", hint="install the same version on all hosts")
             schema = Schema.from_dict(message["schema"])
             text, demands = "", dict(message["demands"])
             expr = Expr(text, schema, parse(text).tree, tree_of_list(message["condition"]), (), demands)

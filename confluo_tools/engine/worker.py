@@ -5,6 +5,7 @@ A worker shares nothing with the host that asks but the file system (or the obje
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.query.plan import QueryPlan
 
+SAME_FILES = "workers need the same files under the same paths"
 Rows = Iterator[tuple["Block", "Picks"]]
 Open = Callable[[Sequence[LogBlocks], Task], tuple["Log", "list[SegmentPart]"]]
 
@@ -31,7 +33,7 @@ def run(task: bytes, units: bytes) -> bytes:
     try:
         return run_units(Task.decode(task), units_.decode(units)).encode()
     except ConfluoError as e:
-        return encode_error(e)
+        return encode_error(ConfluoError(f"{e.what} (on {os.uname().nodename})", where=e.where, hint=e.hint))
 
 
 def version() -> dict[str, str]:
@@ -108,9 +110,12 @@ def _open_parts(units: Sequence[LogBlocks], task: Task) -> tuple[Log, list[Segme
     from confluo_tools.multilog.log import Log
 
     path = units[0].log
-    log = Log(path, readonly=True)
+    try:
+        log = Log(path, readonly=True)
+    except StoreError as e:
+        raise StoreError(e.what, where=e.where, hint=SAME_FILES) from None
     if log.uuid.hex() != units[0].uuid:
-        raise StoreError("is another log here", where=path, hint="workers need the same files under the same paths")
+        raise StoreError("is another log", where=path, hint=SAME_FILES)
     own, theirs = ([(c.name, c.code, c.size, c.count) for c in schema.columns] for schema in (log.schema, task.schema))
     if own != theirs:
         raise SchemaError("has other columns now than the question", where=path, hint="ask again")
@@ -130,6 +135,9 @@ class ArchiveSource:
     def __init__(self, task: Task, units: Sequence[ArchiveBatch]) -> None:
         from confluo_tools.multilog.archive.reader import ArchiveScan, part_file
 
+        for root in dict.fromkeys(unit.archive for unit in units):
+            if "://" not in root and not os.path.isdir(root):
+                raise StoreError("there is no such archive", where=root, hint=SAME_FILES)
         self._scan: ArchiveScan = ArchiveScan(task.schema, task.expr.tree, task.partial.columns)
         try:
             self._batches = [([part_file(u.archive, path) for path in u.parts], u.first, u.after) for u in units]

@@ -167,13 +167,15 @@ def test_a_worker_reports_what_is_not_the_same(inputs: Inputs, tmp_path: Path) -
     message = json.loads(task)
     message["pins"]["Python"] = "2.7"
     moved = [one._replace(log=str(tmp_path)) for one in units]
+    gone = [unit.ArchiveBatch("/nonexistent", ("host=a/date=1970-01-01/hour=00/x.parquet",), 0, 1, 1)]
     other = [one._replace(uuid="00" * 16) for one in units]
     for data, some, what in [
-        (json.dumps(message).encode(), units, r"versions differ: a worker has Python 2\.7, here 3"),
+        (json.dumps(message).encode(), units, r"the question comes from Python 2\.7, here 3"),
         (b"[]", units, "not a task"),
         (task.replace(b'"count"', b'"os.system"'), units, "there is no partial 'os.system'"),
         (task, moved, f"{tmp_path}: is not a MultiLog"),
-        (task, other, f"{inputs.log}: is another log here"),
+        (task, gone, "/nonexistent: there is no such archive"),
+        (task, other, f"{inputs.log}: is another log .on .*; workers need the same files"),
         (task.replace(b'"u8"', b'"u16"'), units, "has other columns now"),
     ]:
         with pytest.raises(ConfluoError, match=what):
