@@ -63,6 +63,7 @@ from confluo_tools.cli.options import (
     User,
 )
 from confluo_tools.cli.output import (
+    CHARTS,
     PACKET_FORMATS,
     RECORD_FORMATS,
     RecordOutput,
@@ -78,6 +79,7 @@ from confluo_tools.inputs.logs import here, remote, shell
 from confluo_tools.inputs.open import analyzed, capture_sources, no_input, open_one, open_records, usage
 
 __all__ = [
+    "CHARTS",
     "NOTHING",
     "OK",
     "PACKET_FORMATS",

@@ -152,8 +152,13 @@ class OutputOptions(OptionGroup):
     @classmethod
     def options(cls) -> dict[str, Any]:
         found = super().options()
-        found["format"] = Annotated[str | None, format_option((*cls.pictures, *cls.formats), cls.default_format)]
+        found["format"] = Annotated[str | None, format_option(cls.all_formats(), cls.default_format)]
         return found
+
+    @classmethod
+    def all_formats(cls) -> tuple[str, ...]:
+        """What -o accepts; ``pictures`` come first, except those that ``formats`` has in its own order."""
+        return (*(name for name in cls.pictures if name not in cls.formats), *cls.formats)
 
     def listed(self, schema: Schema) -> bool:
         """Print the fields if --fields help was given; whether it was."""
@@ -168,12 +173,7 @@ class OutputOptions(OptionGroup):
         ``answers``: records of a computed result.
         """
         return self.picture() or choose_format(
-            self.format,
-            tsv=self.tsv,
-            ndjson=self.ndjson,
-            path=self.output,
-            answers=answers,
-            formats=(*self.pictures, *self.formats),
+            self.format, tsv=self.tsv, ndjson=self.ndjson, path=self.output, answers=answers, formats=self.all_formats()
         )
 
     def picture(self) -> str | None:

@@ -19,6 +19,7 @@ RECORD_FORMATS = tuple(name for name, _ in output_formats(""))  # formats of all
 LOG_SUFFIX = ".ml"
 PICTURES = ("svg", "html", "png", "pdf", "jpg", "jpeg", "gif", "webp", "htm")  # suffixes that are not of records
 NO_PICTURES: tuple[str, ...] = ()
+CHARTS = ("svg", "html", "spark")  # pictures of groups
 PACKET_FORMATS = tuple(name for name, _ in output_formats("packet"))  # and of packets
 
 
@@ -78,7 +79,7 @@ def picture_format(
     if suffix in pictures:
         return suffix
     if suffix in PICTURES:
-        hint = f"use {either(tuple(f'.{name}' for name in pictures))}"
+        hint = f"use {either(tuple(f'.{name}' for name in pictures if name in PICTURES))}"
         raise UsageError(f"cannot write .{suffix}", where=f"{where} {path}", hint=hint)
     return None
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
+from confluo_tools.console import is_terminal
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.limit import limited
 
 if TYPE_CHECKING:
+    from confluo_tools.chart.output import ChartOutput
     from confluo_tools.cli.log_output import LogOutput
     from confluo_tools.inputs.grouped_rows import GroupedRows
     from confluo_tools.inputs.selection import Selection
@@ -41,9 +43,10 @@ zcat trace.pcap.gz | confluo-query - 'tcp_flags has rst' -J
 
 
 class QueryOutput(cli.LogOptions):
-    """The output options; records can go to a MultiLog, and packets to a capture, too."""
+    """The output options; records can go to a MultiLog, packets to a capture, and groups to a picture, too."""
 
-    formats = (*cli.PACKET_FORMATS, "multilog")
+    formats = (*cli.PACKET_FORMATS, "multilog", *cli.CHARTS)
+    pictures = cli.CHARTS
 
 
 @app.command(
@@ -174,14 +177,17 @@ def query(
                 kind = out.kind(answers=groups is not None)
                 usual = flows.shown if groups is None else ()
                 shown = live_input.names(out.names(schema, kind, usual))
-                into: cli.RecordOutput | LogOutput
-                if kind == "multilog":
-                    into = out.log(schema, shown, any_kind=True, shared=live_input.shared)
+                into: cli.RecordOutput | LogOutput | ChartOutput
+                at_once: cli.RecordOutput | LogOutput | None = None  # an output of rows as they come
+                if kind in cli.CHARTS:
+                    into = draw(groups, kind, shown, out)
+                elif kind == "multilog":
+                    into = at_once = out.log(schema, shown, any_kind=True, shared=live_input.shared)
                 else:
                     sources = cli.capture_sources(source, inputs, reader, synthesize)
                     more = {"metadata": reader.metadata, "sources": sources, "synthesize": synthesize}
-                    into = out.records(schema, kind, shown, **more)
-                with into, live_input.writing(None if groups is not None else into):
+                    into = at_once = out.records(schema, kind, shown, **more)
+                with into, live_input.writing(None if groups is not None else at_once):
                     reader.on_idle(into.flush)
                     pairs = groups.selected(*span) if groups is not None else selection.selected(shown)
                     for block, picks in limited(pairs, limit):
@@ -201,6 +207,22 @@ def memory_limit(text: str | None, engine: str | None) -> int | None:
         hint = "leave out --engine: one core writes what does not fit to temporary files"
         raise UsageError("--memory-limit and --engine exclude each other", hint=hint)
     return None if text is None else units.size(text)
+
+
+def draw(groups: GroupedRows | None, kind: str, names: list[str] | None, out: QueryOutput) -> ChartOutput:
+    """The output of groups as a picture."""
+    from confluo_tools import config
+    from confluo_tools.chart.output import ChartOutput
+    from confluo_tools.cli.output import command_line
+    from confluo_tools.formats.table import screen_width
+
+    if groups is None:
+        raise UsageError("draws groups", where=f"-o {kind}", hint="add --agg and --by: --agg 'sum(len)' --by 1s")
+    width = screen_width() if kind == "spark" and out.output in (None, "-") and is_terminal(1) else 79
+    force, local = config.truth("clobber", out.force), config.truth("local", out.local)
+    return ChartOutput(
+        kind, groups.chart(names), path=out.output, force=force, local=local, width=width, command=command_line()
+    )
 
 
 def print_plan(selection: Selection, groups: GroupedRows | None) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.errors import UsageError
 from confluo_tools.inputs.selection import Selection, local_elsewhere
 
 if TYPE_CHECKING:
+    from confluo_tools.chart.model import ChartGroups
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.multilog.query.group_spill import GroupSpill
@@ -51,6 +53,17 @@ class GroupedRows:
         self.names = [n for n in fields if n in read_fields]
         self.schema = self.question.result
         self.having = compile(having, self.schema, local=local) if having is not None else None
+
+    def chart(self, names: Sequence[str] | None) -> ChartGroups:
+        """What draws the groups.  ``names``: the fields that are drawn, None for all.  Raises UsageError."""
+        from confluo_tools.chart.model import ChartGroups
+        from confluo_tools.expr.aggregate_functions import FUNCTIONS
+
+        question = self.question
+        if names is not None and not set(question.keys) <= set(names):
+            raise UsageError("a picture needs all groups", where="--fields", hint="leave aggregates out, not groups")
+        zero = [agg.label for agg in question.aggs if FUNCTIONS[agg.func].zero]
+        return ChartGroups(self.schema, question.keys, question.time_key, question.step, zero, names)
 
     def selected(self, since: int | None, until: int | None) -> Iterator[tuple[Block, Picks | None]]:
         from confluo_tools.multilog.query.group_spill import GroupSpill, free_memory

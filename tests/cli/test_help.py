@@ -115,7 +115,7 @@ def test_help_names_the_formats_that_the_command_writes(name: str, capsys: pytes
     assert formats >= set(RECORD_FORMATS)
     assert ("pcap" in formats) == (name in PACKETS)
     extra = {"pingmesh-heatmap": {"svg", "html", "png"}, "pingmesh-plan": {"yaml"}, "pingmesh-probe": {"lines"}}
-    extra["replay-explain"] = {"svg", "html"}
+    extra |= {"replay-explain": {"svg", "html"}, "query": {"svg", "html", "spark"}}
     assert formats - set(PACKET_FORMATS) - {"multilog"} == extra.get(name, set())
     writes_logs = "-w, --output LOG" in text
     assert ("multilog" in formats) == writes_logs

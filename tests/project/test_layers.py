@@ -28,7 +28,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("console",),
     ("kernel", "multilog", "network", "endpoint"),
     ("remote", "kafka", "engine"),
-    ("clickhouse",),
+    ("clickhouse", "chart"),
     ("inputs",),
     ("api",),
     ("cli",),

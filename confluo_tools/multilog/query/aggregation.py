@@ -43,6 +43,7 @@ class Aggregation:
         self.source, self.aggs = schema, tuple(aggs)
         self._time = schema.time_field
         self._step = 0  # ns of the time bucket
+        self.time_key = ""  # name of its column
         self._local = local
         self.local_days = False  # whether a result depends on the local time
         self._keys: list[tuple[Any, ...]] = []
@@ -66,6 +67,11 @@ class Aggregation:
         self._specs = tuple(self._spec(agg) for agg in self.aggs)
         self._rated = any(agg.func == "rate" for agg in self.aggs)
         self.reads = self._read(key.field for key, _ in flat)
+
+    @property
+    def step(self) -> int:
+        """Length of the steps of time among the groups, ns; 0 without them."""
+        return self._step
 
     # --- keys and aggregates, as the core takes them
 
@@ -92,7 +98,7 @@ class Aggregation:
             self._keys.append(("bucket", self.source.index(field.name), key.arg, *self._zone(kind, key.arg)))
             self._first.append(label)
             if kind == "time" and not self._step:
-                self._step = key.arg
+                self._step, self.time_key = key.arg, label
             return Field(label, field.type, "ns", f"start of the step: {about}")
         if key.kind == "prefix" and kind == "ip":
             self._keys.append(self._operand(field, key.arg, key.arg6, bool(version)))

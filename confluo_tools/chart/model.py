@@ -1,0 +1,151 @@
+"""What a chart shows: measures of groups, over time or by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import gcd
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluo_tools.errors import UsageError
+from confluo_tools.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+
+MAX_GROUPS = 200_000
+MAX_STEPS = 20_000  # of time, with those that have no group
+MAX_LINES = 8  # more are hard to distinguish
+MAX_BARS = 60
+NUMBERS = frozenset({"u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "duration"})
+
+Value = float | None
+
+
+class ChartMeasure(NamedTuple):
+    """One aggregate.  ``unit``: of its values, 'ns' of durations.  ``zero``: without rows it is 0, not unknown."""
+
+    name: str
+    unit: str
+    zero: bool
+
+
+class ChartLine(NamedTuple):
+    """The values of one name, for each measure, at each position."""
+
+    name: str
+    values: tuple[tuple[Value, ...], ...]
+
+    def weight(self) -> float:
+        """By which lines are chosen: the sum of the first measure."""
+        return sum([abs(v) for v in self.values[0] if v is not None])
+
+
+class Chart(NamedTuple):
+    """``times`` (ns, one ``step`` apart) are the positions of ``lines``; without times, each line is a bar.
+
+    ``hidden``: lines or bars that are left out, those with the smallest values of the first measure.
+    """
+
+    title: str
+    keys: tuple[str, ...]
+    measures: tuple[ChartMeasure, ...]
+    times: tuple[int, ...]
+    step: int
+    lines: tuple[ChartLine, ...]
+    hidden: int
+
+
+class ChartGroups:
+    """Takes the records of a result: groups ``by`` names; ``time``: the one that is a step of time, or ''.
+
+    ``step``: its length, ns.  ``zero``: names of aggregates that are 0 without rows.  ``names``: the aggregates to
+    draw, None for all; other names are ignored.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        by: Sequence[str],
+        time: str,
+        step: int = 0,
+        zero: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+    ) -> None:
+        from confluo_tools.core.text.text_writer import Printer
+        from confluo_tools.formats.text import printing_plan
+
+        self.schema, self.time, self.step = schema, time, step
+        self.keys = [name for name in by if name != time]
+        self.fields = [f for f in schema.fields if f.name not in by and (names is None or f.name in names)]
+        self.measures = tuple(ChartMeasure(f.name, _unit(f), f.name in zero) for f in self.fields)
+        wrong = next((f for f in self.fields if f.type.kind not in NUMBERS or f.type.is_list), None)
+        if wrong is not None or not self.fields:
+            what = f"{wrong.name} ({wrong.type.text}) is not a number" if wrong else "there is no number"
+            raise UsageError(f"{what} to draw", hint="choose aggregates such as count, sum(len), p99(len)")
+        self._printer = Printer(schema.layout, printing_plan(schema, self.keys, "tsv"), "tsv", True)
+        self._columns = [schema.index(f.name) for f in self.fields]
+        self._groups: dict[str, dict[int, tuple[Value, ...]]] = {}
+        self.rows = 0
+
+    def add(self, block: Block, picks: Picks | None) -> None:
+        """Add records.  Raises UsageError if there are too many to draw."""
+        rows = range(block.rows) if picks is None else picks.tolist()
+        self.rows += len(rows)
+        if self.rows > MAX_GROUPS:
+            hint = "use longer steps, or fewer groups: --top"
+            raise UsageError(f"more than {MAX_GROUPS:,} groups do not fit into a picture", hint=hint)
+        names = self._printer.lines(block, picks).decode("utf-8", "replace").split("\n") if self.keys else []
+        at = self.schema.index(self.time) if self.time else -1
+        for i, row in enumerate(rows):
+            name = names[i].replace("\t", " ") if names else ""
+            values = tuple([_value(block.get(column, row)) for column in self._columns])
+            self._groups.setdefault(name, {})[block.get(at, row) if at >= 0 else 0] = values
+
+    def chart(self) -> Chart:
+        """The chart of the records so far.  Raises UsageError if its time is too long for its steps."""
+        times = self._times()
+        nothing = tuple([0.0 if m.zero else None for m in self.measures])
+        lines = []
+        for name, found in self._groups.items():
+            rows = [found.get(t, nothing) for t in times or (0,)]
+            lines.append(ChartLine(name, tuple(zip(*rows, strict=True))))
+        most = MAX_LINES if self.time else MAX_BARS
+        kept = lines
+        if len(lines) > most:
+            kept = sorted(lines, key=ChartLine.weight, reverse=True)[:most]
+        title = ", ".join(m.name for m in self.measures) + (f" by {', '.join(self.keys)}" if self.keys else "")
+        hidden = len(lines) - len(kept)
+        return Chart(title, tuple(self.keys), self.measures, times, self.step, tuple(kept), hidden)
+
+    def _times(self) -> tuple[int, ...]:
+        """All steps from the first to the last, also those without a group."""
+        seen = sorted({t for found in self._groups.values() for t in found}) if self.time else []
+        if len(seen) < 2:
+            return tuple(seen)
+        if not self.step or any((t - seen[0]) % self.step for t in seen):  # days of local time have 23 to 25 hours
+            self.step = gcd(*[b - a for a, b in pairwise(seen)])
+        count = (seen[-1] - seen[0]) // self.step + 1
+        if count > max(MAX_STEPS, 4 * len(seen)):
+            what = f"{count:,} steps of time do not fit into a picture"
+            raise UsageError(what, hint="use longer steps, or a shorter time: --since, --until")
+        return tuple(range(seen[0], seen[-1] + 1, self.step))
+
+
+def _unit(field: Field) -> str:
+    return "ns" if field.type.kind == "duration" else field.unit
+
+
+def _value(value: float) -> Value:
+    return None if isinstance(value, float) and not math.isfinite(value) else float(value)
+
+
+def highest(lines: Iterable[ChartLine], measure: int) -> float:
+    """The largest value of a measure, at least 0."""
+    return max([0.0, *[v for line in lines for v in line.values[measure] if v is not None]])
+
+
+def lowest(lines: Iterable[ChartLine], measure: int) -> float:
+    """The smallest value of a measure, at most 0."""
+    return min([0.0, *[v for line in lines for v in line.values[measure] if v is not None]])
