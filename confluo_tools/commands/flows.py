@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli, config
 from confluo_tools.cli import flow_options, nic_options
+from confluo_tools.cli.nic_notes import DropWatch, announce, vanished
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.registry import INPUTS, either
@@ -209,8 +210,6 @@ class FlowRun:
 
 def from_nic(run: FlowRun, nic: Nic, expr: Expr, into: LogOutput | cli.RecordOutput, *, stats: bool) -> int:
     """Read packets until a signal, the end of --duration or the loss of all interfaces."""
-    from confluo_tools.cli.nic_notes import DropWatch, announce, vanished
-
     drops, program = DropWatch(), expr.program
 
     def stop(number: int) -> None:
