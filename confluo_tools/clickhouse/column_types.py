@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"(U?)Int(8|16|32|64)")
 _TIME = re.compile(r"DateTime64\((\d)(?:, *'[^']*')?\)")
 _SECONDS = re.compile(r"DateTime(?:\('[^']*'\))?")
+_ENUM = re.compile(r"Enum(8|16)\((.*)\)", re.DOTALL)
+_MEMBER = re.compile(r"'((?:[^'\\]|\\.)*)' *= *(-?\d+)", re.DOTALL)
+_ESCAPE = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f"}
+REST = ("unknown", "other", "")  # members of an Enum for values without a name, the first one that it has
 _BITS = {"u8": "UInt8", "u16": "UInt16", "u32": "UInt32", "u64": "UInt64"}
 _BITS |= {"i8": "Int8", "i16": "Int16", "i32": "Int32", "i64": "Int64", "f32": "Float32", "f64": "Float64"}
 
@@ -29,7 +34,8 @@ class ColumnCast(NamedTuple):
     """How the values of a field become those of a column.
 
     ``type``: as the block names it.  ``cast``: of `core.clickhouse.native_batch`.  ``to``: bytes of a value; of texts,
-    those of the field; of lists, of one element.  ``unit``: ns.
+    those of the field; of lists, of one element.  ``unit``: ns.  ``members``: of an Enum, two bytes for each value of
+    the field.
     """
 
     type: str
@@ -37,6 +43,7 @@ class ColumnCast(NamedTuple):
     to: int
     unit: int = 1
     nullable: bool = False
+    members: bytes = b""
 
 
 def new_type(field: Field, dialect: Dialect) -> str:
@@ -73,7 +80,13 @@ def cast_of(field: Field, type: str, dialect: Dialect) -> ColumnCast | None:
         if found is None or found.cast != "copy":
             return None
         return ColumnCast(inner, "array", found.to)
-    found = _number(field, plain) or _time(field, plain) or _address(field, plain) or _text(field, plain)
+    found = (
+        _number(field, plain)
+        or _time(field, plain)
+        or _address(field, plain)
+        or _text(field, plain)
+        or _enum(field, plain)
+    )
     return found._replace(type=inner, nullable=nullable) if found is not None else None
 
 
@@ -129,3 +142,21 @@ def _text(field: Field, type: str) -> ColumnCast | None:
     if kind in ("enum", "flags", "ip", "ipv4", "mac") and type == "String":
         return ColumnCast(type, "printed", 0)
     return None
+
+
+def _enum(field: Field, type: str) -> ColumnCast | None:
+    """By the names of both.  A value without a name needs a member of `REST`: a record never fails for its value."""
+    match = _ENUM.fullmatch(type)
+    if match is None or field.type.kind != "enum" or field.type.is_list or field.type.base not in ("u8", "u16"):
+        return None
+    members = {_unescaped(name): int(number) for name, number in _MEMBER.findall(match[2])}
+    rest = next((members[name] for name in REST if name in members), None)
+    numbers = [members.get(field.names.get(value, ""), rest) for value in range(1 << 8 * field.type.size)]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return None
+    return ColumnCast(type, "member", int(match[1]) // 8, members=struct.pack(f"<{len(known)}h", *known))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: _ESCAPE.get(match[1], match[1]), text, flags=re.DOTALL)

@@ -12,7 +12,7 @@ from confluo_tools.errors import ConfluoError
 
 if TYPE_CHECKING:
     from confluo_tools.clickhouse.address import TableAddress
-    from confluo_tools.core.clickhouse.native_batch import NativeShape
+    from confluo_tools.core.clickhouse.native_batch import Column, NativeShape
     from confluo_tools.schema import Field, Schema
 
 TOKEN, ASYNC = "insert_deduplication_token", "async_insert"
@@ -87,14 +87,14 @@ def shape_for(schema: Schema, table: ClickHouseTable) -> NativeShape:
     return NativeShape(schema.layout, columns, printing_plan(schema, printed, "tsv"))
 
 
-def _column(schema: Schema, field: Field, cast: ColumnCast) -> tuple[bytes, bytes, str, int, int, int, int, int, bool]:
+def _column(schema: Schema, field: Field, cast: ColumnCast) -> Column:
     col = schema.index(field.name)
     col6 = col + 1 if field.type.kind == "ip" else -1
     colv = schema.index(field.version) if field.version in schema else -1
     if colv >= 0 and schema.columns[colv].size != 1:
         colv = -1
     name, type = field.name.encode(), cast.type.encode()
-    return name, type, cast.cast, col, col6, colv, cast.to, cast.unit, cast.nullable
+    return name, type, cast.cast, col, col6, colv, cast.to, cast.unit, cast.nullable, cast.members
 
 
 def _lacks(table: ClickHouseTable, missing: Sequence[Field]) -> ConfluoError:
@@ -109,6 +109,8 @@ def _lacks(table: ClickHouseTable, missing: Sequence[Field]) -> ConfluoError:
 def _unfit(table: ClickHouseTable, misfits: Sequence[Field]) -> ConfluoError:
     said = [f"{f.name} is {table.columns[f.name][:60]}, not {new_type(f, table.dialect)}" for f in misfits]
     hint = "change the columns, leave the fields out with --fields, or make a table with --ddl"
+    if any("Enum" in table.columns[f.name] for f in misfits):
+        hint = "an Enum needs the member 'unknown' for values without a name; or " + hint
     return ConfluoError(f"the types of columns do not fit: {_some(said)}", where=str(table.address), hint=hint)
 
 

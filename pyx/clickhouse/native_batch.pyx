@@ -14,7 +14,7 @@ cimport cython
 
 CASTS = {
     "copy": COPY, "widen": WIDEN, "double": DOUBLE, "divide": DIVIDE, "address": ADDRESS, "mapped": MAPPED,
-    "string": STRING, "whole": WHOLE, "printed": PRINTED, "array": ARRAY,
+    "string": STRING, "whole": WHOLE, "printed": PRINTED, "array": ARRAY, "member": MEMBER,
 }
 cdef enum:
     V6_ANY = 1                          # what the IPv6 address :: folds to
@@ -84,8 +84,8 @@ cdef class NativeShape:
     """What rows of ``layout`` become in a table.
 
     ``columns``: (name, type, cast, column, column of the 16 address bytes or -1, column of the IP version or -1, bytes
-    of a value in the table, unit of time in ns, nullable) of each column of the table; for lists the bytes are those
-    of an element.
+    of a value in the table, unit of time in ns, nullable, members) of each column of the table; for lists the bytes
+    are those of an element.  ``members``: of a "member", two bytes for each value of the column.
     ``plan``: as `Printer` has it, with an item for each column that is "printed", in order.
     """
 
@@ -94,12 +94,12 @@ cdef class NativeShape:
         cdef int k, item = 0
         cdef Item* it
         cdef uint32_t longest = 0
-        self.layout, self.n, self.heads = layout, len(columns), []
+        self.layout, self.n, self.heads, self.held = layout, len(columns), [], []
         self.printer = Printer(layout, plan, "tsv")
         self.target = <Target*>calloc(max(self.n, 1), sizeof(Target))
         if self.target == NULL:
             raise MemoryError
-        for k, (name, type, cast, col, col6, colv, to, unit, nullable) in enumerate(columns):
+        for k, (name, type, cast, col, col6, colv, to, unit, nullable, members) in enumerate(columns):
             t = &self.target[k]
             if not 0 <= col < layout.n or not -1 <= col6 < layout.n or not -1 <= colv < layout.n:
                 raise IndexError(col)
@@ -117,6 +117,11 @@ cdef class NativeShape:
                 for i in range(it.n_names):
                     t.to = t.to + it.names[i].size + 1 if it.op == FLAGS else max(t.to, it.names[i].size)
                 longest = max(longest, t.to)
+            if t.cast == MEMBER:
+                if len(members) != 2 << (8 * t.size):
+                    raise ValueError(f"column {k} has other values than its members")
+                self.held.append(members)
+                t.members = members
             if not self.fits(t):
                 raise ValueError(f"column {k} cannot be cast in this way")
             self.row_bytes += self.most(t) + t.nullable
@@ -139,6 +144,8 @@ cdef class NativeShape:
             return t.code == BYTES and t.count == 1 and t.to == t.size
         if t.cast == WIDEN:
             return t.code <= I64 and t.count == 1 and t.size < t.to <= 8
+        if t.cast == MEMBER:
+            return (t.code == U8 or t.code == U16) and t.count == 1 and (t.to == 1 or t.to == 2)
         if t.cast == DOUBLE:
             return t.code == F32 and t.count == 1 and t.to == 8
         if t.cast == DIVIDE:
@@ -246,6 +253,10 @@ cdef class NativeBatch:
         elif t.cast == DIVIDE:
             for i in range(n):
                 _store(out + <size_t>i * t.to, _whole_units((<const int64_t*>column)[picked[i]], t.unit), t.to)
+        elif t.cast == MEMBER:
+            for i in range(n):
+                memcpy(out + <size_t>i * t.to,
+                       t.members + 2 * _integer(column + <size_t>picked[i] * t.size, t.code), t.to)
         elif t.cast == MAPPED:
             for i in range(n):
                 _map_ipv4(out + 16 * <size_t>i, (<const uint32_t*>column)[picked[i]])

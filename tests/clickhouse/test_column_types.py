@@ -222,6 +222,8 @@ OTHERS = [
     ("hw", "String"),
     ("kind", "String"),
     ("kind", "UInt8"),
+    ("kind", r"Enum8('it\'s two' = -3, 'one' = 5, 'none' = 9, 'unknown' = 0)"),
+    ("wide", "Nullable(Enum16('ip6' = 3000, '' = -1))"),
     ("bits", "String"),
     ("raw", "String"),
     ("name", "FixedString(9)"),
@@ -241,6 +243,9 @@ def shown(columns: dict[str, np.ndarray[Any, Any]], field: Field, type: str, row
         return str(number // 10**9 % 2**32)
     if type == "FixedString(16)":
         return ipaddress.IPv6Address(f"::ffff:{ipaddress.IPv4Address(number)}").packed.hex().upper()
+    if "Enum" in type:
+        rest = "unknown" if "unknown" in type else ""
+        return field.names.get(number, rest).encode().hex().upper()
     if kind in ("raw", "bytes", "text"):
         return value.hex().upper()
     if "String" not in type:
@@ -281,8 +286,18 @@ def test_other_types_of_existing_tables(clickhouse: ClickHouse, columns: dict[st
         writer = ClickHouseWriter(parse(f"{clickhouse.address}/{table}"), schema, ServerSettings())
         writer.write(block)
         writer.close()
-        form = f"hex(`{name}`)" if "String" in type else f"toString(toUInt32(`{name}`))"
-        form = form if "String" in type or type.startswith("DateTime") else f"toString(`{name}`)"
+        form = (
+            f"hex(`{name}`)"
+            if "String" in type
+            else f"hex(toString(`{name}`))"
+            if "Enum" in type
+            else f"toString(toUInt32(`{name}`))"
+        )
+        form = (
+            form
+            if type.startswith(("DateTime", "Enum", "Nullable(Enum")) or "String" in type
+            else f"toString(`{name}`)"
+        )
         got = clickhouse.rows(f"SELECT {form}, more, twice FROM {table} ORDER BY n")
         expected = [shown(columns, schema[name], type, row) for row in range(ROWS)]
         if type == "Float64":
@@ -307,6 +322,8 @@ def test_other_types_of_existing_tables(clickhouse: ClickHouse, columns: dict[st
         ("ip", "UInt64"),
         ("bytes(5)", "FixedString(4)"),
         ("enum", "Enum8('none' = 0)"),
+        ("enum(u32)", "Enum8('unknown' = 0)"),
+        ("u8", "Enum8('unknown' = 0)"),
         ("list(u16, 3)", "Array(UInt32)"),
         ("list(u16, 3)", "UInt16"),
         ("u16", "Array(UInt16)"),
@@ -319,8 +336,9 @@ def test_types_that_do_not_fit(type: str, column: str) -> None:
     field = Field("f", type)
     assert cast_of(field, column, Dialect()) is None
     table = ClickHouseTable(parse("clickhouse://h/t"), {"f": column}, Dialect(), frozenset(), True)
-    with pytest.raises(ConfluoError, match=r"^clickhouse://h:8123/t: the types of columns do not fit: f is "):
+    with pytest.raises(ConfluoError, match=r"^clickhouse://h:8123/t: the types of columns do not fit: f is ") as error:
         shape_for(Schema("k", [field]), table)
+    assert ("the member 'unknown'" in str(error.value)) == ("Enum" in column)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ cdef enum Cast:
     WHOLE = 7                           # bytes as a String
     PRINTED = 8                         # as our text output has it, a String; absent: empty
     ARRAY = 9                           # a list without the zeros at its end
+    MEMBER = 10                         # an enum as the number that the table has for its name
 
 cdef struct Target:
     uint8_t cast
@@ -29,11 +30,13 @@ cdef struct Target:
     uint32_t width                      # bytes per row of the column
     uint32_t to                         # bytes of a value in the table; of those without a fixed width, the most
     int64_t unit                        # ns, of DIVIDE
+    const uint8_t* members              # of MEMBER: two bytes for each value of the column
 
 cdef class NativeShape:
     cdef readonly Layout layout
     cdef readonly size_t row_bytes      # of a row in the table, at most
     cdef readonly list heads            # of each column: its name and type
+    cdef list held                      # what `members` of targets point to
     cdef int n
     cdef Target* target
     cdef Printer printer

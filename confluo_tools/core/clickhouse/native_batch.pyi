@@ -4,8 +4,8 @@ from typing import final
 from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.text.text_writer import Item
 
-# name, type, cast, column, column of the 16 address bytes, column of the version, bytes, unit, nullable
-Column = tuple[bytes, bytes, str, int, int, int, int, int, bool]
+# name, type, cast, column, column of the 16 address bytes, column of the version, bytes, unit, nullable, members
+Column = tuple[bytes, bytes, str, int, int, int, int, int, bool, bytes]
 
 CASTS: dict[str, int]
 
