@@ -19,6 +19,10 @@ TRY = 1.0  # s for one try
 PAUSE = 0.1  # s between two tries
 
 
+class UnreachableError(ConfluoError):
+    """No broker answers: what a reader that follows waits for."""
+
+
 def python_client() -> Any:
     """The package confluent_kafka.  Raises UsageError where it is not installed."""
     try:
@@ -121,9 +125,11 @@ def describe(address: TopicAddress, settings: dict[str, str]) -> dict[str, int]:
         except kafka.KafkaException:
             faults.tried(time.monotonic() - began)
             client.poll(PAUSE)  # takes the errors
-            if faults.final(address.brokers, settings) or time.monotonic() > end:
+            final = faults.final(address.brokers, settings)
+            if final or time.monotonic() > end:
                 what, hint = faults.explain(address.brokers, settings)
-                raise ConfluoError(what, where=str(address), hint=hint) from None
+                kind = ConfluoError if final else UnreachableError
+                raise kind(what, where=str(address), hint=hint) from None
     return {str(t.topic): len(t.partitions) for t in found.topics.values() if t.error is None}
 
 
@@ -220,4 +226,4 @@ def _wrong_settings(error: Any) -> UsageError:
 def unreachable(address: TopicAddress, error: Any) -> ConfluoError:
     """The error for brokers that do not answer.  ``error``: of confluent_kafka."""
     text = error.str() if hasattr(error, "str") else str(error)
-    return ConfluoError(f"no broker answers: {text}", where=str(address), hint="check the address and -X")
+    return UnreachableError(f"no broker answers: {text}", where=str(address), hint="check the address and -X")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 STALLED = 30.0  # s without a message after which a partition does not hold back the others
+FAR = 3600 * 10**9  # ns; a time that is further ahead is believed when the next message is there, too
 SOON = 1.0  # s after which partitions are looked at again, because one may have stalled
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
 
@@ -19,6 +20,7 @@ class PartitionProgress:
     def __init__(self) -> None:
         self.heard: dict[int, float] = {}  # partition -> when its last message came
         self._times: dict[int, int] = {}  # partition -> time of its last record, ns
+        self._held: dict[int, int] = {}  # partition -> a time that is far ahead
         self._busy: set[int] = set()  # partitions that are not at their end
         self._since = 0.0
         self._slowest: int | None = None  # of the busy ones: that with the oldest last record
@@ -37,9 +39,15 @@ class PartitionProgress:
         self.heard[partition] = now
 
     def records(self, partition: int, last: int) -> None:
-        """The newest record of the message has this time (ns)."""
-        if last > self._times.get(partition, FIRST):
-            self._times[partition] = last
+        """The newest record of the message has this time (ns).  One wrong clock moves nothing: see `FAR`."""
+        known, held = self._times.get(partition), self._held.pop(partition, None)
+        believed = held if held is not None and last >= held - FAR else known
+        if believed is not None and last - believed <= FAR:
+            believed = max(believed, last)
+        else:
+            self._held[partition] = last
+        if believed is not None and believed != known:
+            self._times[partition] = believed
             if partition == self._slowest:
                 self._forget()
 

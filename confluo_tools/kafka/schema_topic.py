@@ -55,7 +55,7 @@ class SchemaTopic:
         self._next: dict[int, int] = {}  # partition -> offset after the last message that was read
 
     def find(self, name: bytes) -> bytes | None:
-        """The schema message with this hash, or None.  Raises ConfluoError when no broker answers."""
+        """The schema message with this hash, or None.  Raises ConfluoError, UnreachableError when no broker answers."""
         if name not in self._found and time.monotonic() >= self._missing.get(name, 0.0):
             self._read()
             if len(self._missing) >= MAX_MISSING:
@@ -79,7 +79,7 @@ class SchemaTopic:
             while ends:
                 message = consumer.poll(WAIT)
                 if message is None:
-                    raise ConfluoError("no broker sends its messages", where=str(self._address))
+                    raise client.UnreachableError("no broker sends its messages", where=str(self._address))
                 p, error = message.partition(), message.error()
                 if error is None:
                     self._keep(message.value() or b"")

@@ -415,6 +415,10 @@ class TopicConsumer:
         what = ", ".join(f"partition {p} ends at {self._ends[p]}, but message {at}" for p, at in list(late.items())[:1])
         raise ConfluoError(f"{what or 'nothing'} does not arrive", where=str(self.address), hint="check the broker")
 
+    def say_outage(self, why: str) -> None:
+        """Tell that brokers are away; seldom."""
+        self._say(f"{why}; waiting for a broker", OUTAGE)
+
     def _say(self, text: str, pause: float = TOLD) -> None:
         """Tell it, but not again within ``pause`` s."""
         now = time.monotonic()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.kafka.client import UnreachableError
 from confluo_tools.kafka.message import MAX_MESSAGE, MessageReader, rows_as
 from confluo_tools.kafka.schema_topic import SchemaTopic
 from confluo_tools.kafka.sequences import SequenceCheck
@@ -27,6 +28,10 @@ PUBLISH = 70.0  # s that rows may wait for a freeze of their log
 GRACE = 1_000_000_000  # ns after the end of a time range during which its records may still arrive
 LAST = (1 << 63) - 1
 TOLD = 10.0  # s between two lines about missing messages
+
+
+class _StoppedError(Exception):
+    """The reader was stopped before it had what a message needs: the message is not taken."""
 
 
 class TopicReader(Reader):
@@ -64,7 +69,8 @@ class TopicReader(Reader):
         self.consumer = TopicConsumer(
             address, settings, since=since, follow=follow, group=group, warn=self.warn, tell=self.tell
         )
-        self._messages = MessageReader(SchemaTopic(address, settings).find)
+        self._schemas = SchemaTopic(address, settings)
+        self._messages = MessageReader(self._find)
         self.sequences = SequenceCheck()
         self.unreadable = UnreadableMessages(self.warn)
         self._count: dict[int, int] = {}  # partition -> records that came
@@ -118,6 +124,20 @@ class TopicReader(Reader):
             raise FormatError(f"has {len(value)} bytes, more than {MAX_MESSAGE}")
         return self._messages.read(value)
 
+    def _find(self, name: bytes) -> bytes | None:
+        """The schema of short messages; with ``follow``, waits for a broker that has it."""
+        while True:
+            try:
+                return self._schemas.find(name)
+            except UnreachableError as e:
+                if not self._follow:
+                    raise
+                self.consumer.say_outage(e.what)
+            self._wait()
+            if self._stopped():
+                raise _StoppedError
+            time.sleep(WAIT)
+
     # -- rows
 
     def blocks(self) -> Iterator[Block]:
@@ -131,7 +151,10 @@ class TopicReader(Reader):
                 self._wait()
                 message = self.consumer.poll(WAIT)
             if message is not None:
-                block = self._rows(message)
+                try:
+                    block = self._rows(message)
+                except _StoppedError:
+                    break
                 if block is not None:
                     yield block
                 self._taken[message.partition()] = message.offset() + 1

@@ -21,10 +21,12 @@ from confluo_tools.core.block.block import Block
 from confluo_tools.core.kafka.message import MessagePacker
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.arrow_meta import EOS
-from confluo_tools.kafka.address import TopicAddress
+from confluo_tools.kafka.address import TopicAddress, parse
+from confluo_tools.kafka.client import UnreachableError
 from confluo_tools.kafka.message import MessageReader, schema_part, shape_of, slim, split
 from confluo_tools.kafka.schema_topic import SchemaTopic
 from confluo_tools.kafka.short_message import MAGIC, schema_hash, short_shape
+from confluo_tools.kafka.topic_reader import TopicReader
 from confluo_tools.schema import Schema
 from hostile_messages import crc32c, honest
 from kafka_lab import Broker
@@ -189,6 +191,28 @@ def filled(broker: Broker) -> str:
     done = run("confluo-stream", "publish", CAMPUS, "--to", broker.topic(name), "--size", "2Ki")
     assert done.returncode == 0, done.stderr
     return name
+
+
+def test_a_follower_waits_for_the_broker_that_has_a_schema(
+    filled: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    told: list[str] = []
+    read = SchemaTopic._read
+
+    def away(self: SchemaTopic) -> None:
+        tried.append(1)
+        if len(tried) < 3:
+            raise UnreachableError("no broker answers")
+        read(self)
+
+    monkeypatch.setattr(SchemaTopic, "_read", away)
+    with pytest.raises(UnreachableError):
+        TopicReader(parse(broker.topic(filled)), {}, tell=told.append)
+    with TopicReader(parse(broker.topic(filled)), {}, follow=True, tell=told.append) as reader:
+        assert next(iter(reader)).rows > 0
+    assert len(tried) == 3
+    assert any("no broker answers; waiting for a broker" in line for line in told)
 
 
 def all_values(broker: Broker, topic: str, partitions: int) -> list[bytes]:
