@@ -1,6 +1,6 @@
-"""Five questions of a day's work to a log and an archive, next to DuckDB, Polars and pyarrow on the same rows.  TSV.
+"""Five questions of a day's work to a log and an archive, next to other engines on the same rows.  TSV.
 
-    .venv/bin/python bench/engines.py [--rows 50_000_000] [--cache FOLDER] [--only PROGRAM,PROGRAM]
+    .venv/bin/python bench/engines.py [--rows 50_000_000] [--cache FOLDER] [--only "PROGRAM;PROGRAM"]
 
 The rows are packets of heavy-tailed flows (47,000 pairs of address and port, 240,000 four-tuples, a microsecond from
 row to row), made once and kept in --cache or $CONFLUO_BENCH_CACHE: a MultiLog, an archive of it, and one Parquet file
@@ -133,10 +133,26 @@ def packets(rows: int) -> Any:
 # --- the programs: each gives (address, port, packets, bytes), a number, (packets by 10 s), (packets, bytes), a number
 
 
-def confluo(kind: str) -> Callable[[Path, int, int], Ask]:
-    """Ours on ``kind``: "ml" or "archive"; on several cores as with --engine local."""
+def cluster(cores: int) -> Any:
+    """A cluster of Dask on this host, with a process for each core; it ends with this process."""
+    from distributed import LocalCluster
+
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
+    made: Any = LocalCluster
+    return made(n_workers=cores, threads_per_worker=1, dashboard_address=":0")
+
+
+def confluo(kind: str, dask: bool = False) -> Callable[[Path, int, int], Ask]:
+    """Ours on ``kind``: "ml" or "archive"; on several cores as with --engine local.
+
+    ``dask``: by --engine dask://; each question connects to the cluster.
+    """
 
     def make(folder: Path, rows: int, cores: int) -> Ask:
+        engine = "local" if cores > 1 else None
+        if dask:
+            started = cluster(cores)
+            engine = f"dask://{started.scheduler_address.partition('://')[2]}"
         from confluo_tools.cli.engine import on_engine
         from confluo_tools.inputs.grouped_rows import GroupedRows
         from confluo_tools.inputs.open import open_records
@@ -145,8 +161,7 @@ def confluo(kind: str) -> Callable[[Path, int, int], Ask]:
 
         def selection(name: str, text: str, span: tuple[int | None, int | None] = (None, None)) -> Selection:
             reader = open_records([str(folder / f"{name}.{kind}")])
-            if cores > 1:
-                reader = on_engine(reader, "local")
+            reader = on_engine(reader, engine)
             return Selection(reader, compile_expr(text, reader, span, None))
 
         def groups(found: Selection, agg: str, by: str | None, top: int | None = None) -> list[tuple[Any, ...]]:
@@ -169,7 +184,7 @@ def confluo(kind: str) -> Callable[[Path, int, int], Ask]:
             if question == "second":
                 return groups(selection("flows", "", second(rows)), "count, sum(len)", None)[0]
             if question == "many":
-                return groups(selection("flows", ""), "count, sum(len)", "src_ip, seq", 3) if cores == 1 else None
+                return None if engine else groups(selection("flows", ""), "count, sum(len)", "src_ip, seq", 3)
             rollup = GroupedRows(selection("flows", ""), "count", "src_ip, dst_ip, src_port, dst_port", None, None)
             return len(rollup.selection.fold(rollup.names, rollup.question.rollup))
 
@@ -245,8 +260,8 @@ def polars(folder: Path, rows: int, cores: int) -> Ask:
             return found.collect(engine="streaming")["len"].to_list()
         if question == "second":
             found = table.filter((pl.col("ts") >= first) & (pl.col("ts") < after))
-            some = found.select(pl.len(), pl.col("len").cast(pl.Int64).sum().alias("b"))
-            return some.collect(engine="streaming").row(0)
+            both = found.select(pl.len(), pl.col("len").cast(pl.Int64).sum().alias("b"))
+            return both.collect(engine="streaming").row(0)
         keys = ("src_ip", "dst_ip", "src_port", "dst_port")
         return table.group_by(*keys).agg(pl.len()).select(pl.len()).collect(engine="streaming").item()
 
@@ -285,9 +300,43 @@ def arrow(folder: Path, rows: int, cores: int) -> Ask:
     return ask
 
 
+def dask_frame(folder: Path, rows: int, cores: int) -> Ask:
+    """A dataframe of Dask on the same cluster as ours."""
+    import dask.dataframe as dd
+    from distributed import Client
+
+    connect: Any = Client
+    frames: Any = dd
+    client = connect(cluster(cores))
+    first, after = second(rows)
+
+    def ask(question: str) -> Any:
+        table = frames.read_parquet(folder / ("small.parquet" if question == "small" else "flows.parquet"))
+        if question in ("ports", "small"):
+            found = table.groupby(["src_ip", "dst_port"])["len"].agg(["count", "sum"])
+            some = client.compute(found).result().reset_index()
+            some = some.sort_values(["count", "src_ip", "dst_port"], ascending=[False, True, True]).head(10)
+            return [tuple(map(int, one)) for one in some.itertuples(index=False)]
+        if question == "filter":
+            where = (table["dst_port"] == 443) & (table["proto"] == 6) & (table["tcp_flags"] & 2 != 0)
+            return int(client.compute(where.sum()).result())
+        if question == "second":
+            size = table[(table["ts"] >= first) & (table["ts"] < after)]["len"]
+            return [int(client.compute(one).result()) for one in (size.count(), size.sum())]
+        if question == "tuples":
+            keys = ["src_ip", "dst_ip", "src_port", "dst_port"]
+            return len(client.compute(table.groupby(keys).size()).result())
+        return None
+
+    return ask
+
+
 PROGRAMS: dict[str, Callable[[Path, int, int], Ask]] = {
     "confluo log": confluo("ml"),
     "confluo archive": confluo("archive"),
+    "confluo log, Dask": confluo("ml", dask=True),
+    "confluo archive, Dask": confluo("archive", dask=True),
+    "Dask dataframe": dask_frame,
     "DuckDB": duckdb("parquet"),
     "DuckDB archive": duckdb("archive"),
     "Polars": polars,
@@ -360,7 +409,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=lambda text: int(text.replace("_", "")), default=50_000_000)
     parser.add_argument("--cache", type=Path, default=os.environ.get("CONFLUO_BENCH_CACHE"))
-    parser.add_argument("--only", default=",".join(PROGRAMS))
+    parser.add_argument("--only", default=";".join(PROGRAMS))
     parser.add_argument("--ask", default=",".join(QUESTIONS))
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--cores", type=int, default=1, help=argparse.SUPPRESS)
@@ -372,7 +421,7 @@ def main() -> None:
         folder = Path(options.cache or scratch) / f"flows-{options.rows}"
         if not folder.exists():
             make(folder, options.rows)
-        compare(folder, options.rows, options.only.split(","), options.ask.split(","))
+        compare(folder, options.rows, options.only.split(";"), options.ask.split(","))
 
 
 if __name__ == "__main__":
