@@ -29,7 +29,7 @@ FOREVER = (1 << 63) - 1
 cdef enum:
     BATCH = 32
     MAX_SEGMENTS = 1 << 24
-    MAX_BATCH = 1 << 19
+    MAX_BATCH = 1 << 20
     TAPS = 2
 
 cdef Extra NO_EXTRA
