@@ -133,7 +133,10 @@ AnalyzeFlows = Annotated[
 Engine = Annotated[
     str | None,
     option(
-        "--engine", metavar="NAME", panel="Analysis", help="Compute on local (all cores), local:N or dask://HOST:PORT."
+        "--engine",
+        metavar="NAME",
+        panel="Analysis",
+        help="Compute on local (all cores), local:N, dask://HOST:PORT or spark://HOST:PORT.",
     ),
 ]
 Sort = Annotated[

@@ -9,7 +9,8 @@
     result                what a part gave, as bytes with a checksum
     worker                the work itself: a task, some units, a result
     runner                the interface of all engines, and what clusters have in common
-    forks, dask_runner    the engines
+    forks, dask_runner, spark_runner    the engines
+    spark_driver          the process that has the session on a Spark cluster
     unit_plan             the units of a question
     reader                a reader that has a runner count and aggregate
     address               the engine that a name means

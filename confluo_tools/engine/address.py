@@ -10,7 +10,10 @@ MAX_PROCESSES = 1024
 
 
 def runner(name: str) -> Runner:
-    """The runner of ``local``, ``local:N`` for N processes, or ``dask://HOST:PORT``.  Raises ConfluoError."""
+    """The runner of ``local``, ``local:N`` for N processes, ``dask://HOST:PORT`` or ``spark://HOST:PORT``.
+
+    Spark may have several masters: ``spark://HOST:PORT,HOST:PORT``.  Raises ConfluoError.
+    """
     word, _, number = name.partition(":")
     if word == "local" and (not number or (number.isdecimal() and 0 < int(number) <= MAX_PROCESSES)):
         from confluo_tools.engine.forks import Forks
@@ -20,7 +23,13 @@ def runner(name: str) -> Runner:
         from confluo_tools.engine.dask_runner import DaskRunner
 
         return DaskRunner(*host_and_port(name))
-    hint = "use local, local:N for N processes, or dask://HOST:PORT"
+    if name.startswith("spark://"):
+        from confluo_tools.engine.spark_runner import SparkRunner
+
+        for place in name.removeprefix("spark://").split(","):
+            host_and_port(f"spark://{place}")
+        return SparkRunner(name)
+    hint = "use local, local:N for N processes, dask://HOST:PORT or spark://HOST:PORT"
     raise UsageError(f"no engine '{name}'", where="--engine", hint=hint)
 
 

@@ -164,7 +164,11 @@ def test_the_option(inputs: Inputs) -> None:
             if "--explain" not in words:
                 assert several.stdout == one.stdout
     for path, engine, message in [
-        (inputs.log, "all", b"--engine: no engine 'all'; use local, local:N for N processes, or dask://HOST:PORT"),
+        (
+            inputs.log,
+            "all",
+            b"--engine: no engine 'all'; use local, local:N for N processes, dask://HOST:PORT or spark://HOST:PORT",
+        ),
         (inputs.log, "local:0", b"--engine: no engine 'local:0'"),
         (
             str(CAMPUS),

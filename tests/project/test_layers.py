@@ -92,6 +92,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     "confluent_kafka": ("kafka/",),
     "duckdb": ("sql/",),
     "distributed": ("engine/",),
+    "pyspark": ("engine/",),
     "starlette": ("pingmesh/controller/asgi_app.py",),
     "uvicorn": ("pingmesh/controller/http_server.py",),
     "prometheus_client": (
@@ -102,7 +103,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     ),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn"}
-HEAVY |= {"prometheus_client", "confluent_kafka", "duckdb", "distributed"}
+HEAVY |= {"prometheus_client", "confluent_kafka", "duckdb", "distributed", "pyspark"}
 # Algorithms of the papers, readable next to them: no I/O, no clock, no unseeded randomness.
 PURE = {
     "network/fat_tree.py",
