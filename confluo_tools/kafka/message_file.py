@@ -74,6 +74,8 @@ class CheckedMessages:
         self.unreadable.report()
         if self.sequences.missing:
             self._warn(f"messages that are missing: {self.sequences.missing}")
+        if self.sequences.dropped:
+            self._warn(f"records that their senders dropped: {self.sequences.dropped}")
         if self.sequences.repeated:
             self._warn(
                 f"messages that came twice{'' if self._again else ', and were skipped'}: {self.sequences.repeated}"

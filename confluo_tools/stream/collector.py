@@ -334,6 +334,19 @@ class StreamCollector:
                 found[key] = found.get(key, 0) + c.dropped
         return found
 
+    def tell_lost(self, ring: int) -> None:
+        """Have messages count what never came to their sinks: ``ring`` packets, and records of full queues.
+
+        The flow of a packet that the ring dropped is not known: the first flow of each place says them.
+        """
+        drops, places = self.drops(), set()
+        for running in self.flows:
+            lost = drops.get(("queue", running.flow.name), 0)
+            if running.flow.to not in places:
+                places.add(running.flow.to)
+                lost += ring
+            running.chains[0].outlet.sink.before = lost
+
     def _queue(self, running: RunningFlow) -> StageCount:
         """Records of a flow from its lanes to its workers."""
         given = sum(chain.end.taken for chain in running.chains)

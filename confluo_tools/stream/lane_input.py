@@ -48,7 +48,7 @@ class NicLanes:
                 with self._gate:
                     nic.look()
                 collector.report()
-                rings.look(sum(c.dropped for c in self.counts()))
+                rings.look(self._lost())
                 watch.look(collector)
         finally:  # also when a place takes no more: what was captured goes to the others
             nic.stop()
@@ -57,6 +57,7 @@ class NicLanes:
                 nic.stop_input()
                 for pump in self._pumps:
                     pump.drain(self._nic.settled, self._nic.clear)
+        self._lost()
         watch.look(collector)
         if self._problem is not None:
             raise self._problem
@@ -96,6 +97,12 @@ class NicLanes:
                     StageCount("receive", names, number, taken + lost, taken, 0, lost, waiting, size - waiting)
                 )
         return found
+
+    def _lost(self) -> int:
+        """Packets that the rings dropped; messages from now on say it, too."""
+        lost = sum(c.dropped for c in self.counts())
+        self._collector.tell_lost(lost)
+        return lost
 
     def _start(self) -> None:
         self._threads = [threading.Thread(target=self._work, args=(p,), name="lane", daemon=True) for p in self._pumps]

@@ -16,7 +16,7 @@ cdef class RowSink:
     """Takes rows of ``layout`` out of a pipeline.  Use it from one thread; `stop` from any.
 
     ``rows``: given to it.  ``sent``: of them, on their way.  ``dropped``: lost because there was no room.
-    ``refused``: because the other end does not take them.
+    ``refused``: because the other end does not take them.  ``before``, set from outside: lost on the way to it.
     """
 
     cdef int put(self, Block block, Picks picks, int64_t now) noexcept nogil:
@@ -154,7 +154,7 @@ cdef class MessageSink(RowSink):
         cdef uint8_t* value
         cdef bint tried = False
         self.part[p].since = 0
-        value = (<MessagePacker>self.part[p].packer).finish(p, self.part[p].seq, self.dropped, &size)
+        value = (<MessagePacker>self.part[p].packer).finish(p, self.part[p].seq, self.dropped + self.before, &size)
         if value == NULL:
             return 0
         while True:

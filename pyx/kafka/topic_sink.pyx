@@ -71,7 +71,7 @@ cdef class TopicSink(MessageSink):
             self.dropped += rows
             return 0
         (<MessagePacker>self.part[p].packer).finish_short(self.short, <uint8_t*>slab + slab.used, p, self.part[p].seq,
-                                                          self.dropped)
+                                                          self.dropped + self.before)
         slab.n += 1
         slab.used += size
         slab.rows += rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
@@ -213,6 +214,35 @@ def test_a_broker_that_is_away_costs_records_but_no_memory(nets: tuple[Space, Sp
         assert len(rows(topic, "ip_id")) == delivered
     finally:
         broker.close()
+
+
+def test_a_full_ring_is_counted_from_the_kernel_to_the_reader(nets: tuple[Space, Space], tmp_path: Path) -> None:
+    """The run stands still while packets come: what the ring had no room for is in each place that counts."""
+    a, b = nets
+    named, out = name(), tmp_path / "all.messages"
+    live = Live(
+        b, STREAM, "publish", "-i", "v0", "--to", out, "--ring", "128KiB", "--stats", "--bpf", "udp",
+        "--linger", "10ms", "--name", named, ready=b"capturing from",
+    )  # fmt: skip
+    live.child.send_signal(signal.SIGSTOP)
+    send(a, [frame(sport=1000 + i % 5, ident=i) for i in range(8000)])
+    live.child.send_signal(signal.SIGCONT)
+    live.hear(b"dropped")
+    done = run("confluo-stream", "status", named, "-J", "--every", "100ms")
+    shown = [json.loads(line) for line in lines(done)]
+    assert shown, (done.returncode, done.stderr)
+    send(a, [frame(sport=1000, ident=i) for i in range(10)])
+    status, _, _ = live.end()
+    table = stages(live.said)
+    check_conservation(table)
+    lost = total(table["receive"], "dropped")
+    assert lost > 1000
+    assert total(table["receive"], "in") == 8010
+    assert [row["dropped"] for row in shown if row["stage"] == "receive"] == [lost]
+    read = run("confluo-query", out, "--count")
+    assert int(read.stdout) == 8010 - lost
+    assert f"records that their senders dropped: {lost}" in read.stderr.decode()
+    assert status == 130
 
 
 def test_a_capture_goes_through_flows(broker: Broker, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ cdef class RowSink:
     cdef readonly uint64_t sent         # of them, on their way: the other end took them, or the client did
     cdef readonly uint64_t dropped      # of them, because there was no room
     cdef readonly uint64_t refused      # because the other end does not take them
+    cdef public uint64_t before         # lost before they came here, so far: messages say it with `dropped`
     cdef uint32_t ending                # 1: do not wait any more
     cdef object raised                  # by the handler of a signal
     cdef void heed(self) noexcept nogil
