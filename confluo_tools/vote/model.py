@@ -76,8 +76,8 @@ class Model:
             best = self.blamed_by(out, parts, hops, number)
         if best < 0:
             return FlowVerdict(NOISE, 0.0)
-        votes = [localiser.votes_of(p) for p in parts]
-        return FlowVerdict(best, localiser.votes_of(best) / sum(votes))
+        votes = sum(localiser.votes_of(p) for p in parts)
+        return FlowVerdict(best, localiser.votes_of(best) / votes if votes else 0.0)
 
     def blamed_by(self, out: Judgement, parts: tuple[int, ...], hops: int, number: int) -> int:
         """The blamed component that explains a flow; negative when there is none."""

@@ -223,6 +223,9 @@ def test_a_trace_without_any_answer_blames_nothing() -> None:
     rows += ["flow\t10.0.0.1\t10.0.0.3\t7\t0\t100\t2\t10,30\t-\n"]
     status, found, _ = vote(path + "".join(rows), "--flows", "-f", "src_ip,verdict")
     assert (status, found) == (0, [["10.0.0.1", "noise"]])
+    # No flow votes for the link that explains it here.
+    status, found, _ = vote(path + "".join(rows), "--flows", "-f", "src_ip,verdict,confidence", "--model", "cover")
+    assert (status, found) == (0, [["10.0.0.1", "link", "0.0"]])
 
 
 def test_records_of_others_need_not_say_that_they_are_flows() -> None:
