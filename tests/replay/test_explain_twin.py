@@ -23,6 +23,7 @@ from wire_lab import packets, rows_of_packets, table
 
 CLIENT, SERVER = 0x0A4E0001, 0x0A4E0002
 START = 1_700_000_000_000_000_000
+NEAR = (0, 7, 0xFFFFF000)  # numbers that are more than 2**31 apart have no order
 
 
 def frame(side: int, flags: int, seq: int, ack: int, size: int, window: int, options: bytes, ip_id: int) -> bytes:
@@ -44,9 +45,9 @@ def write(path: Path, frames: list[tuple[int, bytes]]) -> Path:
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> list[tuple[int, bytes]]:
+def conversations(draw: st.DrawFn, bases: tuple[int, ...] = (*NEAR, 0x7FFFF000)) -> list[tuple[int, bytes]]:
     """Segments near each other in time and in sequence numbers, which may wrap: any of them may come again."""
-    base = [draw(st.sampled_from((0, 7, 0xFFFFF000, 0x7FFFF000))) for _ in range(2)]
+    base = [draw(st.sampled_from(bases)) for _ in range(2)]
     now, found, ids = START, [], [1, 1]
     syn = struct.pack(">BBHBBBBB", 2, 4, 1460, 4, 2, 3, 3, draw(st.integers(0, 7)))
     if draw(st.booleans()):
@@ -134,7 +135,7 @@ def test_any_conversation(tmp_path_factory: pytest.TempPathFactory, frames: list
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), conversations()), min_size=2, max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 3), conversations(NEAR)), min_size=2, max_size=6))
 def test_any_conversations_at_a_time(tmp_path_factory: pytest.TempPathFactory, drawn: list[Any]) -> None:
     """Of several ports, one after the other on the same port; sorted by connection in batches of some 32 packets."""
     frames, later = [], [0] * 4
