@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clickhouse_lab import ClickHouse
     from dask_lab import DaskCluster
     from kafka_lab import Broker
+    from s3_lab import S3Server
 
 # What starts us in the background (nohup, a script's &) may ignore these; the programs that we start would, too.
 for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
@@ -111,6 +112,16 @@ def lab() -> Iterator[Lab]:
 def pair(lab: Lab) -> tuple[Space, Space]:
     """Two namespaces with an interface v0 each, joined by a cable."""
     return lab.pair()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A server of S3, for all tests of a worker."""
+    from s3_lab import S3Server
+
+    server = S3Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ def open(
 ) -> Source:
     """Open a MultiLog, an archive, a capture, Arrow, Parquet or text; ``host:/path``; ``kafka://...``; or several.
 
+    Archives and files may be in object stores: ``s3://bucket/archive/``.
     Several logs and archives are one input, merged by time; other inputs come one after the other.
     ``at``: a snapshot file (confluo-snapshot(1)), instead of ``source``.
     ``format``: of a file that cannot be recognised.  ``schema``: types of the fields of text and foreign files: a

@@ -7,6 +7,7 @@ import os
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.inputs.logs import remote
 from confluo_tools.inputs.topics import is_topic
+from confluo_tools.objects.address import is_url
 
 
 def split_operands(
@@ -37,4 +38,4 @@ def split_operands(
 
 def _elsewhere(name: str) -> bool:
     """Whether an input is neither a file nor a folder of this host."""
-    return name == "-" or is_topic(name) or name.startswith("unix:") or remote(name) is not None
+    return name == "-" or is_topic(name) or name.startswith("unix:") or is_url(name) or remote(name) is not None

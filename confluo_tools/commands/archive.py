@@ -25,6 +25,9 @@ confluo-archive live.ml --older-than 1h --to archive/
 # show what that would do
 confluo-archive live.ml --older-than 1h --to archive/ --dry-run
 
+# to an object store; AWS_ENDPOINT_URL and AWS_PROFILE, or the keys, name the server and who asks
+confluo-archive live.ml --older-than 1d --to s3://bucket/archive/
+
 # several logs into one archive, as of another host; the logs keep their rows
 confluo-archive a.ml b.ml --to archive/ --host gw1 --keep-log
 
@@ -41,7 +44,7 @@ def archive(
         str | None, option("--older-than", metavar="TIME", help="Archive only rows older than TIME: 1h, 7d (all).")
     ] = None,
     to: Annotated[
-        str | None, option("--to", metavar="DIR", help="Archive folder; created if it does not exist.")
+        str | None, option("--to", metavar="DIR", help="Archive: a folder, which is created, or s3://BUCKET/NAME/.")
     ] = None,
     host: Annotated[
         str | None, option("--host", metavar="NAME", help="Host that captured the rows (this host's name).")

@@ -13,7 +13,9 @@ from confluo_tools.engine import result
 from confluo_tools.engine.result import Result
 from confluo_tools.engine.runner import Here, Runner
 from confluo_tools.engine.task import Task
-from confluo_tools.engine.unit import Unit, runs
+from confluo_tools.engine.unit import ArchiveBatch, Unit, runs
+from confluo_tools.objects.address import is_url
+from confluo_tools.objects.threads import WaitingThreads
 
 
 class Forks(Runner):
@@ -25,11 +27,20 @@ class Forks(Runner):
     def map(self, task: Task, units: Sequence[Unit], here: Here) -> Iterator[Result]:
         """The first run is done by this process, the others by forks of it."""
         shares = runs(units, self.slots)
+        if any(isinstance(unit, ArchiveBatch) and is_url(unit.archive) for unit in units):
+            yield from _in_threads(shares, here)
+            return
         with _Processes() as processes:
             for share in shares[1:]:
                 processes.start(share, here)
             for number, share in enumerate(shares):
                 yield (processes.result(number - 1) if number else None) or here(share)
+
+
+def _in_threads(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
+    # Parts in object stores: a fork could not go on with the connections, and threads wait for the store, not for
+    # one another.
+    yield from WaitingThreads(len(shares), "shares").map(here, shares)
 
 
 class _Processes:

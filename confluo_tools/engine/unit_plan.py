@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.engine.result import Problems
 from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit
 from confluo_tools.expr import leaves, zones
-from confluo_tools.multilog.archive import parquet_parts
 from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
+from confluo_tools.multilog.archive.open_ahead import PartFile
 from confluo_tools.multilog.archive.parquet_parts import HOUR
-from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, PartFile, by_lane, part_file, ranges
+from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, by_lane, in_time_order, part_file, ranges
 from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.query.plan import problems
 
@@ -59,7 +59,7 @@ class UnitPlan:
     def _batches(self, parts: Sequence[PartFile], below: int | None = None) -> Iterator[ArchiveBatch]:
         for batch, first, after in ranges(parts, below):
             places = batch if self._all else self._scan.possible(batch)
-            alone = len(places) > 1 and parquet_parts.in_time_order(places[0].path)
+            alone = len(places) > 1 and in_time_order(places[0])
             for some in [[place] for place in places] if alone else [places] if places else []:
                 given, names = _root(some)
                 root = given if "://" in given else os.path.abspath(given)

@@ -19,7 +19,8 @@ from confluo_tools.errors import ConfluoError, SchemaError, StoreError
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.multilog.segment import SegmentPart
-    from confluo_tools.multilog.archive.reader import ArchiveScan, PartFile
+    from confluo_tools.multilog.archive.open_ahead import PartFile
+    from confluo_tools.multilog.archive.reader import ArchiveScan
     from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.query.plan import QueryPlan
 
@@ -145,15 +146,14 @@ class ArchiveSource:
             raise ConfluoError(str(e)) from None
 
     def rows(self) -> Rows:
-        for parts, first, after in self._batches:
-            yield from self._scan.lane(parts, after, first)
+        yield from self._scan.batches(self._batches)
 
     def by_time(self) -> Rows:
         """The rows by time, of units of one lane."""
         yield from self._scan.merged(self._scan.streams_of(_whole(self._batches), 0))
 
     def count(self) -> int:
-        return sum(self._scan.count(parts, after, first) for parts, first, after in self._batches)
+        return self._scan.count_batches(self._batches)
 
     @property
     def scanned(self) -> int:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.decompress import LONGEST_MAGIC, Damage, compression, plain
+from confluo_tools.objects.address import is_url
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from confluo_tools.objects.remote_file import RemoteFile
 
 CHUNK = 1 << 18  # bytes per read
+PIECE = 1 << 22  # bytes of one request to an object store
 
 
 class ByteStream:
@@ -181,14 +189,54 @@ class Unzipped(ByteStream):
         self.below.close()
 
 
+class ObjectStream(ByteStream):
+    """The object at ``url``: a piece is read while the one before it is used.  ``file``: for reads anywhere in it.
+
+    Raises OSError, ObjectStoreError.
+    """
+
+    def __init__(self, url: str) -> None:
+        from confluo_tools.objects.remote_file import RemoteFile
+
+        self.file: RemoteFile = RemoteFile(url)
+        self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, url, 0, False, None, ""
+        self._have, self._at, self._ended, self._close = bytearray(), 0, False, False
+        self._next = 0
+        self._coming: Future[memoryview] | None = None
+
+    def _more(self) -> bytes:
+        start = self._next
+        data = self._coming.result() if self._coming is not None else self.file.bytes_at(start, start + PIECE // 16)
+        self._coming = None
+        self._next = start + len(data)
+        if self._next < self.file.size and start:  # a look at the beginning is often all
+            self._coming = self.file.read_ahead(self._next, self._next + PIECE)
+        return bytes(data)
+
+    def _into(self, out: memoryview) -> int:
+        data = self._more()
+        n = min(len(out), len(data))
+        out[:n] = data[:n]
+        self._have[:] = data[n:]
+        self._at = 0
+        return n
+
+    def close(self) -> None:
+        if self._coming is not None:
+            self._coming.cancel()
+        self.file.close()
+
+
 def open_bytes(path: str) -> ByteStream:
-    """The bytes of a file, of stdin for ``-``, or of the first program that connects to unix:PATH."""
+    """The bytes of a file, of an object, of stdin for ``-``, or of the first program that connects to unix:PATH."""
     if path == "-":
         return ByteStream(0, "standard input", close=False)
     if path.startswith("unix:"):
         from confluo_tools.formats.listen import listen
 
         return ByteStream(listen(path), path)
+    if is_url(path):
+        return ObjectStream(path)
     return ByteStream(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
 

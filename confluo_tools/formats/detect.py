@@ -6,6 +6,7 @@ import os
 import stat
 
 from confluo_tools.formats.registry import FORMATS
+from confluo_tools.objects.address import is_folder_url, is_url
 
 PEEK = 64  # bytes of an input that decide its format
 
@@ -16,7 +17,12 @@ def is_multilog(path: str) -> bool:
 
 
 def is_archive(path: str) -> bool:
-    """Whether the path is a folder that confluo-archive filled, or a copy of some partitions of one."""
+    """Whether the path is a folder that confluo-archive filled, or a copy of some partitions of one.
+
+    Of a URL its form decides: see `is_folder_url`.
+    """
+    if is_url(path):
+        return is_folder_url(path)
     if path == "-" or is_multilog(path):
         return False
     try:
@@ -27,7 +33,9 @@ def is_archive(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """Whether the path is a folder, or a link to one."""
+    """Whether the path is a folder, or a link to one, or the URL of a folder."""
+    if is_url(path):
+        return is_folder_url(path)
     try:
         return path != "-" and stat.S_ISDIR(os.stat(path).st_mode)
     except OSError:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from confluo_tools.errors import UsageError
+from confluo_tools.objects.address import is_url
 
 SMALL = 1 << 16  # pieces below this wait for others
 MAX_PIECES = 512  # pieces a writev takes (IOV_MAX is 1024)
@@ -181,5 +182,8 @@ def exists(path: str) -> UsageError:
 
 
 def open_sink(path: str | None, *, force: bool = False) -> OutputSink:
-    """Standard output for None and ``-``, else a new file."""
+    """Standard output for None and ``-``, else a new file.  Raises UsageError for a URL."""
+    if path is not None and is_url(path):
+        hint = "confluo-archive --to writes to stores; or copy the file there"
+        raise UsageError("is in an object store", where=path, hint=hint)
     return OutputSink(1, "standard output") if path in (None, "-") else FileSink(str(path), force=force)

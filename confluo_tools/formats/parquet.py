@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
-from confluo_tools.formats.bytestream import ByteStream
+from confluo_tools.formats.bytestream import ByteStream, ObjectStream
 from confluo_tools.formats.foreign_names import known_fields
+from confluo_tools.formats.parquet_ranges import ParquetRanges
 from confluo_tools.formats.reader import Reader, Warn
 
 if TYPE_CHECKING:
@@ -207,7 +208,9 @@ class ArrowFileReader(Reader):
         self.stream = stream
         try:
             source: Any = None
-            if not stream.waits and stream.offset == 0 and type(stream) is ByteStream:
+            if type(stream) is ObjectStream and format == "parquet":
+                source = stream.file
+            elif not stream.waits and stream.offset == 0 and type(stream) is ByteStream:
                 source = pa.memory_map(f"/dev/fd/{stream.fd}")
             else:
                 source = pa.BufferReader(pa.py_buffer(b"".join(iter(stream.some, b""))))
@@ -218,10 +221,14 @@ class ArrowFileReader(Reader):
             else:
                 import pyarrow.parquet as pq
 
-                reader = pq.ParquetFile(source)
+                reader = pq.ParquetFile(source, pre_buffer=type(stream) is not ObjectStream)
                 schema = reader.schema_arrow
                 lengthy = [t for t in schema.types if not _fixed_width(t)]
-                batches = reader.iter_batches(batch_size=FEW if lengthy else 65536)
+                size = FEW if lengthy else 65536
+                if type(stream) is ObjectStream:
+                    batches = self._fetched(reader, ParquetRanges(stream.file, reader.metadata), size)
+                else:
+                    batches = reader.iter_batches(batch_size=size)
             self.metadata = {
                 k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
             }
@@ -244,13 +251,21 @@ class ArrowFileReader(Reader):
         for i in range(reader.num_record_batches):
             yield reader.get_batch(i)
 
+    def _fetched(self, reader: Any, ranges: ParquetRanges, size: int) -> Iterator[Any]:
+        names = [name.split(".")[0] for name in (column.path for column in reader.schema)]
+        ranges.plan(range(reader.num_row_groups), names, ())
+        for group in range(reader.num_row_groups):
+            ranges.fetch(group, names)
+            yield from reader.iter_batches(batch_size=size, row_groups=[group])
+
     def _guarded(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         try:
             yield from batches
         except (pa.ArrowInvalid, OSError) as e:
-            raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.name) from None
+            what = e.strerror if isinstance(e, OSError) and e.strerror else f"is damaged: {str(e).splitlines()[0]}"
+            raise FormatError(what, where=self.name) from None
 
     def blocks(self) -> Iterator[Block]:
         yield from self._foreign

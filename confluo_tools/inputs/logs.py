@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluo_tools.console import note, state, warn
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.inputs.topics import is_topic
+from confluo_tools.objects.address import is_url
 
 if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
@@ -31,7 +32,7 @@ class LogPlace(NamedTuple):
 
 def remote(name: str) -> Address | None:
     """HOST:PATH as an address; None for a path on this host."""
-    if ":" not in name or is_topic(name):  # most names, and no import
+    if ":" not in name or is_topic(name) or is_url(name):  # most names, and no import
         return None
     from confluo_tools.remote import address
 

@@ -10,6 +10,7 @@ from confluo_tools.console import is_terminal, note, say, state, tell, warn
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.inputs.logs import open_logs, places, remote
 from confluo_tools.inputs.topics import is_topic, open_topic
+from confluo_tools.objects.address import is_url
 
 if TYPE_CHECKING:
     from confluo_tools.formats.bytestream import ByteStream
@@ -103,6 +104,8 @@ def open_one(
         from confluo_tools.multilog.archive.reader import ArchiveReader
 
         return ArchiveReader(path, warn=warn, note=note)
+    if input_format == "multilog" and is_url(path):
+        raise UsageError("a MultiLog is not in an object store", where=path, hint="name an archive, or a file")
     if input_format == "multilog" or detect.is_folder(path):
         from confluo_tools.multilog.open_log import open_log
 
@@ -112,7 +115,8 @@ def open_one(
     try:
         stream = open_bytes(path)
     except OSError as e:
-        raise FormatError(e.strerror or str(e), where=path) from None
+        hint = "the URL of an archive ends with a slash" if is_url(path) and isinstance(e, FileNotFoundError) else ""
+        raise FormatError(e.strerror or str(e), where=path, hint=hint) from None
     if path == "-":
         _check_readable(stream)
     head = sniff(stream, detect.PEEK)
@@ -121,6 +125,8 @@ def open_one(
         what = stream.damage or ("unknown format" if head else "is empty: it has no header")
         raise FormatError(what, where=stream.name, hint="" if stream.damage or not head else "-i FORMAT names it")
     row = registry.BY_NAME[name]
+    if is_url(path) and not row.unzip:
+        raise FormatError("a capture is not read from an object store", where=path, hint="copy it to this host first")
     types = schema if types is None else types
     options: dict[str, Any] = {
         "path": path,

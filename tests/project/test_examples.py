@@ -28,6 +28,10 @@ def test_prints_what_it_shows(
         monkeypatch.setenv("CLICKHOUSE", f"127.0.0.1:{request.getfixturevalue('clickhouse').port}")
     if path.stem.startswith("engines"):
         monkeypatch.setenv("DASK", request.getfixturevalue("dask").address)
+    if path.stem.startswith("archive_store"):
+        server = request.getfixturevalue("s3")
+        for name, value in (server.env | {"BUCKET": server.bucket()}).items():
+            monkeypatch.setenv(name, value)
     if path.stem.startswith("stream"):
         monkeypatch.setenv("BROKER", request.getfixturevalue("broker").address)
         monkeypatch.setenv("METRICS", str(free_ports(1)[0]))

@@ -21,6 +21,7 @@ PACKAGE = ROOT / "confluo_tools"
 PLATFORM: tuple[tuple[str, ...], ...] = (
     ("errors", "core", "stop_signals", "verbs", "plain_print"),
     ("units", "guarded_yaml"),
+    ("objects",),
     ("schema",),
     ("expr",),
     ("formats",),
@@ -93,6 +94,8 @@ THIRD: dict[str, tuple[str, ...]] = {
     "duckdb": ("sql/",),
     "distributed": ("engine/",),
     "pyspark": ("engine/",),
+    "obstore": ("objects/",),
+    "botocore": ("objects/access.py",),
     "starlette": ("pingmesh/controller/asgi_app.py",),
     "uvicorn": ("pingmesh/controller/http_server.py",),
     "prometheus_client": (
@@ -103,7 +106,7 @@ THIRD: dict[str, tuple[str, ...]] = {
     ),
 }
 HEAVY = {"rich", "dpkt", "yaml", "pyarrow", "zstandard", "scipy", "cryptography", "starlette", "uvicorn"}
-HEAVY |= {"prometheus_client", "confluent_kafka", "duckdb", "distributed", "pyspark"}
+HEAVY |= {"prometheus_client", "confluent_kafka", "duckdb", "distributed", "pyspark", "obstore", "botocore"}
 # Algorithms of the papers, readable next to them: no I/O, no clock, no unseeded randomness.
 PURE = {
     "network/fat_tree.py",

@@ -77,7 +77,7 @@ def answers(path: Path, questions: list[str] = QUESTIONS, **options: Any) -> lis
     return found
 
 
-def run_all(log: multilog.Log, to: Path, before: int | None = None, **options: Any) -> list[archive.BatchResult]:
+def run_all(log: multilog.Log, to: str | Path, before: int | None = None, **options: Any) -> list[archive.BatchResult]:
     with ArchiveWriter(log, to, "here") as a:
         return [a.run(batch, record, **options) for batch, record in a.plan(before)]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader
 from confluo_tools.multilog.archive import writer as archive
+from confluo_tools.multilog.archive.open_ahead import PartFile
 from confluo_tools.multilog.archive.reader import (
     ArchiveScan,
-    PartFile,
     Rows,
     archived_batches,
     find_parts,
@@ -20,7 +21,9 @@ from confluo_tools.multilog.archive.reader import (
     report_damage,
     tree_of,
 )
+from confluo_tools.multilog.archive.storage import real_path
 from confluo_tools.multilog.reader import LogReader
+from confluo_tools.objects.address import is_url
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -57,7 +60,10 @@ class LogWithArchiveReader(LogReader):
 
     def _lost(self, lane: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         # The ranges of start <= row < end that no archive contains.
-        folders = [*self.folders, *(f for entry in self.linked_archives if (f := entry.path(self.log)) is not None)]
+        folders = list(self.folders)
+        for entry in self.linked_archives:
+            with suppress(ConfluoError):  # reported when its rows are read
+                folders += filter(None, [entry.path(self.log)])
         uuid = self.log.uuid.hex()
         for first, after in sorted(batch for folder in folders for batch in archived_batches(folder, uuid, lane)):
             if first > start:
@@ -77,22 +83,33 @@ class LogWithArchiveReader(LogReader):
         for entry in self.linked_archives:
             if not may_hold(tree, time, entry.oldest, entry.newest):
                 continue  # no row can match: do not look for the archive
-            folder = entry.path(self.log)
-            if folder is not None and self._allowed is not None and not self._allowed(os.path.realpath(folder)):
-                self._warn_once(f"{self.name}: older rows were moved to {folder}, which may not be read")
+            what = f"{self.name}: older rows were moved to"
+            if is_url(entry.absolute) and not self._permits(entry.absolute):  # no request is made
+                self._warn_once(f"{what} {entry.absolute}, which may not be read")
+                continue
+            try:
+                folder = entry.path(self.log)
+            except ConfluoError as e:
+                self._warn_once(f"{what} {e.where}: {e.what}; use --no-archive to read without them")
+                continue
+            if folder is not None and not self._permits(folder):
+                self._warn_once(f"{what} {folder}, which may not be read")
             elif folder is None:
-                what = f"{self.name}: older rows were moved to {entry.absolute}, which does not exist"
-                self._warn_once(f"{what}; use --no-archive to read without them")
-            elif not any(os.path.samefile(folder, f) for f in folders):
+                hint = "use --no-archive to read without them"
+                self._warn_once(f"{what} {entry.absolute}, which does not exist; {hint}")
+            elif real_path(folder) not in map(real_path, folders):
                 folders.append(folder)
         for folder in folders:
             for place in find_parts(folder, tree, time):
                 if place.name.uuid == uuid and place.name.first < self.below(place.name.lane):
-                    if self._allowed is not None and not self._allowed(os.path.realpath(place.path)):
+                    if not self._permits(place.path):
                         self._warn_once(f"{place.path}: may not be read; its rows are left out")
                         continue
                     found.setdefault(place.name.lane, []).append(place)
         return found
+
+    def _permits(self, path: str) -> bool:
+        return self._allowed is None or self._allowed(real_path(path))
 
     def _warn_once(self, what: str) -> None:
         if self._warn is not None and what not in self._warned_of:

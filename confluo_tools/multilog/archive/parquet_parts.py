@@ -11,22 +11,22 @@ A field named like a partition (host, date, hour) has a ``_`` appended to its na
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow_foreign import pyarrow
 from confluo_tools.formats.parquet_encoding import parquet_writer
+from confluo_tools.formats.parquet_ranges import ParquetRanges
 from confluo_tools.schema import Field, Schema
 from confluo_tools.schema.descriptions import with_known
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
+    from confluo_tools.objects.remote_file import RemoteFile
 
 ROW = "log_row"
 HOUR = 3_600_000_000_000
@@ -205,8 +205,8 @@ class PartBuilder:
         for i, width in enumerate(self._widths):
             yield _bytes(_whole(table.column(i)), width)
 
-    def write(self, path: str, table: Any, metadata: Mapping[str, str]) -> memoryview:
-        """Write one part to ``path`` and sync it; returns its bytes.  Raises OSError."""
+    def encode(self, table: Any, metadata: Mapping[str, str]) -> memoryview:
+        """The bytes of one part."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -226,14 +226,7 @@ class PartBuilder:
         )
         writer.write_table(table.replace_schema_metadata(schema.metadata), row_group_size=GROUP)
         writer.close()
-        data = memoryview(out.getvalue()).cast("B")
-        with open(path, "wb", buffering=0, opener=open_log_file) as file:
-            at = 0
-            while at < len(data):
-                at += file.write(data[at:])
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that verification reads from the disk
-        return data
+        return memoryview(out.getvalue()).cast("B")
 
     def _repeated(self, table: Any) -> list[str]:
         # Columns for which a dictionary saves space, judged by the first rows.  Not floats: a dictionary would unify
@@ -251,14 +244,13 @@ class PartBuilder:
             and 2 * pc.count_distinct(sample.column(i)).as_py() <= sample.num_rows
         ]
 
-    def same(self, path: str, table: Any, written: memoryview) -> bool:
-        """Whether the file at ``path`` equals ``written`` and contains the rows of ``table`` byte for byte."""
+    def same(self, read: bytes, table: Any, written: memoryview) -> bool:
+        """Whether what was ``read`` back equals ``written`` and has the rows of ``table`` byte for byte."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            with open(path, "rb", opener=open_log_file) as file:
-                data = pa.py_buffer(file.read())
+            data = pa.py_buffer(read)
             if not data.equals(pa.py_buffer(written)):
                 return False
             with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as part:
@@ -298,14 +290,17 @@ def _bound(times: Any, at: int, limit: int) -> int:
 class ParquetPart:
     """A part, open for reading.  Raises FormatError when it is not a part or is damaged; OSError."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: RemoteFile | None = None) -> None:
+        """``file``: the object, if ``path`` is a URL."""
         pa = pyarrow(path)
         import pyarrow.parquet as pq
 
         self.path = path
+        options: dict[str, Any] = {"memory_map": True} if file is None else {"pre_buffer": False}
         try:
-            self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            self._file = pq.ParquetFile(path if file is None else file, page_checksum_verification=True, **options)
             self._arrow = self._file.schema_arrow
+            self._ranges = None if file is None else ParquetRanges(file, self._file.metadata)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             if isinstance(e, OSError) and e.errno is not None:
                 raise
@@ -319,7 +314,17 @@ class ParquetPart:
         self._leaves: dict[str, int] | None = None
 
     def close(self) -> None:
-        self._file.close()
+        self._file.close(force=True)
+        if self._ranges is not None:
+            self._ranges.close()
+
+    def plan(self, groups: Sequence[int], schema: Schema, first: Sequence[int], rest: Sequence[int]) -> None:
+        """These row groups will be read: columns ``first``, and those of ``rest`` where a row matches.
+
+        Of an object, some are read at once.  Raises OSError.
+        """
+        if self._ranges is not None:
+            self._ranges.plan(groups, *([schema.columns[i].name for i in some] for some in (first, rest)))
 
     @property
     def in_time_order(self) -> bool:
@@ -376,6 +381,11 @@ class ParquetPart:
         if not wanted:
             return {}
         out = {}
+        if self._ranges is not None:
+            try:
+                self._ranges.fetch(group, list(wanted))
+            except OSError as e:
+                raise FormatError(f"cannot be read: {e.strerror or e}", where=self.path) from None
         try:
             table = self._file.read_row_group(group, columns=list(wanted), use_threads=False)
             for name, i in wanted.items():
@@ -387,16 +397,6 @@ class ParquetPart:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as e:
             raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.path) from None
         return out
-
-
-def in_time_order(path: str) -> bool:
-    """`ParquetPart.in_time_order` of the part at ``path``; False if it cannot be read."""
-    try:
-        part = ParquetPart(path)
-    except (FormatError, OSError):
-        return False
-    part.close()
-    return part.in_time_order
 
 
 def blocks(schema: Schema, rows: int, buffers: Mapping[int, Any]) -> Iterator[Block]:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
-from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc
 from confluo_tools.multilog.archive.parquet_parts import PartName, batch_of, day_of, host_of, hour_of
+from confluo_tools.multilog.archive.storage import DiskFile, join, storage
+
+if TYPE_CHECKING:
+    from confluo_tools.objects.remote_file import RemoteFile
 
 HIDDEN = ".confluo"
 MAX_RECORD = 16 << 20
@@ -32,9 +37,7 @@ def own_path(path: Any, uuid: str, lane: int, first: int, end: int) -> bool:
 
 def read_record(path: str, uuid: str, lane: int) -> dict[str, Any]:
     """The record of a batch.  Raises OSError; ValueError with the problem if it is damaged or names other files."""
-    fd = open_log_file(path)
-    with open(fd, "rb") as f:
-        text = f.read(MAX_RECORD)
+    text = storage(path).read(path, MAX_RECORD)
     try:
         data = json.loads(text)
         first, end, files = int(data["first"]), int(data["end"]), list(data["files"])
@@ -59,42 +62,44 @@ def footer_crc(data: memoryview) -> str:
 
 
 class FooterCheck:
-    """Compares footers with the records of the archives; each record is read once."""
+    """Compares footers with the records of the archives; each record is read once.  Several threads may use one."""
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[int, str]]] = {}
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def problem(self, name: PartName, path: str) -> str:
+    def problem(self, name: PartName, path: str, file: DiskFile | RemoteFile) -> str:
         """What is wrong with the footer of the part at ``path``; '' if it is right, or if there is no record of it.
 
         Raises OSError.
         """
-        root = path[: -len(name.path)] if path.endswith(name.path) else ""
-        folder = os.path.join(root, HIDDEN, name.uuid, f"lane-{name.lane:03d}")
-        record = os.path.join(folder, f"{name.first:016d}-{name.end:016d}.json")
-        if record not in self._records:
-            files = {}
-            try:
-                for one in read_record(record, name.uuid, name.lane)["files"]:
-                    files[str(one["path"])] = int(one["bytes"]), str(one.get("footer", ""))
-            except FileNotFoundError:
-                pass  # partitions that were copied without the records
-            except ValueError as e:
-                return f"cannot be checked: its record is damaged: {e}"
-            self._records[record] = files
+        try:
+            record = self.load(name, path)
+        except ValueError as e:
+            return f"cannot be checked: its record is damaged: {e}"
         size, footer = self._records[record].get(name.path, (0, ""))
         if not footer:
             return ""
-        fd = open_log_file(path)
-        try:
-            length = os.fstat(fd).st_size
-            if length != size:
-                return f"is not a complete Parquet file: it has {length} of {size} bytes"
-            tail = os.pread(fd, 8, length - 8)
-            n = int.from_bytes(tail[:4], "little") + 8
-            if n > min(length, MAX_FOOTER):
-                return "is damaged: the length of its footer is wrong"
-            data = os.pread(fd, n, length - n)
-        finally:
-            os.close(fd)
-        return "" if f"{crc(data):08x}" == footer else "is damaged: its footer differs from the one that was written"
+        length = file.size
+        if length != size:
+            return f"is not a complete Parquet file: it has {length} of {size} bytes"
+        n = int.from_bytes(bytes(file.end(8)[:4]), "little") + 8
+        if n > min(length, MAX_FOOTER):
+            return "is damaged: the length of its footer is wrong"
+        good = f"{crc(file.end(n)):08x}" == footer
+        return "" if good else "is damaged: its footer differs from the one that was written"
+
+    def load(self, name: PartName, path: str) -> str:
+        """Read the record of a part, if it is not known yet; returns its path.  Raises OSError, ValueError."""
+        root = path[: -len(name.path)] if path.endswith(name.path) else ""
+        record = join(root, HIDDEN, name.uuid, f"lane-{name.lane:03d}", f"{name.first:016d}-{name.end:016d}.json")
+        with self._locks[record]:
+            if record not in self._records:
+                files = {}
+                try:
+                    for one in read_record(record, name.uuid, name.lane)["files"]:
+                        files[str(one["path"])] = int(one["bytes"]), str(one.get("footer", ""))
+                except FileNotFoundError:
+                    pass  # partitions that were copied without the records
+                self._records[record] = files
+        return record

@@ -11,19 +11,21 @@ MultiLog are (confluo_tools/multilog/query/time_order.py), or come lane by lane 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import closing, suppress
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.expr import leaves, zones
 from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.multilog.archive import parquet_parts
+from confluo_tools.multilog.archive.open_ahead import OpenedPart, PartFile, Reading, open_ahead
 from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart, PartName
 from confluo_tools.multilog.archive.part_check import HIDDEN, FooterCheck
+from confluo_tools.multilog.archive.storage import DiskFile, Storage, join, open_file, request_early, storage
 from confluo_tools.multilog.query import time_order
-from confluo_tools.multilog.retain import list_folder
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -33,45 +35,40 @@ if TYPE_CHECKING:
 
 Rows = Iterator[tuple["Block", "Picks"]]
 Lane = tuple[str, int]  # uuid of the log, number of the lane
+BatchRows = tuple[list[PartFile], int, int]  # parts of a batch, the first row to read, and the one after the last
 DAY = 24 * HOUR
 
 
-class PartFile(NamedTuple):
-    """The path and attributes of a part in an archive."""
-
-    name: PartName
-    path: str
-
-
-def find_parts(path: str, tree: leaves.Tree, time: int, hosts: Iterable[str] | None = None) -> Iterator[PartFile]:
+def find_parts(
+    path: str, tree: leaves.Tree, time: int, hosts: Iterable[str] | None = None, files: Storage | None = None
+) -> Iterator[PartFile]:
     """The parts of the archive at ``path`` that may contain rows for which ``tree`` holds, by host and hour.
 
-    ``time``: number of the time column; ``hosts``: only these hosts.
+    ``time``: number of the time column; ``hosts``: only these hosts; ``files``: of this archive, if it is open.
     """
+    files = files or storage(path, listed=True)
 
     def possible(start: int, length: int) -> bool:
         return may_hold(tree, time, start, start + length - 1)
 
-    for above in sorted(list_folder(path)):
+    for above in sorted(files.names(path)):
         host = parquet_parts.host_of(above)
         if host is None or (hosts is not None and host not in hosts):
             continue
-        days = [
-            (day, n) for n in list_folder(os.path.join(path, above)) if (day := parquet_parts.day_of(n)) is not None
-        ]
-        for day, date in sorted(days):
-            if not possible(day * DAY, DAY):
-                continue
-            folder = os.path.join(path, above, date)
-            hours = [(hour, n) for n in list_folder(folder) if (hour := parquet_parts.hour_of(n)) is not None]
+        names = files.names(join(path, above))
+        days = [(day, join(path, above, n)) for n in names if (day := parquet_parts.day_of(n)) is not None]
+        days = sorted(one for one in days if possible(one[0] * DAY, DAY))
+        files.read_all([folder for _, folder in days])
+        for day, folder in days:
+            hours = [(hour, n) for n in files.names(folder) if (hour := parquet_parts.hour_of(n)) is not None]
             for hour, inner in sorted(hours):
                 if not possible(day * DAY + hour * HOUR, HOUR):
                     continue
-                for name in sorted(list_folder(os.path.join(folder, inner))):
+                for name in sorted(files.names(join(folder, inner))):
                     batch = parquet_parts.batch_of(name)
                     if batch is not None:
-                        part = PartName(host, day * 24 + hour, *batch)
-                        yield PartFile(part, os.path.join(folder, inner, name))
+                        place = join(folder, inner, name)
+                        yield PartFile(PartName(host, day * 24 + hour, *batch), place, files.stat(place))
 
 
 def may_hold(tree: leaves.Tree, time: int, oldest: int, newest: int) -> bool:
@@ -83,9 +80,10 @@ def may_hold(tree: leaves.Tree, time: int, oldest: int, newest: int) -> bool:
     return zones.holds(tree, zone) != zones.NONE
 
 
-def hosts(path: str) -> list[str]:
+def hosts(path: str, files: Storage | None = None) -> list[str]:
     """Names of the hosts in the archive at ``path``."""
-    return sorted(host for name in list_folder(path) if (host := parquet_parts.host_of(name)) is not None)
+    names = (files or storage(path)).names(path)
+    return sorted(host for name in names if (host := parquet_parts.host_of(name)) is not None)
 
 
 class ArchiveScan:
@@ -123,14 +121,25 @@ class ArchiveScan:
 
         ``below``: only rows before this number; ``covered``: only rows from this number on.
         """
-        for batch, lo, hi in ranges(parts, below, covered):
-            yield from self._batch(batch, *_limits(batch, lo, hi))
+        yield from self.batches(ranges(parts, below, covered))
+
+    def batches(self, wanted: Iterable[BatchRows]) -> Rows:
+        """The rows of batches, one after the other."""
+        readings = self._readings(wanted, self.columns)
+        for _, of_batch in groupby(self._groups(readings), key=lambda one: one[0].place.name.batch):
+            yield from self._batch(of_batch)
+
+    def _readings(self, batches: Iterable[BatchRows], rest: Sequence[int] = ()) -> Iterator[Reading]:
+        for batch, lo, hi in batches:
+            program, schema = self._program(*_limits(batch, lo, hi))
+            for place in batch:
+                yield Reading(place, program, schema, batch[0].name.first, rest)
 
     def streams(self, parts: Sequence[PartFile], lane: int, below: int | None = None) -> list[Iterator[Ranked]]:
         """The rows of `lane` by time, as streams for `by_time`; ``lane``: its number among the lanes of the reader."""
         return self.streams_of(list(ranges(parts, below)), lane)
 
-    def streams_of(self, wanted: Sequence[tuple[list[PartFile], int, int]], lane: int) -> list[Iterator[Ranked]]:
+    def streams_of(self, wanted: Sequence[BatchRows], lane: int) -> list[Iterator[Ranked]]:
         """The rows of batches by time, as streams for `by_time`.  ``wanted``: what `ranges` gave for one lane."""
         batches = []
         for batch, lo, hi in wanted:
@@ -139,16 +148,21 @@ class ArchiveScan:
         if time_order.goes_back(batches):  # by the hour; the statistics are exact
             batches = [b._replace(lo=lo, hi=hi) for b in batches for lo, hi in [self._times(b)]]
         found = time_order.streams(batches)
+        if len(found) > 1:
+            self.read_times()
         if len(found) <= time_order.MAX_STREAMS:
             return [self._by_time(stream, lane) for stream in found]
 
         def read(some: Sequence[time_order.Span], lo: int, hi: int) -> Iterator[Ranked]:
             return self._by_time(some, lane, lo, hi)
 
+        return [time_order.sliced(self.schema, self.columns, batches, read)]
+
+    def read_times(self) -> None:
+        """The times will be needed, too: several streams are merged."""
         field = self.schema.time_field
         if field is not None:
             self.columns = sorted({self.schema.index(field.name), *self.columns})
-        return [time_order.sliced(self.schema, self.columns, batches, read)]
 
     def merged(self, streams: Sequence[Iterator[Ranked]]) -> Rows:
         """Merge `streams` by time.  A single one is in order, and its times are not read."""
@@ -158,22 +172,26 @@ class ArchiveScan:
             for block, picks, _ in streams[0]:
                 yield block, Make.of(block.rows) if picks is None else picks
             return
-        if self.schema.time_field is not None:
-            self.columns = sorted({self.schema.index(self.schema.time_field.name), *self.columns})
+        self.read_times()
         yield from merged_by_time(self.schema, streams, self.columns)
 
     def _by_time(
         self, stream: Sequence[time_order.Span], lane: int, lo: int = time_order.EARLIEST, hi: int = time_order.LATEST
     ) -> Iterator[Ranked]:
         # The parts of a batch are its hours, each sorted by time.
-        for span in stream:
-            places, (program, schema) = span.item
-            for place in places:
-                if place.name.hour * HOUR > hi or (place.name.hour + 1) * HOUR <= lo:
-                    continue
-                for part, group in self._groups(place):
-                    for block, picks in self._group(part, group, program, schema, False):
-                        yield block, picks, time_order.rank(lane, span.first)
+        readings = [
+            Reading(place, program, schema, span.first, self.columns)
+            for span in stream
+            for places, (program, schema) in [span.item]
+            for place in places
+            if place.name.hour * HOUR <= hi and (place.name.hour + 1) * HOUR > lo
+        ]
+        return self._ranked(self._groups(readings), lane)
+
+    def _ranked(self, groups: Iterable[tuple[Reading, ParquetPart, int]], lane: int) -> Iterator[Ranked]:
+        for reading, part, group in groups:
+            for block, picks in self._group(reading, part, group, False):
+                yield block, picks, time_order.rank(lane, reading.first)
 
     def _hours(self, batch: Sequence[PartFile]) -> tuple[int, int]:
         return batch[0].name.hour * HOUR, (batch[-1].name.hour + 1) * HOUR - 1
@@ -184,7 +202,7 @@ class ArchiveScan:
         ends = [self._hours(batch)[0]], [self._hours(batch)[1]]
         for i, place in ((0, batch[0]), (1, batch[-1])):
             try:
-                part = ParquetPart(place.path)
+                part = open_part(place)
             except (FormatError, OSError):
                 continue  # reported when its rows are read
             try:
@@ -197,16 +215,15 @@ class ArchiveScan:
 
     def count(self, parts: Sequence[PartFile], below: int | None = None, covered: int = 0) -> int:
         """Number of rows that `lane` would yield."""
-        total = 0
-        for batch, lo, hi in ranges(parts, below, covered):
-            program, schema = self._program(*_limits(batch, lo, hi))
-            for place in batch:
-                for part, group in self._groups(place):
-                    total += self._count(part, group, program, schema)
-        return total
+        return self.count_batches(ranges(parts, below, covered))
 
-    def _count(self, part: ParquetPart, group: int, program: Program, schema: Schema) -> int:
-        rows = part.group_rows(group)
+    def count_batches(self, wanted: Iterable[BatchRows]) -> int:
+        """Number of rows that `batches` would yield."""
+        return sum(self._count(*found) for found in self._groups(self._readings(wanted)))
+
+    def _count(self, reading: Reading, part: ParquetPart, group: int) -> int:
+        rows, program, schema = part.group_rows(group), reading.program, reading.schema
+        assert program is not None
         if schema is self.schema and self._known(part, group) == zones.ALL:
             return rows
         try:
@@ -216,48 +233,55 @@ class ArchiveScan:
             return 0
         return sum(program.count(block) for block in parquet_parts.blocks(schema, rows, columns))
 
-    def _batch(self, places: Sequence[PartFile], lo: int, hi: int | None) -> Rows:
-        program, schema = self._program(lo, hi)
+    def _batch(self, groups: Iterable[tuple[Reading, ParquetPart, int]]) -> Rows:
         pieces: list[Block] | None = None
-        for place in places:
-            for part, group in self._groups(place):
-                if pieces is None and not part.in_time_order:
-                    pieces = []
-                for block, picks in self._group(part, group, program, schema, pieces is not None):
-                    if pieces is None:
-                        yield block, picks
-                    else:
-                        pieces.append(block.take(picks))
+        for reading, part, group in groups:
+            if pieces is None and not part.in_time_order:
+                pieces = []
+            for block, picks in self._group(reading, part, group, pieces is not None):
+                if pieces is None:
+                    yield block, picks
+                else:
+                    pieces.append(block.take(picks))
         if pieces:
             from confluo_tools.core.block.block import Picks
 
             for block in parquet_parts.in_row_order(self._wide, pieces):
                 yield block.project(self.schema.layout), Picks.of(block.rows)
 
-    def _groups(self, place: PartFile) -> Iterator[tuple[ParquetPart, int]]:
-        # The row groups of a part that may contain matching rows.
+    def _groups(self, readings: Iterable[Reading]) -> Iterator[tuple[Reading, ParquetPart, int]]:
+        # The row groups of parts that may contain matching rows.  Of objects, the first are opened now.
+        return self._counted(open_ahead(readings, self._opened))
+
+    def _counted(self, parts: Iterator[OpenedPart]) -> Iterator[tuple[Reading, ParquetPart, int]]:
+        with closing(parts):  # type: ignore[type-var]
+            for reading, part, groups, problem in parts:
+                if part is None:
+                    self.damaged.append((reading.place.path, problem))
+                    continue
+                self.parts += 1
+                self.groups += part.groups
+                self.skipped += part.groups - len(groups)
+                self.rows += part.rows
+                for group in groups:
+                    yield reading, part, group
+
+    def _opened(self, reading: Reading) -> OpenedPart:
+        place, program, schema, _, rest = reading
         try:
-            problem = self._footers.problem(place.name, place.path)
-            if problem:
-                raise FormatError(problem, where=place.path)
-            part = ParquetPart(place.path)
+            part = open_part(place, self._footers)
         except FormatError as e:
-            self._damage(place.path, e)
-            return
+            return OpenedPart(reading, None, [], _left_out(e))
         except OSError as e:
-            self.damaged.append((place.path, f"cannot be opened: {e.strerror or e}"))
-            return
-        self.parts += 1
-        try:
-            for group in range(part.groups):
-                self.groups += 1
-                self.rows += part.group_rows(group)
-                if self._known(part, group) == zones.NONE:
-                    self.skipped += 1
-                else:
-                    yield part, group
-        finally:
-            part.close()
+            return OpenedPart(reading, None, [], f"cannot be opened: {e.strerror or e}")
+        known = [self._known(part, group) for group in range(part.groups)]
+        groups = [group for group, holds in enumerate(known) if holds != zones.NONE]
+        if program is not None:
+            counted = schema is self.schema and not rest
+            read = [group for group in groups if not counted or known[group] != zones.ALL]
+            with suppress(OSError):  # it is said when they are read
+                part.plan(read, self._wide, program.columns, sorted({*rest} - {*program.columns}))
+        return OpenedPart(reading, part, groups)
 
     def _known(self, part: ParquetPart, group: int) -> int:
         def zone(col: int) -> tuple[Any, Any] | None:
@@ -271,9 +295,10 @@ class ArchiveScan:
             self._arrow = parquet_parts.arrow_types(self._wide)
         return part.read(group, self._wide, self._arrow, columns)
 
-    def _group(self, part: ParquetPart, group: int, program: Program, schema: Schema, numbered: bool) -> Rows:
+    def _group(self, reading: Reading, part: ParquetPart, group: int, numbered: bool) -> Rows:
         # Read the columns of the expression first, the others only if a row matches.
-        rows = part.group_rows(group)
+        rows, program, schema = part.group_rows(group), reading.program, reading.schema
+        assert program is not None
         try:
             columns = self._read(part, group, program.columns)
             chosen = [program.select(block) for block in parquet_parts.blocks(schema, rows, columns)]
@@ -290,19 +315,48 @@ class ArchiveScan:
                 yield block, picks
 
     def _damage(self, path: str, e: FormatError) -> None:
-        self.damaged.append((path, f"{e.what}; its rows are left out"))
+        self.damaged.append((path, _left_out(e)))
 
     def possible(self, batch: Sequence[PartFile]) -> list[PartFile]:
         """The parts of a batch that may have matching rows by their statistics; the others count as looked at."""
         kept = []
         for place in batch:
             before = self.rows, self.parts, self.groups, self.skipped, len(self.damaged)
-            if next(self._groups(place), None) is None:
+            if next(self._groups([Reading(place, None, self.schema, 0)]), None) is None:
                 continue
             self.rows, self.parts, self.groups, self.skipped = before[:4]  # counted when it is read
             del self.damaged[before[4] :]
             kept.append(place)
         return kept
+
+
+def _left_out(e: FormatError) -> str:
+    return f"{e.what}; its rows are left out"
+
+
+def open_part(place: PartFile, footers: FooterCheck | None = None) -> ParquetPart:
+    """A part, open for reading.  Raises FormatError: it is damaged, or not as its record says; OSError."""
+    if footers is not None:
+        request_early(place.path, footers.load, place.name, place.path)
+    file = open_file(place.path, place.stat)
+    try:
+        problem = footers.problem(place.name, place.path, file) if footers is not None else ""
+        if problem:
+            raise FormatError(problem, where=place.path)
+        return ParquetPart(place.path, None if isinstance(file, DiskFile) else file)
+    finally:
+        if isinstance(file, DiskFile):
+            file.close()
+
+
+def in_time_order(place: PartFile) -> bool:
+    """`ParquetPart.in_time_order` of a part; False if it cannot be read."""
+    try:
+        part = open_part(place)
+    except (FormatError, OSError):
+        return False
+    part.close()
+    return part.in_time_order
 
 
 def _batches(parts: Sequence[PartFile]) -> list[tuple[tuple[int, int], list[PartFile]]]:
@@ -356,7 +410,7 @@ def part_file(root: str, path: str) -> PartFile:
     if len(words) != 4 or None in found:
         raise ValueError(f"'{path}' is not a part of an archive")
     host, day, hour, batch = found
-    return PartFile(PartName(host, day * 24 + hour, *batch), os.path.join(root, path))  # type: ignore
+    return PartFile(PartName(host, day * 24 + hour, *batch), join(root, path))  # type: ignore
 
 
 def tree_of(expr: Any) -> leaves.Tree:
@@ -385,6 +439,7 @@ class ArchiveReader(Reader):
     ) -> None:
         super().__init__(path, warn)
         self.path, self._note = path, note
+        self._files = storage(path, listed=True)
         self._hosts = None if host is None else {host}
         self.without = set(without)
         self._scan: ArchiveScan | None = None
@@ -396,7 +451,7 @@ class ArchiveReader(Reader):
 
     def hosts(self) -> list[str]:
         """Names of the hosts in the archive."""
-        return [n for n in hosts(self.path) if self._hosts is None or n in self._hosts]
+        return [n for n in hosts(self.path, self._files) if self._hosts is None or n in self._hosts]
 
     def logs(self) -> list[str]:
         """uuids of the logs in the archive."""
@@ -405,14 +460,14 @@ class ArchiveReader(Reader):
     def _schema(self) -> Schema:
         # Columns may have been added to a log: merge the schemas of the newest part of each log.
         newest: dict[str, PartFile] = {}
-        for place in find_parts(self.path, leaves.TRUE, -1, self._hosts):
+        for place in find_parts(self.path, leaves.TRUE, -1, self._hosts, self._files):
             known = newest.get(place.name.uuid)
             if known is None or (place.name.hour, place.name.end) >= (known.name.hour, known.name.end):
                 newest[place.name.uuid] = place
         found: Schema | None = None
         for place in sorted(newest.values(), key=lambda p: (-p.name.hour, p.path)):
             try:
-                part = ParquetPart(place.path)
+                part = open_part(place)
                 schema = part.schema
                 part.close()
             except FormatError as e:
@@ -426,7 +481,7 @@ class ArchiveReader(Reader):
 
     def places(self, tree: leaves.Tree) -> list[PartFile]:
         """The parts that may have rows for which ``tree`` holds."""
-        places = find_parts(self.path, tree, self._time, self._hosts)
+        places = find_parts(self.path, tree, self._time, self._hosts, self._files)
         return [p for p in places if p.name.uuid not in self.without]
 
     def blocks(self) -> Iterator[Block]:
@@ -445,6 +500,8 @@ class ArchiveReader(Reader):
         by_time = by_time and self._time >= 0
         scan = self._scan = ArchiveScan(self.schema, tree, columns)
         if by_time:
+            if len(lanes) > 1:
+                scan.read_times()
             streams = [s for lane, parts in enumerate(lanes.values()) for s in scan.streams(parts, lane)]
             yield from scan.merged(streams)
         else:
@@ -492,9 +549,9 @@ def _merge_schemas(first: Schema, other: Schema, where: str) -> Schema:
 
 def archived_batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
     """(first row, row after the last) of each batch of a lane in the archive at ``folder``."""
-    own = os.path.join(folder, HIDDEN, uuid)
-    if os.path.isdir(own):
-        names = [n.removesuffix(".json").split("-") for n in list_folder(os.path.join(own, f"lane-{lane:03d}"))]
+    files, own = storage(folder), join(folder, HIDDEN, uuid)
+    if files.is_folder(own):
+        names = [n.removesuffix(".json").split("-") for n in files.names(join(own, f"lane-{lane:03d}"))]
         return {(int(n[0]), int(n[1])) for n in names if len(n) == 2 and n[0].isdigit() and n[1].isdigit()}
     parts = (place.name for place in find_parts(folder, leaves.TRUE, -1))
     return {(part.first, part.end) for part in parts if (part.uuid, part.lane) == (uuid, lane)}
@@ -502,6 +559,7 @@ def archived_batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
 
 def has_rows_of(folder: str, uuid: str) -> bool:
     """Whether the archive at ``folder`` contains rows of the log ``uuid`` (hexadecimal)."""
-    if os.path.isdir(os.path.join(folder, HIDDEN)):
-        return os.path.isdir(os.path.join(folder, HIDDEN, uuid))
+    files = storage(folder)
+    if files.is_folder(join(folder, HIDDEN)):
+        return files.is_folder(join(folder, HIDDEN, uuid))
     return any(place.name.uuid == uuid for place in find_parts(folder, leaves.TRUE, -1))

@@ -18,7 +18,6 @@ Between steps 2 and 4 rows are in the log and in the archive; `log_with_archive`
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import time
@@ -40,13 +39,16 @@ from confluo_tools.multilog.archive.parquet_parts import (
     hour_of,
 )
 from confluo_tools.multilog.archive.part_check import HIDDEN, footer_crc, read_record
+from confluo_tools.multilog.archive.storage import join, real_path, storage
 from confluo_tools.multilog.atomic_file import replace
-from confluo_tools.multilog.create import sync_folder
 from confluo_tools.multilog.log import Log
-from confluo_tools.multilog.retain import SealedSegment, SegmentCatalog, disk_bytes, list_folder
+from confluo_tools.multilog.retain import SealedSegment, SegmentCatalog, disk_bytes
+from confluo_tools.objects.address import READ_ONLY, is_url, parse
+from confluo_tools.objects.faults import ObjectStoreError
 
 TMP = "tmp"
 ARCHIVES = "archives"  # file in the folder of a log that lists the archives of its older rows
+MAX_KIND = 1000  # bytes of the file with the kind of the records
 BATCH_ROWS = 1 << 20  # segments are combined into batches of at least this many rows
 FORMAT = 1
 LINKS_HEAD = "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns."
@@ -90,10 +92,11 @@ class ArchiveWriter:
         if log.schema.time_field is None:
             what = f"records of kind '{log.schema.kind}' have no time field, so they cannot be archived"
             raise UsageError(what, where=log.path, hint="write them to one file with confluo-convert -o parquet")
-        self._own = os.path.join(self.path, HIDDEN, self.uuid)
-        self._tmp = os.path.join(self.path, HIDDEN, TMP)
+        self.files = storage(self.path)
+        self._own = join(self.path, HIDDEN, self.uuid)
+        self._tmp = join(self.path, HIDDEN, TMP)
         self._lock = -1
-        if os.path.exists(os.path.join(self.path, "control")):
+        if not is_url(self.path) and os.path.exists(os.path.join(self.path, "control")):
             raise UsageError("is a MultiLog", where=self.path, hint="name another folder for the archive")
         extended(log.schema)  # raises SchemaError when the rows cannot be archived
         try:
@@ -121,73 +124,69 @@ class ArchiveWriter:
     # -- state of the archive
 
     def _begin(self) -> None:
-        os.makedirs(self._own, exist_ok=True)
-        os.makedirs(self._tmp, exist_ok=True)
-        self._lock = open_log_file(os.path.join(self._own, "lock"), os.O_CREAT | os.O_RDWR)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = self.files.lock(self._own, self.log.path)
         except BlockingIOError:
-            self.close()
             what = f"another process is archiving {self.log.path} here"
             raise BusyError(what, where=self.path, hint="try again later") from None
+        self.files.make_folder(self._tmp)
 
     def _check_kind(self) -> None:
         # Other Parquet tools read the archive as one table: all records must be of one kind.
-        name, kind = os.path.join(self.path, HIDDEN, "kind"), self.log.schema.kind
+        name, kind = join(self.path, HIDDEN, "kind"), self.log.schema.kind
         try:
-            with open(name, encoding="utf-8", opener=open_log_file) as f:
-                there = f.read(100).strip()
+            there = self.files.read(name, MAX_KIND).decode("utf-8", "replace").strip()
         except FileNotFoundError:
             if not self.dry_run:
-                replace(name, f"{kind}\n".encode(), sync=True)
+                self.files.replace(name, f"{kind}\n".encode())
             return
         if there != kind:
             what = f"holds records of kind '{there}'; those of {self.log.path} are of kind '{kind}'"
             raise UsageError(what, where=self.path, hint="choose another folder")
 
-    def records(self, lane: int) -> list[BatchRecord]:
-        """The archived batches of ``lane``, in row order."""
-        folder = os.path.join(self._own, f"lane-{lane:03d}")
+    def records(self, lane: int, after: int = 0) -> list[BatchRecord]:
+        """The archived batches of ``lane``, in row order, without those that end at row ``after`` or earlier."""
         found = []
-        for name in list_folder(folder):
-            if name.endswith(".json"):
-                path = os.path.join(folder, name)
-                try:
-                    data = read_record(path, self.uuid, lane)
-                except ValueError as e:
-                    hint = "remove it; its rows are archived again"
-                    raise StoreError(f"is damaged: {e}", where=path, hint=hint) from None
-                files = [(str(x["path"]), int(x["bytes"])) for x in data["files"]]
-                found.append(BatchRecord(int(data["first"]), int(data["end"]), files, path))
+        for name in self.files.names(self._lane(lane)):
+            rows = name.removesuffix(".json").split("-")
+            if name.endswith(".json") and not (len(rows) == 2 and rows[1].isdigit() and int(rows[1]) <= after):
+                found.append(self._read_record(lane, name))
         return sorted(found)
 
-    def _lanes(self) -> list[int]:
-        return sorted(int(n[5:]) for n in list_folder(self._own) if n.startswith("lane-") and n[5:].isdigit())
+    def _read_record(self, lane: int, name: str) -> BatchRecord:
+        path = join(self._lane(lane), name)
+        try:
+            data = read_record(path, self.uuid, lane)
+        except ValueError as e:
+            hint = "remove it; its rows are archived again"
+            raise StoreError(f"is damaged: {e}", where=path, hint=hint) from None
+        files = [(str(x["path"]), int(x["bytes"])) for x in data["files"]]
+        return BatchRecord(int(data["first"]), int(data["end"]), files, path)
 
     def _roll_forward(self) -> None:
         # Move the files of recorded batches of a killed run into place, and remove its other temporary files.
-        waiting = {n for n in list_folder(self._tmp) if n.startswith(self.uuid)}
-        if not waiting:
-            return
-        for lane in self._lanes():
-            for record in self.records(lane):
-                for path, _ in record.files:
-                    if _in_tmp(path) in waiting:
-                        self._move_into_place(path)
-                        waiting.discard(_in_tmp(path))
+        waiting = {n for n in self.files.names(self._tmp) if n.startswith(self.uuid)}
+        batches = {batch_of(name.split("@")[0] + ".parquet") for name in waiting}
+        for _, lane, first, end in sorted(batch for batch in batches if batch is not None):
+            try:
+                record = self._read_record(lane, os.path.basename(self._record(lane, first, end)))
+            except FileNotFoundError:
+                continue
+            for path, _ in record.files:
+                if _in_tmp(path) in waiting:
+                    self._move_into_place(path)
+                    waiting.discard(_in_tmp(path))
         for name in waiting:
-            os.unlink(os.path.join(self._tmp, name))
+            self.files.remove(join(self._tmp, name))
 
     def _move_into_place(self, path: str) -> None:
-        target = os.path.join(self.path, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(os.path.join(self._tmp, _in_tmp(path)), target)
+        self.files.move(join(self._tmp, _in_tmp(path)), join(self.path, path))
         fault("archive-placed")
 
     def _is_whole(self, record: BatchRecord) -> bool:
         for path, size in record.files:
             try:
-                if os.stat(os.path.join(self.path, path)).st_size != size:
+                if self.files.size(join(self.path, path)) != size:
                     return False
             except FileNotFoundError:
                 return False
@@ -203,7 +202,7 @@ class ArchiveWriter:
         out: list[tuple[list[SealedSegment], BatchRecord | None]] = []
         for lane in range(self.log.control.claimed):
             segments = self._old(lane, before)
-            known = self.records(lane)
+            known = self.records(lane, segments[0].base) if segments else []
             group: list[SealedSegment] = []
             for segment in segments:
                 record = next((r for r in known if r.first <= segment.base and segment.end <= r.end), None)
@@ -244,10 +243,9 @@ class ArchiveWriter:
 
     def _discard(self, record: BatchRecord) -> None:
         # A file of the batch is missing: while the log has the rows, archive them again.
-        os.unlink(record.path)
+        self.files.remove(record.path)
         for path, _ in record.files:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, path))
+            self.files.remove(join(self.path, path))
 
     def run(
         self, batch: list[SealedSegment], record: BatchRecord | None, *, remove: bool = True, argv: str = ""
@@ -267,8 +265,7 @@ class ArchiveWriter:
                     raise
                 for path, _ in record.files:
                     self._move_into_place(path)
-            for folder in _folders(self.path, record):
-                sync_folder(folder)
+            self.files.sync(_folders(self.path, record))
             fault("archive-committed")
         if remove:
             try:
@@ -289,14 +286,17 @@ class ArchiveWriter:
 
     def _remove_temporary(self, lane: int, first: int, end: int) -> None:
         # Remove the temporary files of a failed batch, unless a record lists them.
-        with suppress(OSError):
-            if not os.path.exists(self._record(lane, first, end)):
-                for name in list_folder(self._tmp):
+        with suppress(OSError, ObjectStoreError):
+            if os.path.basename(self._record(lane, first, end)) not in self.files.names(self._lane(lane)):
+                for name in self.files.names(self._tmp):
                     if batch_of(name.split("@")[0] + ".parquet") == (self.uuid, lane, first, end):
-                        os.unlink(os.path.join(self._tmp, name))
+                        self.files.remove(join(self._tmp, name))
 
     def _record(self, lane: int, first: int, end: int) -> str:
-        return os.path.join(self._own, f"lane-{lane:03d}", f"{first:016d}-{end:016d}.json")
+        return join(self._lane(lane), f"{first:016d}-{end:016d}.json")
+
+    def _lane(self, lane: int) -> str:
+        return join(self._own, f"lane-{lane:03d}")
 
     def _write(self, batch: list[SealedSegment], argv: str) -> BatchRecord:
         lane, first, end = batch[0].lane, batch[0].base, batch[-1].end
@@ -330,10 +330,11 @@ class ArchiveWriter:
         fault("archive-read")
         for hour, table in parts:
             name = PartName(self.host, hour, self.uuid, lane, first, end).path
-            temporary = os.path.join(self._tmp, _in_tmp(name))
-            written = rows.write(temporary, table, metadata)
+            temporary = join(self._tmp, _in_tmp(name))
+            written = rows.encode(table, metadata)
+            self.files.write(temporary, written)
             fault("archive-written")
-            if not rows.same(temporary, table, written):
+            if not rows.same(self.files.read(temporary, len(written) + 1), table, written):
                 what = "the file differs from the data written: nothing was removed from the log"
                 raise StoreError(what, where=temporary, hint="check the disk")
             checks = {"crc": f"{crc(written):08x}", "footer": footer_crc(written)}
@@ -352,11 +353,9 @@ class ArchiveWriter:
             "files": files,
         }
         record = BatchRecord(first, end, [(f["path"], f["bytes"]) for f in files], self._record(lane, first, end))
-        os.makedirs(os.path.dirname(record.path), exist_ok=True)
-        sync_folder(self._tmp)
-        replace(record.path, (json.dumps(data, indent=1) + "\n").encode(), sync=True)
-        for above in (self._own, os.path.dirname(self._own), self.path):
-            sync_folder(above)
+        self.files.sync([self._tmp])
+        self.files.replace(record.path, (json.dumps(data, indent=1) + "\n").encode())
+        self.files.sync([self._own, os.path.dirname(self._own), self.path])
         fault("archive-recorded")
         return record
 
@@ -413,7 +412,7 @@ def _folders(path: str, record: BatchRecord) -> list[str]:
     for name, _ in record.files:
         folder = os.path.dirname(name)
         while folder:
-            found.add(os.path.join(path, folder))
+            found.add(join(path, folder))
             folder = os.path.dirname(folder)
     return [*sorted(found, reverse=True), path]
 
@@ -430,7 +429,15 @@ class LinkedArchive(NamedTuple):
     newest: int
 
     def path(self, log: Log) -> str | None:
-        """The path of the archive, if it exists and contains rows of the log, else None."""
+        """The path of the archive, if it exists and contains rows of the log, else None.
+
+        Raises ConfluoError: its store cannot be used.
+        """
+        if is_url(self.absolute):
+            if parse(self.absolute).scheme in READ_ONLY:
+                return None  # this program never writes such a link
+            found = storage(self.absolute).is_folder(join(self.absolute, HIDDEN, log.uuid.hex()))
+            return self.absolute if found else None
         for path in (os.path.normpath(os.path.join(os.path.realpath(log.path), self.relative)), self.absolute):
             if os.path.isdir(os.path.join(path, HIDDEN, log.uuid.hex())):
                 return path
@@ -439,8 +446,8 @@ class LinkedArchive(NamedTuple):
 
 def link_archive(log: Log, archive: str, oldest: int, newest: int) -> None:
     """Record in ``log`` that rows from ``oldest`` to ``newest`` (ns) are in ``archive``.  Raises OSError."""
-    here, there = os.path.realpath(log.path), os.path.realpath(archive)
-    entry = LinkedArchive(os.path.relpath(there, here), there, oldest, newest)
+    here, there = os.path.realpath(log.path), real_path(archive)
+    entry = LinkedArchive(there if is_url(there) else os.path.relpath(there, here), there, oldest, newest)
     entries, problem = read_links(log.path)
     if problem:
         hint = "remove it, and name the archive as an input"
@@ -518,25 +525,24 @@ def check(path: str, progress: Progress | None = None) -> Iterator[tuple[str, st
     ``progress`` is called with the number of bytes read so far.
     """
     read = 0
-    hidden = os.path.join(path, HIDDEN)
-    for uuid in sorted(list_folder(hidden)):
-        for lane in sorted(n for n in list_folder(os.path.join(hidden, uuid)) if n.startswith("lane-")):
-            folder = os.path.join(hidden, uuid, lane)
-            for name in sorted(n for n in list_folder(folder) if n.endswith(".json")):
+    files, hidden = storage(path), join(path, HIDDEN)
+    for uuid in sorted(files.names(hidden)):
+        for lane in sorted(n for n in files.names(join(hidden, uuid)) if n.startswith("lane-")):
+            folder = join(hidden, uuid, lane)
+            for name in sorted(n for n in files.names(folder) if n.endswith(".json")):
                 try:
                     number = int(lane[5:]) if lane[5:].isdigit() else -1
-                    listed = read_record(os.path.join(folder, name), uuid, number)["files"]
-                    files = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in listed]
+                    listed = read_record(join(folder, name), uuid, number)["files"]
+                    parts = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in listed]
                 except (OSError, ValueError) as e:
-                    yield os.path.join(folder, name), f"the record is damaged: {e}"
+                    yield join(folder, name), f"the record is damaged: {e}"
                     continue
-                for part, size, expected in files:
-                    where = os.path.join(path, part)
+                for part, size, expected in parts:
+                    where = join(path, part)
                     try:
-                        with open(where, "rb", opener=open_log_file) as f:
-                            data = f.read(size + 1)
+                        data = files.read(where, size + 1)
                     except FileNotFoundError:
-                        waiting = os.path.exists(os.path.join(hidden, TMP, _in_tmp(part)))
+                        waiting = _in_tmp(part) in files.names(join(hidden, TMP))
                         yield where, "is still in the temporary folder: archive again" if waiting else "is missing"
                         continue
                     except OSError as e:

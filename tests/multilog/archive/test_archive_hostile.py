@@ -34,10 +34,10 @@ def test_records_that_name_other_files_are_refused(log: multilog.Log, tmp_path: 
     victim = tmp_path / "victim"
     victim.write_text("precious")
     record, uuid = record_of(tmp_path), log.uuid.hex()
-    waiting = tmp_path / "archive/.confluo/tmp" / f"{uuid}x@b@c@d"
-    waiting.write_text("evil")
     good = json.loads(record.read_text())
     own = good["files"][0]["path"]
+    waiting = tmp_path / "archive/.confluo/tmp" / f"{Path(own).stem}@b@c@d"
+    waiting.write_text("evil")
     names: list[Any] = [str(victim), "../victim", f"../{own}", f"./{own}", own.replace("-000-", "-001-"), 5, None]
     names += [own.replace("host=", "host=../../"), f"host=d/date=b/hour=c/../../{uuid}x.parquet", [own]]
     bad: list[Any] = [{**good, "files": [{**good["files"][0], "path": name}, *good["files"][1:]]} for name in names]

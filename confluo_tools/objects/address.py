@@ -1,0 +1,51 @@
+"""URLs of objects."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from confluo_tools.errors import UsageError
+
+SCHEMES = ("s3", "gs", "az", "abfs", "http", "https", "memory")
+READ_ONLY = ("http", "https")
+
+
+class ObjectAddress(NamedTuple):
+    """``scheme://bucket/key``; of http and https, the bucket is the host."""
+
+    scheme: str
+    bucket: str
+    key: str
+
+    @property
+    def root(self) -> str:
+        """The URL of the bucket, without a slash at the end."""
+        return f"{self.scheme}://{self.bucket}"
+
+
+def is_url(name: str) -> bool:
+    """Whether ``name`` is the URL of an object or of a folder of objects, right or wrong."""
+    scheme, mark, _ = name.partition("://")
+    return bool(mark) and scheme in SCHEMES
+
+
+def is_folder_url(name: str) -> bool:
+    """Whether a URL names a folder: it ends with a slash, or its last name has no dot.  No request is made."""
+    return is_url(name) and "." not in parse(name).key.rpartition("/")[2]
+
+
+def parse(url: str) -> ObjectAddress:
+    """The parts of a URL.  Raises UsageError, which does not repeat a password."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if "@" in bucket and scheme != "abfs":
+        hint = "give credentials by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or by a profile"
+        raise UsageError("has a user name or password", where=f"{scheme}://...", hint=hint)
+    if not bucket or not bucket.isprintable() or " " in bucket:
+        raise UsageError("names no bucket", where=url, hint=f"write {scheme}://BUCKET/NAME")
+    if scheme in READ_ONLY:
+        if "?" in key or "#" in key:
+            raise UsageError("has a query or a fragment", where=url, hint="name the object alone")
+        key = unquote(key)
+    return ObjectAddress(scheme, bucket, key)
