@@ -68,7 +68,7 @@ class DaskCluster:
 
     def _start_worker(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         own = self.folder / f"worker-{len(self.processes)}"
-        words = ("--no-nanny", "--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(own))
+        words = ("--no-nanny", "--death-timeout", "60", "--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(own))
         return self._start("worker", self.client.scheduler.address, *words, **env)
 
     def _joined(self, process: subprocess.Popen[bytes]) -> DaskWorker:
