@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from confluo_tools.core.block.block import Block, Picks
@@ -234,7 +234,13 @@ TRICKY = st.one_of(
 )
 
 
+def bytes_of(text: str) -> bytes:
+    """What a JSON text means: half a character stays one, the others of its kind are bytes."""
+    return b"".join([c.encode("utf-8", "surrogatepass" if c < "\udc80" else "surrogateescape") for c in text])
+
+
 @given(st.lists(st.tuples(TRICKY, TRICKY), min_size=1, max_size=4))
+@example([(b"\xed\xa0\x80", b"\xed\xb0\x80")])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_texts_stay_as_they_are(tmp_path: Path, rows: list[tuple[str | bytes, str | bytes]]) -> None:
     schema = Schema("t", [Field("a", "text(32)"), Field("b", "text(32)")])
@@ -247,9 +253,7 @@ def test_texts_stay_as_they_are(tmp_path: Path, rows: list[tuple[str | bytes, st
         writer.close()
         if style == "ndjson":  # Python's reader sees the same texts
             lines = [json.loads(line) for line in out.getvalue().decode().split("\n")[:-1]]
-            assert [
-                tuple((v or "").encode("utf-8", "surrogateescape") for v in row.values()) for row in lines
-            ] == wanted
+            assert [tuple(bytes_of(v or "") for v in row.values()) for row in lines] == wanted
         if style == "csv":
             table = io.StringIO(out.getvalue().decode("utf-8", "surrogateescape"), newline="")
             words = [tuple(v.encode("utf-8", "surrogateescape") for v in row) for row in csv.reader(table)]
