@@ -66,7 +66,7 @@ class ConnectionFaults:
                 f"no broker answers: {self._last or 'no reason is known'}",
                 "check the address and -X security.protocol",
             )
-        if "PLAINTEXT" in text:
+        if "PLAINTEXT" in text or ("closed by peer" in text and _ends_tls(brokers)):
             return "the broker does not speak TLS", "check the address and -X security.protocol"
         if "SASL" in text:
             said = text.removeprefix("SASL authentication error: ")
@@ -90,6 +90,19 @@ def _speaks_tls(brokers: str) -> bool:
     with suppress(OSError):
         _shake_hands(brokers, context)
         return True
+    return False
+
+
+def _ends_tls(brokers: str) -> bool:
+    """Whether the first broker that takes a connection closes it when TLS begins."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        _shake_hands(brokers, context)
+    except (ConnectionResetError, ssl.SSLError):
+        return True
+    except OSError:
+        return False
     return False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from confluo_tools.errors import UsageError
 
@@ -47,5 +46,7 @@ def parse(url: str) -> ObjectAddress:
     if scheme in READ_ONLY:
         if "?" in key or "#" in key:
             raise UsageError("has a query or a fragment", where=url, hint="name the object alone")
+        from urllib.parse import unquote
+
         key = unquote(key)
     return ObjectAddress(scheme, bucket, key)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -206,3 +208,24 @@ def test_secrets_are_in_no_list_of_processes_and_no_log(secure: SecureBroker, tm
     refused = run(*words, "-X", f"sasl.password={WRONG}")
     assert b"other users see command lines" in refused.stderr
     assert WRONG.encode() not in refused.stderr
+
+
+def test_a_broker_that_closes_tls_does_not_speak_it() -> None:
+    """librdkafka names the reason or sees only the end, as its tries fall; this looks itself."""
+    from confluo_tools.kafka.connection_faults import ConnectionFaults
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            link, _ = server.accept()
+            with link:
+                link.recv(1 << 14)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        faults = ConnectionFaults()
+        faults._refused = "Disconnected: SSL connection closed by peer"
+        brokers = f"127.0.0.1:{server.getsockname()[1]}"
+        assert faults.explain(brokers, {"security.protocol": "ssl"})[0] == "the broker does not speak TLS"
+        thread.join(30)
+    assert faults.explain(brokers, {})[0] == "no broker answers: Disconnected: SSL connection closed by peer"

@@ -59,7 +59,7 @@ class DaskCluster:
 
     def _start(self, kind: str, *words: str, **env: str) -> subprocess.Popen[bytes]:
         use = environment(PYTHONPATH=f"{ROOT}:{SUPPORT}", **self.settings)
-        argv = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *words, "--no-dashboard"]
+        argv = ["nice", sys.executable, "-m", f"distributed.cli.dask_{kind}", *words, "--no-dashboard"]
         log = open(self.folder / f"{kind}-{len(self.processes)}.log", "wb")
         with log:
             process = subprocess.Popen(argv, env={**use, **env}, cwd=self.folder, stdout=log, stderr=log)
@@ -68,7 +68,17 @@ class DaskCluster:
 
     def _start_worker(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         own = self.folder / f"worker-{len(self.processes)}"
-        words = ("--no-nanny", "--death-timeout", "60", "--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(own))
+        words = (
+            "--no-nanny",
+            "--death-timeout",
+            "60",
+            "--nthreads",
+            "1",
+            "--host",
+            "127.0.0.1",
+            "--local-directory",
+            str(own),
+        )
         return self._start("worker", self.client.scheduler.address, *words, **env)
 
     def _joined(self, process: subprocess.Popen[bytes]) -> DaskWorker:

@@ -46,13 +46,16 @@ def until(done: Callable[[], object], what: str, seconds: float = START) -> None
 
 
 class Daemon:
-    """A master or a worker, with the processes that it starts, in a session of their own."""
+    """A master or a worker, with the processes that it starts, in a session of their own.
+
+    They are nice: tests that watch real time run at the side.
+    """
 
     def __init__(self, command: list[str], log: Path, env: Mapping[str, str]) -> None:
         self.log = log
         with open(log, "wb") as out:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+                ["nice", *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
             )
 
     def says(self, pattern: str) -> re.Match[str]:

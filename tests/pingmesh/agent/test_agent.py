@@ -265,7 +265,10 @@ def test_http_peers_are_probed_too(tmp_path: Path) -> None:
     web = lab.rows(tmp_path / "a1.ml", "kind == http", "-f", "outcome,status,dst,src,level,notes")
     assert {tuple(row) for row in web} == {("ok", "204", "t0", "a1", "pod", "lab")}
     echoed = lab.rows(tmp_path / "a1.ml", "kind == echo && outcome == ok && echo > 0 && payload == 1000", "--count")
-    assert (len(web), int(echoed[0][0])) == (seen["requests"], seen["echoed"])
+    # A probe that was on its way when the agent ended has no record.
+    assert 0 <= seen["requests"] - len(web) <= 1
+    assert 0 <= seen["echoed"] - int(echoed[0][0]) <= 1
+    assert min(len(web), seen["echoed"]) > 1
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -60,7 +60,7 @@ def begun(a: Space, address: str, log: Path, *words: Any) -> subprocess.Popen[by
     """A probe command that has had its first answers."""
     it = a.popen(PINGMESH, "probe", address, "-i", "250ms", "--lab", "-w", log, *words, stderr=subprocess.PIPE)
     for _ in range(1000):
-        if log.exists() and query(log, "outcome == ok", "--count")[0] != "0":
+        if (log / "control").exists() and query(log, "outcome == ok", "--count")[0] != "0":
             return it
         time.sleep(0.02)
     raise AssertionError(it.communicate())
