@@ -20,7 +20,7 @@ cdef class Rows:
 
     def __cinit__(self, Layout layout not None, uint32_t total):
         cdef int i
-        self.layout, self.total = layout, total
+        self.layout, self.total, self.columns = layout, total, layout.n
         self.column = <uint8_t**>calloc(max(layout.n, 1), sizeof(void*))
         if self.column == NULL:
             raise MemoryError
@@ -33,7 +33,8 @@ cdef class Rows:
     def __dealloc__(self):
         cdef int i
         if self.column != NULL:
-            for i in range(self.layout.n):
+            # By a number of our own: the garbage collector may have cleared what other attributes name.
+            for i in range(self.columns):
                 free(self.column[i])
         free(self.column)
         free(self.pick)

@@ -183,15 +183,16 @@ cdef class NativeBatch:
     def __cinit__(self, NativeShape shape not None, uint32_t capacity):
         if capacity == 0:
             raise ValueError("no rows in a batch")
-        self.shape, self.capacity = shape, capacity
+        self.shape, self.capacity, self.n = shape, capacity, shape.n
         self.data = <ColumnData*>calloc(max(shape.n, 1), sizeof(ColumnData))
         if self.data == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         cdef int k
+        # By a number of our own: the garbage collector may have cleared what other attributes name.
         if self.data != NULL:
-            for k in range(self.shape.n):
+            for k in range(self.n):
                 free(self.data[k].values)
                 free(self.data[k].ends)
         free(self.data)

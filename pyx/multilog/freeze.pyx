@@ -19,6 +19,7 @@ from c_frame cimport (FREEZE_FRAME, FROZEN_FRAME, HEAD, LONGEST, POLLIN, STALL_M
 from c_freeze cimport Held, Taken, freeze_all, held_claimed, held_thaw
 from c_layout cimport CONTROL_CLAIMED
 from confluo_tools.core.multilog.control cimport Control
+cimport cython
 import os
 
 FREEZE, THAW, FROZEN, THAWED = FREEZE_FRAME, THAW_FRAME, FROZEN_FRAME, THAWED_FRAME
@@ -26,6 +27,7 @@ HEAD_BYTES, MAX_FRAME = HEAD, LONGEST
 MAX_LOGS = 64                           # in one cut of one host
 
 
+@cython.no_gc_clear                     # the memory of the controls is there until they are thawed
 cdef class LogFreeze:
     """The lanes of several logs, frozen together.  ``controls`` must be writable.
 

@@ -51,6 +51,7 @@ cdef class LogScan:
     def __cinit__(self, Program program not None):
         self.program = program
         self.postings, self.stored, self._columns = {}, {}, []
+        self.columns = program.layout.n
         self.chunk = <Chunk**>calloc(max(program.layout.n, 1), sizeof(Chunk*))
         self.own = <Chunk*>calloc(max(program.layout.n, 1), sizeof(Chunk))
         if self.chunk == NULL or self.own == NULL:
@@ -59,7 +60,8 @@ cdef class LogScan:
     def __dealloc__(self):
         cdef int i
         if self.own != NULL:
-            for i in range(self.program.layout.n):
+            # By a number of our own: the garbage collector may have cleared what other attributes name.
+            for i in range(self.columns):
                 free(self.own[i].buffer)
         free(self.own)
         free(self.chunk)

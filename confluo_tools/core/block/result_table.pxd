@@ -14,6 +14,7 @@ cdef struct SortPart:               # a number or 8 bytes of a column
 cdef class Rows:
     cdef readonly Layout layout
     cdef readonly uint32_t total        # rows in memory
+    cdef int columns
     cdef uint8_t** column               # total values each
     cdef uint32_t* pick                 # the selected rows in order, or NULL: all, in memory order
     cdef uint32_t picks

@@ -53,6 +53,7 @@ cdef class NativeBatch:
     cdef readonly NativeShape shape
     cdef readonly uint32_t capacity     # rows
     cdef readonly uint32_t rows
+    cdef int n                          # columns
     cdef ColumnData* data
     cdef uint8_t* nulls                 # zeros, for columns that are Nullable
     cdef bint prepare(self) noexcept nogil

@@ -11,6 +11,7 @@ cdef class LogScan:
     cdef readonly dict postings         # column -> Postings of the current segment
     cdef readonly dict stored           # filter name -> ViewFile of the current segment
     cdef list _columns
+    cdef int columns
     cdef Chunk** chunk                  # by column, or NULL
     cdef Chunk* own                     # for those that are not mapped
     cdef void point(self, SegmentBlock block)
