@@ -70,7 +70,7 @@ def resident() -> int:
 
 
 def many(flows: int) -> tuple[float, int]:
-    """CPU seconds for one packet of each of so many flows that the table has, and the memory of the table."""
+    """CPU seconds for one packet of each flow, with all flows in the table, and the memory of the table."""
     before, table = resident(), conn_table(PACKETS, flows)
     for block in in_turn(flows):
         follow(table, block)

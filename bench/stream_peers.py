@@ -83,7 +83,7 @@ def into(log: Path, lines: Path, records: int, rounds: int) -> None:
 
 
 def campus_log(here: Path, records: int) -> tuple[Path, int]:
-    """A log in the folder with at least so many packets of `CAMPUS`, and their number."""
+    """A log in the folder with at least ``records`` packets of `CAMPUS`, and their number."""
     plain, capture, log = here / "campus.pcap", here / "large.pcap", here / "large.ml"
     with plain.open("wb") as f:
         subprocess.run(["gzip", "-dc", CAMPUS], stdout=f, check=True)

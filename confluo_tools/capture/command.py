@@ -306,8 +306,7 @@ def compiler(text: str, schema: Schema, local: bool) -> Callable[[], Program] | 
     """A function that compiles the expression; None without an expression.  ``local``: as --local."""
     if not text:
         return None
-    from confluo_tools.expr import Expr, compile
-    from confluo_tools.expr.list_file import read_list
+    from confluo_tools.expr import Expr, compile, read_list
 
     def compiled() -> Expr:
         return compile(text, schema, local=local, lists=read_list)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.errors import UsageError
 from confluo_tools.schema import Field, Schema
+from confluo_tools.units import format_time
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -149,3 +150,19 @@ def highest(lines: Iterable[ChartLine], measure: int) -> float:
 def lowest(lines: Iterable[ChartLine], measure: int) -> float:
     """The smallest value of a measure, at most 0."""
     return min([0.0, *[v for line in lines for v in line.values[measure] if v is not None]])
+
+
+def label(line: ChartLine) -> str:
+    """The name of a line; that of an empty text too."""
+    return line.name or "(empty)"
+
+
+def about(chart: Chart, local: bool) -> str:
+    """When, in which steps, and what is left out."""
+    words = []
+    if chart.times:
+        ends = [format_time(t, 3 if chart.step % 10**9 else 0, local) for t in (chart.times[0], chart.times[-1])]
+        words.append(ends[0] if len(chart.times) == 1 else f"{ends[0]} to {ends[1]}")
+    if chart.hidden:
+        words.append(f"{chart.hidden:,} smaller {'lines' if chart.times else 'bars'} are not shown")
+    return "; ".join(words)

@@ -45,13 +45,9 @@ class ChartOutput:
         if kind is not None:
             self._sink.abort()
             return
-        try:
+        with self._sink:
             for text in self._texts(self._gathered.chart()):
                 self._sink.write(text.encode("utf-8", "replace"))
-            self._sink.close()
-        except BaseException:
-            self._sink.abort()
-            raise
 
     def _texts(self, chart: Chart) -> Iterator[str]:
         if self.kind == "svg":

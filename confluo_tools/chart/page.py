@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from confluo_tools.chart.model import Chart
-from confluo_tools.chart.svg import label, svg
+from confluo_tools.chart.model import Chart, label
+from confluo_tools.chart.svg import svg
 from confluo_tools.units import format_time
 
 MAX_ROWS = 5000  # of the table

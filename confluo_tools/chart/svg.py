@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from confluo_tools.chart.model import Chart, ChartLine, highest, lowest
+from confluo_tools.chart.model import Chart, about, highest, label, lowest
 from confluo_tools.chart.scale import time_text, time_ticks, value_text, value_ticks
 from confluo_tools.units import format_time
 
@@ -51,24 +51,8 @@ def svg(chart: Chart, local: bool = False) -> Iterator[str]:
     yield "</svg>\n"
 
 
-def about(chart: Chart, local: bool) -> str:
-    """When, in which steps, and what is left out."""
-    words = []
-    if chart.times:
-        ends = [format_time(t, 3 if chart.step % 10**9 else 0, local) for t in (chart.times[0], chart.times[-1])]
-        words.append(ends[0] if len(chart.times) == 1 else f"{ends[0]} to {ends[1]}")
-    if chart.hidden:
-        words.append(f"{chart.hidden:,} smaller {'lines' if chart.times else 'bars'} are not shown")
-    return "; ".join(words)
-
-
 def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
-
-
-def label(line: ChartLine) -> str:
-    """The name of a line; that of an empty text too."""
-    return line.name or "(empty)"
 
 
 def _clean(text: str, letters: int = 120) -> str:

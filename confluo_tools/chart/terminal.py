@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from confluo_tools.chart.model import Chart, Value, highest, lowest
+from confluo_tools.chart.model import Chart, Value, about, highest, label, lowest
 from confluo_tools.chart.scale import value_text
-from confluo_tools.chart.svg import about, label
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -264,12 +264,8 @@ class RecordOutput:
         if kind is not None:
             self._sink.abort()
             return
-        try:
+        with self._sink:
             self._writer.close()
-            self._sink.close()
-        except BaseException:
-            self._sink.abort()
-            raise
 
 
 def _metadata(schema: Schema, inherited: Mapping[str, str]) -> dict[str, str]:

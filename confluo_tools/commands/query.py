@@ -213,7 +213,6 @@ def draw(groups: GroupedRows | None, kind: str, names: list[str] | None, out: Qu
     """The output of groups as a picture."""
     from confluo_tools import config
     from confluo_tools.chart.output import ChartOutput
-    from confluo_tools.cli.output import command_line
     from confluo_tools.formats.table import screen_width
 
     if groups is None:
@@ -221,7 +220,7 @@ def draw(groups: GroupedRows | None, kind: str, names: list[str] | None, out: Qu
     width = screen_width() if kind == "spark" and out.output in (None, "-") and is_terminal(1) else 79
     force, local = config.truth("clobber", out.force), config.truth("local", out.local)
     return ChartOutput(
-        kind, groups.chart(names), path=out.output, force=force, local=local, width=width, command=command_line()
+        kind, groups.chart(names), path=out.output, force=force, local=local, width=width, command=cli.command_line()
     )
 
 

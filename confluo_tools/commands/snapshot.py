@@ -54,17 +54,12 @@ def snapshot(
     from confluo_tools.remote.snapshot_coordinator import SnapshotCoordinator
 
     named = [(name, cli.remote(name)) for name in logs]
-    sink = open_sink(output, force=config.truth("clobber", force))
-    try:
+    with open_sink(output, force=config.truth("clobber", force)) as sink:
         with SnapshotCoordinator(
             named, cli.shell()._replace(wait=patience), cli.here(), partial=partial
         ) as coordinator:
             taken = coordinator.take(limit, {"deadline": deadline, "command": cli.command_line()})
         sink.write(taken.text().encode())
-        sink.close()
-    except BaseException:
-        sink.abort()
-        raise
     for gone in taken.missing:
         cli.note(f"{gone.reason}; the snapshot is partial", where=gone.where)
     if common.stats:

@@ -6,21 +6,21 @@ parse_aggregates(text, schema), parse_by(text, schema)     --agg and --by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from confluo_tools.expr.leaves import Tree, depth
 from confluo_tools.expr.lower import Lists, Lowering, columns_used
 from confluo_tools.expr.parse import parse
-from confluo_tools.expr.syntax import Both, ExprError, Syntax, Word, unparse
+from confluo_tools.expr.syntax import Both, ExprError, Syntax, Value, Word, unparse
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
     from confluo_tools.core.query.predicate import Program
     from confluo_tools.expr.aggregates import Aggregate, GroupKey
 
-__all__ = ["Expr", "ExprError", "compile", "parse", "parse_aggregates", "parse_by", "unparse"]
+__all__ = ["Expr", "ExprError", "compile", "parse", "parse_aggregates", "parse_by", "read_list", "unparse"]
 
 MAX_LEVELS = 100  # the limit of the predicate engine
 
@@ -94,7 +94,7 @@ def compile(
 
     ``filters``: name -> expression of `filter NAME`; None: this kind of input has no filters.
     ``now_ns``: the time of `now` and `15m ago`.  ``local``: times without a zone are local times, but not those of
-    filters.  ``lists``: reads the file of `in @FILE` (`list_file.read_list`); None: that is an error.
+    filters.  ``lists``: reads the file of `in @FILE` (`read_list`); None: that is an error.
     Raises ExprError with the column.
     """
     parsed = parse(text)
@@ -107,6 +107,13 @@ def compile(
             if isinstance(node, Word) and node.kind == "filter" and node.value is not None:
                 demands[node.value.text] = filters[node.value.text]
     return Expr(text, schema, parsed.tree, tree, parsed.notes, demands)
+
+
+def read_list(path: str) -> Sequence[Value]:
+    """The values of a file, for ``lists`` of `compile`; see `list_file.read_list`."""
+    from confluo_tools.expr import list_file
+
+    return list_file.read_list(path)
 
 
 def parse_aggregates(text: str, schema: Schema) -> list[Aggregate]:

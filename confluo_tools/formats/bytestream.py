@@ -152,7 +152,19 @@ class ByteStream:
             self.fd = -1
 
 
-class Unzipped(ByteStream):
+class PieceStream(ByteStream):
+    """A stream that comes in pieces of its own size: a subclass has `_more`."""
+
+    def _into(self, out: memoryview) -> int:
+        data = self._more()
+        n = min(len(out), len(data))
+        out[:n] = data[:n]
+        self._have[:] = data[n:]
+        self._at = 0
+        return n
+
+
+class Unzipped(PieceStream):
     """The decompressed bytes of another stream."""
 
     def __init__(self, below: ByteStream, kind: str) -> None:
@@ -177,19 +189,11 @@ class Unzipped(ByteStream):
             self.damage = str(e)
             return b""
 
-    def _into(self, out: memoryview) -> int:
-        data = self._more()
-        n = min(len(out), len(data))
-        out[:n] = data[:n]
-        self._have[:] = data[n:]
-        self._at = 0
-        return n
-
     def close(self) -> None:
         self.below.close()
 
 
-class ObjectStream(ByteStream):
+class ObjectStream(PieceStream):
     """The object at ``url``: a piece is read while the one before it is used.  ``file``: for reads anywhere in it.
 
     Raises OSError, ObjectStoreError.
@@ -212,14 +216,6 @@ class ObjectStream(ByteStream):
         if self._next < self.file.size and start:  # a look at the beginning is often all
             self._coming = self.file.read_ahead(self._next, self._next + PIECE)
         return bytes(data)
-
-    def _into(self, out: memoryview) -> int:
-        data = self._more()
-        n = min(len(out), len(data))
-        out[:n] = data[:n]
-        self._have[:] = data[n:]
-        self._at = 0
-        return n
 
     def close(self) -> None:
         if self._coming is not None:

@@ -7,10 +7,14 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import UsageError
 from confluo_tools.objects.address import is_url
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
 
 SMALL = 1 << 16  # pieces below this wait for others
 MAX_PIECES = 512  # pieces a writev takes (IOV_MAX is 1024)
@@ -18,7 +22,10 @@ _unfinished: dict[str, int] = {}  # {temporary file: process}
 
 
 class OutputSink:
-    """Writes bytes to a descriptor and gathers small pieces.  ``name``: in messages; ``bytes``: written so far."""
+    """Writes bytes to a descriptor and gathers small pieces.  ``name``: in messages; ``bytes``: written so far.
+
+    As a context manager it ends with `close`, or after an error with `abort`.
+    """
 
     def __init__(self, fd: int, name: str) -> None:
         self.fd, self.name, self.bytes = fd, name, 0
@@ -82,6 +89,19 @@ class OutputSink:
 
     def abort(self) -> None:
         """Discard the output after an error; a partial file is removed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.abort()
+            raise
 
 
 class FileSink(OutputSink):

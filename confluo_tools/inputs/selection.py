@@ -67,8 +67,7 @@ def compile_expr(
     """
     from time import time_ns
 
-    from confluo_tools.expr import compile
-    from confluo_tools.expr.list_file import read_list
+    from confluo_tools.expr import compile, read_list
 
     now = time_ns()
 

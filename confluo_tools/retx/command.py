@@ -97,8 +97,7 @@ def retx(
     program = None
     if expr:
         from confluo_tools import config
-        from confluo_tools.expr import compile
-        from confluo_tools.expr.list_file import read_list
+        from confluo_tools.expr import compile, read_list
 
         compiled = compile(" ".join(expr), schema, local=config.truth("local", out.local), lists=read_list)
         for line in compiled.notes:

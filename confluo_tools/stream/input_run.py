@@ -25,8 +25,7 @@ class InputRun:
     """Gives ``into`` the rows of ``reader`` for which the expression ``text`` holds, at most ``limit`` of them."""
 
     def __init__(self, into: RowTaker, reader: Reader, text: str, limit: int | None) -> None:
-        from confluo_tools.expr import compile
-        from confluo_tools.expr.list_file import read_list
+        from confluo_tools.expr import compile, read_list
 
         self._into, self.reader, self.limit = into, reader, limit
         now = time.time_ns()

@@ -142,7 +142,7 @@ def test_a_worker_is_killed_and_another_one_comes(inputs: Inputs, cluster: Spark
     later = Later(inputs, spark)
     cluster.add_worker()
     first.kill()
-    # Nobody but the new worker can do any task.
+    # Only the new worker can do a task.
     mine, count = later.get()
     second.go_on()
     expected, found = answer(inputs.open("archive"))

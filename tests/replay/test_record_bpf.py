@@ -229,7 +229,7 @@ c.close()
 
 
 def test_segments_are_shorter_with_time_stamps(tmp_path: Path) -> None:
-    """1455 bytes fit into the largest segment that both ends announce, but not beside a time stamp: two segments."""
+    """1455 bytes fit into the announced MSS; with a time stamp in the header they do not, and are two segments."""
     for number in range(TRIES):
         folder = tmp_path / str(number)
         folder.mkdir()

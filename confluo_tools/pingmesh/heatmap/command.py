@@ -341,8 +341,7 @@ def write_page(
     from confluo_tools.pingmesh.heatmap.html import page
 
     behind = load_pairs(charts, at, source) if pairs and charts[0].by in ("pod", "dc") else []
-    sink = _sink(out)
-    try:
+    with _sink(out) as sink:
         for piece in page(
             charts,
             metric,
@@ -356,10 +355,6 @@ def write_page(
             local=_local(out),
         ):
             sink.write(piece)
-        sink.close()
-    except BaseException:
-        sink.abort()
-        raise
 
 
 def write_picture(
@@ -384,13 +379,8 @@ def write_picture(
     chart, sheet = charts[number], charts[number].sheets[at[number]]
     text = svg(chart, sheet, metric, span(chart, sheet, _local(out)), palette=palette, theme=theme)
     data = text.encode() if kind == "svg" else png(text, scale)
-    sink = _sink(out)
-    try:
+    with _sink(out) as sink:
         sink.write(data)
-        sink.close()
-    except BaseException:
-        sink.abort()
-        raise
 
 
 def write_text(charts: list[Map], at: list[int], out: cli.OutputOptions, *, metric: str, palette: str) -> None:

@@ -10,6 +10,7 @@ from confluo_tools import cli
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.formats.output_file import OutputSink
     from confluo_tools.replay.engine.attempt import Attempt
 
 
@@ -35,19 +36,12 @@ class ReplayOutput(cli.LogOptions):
             for line in lines:
                 sink.write(f"{line}\n".encode())
 
-    @contextmanager
-    def _sink(self) -> Iterator[Any]:
+    def _sink(self) -> OutputSink:
         """A file that appears when it is complete, or standard output."""
         from confluo_tools import config
         from confluo_tools.formats.output_file import open_sink
 
-        sink = open_sink(self.output, force=config.truth("clobber", self.force))
-        try:
-            yield sink
-        except BaseException:
-            sink.abort()
-            raise
-        sink.close()
+        return open_sink(self.output, force=config.truth("clobber", self.force))
 
     @contextmanager
     def opened(self) -> Iterator[ReplayWriter]:

@@ -33,14 +33,9 @@ def write_timeline(kind: str, taps: Taps, connections: int, labels: Iterator[Blo
     if not read_again(taps.inputs):
         raise UsageError("reads the packets twice", where=f"-o {kind}", hint="name a file, not a pipe")
     line = load(taps, labels, MAX_PACKETS[kind])
-    sink = open_sink(out.output, force=config.truth("clobber", out.force))
-    try:
+    with open_sink(out.output, force=config.truth("clobber", out.force)) as sink:
         for text in timeline_svg.svg(line) if kind == "svg" else timeline_html.page(line):
             sink.write(text.encode())
-        sink.close()
-    except BaseException:
-        sink.abort()
-        raise
 
 
 def load(taps: Taps, labels: Iterator[Block], limit: int) -> Timeline:

@@ -69,8 +69,7 @@ class ServiceSource(following.Input):
             raise
 
     def _compile(self, schema: Schema) -> Expr:
-        from confluo_tools.expr import compile
-        from confluo_tools.expr.list_file import read_list
+        from confluo_tools.expr import compile, read_list
 
         filters = None
         if self.reader is not None:

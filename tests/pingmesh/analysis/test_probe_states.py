@@ -90,7 +90,7 @@ def test_shares_in_their_order_are_the_whole(
         load(share, state)
         assert dump(share) == state
         merge(merged, share)
-    # Hosts whose drops one share did not keep have other numbers; nothing that is printed depends on them.
+    # If a share did not keep all its drops, hosts have other numbers; no output depends on these.
     assert answer(merged) == answer(whole) or drops == 2
     assert answer(merged)[:5] == answer(whole)[:5]
     assert [merged.counts(w) for w in merged.windows()] == [whole.counts(w) for w in whole.windows()]
