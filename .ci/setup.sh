@@ -88,12 +88,13 @@ PY
     fi
 
     mkdir -p "$root/build"
-    # The same sources are compiled again by the packaging test, and after a switch between branches.
-    CONFLUO_CYTHON_CACHE=$root/build/cython-cache
+    # The same sources are compiled again by the packaging test, after a switch between branches, and in the next
+    # clone: the caches are the user's, as pip's is.
+    CONFLUO_CYTHON_CACHE=${CONFLUO_CYTHON_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/confluo-cython}
     export CONFLUO_CYTHON_CACHE
     if command -v ccache >/dev/null; then
-        CC="ccache ${CC:-cc}" CCACHE_DIR=$root/build/ccache CCACHE_NOHASHDIR=1
-        export CC CCACHE_DIR CCACHE_NOHASHDIR
+        CC="ccache ${CC:-cc}" CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=$root
+        export CC CCACHE_NOHASHDIR CCACHE_BASEDIR
     fi
     [ -n "$(find "$root/confluo_tools/core" -name '*.so' -print -quit)" ] || say "compiling pyx/ (the first time takes minutes)"
     (cd "$root" && "$python" setup.py build_ext --inplace -j "$(nproc)" </dev/null >build/build.log 2>&1) || {

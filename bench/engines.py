@@ -11,7 +11,7 @@ that DuckDB wrote by its defaults, with times as integers.  DuckDB reads that fi
     percentiles  count, median and 99th percentile of the length by 10 s; DuckDB by t-digest, which is its fastest
     second       count and bytes of one second
     tuples       number of different four-tuples
-    small        the first question to 10,000 rows: what an engine costs
+    small        the first question to 10,000 rows: what an engine costs, once there is a session with it
     many         count and bytes by source and sequence number (a group for each row), the first three, in 1 GiB of
                  memory; only with --ask many, once
 
@@ -142,31 +142,39 @@ def cluster(cores: int) -> Any:
     return made(n_workers=cores, threads_per_worker=1, dashboard_address=":0")
 
 
-def confluo(kind: str, dask: bool = False) -> Callable[[Path, int, int], Ask]:
+def confluo(kind: str, engine_kind: str = "local") -> Callable[[Path, int, int], Ask]:
     """Ours on ``kind``: "ml" or "archive"; on several cores as with --engine local.
 
-    ``dask``: by --engine dask://; each question connects to the cluster.
+    ``engine_kind``: "dask" or "spark", by --engine dask:// or spark://; the session is kept, as the others keep theirs.
     """
 
     def make(folder: Path, rows: int, cores: int) -> Ask:
         engine = "local" if cores > 1 else None
-        if dask:
+        if engine_kind == "dask":
             started = cluster(cores)
             engine = f"dask://{started.scheduler_address.partition('://')[2]}"
-        from confluo_tools.cli.engine import on_engine
+        elif engine_kind == "spark":
+            engine = spark_cluster(cores)
+        from confluo_tools.engine import address
+        from confluo_tools.engine.reader import with_engine
         from confluo_tools.inputs.grouped_rows import GroupedRows
         from confluo_tools.inputs.open import open_records
         from confluo_tools.inputs.selection import Selection, compile_expr
         from confluo_tools.schema.types import ARRAY_CODES
 
+        runner = None if engine is None else address.runner(engine)
+
         def selection(name: str, text: str, span: tuple[int | None, int | None] = (None, None)) -> Selection:
             reader = open_records([str(folder / f"{name}.{kind}")])
-            reader = on_engine(reader, engine)
+            if runner is not None:
+                reader = with_engine(reader, runner)
             return Selection(reader, compile_expr(text, reader, span, None))
 
-        def groups(found: Selection, agg: str, by: str | None, top: int | None = None) -> list[tuple[Any, ...]]:
+        def groups(
+            found: Selection, agg: str, by: str | None, top: int | None = None, memory: int | None = None
+        ) -> list[tuple[Any, ...]]:
             out: list[tuple[Any, ...]] = []
-            answer = GroupedRows(found, agg, by, None, top, memory=MEMORY)
+            answer = GroupedRows(found, agg, by, None, top, memory=memory)
             for block, _ in answer.selected(None, None):
                 columns: list[Any] = [block.buffer(i) for i in range(answer.schema.layout.n)]
                 codes = [ARRAY_CODES[c.code - 1] for c in answer.schema.columns]
@@ -184,7 +192,9 @@ def confluo(kind: str, dask: bool = False) -> Callable[[Path, int, int], Ask]:
             if question == "second":
                 return groups(selection("flows", "", second(rows)), "count, sum(len)", None)[0]
             if question == "many":
-                return None if engine else groups(selection("flows", ""), "count, sum(len)", "src_ip, seq", 3)
+                if engine:
+                    return None
+                return groups(selection("flows", ""), "count, sum(len)", "src_ip, seq", 3, MEMORY)
             rollup = GroupedRows(selection("flows", ""), "count", "src_ip, dst_ip, src_port, dst_port", None, None)
             return len(rollup.selection.fold(rollup.names, rollup.question.rollup))
 
@@ -300,6 +310,47 @@ def arrow(folder: Path, rows: int, cores: int) -> Ask:
     return ask
 
 
+def spark_cluster(cores: int) -> str:
+    """The address of a cluster of Spark on this host, with a worker for each core."""
+    from bench import spark_cluster
+
+    return spark_cluster.cluster(cores)
+
+
+def spark_sql(folder: Path, rows: int, cores: int) -> Ask:
+    """SQL of Spark on the same kind of cluster as ours, from the file that DuckDB wrote."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    session = builder.master(spark_cluster(cores)).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    first, after = second(rows)
+
+    def ask(question: str) -> Any:
+        table = f"parquet.`{folder}/{'small' if question == 'small' else 'flows'}.parquet`"
+
+        def found(sql: str) -> list[tuple[Any, ...]]:
+            return [tuple(map(int, one)) for one in session.sql(sql).collect()]
+
+        if question in ("ports", "small"):
+            sql = f"select src_ip, dst_port, count(*) n, sum(len) from {table} group by 1, 2"
+            return found(f"{sql} order by n desc, src_ip, dst_port limit 10")
+        if question == "filter":
+            where = "dst_port = 443 and proto = 6 and tcp_flags & 2 != 0"
+            return found(f"select count(*) from {table} where {where}")[0][0]
+        if question == "percentiles":
+            sql = f"select ts div 10000000000, count(*), percentile_approx(len, array(0.5, 0.99)) from {table}"
+            return [int(n) for _, n, _ in session.sql(f"{sql} group by 1 order by 1").collect()]
+        if question == "second":
+            return found(f"select count(*), sum(len) from {table} where ts >= {first} and ts < {after}")[0]
+        if question == "tuples":
+            sql = f"select count(*) from {table} group by src_ip, dst_ip, src_port, dst_port"
+            return found(f"select count(*) from ({sql})")[0][0]
+        return None
+
+    return ask
+
+
 def dask_frame(folder: Path, rows: int, cores: int) -> Ask:
     """A dataframe of Dask on the same cluster as ours."""
     import dask.dataframe as dd
@@ -334,9 +385,12 @@ def dask_frame(folder: Path, rows: int, cores: int) -> Ask:
 PROGRAMS: dict[str, Callable[[Path, int, int], Ask]] = {
     "confluo log": confluo("ml"),
     "confluo archive": confluo("archive"),
-    "confluo log, Dask": confluo("ml", dask=True),
-    "confluo archive, Dask": confluo("archive", dask=True),
+    "confluo log, Dask": confluo("ml", "dask"),
+    "confluo archive, Dask": confluo("archive", "dask"),
     "Dask dataframe": dask_frame,
+    "confluo log, Spark": confluo("ml", "spark"),
+    "confluo archive, Spark": confluo("archive", "spark"),
+    "Spark SQL": spark_sql,
     "DuckDB": duckdb("parquet"),
     "DuckDB archive": duckdb("archive"),
     "Polars": polars,

@@ -3,9 +3,10 @@
     .venv/bin/python bench/flows.py [--packets 300000] [--peer-packets 300000] [--flows 4000000]
 
 First the table alone, over blocks in memory: the traffic of bench/tcp.py (1, 1,000 and 100,000 connections, interleaved
-at random), then packets of 4 million connections in turn: each finds the flow that had no packet for the longest time.
-Memory is that of the table alone.  Then whole commands on one capture: flow records of confluo-query, nfpcapd with
-nfdump -B, and `tshark -z conv,tcp`; the ratio is to confluo-query.  Best of three, CPU time.
+at random), then packets of 100,000, a million and 4 million connections, at random and in turn: in turn,
+each finds the flow that had no packet for the longest time.  Memory is that of the table alone.  Then whole commands on
+one capture: flow records of confluo-query, nfpcapd with nfdump -B, and `tshark -z conv,tcp`; the ratio is to
+confluo-query.  Best of three, CPU time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from tcp import write
 from timing import ROOT, header, row, run
 
@@ -52,16 +55,28 @@ def follow(table: ConnTable, block: Block) -> None:
 
 def in_turn(flows: int) -> Iterator[Block]:
     """One packet of each flow."""
+    for start in range(0, flows, ROWS):
+        yield acks(np.arange(start, min(start + ROWS, flows)), start)
+
+
+def at_random(flows: int, packets: int) -> Iterator[Block]:
+    """Packets of flows at random."""
+    rng = np.random.default_rng(1)
+    for start in range(0, packets, ROWS):
+        yield acks(rng.integers(0, flows, ROWS), flows + start)
+
+
+def acks(flow: NDArray[np.int64], start: int) -> Block:
+    """A packet of each of these flows, ``start`` ns after the first one."""
     constant = {"ip_version": bytes([4]) * ROWS, "proto": bytes([6]) * ROWS}
     constant |= {"dst_ip": array("I", [0xC0000201]) * ROWS, "dst_port": array("H", [443]) * ROWS}
     constant |= {"tcp_flags": array("H", [16]) * ROWS, "ip_len": array("I", [40]) * ROWS}
-    for start in range(0, flows, ROWS):
-        columns = constant | {
-            "ts": array("q", range(10**18 + start, 10**18 + start + ROWS)),
-            "src_ip": array("I", range(0x0A000000 + start, 0x0A000000 + start + ROWS)),
-            "src_port": array("H", [1024 + start // ROWS]) * ROWS,
-        }
-        yield Block.wrap(PACKETS.layout, min(ROWS, flows - start), [columns.get(c.name) for c in PACKETS.columns])
+    columns = constant | {
+        "ts": array("q", range(10**18 + start, 10**18 + start + ROWS)),
+        "src_ip": (0x0A000000 + flow).astype("<u4"),
+        "src_port": (1024 + flow // ROWS).astype("<u2"),
+    }
+    return Block.wrap(PACKETS.layout, len(flow), [columns.get(c.name) for c in PACKETS.columns])
 
 
 def resident() -> int:
@@ -69,17 +84,24 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def many(flows: int) -> tuple[float, int]:
-    """CPU seconds for one packet of each flow, with all flows in the table, and the memory of the table."""
+def many(flows: int) -> tuple[float, float, int]:
+    """ns a packet of all flows in turn and at random, with all of them in the table, and the memory of the table."""
     before, table = resident(), conn_table(PACKETS, flows)
     for block in in_turn(flows):
         follow(table, block)
-    memory, seconds = resident() - before, 0.0
-    for block in in_turn(flows):
+    memory = resident() - before
+    return cost(table, in_turn(flows)), cost(table, at_random(flows, 4_000_000)), memory
+
+
+def cost(table: ConnTable, blocks: Iterator[Block]) -> float:
+    """CPU time of a packet in ns."""
+    packets, seconds = 0, 0.0
+    for block in blocks:
         start = time.process_time()
         follow(table, block)
         seconds += time.process_time() - start
-    return seconds, memory
+        packets += block.rows
+    return seconds / packets * 1e9
 
 
 def main() -> None:
@@ -95,12 +117,15 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.pcap"
-        turn, memory = many(asked.flows)  # first: memory that others have freed would be used again
+        for flows in (asked.flows, 1_000_000, 100_000):  # first: memory that others have freed would be used again
+            turn, chance, memory = many(flows)
+            size = memory / flows if flows == asked.flows else 0
+            tell("table, in turn", flows, flows, turn * flows / 1e9, size)
+            tell("table, at random", flows, 4_000_000, chance * 4e-3)
         for flows in (1, 1_000, 100_000):
             write(path, asked.packets, flows)
             seconds, n = kernel(path)
             tell("table", flows, n, seconds)
-        tell("table, in turn", asked.flows, asked.flows, turn, memory / asked.flows)
         n = asked.peer_packets
         write(path, n, 1_000)
         words = {"confluo-query --flows": [[str(ROOT / "bin" / "confluo-query"), str(path), "--flows", "-T"]]}

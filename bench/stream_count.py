@@ -2,14 +2,15 @@
 
 usage: bench/stream_count.py [RECORDS [ROUNDS]]         20000000 records, medians of 3 rounds
 
+Records have the 18 fields that topics of packets have (89 bytes), and those that a count of SYNs needs (64 bytes).
 How many SYNs came, and how many each address got, by confluo-query; and the second by a program that reads the same
 messages.  The answers are compared.  Whole commands, their start included.  The broker is librdkafka's mock cluster, in
 a process of its own on the same machine.  It keeps 5 MB of a partition and drops older messages, so there are many
 partitions, and the topic may have fewer records than were sent to it.  A fetch gets one batch of a sender from each
 partition; so batches are large: --linger is 3 s.
 
-Prints TSV: what, records, seconds, million records a second, seconds of CPU of the command alone, how many times as
-fast as it the first count of addresses is.  The bar: 10 million records a second.
+Prints TSV: bytes of a record, what, records, seconds, million records a second, seconds of CPU of the command alone,
+how many times as fast as it the first count of addresses is.  The bar: 10 million records a second.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from timing import ROOT, header, in_turn, median, ratio, row, run
 
 PARTITIONS = 640
 SYN = "tcp_flags has syn"
+SMALL = "ts,ip_version,src_ip,dst_ip,proto,len,src_port,dst_port,tcp_flags,flow_hash"
+RECORDS = {89: [], 64: ["-f", SMALL]}  # bytes, with the options of publish
 
 COUNT = """
 import sys
@@ -52,12 +55,19 @@ for address, n in counts.items():
 
 
 def main(records: int, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log, _ = campus_log(Path(folder), records)
+        header("bytes", "what", "records", "seconds", "M_records_s", "cpu_s", "confluo_is_faster_by")
+        for size, options in RECORDS.items():
+            counted(log, size, options, rounds)
+
+
+def counted(log: Path, size: int, options: list[str], rounds: int) -> None:
+    """Rows for records of ``size`` bytes."""
     query = str(ROOT / "bin/confluo-query")
     mock = Mock(PARTITIONS)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            log, _ = campus_log(Path(folder), records)
-            said([ROOT / "bin/confluo-stream", "publish", log, "--to", mock.address, "--linger", "3s"])
+        said([ROOT / "bin/confluo-stream", "publish", log, "--to", mock.address, "--linger", "3s", *options])
         found = int(said([query, mock.address, "--count"]))
         program = [sys.executable, "-c", COUNT, mock.broker, mock.topic, str(PARTITIONS)]
         by_address = [query, mock.address, SYN, "--agg", "count", "--by", "dst_ip"]
@@ -74,11 +84,10 @@ def main(records: int, rounds: int) -> None:
         results = in_turn({name: lambda words=words: run(words) for name, words in commands.items()}, rounds)
     finally:
         mock.close()
-    header("what", "records", "seconds", "M_records_s", "cpu_s", "confluo_is_faster_by")
     ours_ = next(iter(results.values()))
     for name, runs in results.items():
         wall = median(runs, "wall")
-        row(name, found, wall, found / wall / 1e6, median(runs, "cpu"), ratio(ours_, runs))
+        row(size, name, found, wall, found / wall / 1e6, median(runs, "cpu"), ratio(ours_, runs))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ COMMANDS = (
     ("replay-record", "records", "record what TCP connections did, so that they can be replayed"),
     ("stream", "records", "send records to Kafka, and see what is in its topics"),
     ("query", "questions", "select, aggregate and print records"),
+    ("top", "questions", "show the groups of records with the largest rates, every second"),
     ("sql", "questions", "ask logs, captures, streams and archives in SQL"),
     ("snapshot", "questions", "record one atomic snapshot of logs on many hosts, for query --at"),
     ("vote", "questions", "find the links that drop packets, from paths and losses of flows"),
@@ -35,7 +36,7 @@ COMMANDS = (
 )
 GROUPS = (("records", "Records in and out"), ("questions", "Analysis"), ("housekeeping", "Administration"))
 SYSTEMS = frozenset(
-    {"capture", "retx", "trace", "vote", "pingmesh", "replay", "monitor", "stream", "sql"}
+    {"capture", "retx", "trace", "vote", "pingmesh", "replay", "monitor", "stream", "sql", "top"}
 )  # a package each
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -32,22 +32,35 @@ class StopRaiser:
     def __init__(self, make: Callable[[int], BaseException]) -> None:
         self._make = make
         self.number = 0
+        self._late = False  # the exception is still to be raised
         self._over = False
         self._before: Any = None  # the handler of SIGALRM before `_wait`
         self._hook: Any = None  # sys.unraisablehook before `_wait`
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """The body of a handler: raise the exception of signal ``number``; later, if it would be lost now."""
+        global _current
         self.number = number
         if _discards_exceptions(frame):
+            self._late, _current = True, self
             self._wait(SOON)
             return
+        self._late = False
         self._wait(AGAIN)
         raise self._make(number)
 
+    def raise_late(self) -> None:
+        """Raise the exception of a signal that arrived where it would have been lost, and was not raised since."""
+        if self._late and not self._over:
+            self._late = False
+            raise self._make(self.number)
+
     def end(self) -> None:
         """Raise nothing any more: the command has ended."""
+        global _current
         self._over = True
+        if _current is self:
+            _current = None
         if self._hook is not None:
             _signal.setitimer(_signal.ITIMER_REAL, 0)
             _signal.signal(_signal.SIGALRM, self._before)
@@ -69,11 +82,22 @@ class StopRaiser:
             self.stop(self.number, frame)
 
     def _discarded(self, what: Any) -> None:
+        global _current
         # Python reports here what it discards; the user need not see the exception of a signal.
         if what.exc_value is None or isinstance(what.exc_value, Exception):
             self._hook(what)
         elif not self._over:
+            self._late, _current = True, self
             self._wait(SOON)
+
+
+_current: StopRaiser | None = None  # the one that may have an exception to raise
+
+
+def raise_late() -> None:
+    """Call this before a step that cannot be undone: a signal that arrived before it must prevent it."""
+    if _current is not None:
+        _current.raise_late()
 
 
 def _discards_exceptions(frame: FrameType | None) -> bool:

@@ -143,6 +143,32 @@ def format_rate(value: int) -> str:
     return format_number(value) + "bit/s"
 
 
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+
+
+def value_text(value: float | None, unit: str = "") -> str:
+    """A value with three digits: ``1.25 MB``, ``830 µs``, ``12``; ``-`` if it is not known."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if unit == "ns":
+        scale, name = next((pair for pair in _TIMES if size >= pair[0]), _TIMES[-1])
+        return f"{_three(value / scale)} {name}"
+    unit = {"bytes": "B", "bytes/s": "B/s"}.get(unit, unit)
+    if 1 <= size < 1000 and not unit:
+        return _three(value)
+    scale, name = next((pair for pair in _PREFIXES if size >= pair[0] * 0.9995), _PREFIXES[-1])
+    return f"{_three(value / scale)} {name}{unit}".rstrip()
+
+
+def _three(value: float) -> str:
+    text = f"{value:.3g}"
+    return text if "e" not in text else f"{value:.0f}"
+
+
 def _decimal(value: int, unit: int) -> str:
     # value / unit, exactly; unit is a power of ten.
     whole, rest = divmod(abs(value), unit)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "confluo_tools"
-SYSTEMS = ("capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream", "sql")
+SYSTEMS = ("capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream", "sql", "top")
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 118, 46, 22, 44, 24
 
 ARROWHEAD = (

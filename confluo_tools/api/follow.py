@@ -24,18 +24,10 @@ class Follower(Answer):
         cls, source: Source, expr: str, span: tuple[int | None, int | None], fields: str | None, readable: bool
     ) -> Follower:
         """The rows of ``source`` for which ``expr`` holds, from now on those that come.  Raises ConfluoError."""
-        from confluo_tools.inputs.follow import one_log
         from confluo_tools.inputs.selection import Selection, compile_expr
         from confluo_tools.schema.choose import choose_fields
 
-        reader: Reader
-        if one_log(source._names):
-            from confluo_tools.console import warn
-            from confluo_tools.multilog.follower import LogFollower
-
-            reader = LogFollower(source._names[0], until=span[1], warn=warn)
-        else:
-            reader = source._open(None, follow=True)
+        reader: Reader = source._follow(span[1])
         selection = Selection(reader, compile_expr(expr, reader, span, None))
         names = None if fields is None else choose_fields(fields, selection.schema)
         schema = selection.schema if names is None else selection.schema.project(names)

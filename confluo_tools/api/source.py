@@ -63,6 +63,7 @@ class Source:
     ) -> None:
         self._names, self._at, self._format, self._types, self._partial = list(names), at, format, types, partial
         self._schema: Schema | None = None
+        self._path_fields: Sequence[str] = ()  # that archives have, besides those that a question names
         self._ready: Reader | None = None  # of an input that cannot be opened twice, or with a connection
 
     def __repr__(self) -> str:
@@ -85,6 +86,11 @@ class Source:
             else:
                 reader.close()
         return self._schema
+
+    def add_path_fields(self, names: Sequence[str]) -> None:
+        """Add these fields to every record of an archive: host, date."""
+        if names and self._ready is None:
+            self._path_fields, self._schema = names, None
 
     def version(self) -> Version:
         """The rows of a MultiLog of this host that are there now, for ``version=`` of later questions.
@@ -120,9 +126,11 @@ class Source:
         Raises ConfluoError (UsageError for an expression that is wrong).
         """
         from confluo_tools.formats.limit import limited
+        from confluo_tools.inputs.named_fields import path_fields
         from confluo_tools.remote.request import request_analysis, request_rows
 
         span, chosen, specs = _span(since, until, local), _text(fields), _list(analyze)
+        of_paths = path_fields([expr], [chosen])
         request = request_rows(expr, span, sample, chosen, limit, False, None, None, False)
         if specs:
             request = request_analysis(request, tuple(specs), None, None)
@@ -139,7 +147,7 @@ class Source:
             )
 
         return self._answer(
-            lambda: self._select(expr, span, request, specs, sample, local, version), run, readable, zone
+            lambda: self._select(expr, span, request, specs, sample, local, version, of_paths), run, readable, zone
         )
 
     def count(
@@ -152,11 +160,12 @@ class Source:
         version: Version | None = None,
     ) -> int:
         """The number of rows that `query` would give; indexes and zone maps answer where they can."""
+        from confluo_tools.inputs.named_fields import path_fields
         from confluo_tools.remote.request import request_rows
 
         span = _span(since, until, local)
         request = request_rows(expr, span, None, None, None, True, None, None, False)
-        selection = self._select(expr, span, request, [], None, local, version)
+        selection = self._select(expr, span, request, [], None, local, version, path_fields([expr], []))
         with selection.reader:
             return selection.count(None)
 
@@ -180,10 +189,12 @@ class Source:
         ``aggregates``: 'count, sum(len), p99(len)'; ``by``: 'src_ip/24, 1m'.  The other arguments are those of `query`.
         """
         from confluo_tools.inputs.grouped_rows import GroupedRows
+        from confluo_tools.inputs.named_fields import path_fields
         from confluo_tools.remote.request import request_analysis, request_rows
 
         span, specs = _span(since, until, local), _list(analyze)
-        request = request_rows(where, span, None, None, None, False, aggregates, by, False)
+        of_paths = path_fields([where], [aggregates, by])
+        request = request_rows(where, span, None, None, None, False, aggregates, by, False, local)
         if specs:
             request = request_analysis(request, tuple(specs), None, None)
 
@@ -191,7 +202,9 @@ class Source:
             groups = GroupedRows(selection, aggregates, by, having, top, local)
             return run_of(selection.reader, groups.schema, groups.selected(*span))
 
-        return self._answer(lambda: self._select(where, span, request, specs, None, local, version), run, readable)
+        return self._answer(
+            lambda: self._select(where, span, request, specs, None, local, version, of_paths), run, readable
+        )
 
     def follow(
         self,
@@ -219,7 +232,16 @@ class Source:
             raise UsageError("has no version of its own", where=repr(self), hint="open one MultiLog of this host")
         return self._names[0]
 
-    def _open(self, request: QueryRequest | None, version: Version | None = None, follow: bool = False) -> Reader:
+    def _follow(self, until: int | None) -> Reader:
+        from confluo_tools.inputs.live import open_live
+
+        if self._at is not None or any(map(_read_once, self._names)):
+            return self._open(None)
+        return open_live(self._names, until=until, input_format=self._format, schema=self._types)
+
+    def _open(
+        self, request: QueryRequest | None, version: Version | None = None, path_fields: Sequence[str] = ()
+    ) -> Reader:
         from confluo_tools.inputs.open import open_records
 
         if self._schema is not None and any(map(_read_once, self._names)):
@@ -246,7 +268,7 @@ class Source:
             request=request,
             at=self._at,
             partial=self._partial,
-            follow=follow,
+            path_fields=(*self._path_fields, *path_fields),
         )
 
     def _ask_again(self, request: QueryRequest | None) -> Reader | None:
@@ -271,11 +293,12 @@ class Source:
         sample: str | None,
         local: bool,
         version: Version | None,
+        path_fields: Sequence[str] = (),
     ) -> Selection:
         from confluo_tools.inputs.open import analyzed
         from confluo_tools.inputs.selection import Selection, compile_expr
 
-        reader = self._open(request, version)
+        reader = self._open(request, version, path_fields)
         try:
             reader = analyzed(reader, analyze or None)
             return Selection(reader, compile_expr(expr, reader, span, sample, local))

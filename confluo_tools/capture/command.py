@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools import cli, config
 from confluo_tools.capture import options
+from confluo_tools.capture.export_address import ExportAddress, export_addresses
 from confluo_tools.capture.selection import PacketSelection
 from confluo_tools.cli import nic_options
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import UsageError
+from confluo_tools.schema.telemetry_fields import DIGEST, TELEMETRY
 
 if TYPE_CHECKING:
     from confluo_tools.cli.privileges import Account
@@ -31,6 +34,9 @@ confluo-capture -r trace.pcap.gz -w trace.ml --index src_ip,dst_ip,src_port,dst_
 # send only web traffic to the next command
 zcat trace.pcap.gz | confluo-capture -r - 'tcp and port 443' -o stream | confluo-query - 'tcp_flags has syn' --count
 
+# flow records of routers and switches: NetFlow v5 and v9, IPFIX, sFlow
+confluo-capture --netflow :2055 --sflow :6343 -w flows.ml --index src_ip,dst_ip --keep 30d
+
 # keep one flow in a hundred, with the first 96 bytes of each packet
 confluo-capture -r trace.pcap -w small.ml --sample 1/100 -s 96
 """
@@ -46,7 +52,8 @@ class CaptureOutput(cli.RecordingOptions):
 @app.command(
     panels={
         "Options": "-i -r -w --index -c --duration",
-        "Input": "--follow --decap --offset --telemetry --schema",
+        "Input": "--netflow --sflow --scale-samples --follow --decap --offset --telemetry --telemetry-clock --digest"
+        " --schema",
         "Filtering": "--bpf --sample --sample-packets",
         "Capture": "-D -s --lanes --fanout --ring -p --timestamps --immediate --wait",
     }
@@ -55,6 +62,9 @@ def capture(
     expr: cli.Expr = None,
     interface: nic_options.Interfaces = None,
     read: options.ReadFiles = None,
+    netflow: options.NetFlow = None,
+    sflow: options.SFlow = None,
+    scale_samples: options.ScaleSamples = False,
     bpf: nic_options.Bpf = None,
     decap: nic_options.Decap = "outer",
     sample: options.Sample = None,
@@ -64,6 +74,8 @@ def capture(
     snap: options.Snap = 0,
     offset: options.Offset = None,
     telemetry: options.Telemetry = False,
+    telemetry_clock: options.TelemetryClock = "us",
+    digest: options.Digest = False,
     schema: options.SchemaFile = None,
     follow: options.Follow = False,
     lanes: options.LaneCount = None,
@@ -74,6 +86,7 @@ def capture(
     immediate: nic_options.Immediate = False,
     wait: nic_options.Wait = None,
     user: cli.User = None,
+    metrics: cli.Metrics = None,
     list_interfaces: options.ListThem = False,
     *,
     out: CaptureOutput,
@@ -81,18 +94,41 @@ def capture(
 ) -> int:
     """Capture packets, or read them from files, and write them as records."""
     inputs, live = read or [], bool(interface)
-    only_live = {
+    only_interfaces = {
         "--bpf": bpf,
         "--fanout": fanout,
-        "--ring": ring,
         "-p": no_promiscuous,
         "--timestamps": timestamps,
         "--immediate": immediate,
-        "--duration": duration,
         "--wait": wait,
-        "-Z": user,
     }
+    of_sockets = {"--ring": ring, "--duration": duration, "-Z": user, "--metrics": metrics}
+    only_live = {**only_interfaces, **of_sockets}
     only_files = {"-r": inputs, "--follow": follow, "--offset": offset}
+    if netflow or sflow:
+        of_packets_only: dict[str, object] = {
+            **only_interfaces,
+            "-i": interface,
+            "--decap": decap != "outer",
+            "--sample": sample,
+            "--sample-packets": sample_packets,
+            "-s": snap,
+            "--offset": offset is not None,
+            "--telemetry": telemetry,
+            "--digest": digest,
+            "--schema": schema,
+            "--lanes": lanes,
+            **(of_sockets if inputs else {"--follow": follow}),
+        }
+        for name, value in of_packets_only.items():
+            if value:
+                raise UsageError(f"{name} does not go with --netflow and --sflow", hint="confluo-capture(1)")
+        limits = ExportLimits(limit, cli.seconds("--duration", duration), ring, user, metrics)
+        return exported_records(
+            export_addresses(netflow, sflow), expr, inputs, out, limits, scale_samples, follow, common.stats
+        )
+    if scale_samples:
+        raise UsageError("--scale-samples is for --netflow and --sflow", hint="confluo-capture(1)")
     for option, given in (only_files if live else only_live).items():
         if given:
             raise UsageError(f"{option} is for {'files' if live else 'live captures'}", hint="confluo-capture(1)")
@@ -103,16 +139,18 @@ def capture(
     if not live and cli.no_input(inputs):
         return cli.usage(app)
 
+    hop_ns = cli.one_of("--telemetry-clock", telemetry_clock, ("us", "ns")) == "ns"
     kind = out.kind()
     of_files = bool(inputs) and "-" not in inputs
     offset = False if live else offset
-    wanted = fields_wanted(schema, offset=of_files if offset is None else offset, snap=snap, telemetry=telemetry)
+    kept_offset = of_files if offset is None else offset
+    wanted = fields_wanted(schema, offset=kept_offset, snap=snap, telemetry=telemetry, digest=digest)
     if out.listed(wanted):
         return cli.OK
     names = out.names(wanted)
     log: LogOutput | None = None
     if kind == "multilog":
-        optional = {"raw": snap, "file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
+        optional = {"raw": snap, "file_offset": offset, DIGEST: digest, **dict.fromkeys(TELEMETRY, telemetry)}
         log = out.log(
             wanted,
             names,
@@ -159,15 +197,68 @@ def capture(
             timestamps=cli.one_of("--timestamps", "host" if timestamps is None else timestamps, ("host", "hardware")),
             immediate=immediate,
             decap=decap,
+            hop_ns=hop_ns,
             seconds=cli.seconds("--duration", duration),
             wait=10.0 if patience is None else patience,
             notify=cli.note,
         )
-        return from_nic(nic, selection, log, records, owner, stats=common.stats)
+        return from_nic(nic, selection, log, records, owner, metrics, stats=common.stats)
     from confluo_tools.formats.pcap import open_captures
 
-    captures = open_captures(inputs, wanted, decap=decap, follow=follow)
+    captures = open_captures(inputs, wanted, decap=decap, follow=follow, hop_ns=hop_ns)
     return from_files(captures, selection, log, records, stats=common.stats)
+
+
+class ExportLimits(NamedTuple):
+    """When to stop, the size of the buffers, as whom to run, and the address of the metrics."""
+
+    limit: int | None
+    seconds: float | None
+    ring: str | None
+    user: str | None
+    metrics: str | None
+
+
+def exported_records(
+    addresses: list[ExportAddress],
+    expr: list[str] | None,
+    inputs: list[str],
+    out: CaptureOutput,
+    limits: ExportLimits,
+    scale: bool,
+    follow: bool,
+    stats: bool,
+) -> int:
+    """Write the records that exporters send to ``addresses``, or sent there in captures."""
+    from confluo_tools.capture import export_run
+    from confluo_tools.schema import builtin
+
+    schema, live = builtin("netflow"), not inputs
+    if out.listed(schema):
+        return cli.OK
+    kind = out.kind()
+    names = out.names(schema)
+    log = out.log(schema, names, views=live, old=not live) if kind == "multilog" else None
+    decoder = export_run.decoder_of(schema, scale)
+    program = compiler(" ".join(expr or []), schema, config.truth("local", out.local))
+    selection = export_run.RecordSelection(program, schema, limits.limit, decoder)
+
+    def records() -> cli.RecordOutput:
+        return out.records(schema, kind, names)
+
+    if not live:
+        captures = export_run.open_export_captures(inputs, addresses, decoder, schema, follow=follow)
+        status = from_files(captures, selection, log, records, stats=stats)
+        selection.remarks()
+        return status
+    from confluo_tools.capture.export_listener import ExportListener
+    from confluo_tools.cli.privileges import account
+    from confluo_tools.kernel.nic import RING, ring_size
+
+    owner = account(limits.user) if limits.user is not None else None
+    buffer = RING if limits.ring is None else ring_size(limits.ring)
+    listener = ExportListener(addresses, decoder, buffer=buffer, seconds=limits.seconds)
+    return export_run.from_sockets(listener, selection, log, records, owner, limits.metrics, stats=stats)
 
 
 def from_files(
@@ -203,17 +294,22 @@ def from_nic(
     out: LogOutput | None,
     records: Callable[[], cli.RecordOutput],
     owner: Account | None,
+    metrics: str | None = None,
     *,
     stats: bool,
 ) -> int:
     """Capture until a signal, the limit, the end of --duration, or the loss of all interfaces."""
     from confluo_tools.capture.lanes import Lanes
+    from confluo_tools.capture.metrics import metrics_socket, numbers, serve_metrics
     from confluo_tools.cli.nic_notes import announce, vanished
     from confluo_tools.cli.privileges import hand_over
     from confluo_tools.multilog.capture_statistics import CaptureRecord
 
-    with nic, selection.signals(nic):
+    with nic, selection.signals(nic), ExitStack() as stack:
+        listening = metrics_socket(metrics, stack)
         hand_over(out, owner)
+        labels = {"interfaces": ",".join(i.name for i in nic.interfaces), "log": "" if out is None else out.path}
+        serve_metrics(listening, labels, lambda: numbers(selection.latest), stack)
         into: LogOutput | cli.RecordOutput = out if out is not None else records()
         record = None
         try:
@@ -231,6 +327,8 @@ def from_nic(
                     for block, picks in selection.rows(nic):
                         into.write(block, picks)
                         into.flush()
+                        if listening is not None:
+                            selection.look(nic)
             if nic.gone:
                 raise vanished(nic)
         finally:
@@ -244,18 +342,20 @@ def from_nic(
     return 128 + selection.stopped if selection.stopped else cli.OK
 
 
-def fields_wanted(schema: str | None, *, offset: bool, snap: int, telemetry: bool) -> Schema:
+def fields_wanted(schema: str | None, *, offset: bool, snap: int, telemetry: bool, digest: bool) -> Schema:
     """The schema to fill: the packet schema, a schema file or a built-in schema."""
     from confluo_tools.formats.pcap import packet_schema
 
     if schema is None:
-        return packet_schema(offset=offset, snap=snap, telemetry=telemetry)
+        return packet_schema(offset=offset, snap=snap, telemetry=telemetry, digest=digest)
     from confluo_tools.schema import builtin, builtin_names, load
 
     found = builtin(schema) if schema in builtin_names() and not os.path.exists(schema) else load(schema)
     of_packets(found, schema)
     if snap and "raw" not in found:
         found = found.plus([packet_schema(snap=snap)["raw"]])
+    if digest and DIGEST not in found:
+        found = found.plus([packet_schema(digest=True)[DIGEST]])
     return found
 
 
@@ -263,7 +363,7 @@ def of_packets(schema: Schema, where: str) -> None:
     """Raise UsageError unless packets can fill a field of this schema."""
     from confluo_tools.core.packets.packet import column_names
 
-    if not {c.name for c in schema.columns} & {*column_names(), "raw"}:
+    if not {c.name for c in schema.columns} & {*column_names(), "raw", DIGEST}:
         raise UsageError("has no field that a packet can fill", where=where, hint="confluo-capture -f help")
 
 
@@ -272,7 +372,7 @@ def filled_by_packets(schema: Schema, where: str) -> None:
     from confluo_tools.core.packets.packet import column_names
     from confluo_tools.formats.foreign_names import fields_named
 
-    known = {*column_names(), "raw", "file_offset"}
+    known = {*column_names(), "raw", DIGEST, "file_offset"}
     other = [f.name for f in schema.fields if f.name not in known]
     if other:
         shared = ",".join(f.name for f in schema.fields if f.name in known)

@@ -55,7 +55,8 @@ class Lanes:
         """Run the lanes until the end.  Raises DiskFullError or StoreError when rows cannot be stored."""
         threads = [threading.Thread(target=self._work, args=(p,), name="lane", daemon=True) for p in self._pumps]
         nic, watch, next_record = self._nic, DropWatch(), time.monotonic() + RECORD
-        record.update(selection.figures(nic))  # first record, in case of an early kill
+        selection.latest = selection.figures(nic)
+        record.update(selection.latest)  # first record, in case of an early kill
         for thread in threads:
             thread.start()
         while not nic.stopping:
@@ -65,7 +66,7 @@ class Lanes:
                 break
             if time.monotonic() >= next_record:
                 next_record = time.monotonic() + RECORD
-                figures = selection.figures(nic)
+                figures = selection.latest = selection.figures(nic)
                 watch.look(figures["dropped by the kernel"])
                 record.update(figures)
         nic.stop()

@@ -37,7 +37,16 @@ Offset = Annotated[
     option("--offset/--no-offset", help="Keep the position of each packet in its file (default for files)."),
 ]
 SchemaFile = Annotated[str | None, option("--schema", metavar="FILE", help="Use a schema other than 'packet'.")]
-Telemetry = Annotated[bool, option("--telemetry", help="Keep in-band telemetry: switch_path, queue_depth.")]
+Telemetry = Annotated[
+    bool, option("--telemetry", help="Keep in-band telemetry: switch_path, queue_depth, hop_time, hop_latency.")
+]
+Digest = Annotated[
+    bool, option("--digest", help="Keep a hash of each packet, packet_digest, so that copies can be found.")
+]
+TelemetryClock = Annotated[
+    str,
+    option("--telemetry-clock", metavar="UNIT", help="Read times of switches as seconds and UNIT: us (default), ns."),
+]
 Follow = Annotated[bool, option("--follow", help="Wait for the last file to grow.")]
 LaneCount = Annotated[
     int | None,
@@ -48,4 +57,11 @@ LaneCount = Annotated[
         max=65535,
         help="With -i: capture with N threads, one lane of LOG each.  With -r: allow N writers of a new LOG.",
     ),
+]
+NetFlow = Annotated[
+    Names, option("--netflow", metavar="[ADDRESS]:PORT", help="Receive NetFlow v5, v9 and IPFIX there (repeatable).")
+]
+SFlow = Annotated[Names, option("--sflow", metavar="[ADDRESS]:PORT", help="Receive sFlow v5 there (repeatable).")]
+ScaleSamples = Annotated[
+    bool, option("--scale-samples", help="Multiply packets and bytes of exported records by their sampling rate.")
 ]

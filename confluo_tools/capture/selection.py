@@ -36,7 +36,7 @@ class PacketSelection:
 
     Counts packets; signals print the counts or end the capture.
     ``compile``: compiles the expression (each thread needs its own program); None without an expression.
-    ``flows``, ``every``: keep one flow, or one packet, in N.
+    ``flows``, ``every``: keep one flow, or one packet, in N.  ``latest``: the figures of a moment ago.
     """
 
     def __init__(
@@ -48,6 +48,8 @@ class PacketSelection:
         self.stopped = 0  # number of the signal that ended the capture
         self._sums = (0, 0, 0, 0)
         self._flush = False
+        self.latest: dict[str, int] = {}
+        self._due = 0.0
         self._start = time.monotonic()
         if self.flows > 1 and "flow_hash" not in schema:
             raise UsageError("the records have no field flow_hash", where="--sample", hint="use a schema that has it")
@@ -108,6 +110,13 @@ class PacketSelection:
         if lost:
             figures["not stored"] = lost
         return figures | {"bytes": seen["wire_bytes"]}
+
+    def look(self, captures: PacketSource) -> None:
+        """Keep the figures in ``latest``, at most once a second: other threads may read them there."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + 1.0
+            self.latest = self.figures(captures)
 
     def counts(self, captures: PacketSource) -> str:
         """The counters so far on one line."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.errors import UsageError
@@ -14,6 +12,7 @@ from confluo_tools.units import format_time
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.multilog.query.time_steps import TimeSteps
 
 MAX_GROUPS = 200_000
 MAX_STEPS = 20_000  # of time, with those that have no group
@@ -44,7 +43,9 @@ class ChartLine(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """``times`` (ns, one ``step`` apart) are the positions of ``lines``; without times, each line is a bar.
+    """``times`` (ns, in steps of about ``step``) are the positions of ``lines``; without times, each line is a bar.
+
+    ``even``: all steps have this length.
 
     ``hidden``: lines or bars that are left out, those with the smallest values of the first measure.
     """
@@ -56,12 +57,13 @@ class Chart(NamedTuple):
     step: int
     lines: tuple[ChartLine, ...]
     hidden: int
+    even: bool = True
 
 
 class ChartGroups:
     """Takes the records of a result: groups ``by`` names; ``time``: the one that is a step of time, or ''.
 
-    ``step``: its length, ns.  ``zero``: names of aggregates that are 0 without rows.  ``names``: the aggregates to
+    ``steps``: its steps.  ``zero``: names of aggregates that are 0 without rows.  ``names``: the aggregates to
     draw, None for all; other names are ignored.
     """
 
@@ -70,23 +72,23 @@ class ChartGroups:
         schema: Schema,
         by: Sequence[str],
         time: str,
-        step: int = 0,
+        steps: TimeSteps | None = None,
         zero: Sequence[str] = (),
         names: Sequence[str] | None = None,
     ) -> None:
         from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
 
-        self.schema, self.time, self.step = schema, time, step
+        self.schema, self.time, self.steps = schema, time, steps
         self.keys = [name for name in by if name != time]
-        self.fields = [f for f in schema.fields if f.name not in by and (names is None or f.name in names)]
+        self.fields = [schema[n] for n in schema.shown if n not in by and (names is None or n in names)]
         self.measures = tuple(ChartMeasure(f.name, _unit(f), f.name in zero) for f in self.fields)
         wrong = next((f for f in self.fields if f.type.kind not in NUMBERS or f.type.is_list), None)
         if wrong is not None or not self.fields:
             what = f"{wrong.name} ({wrong.type.text}) is not a number" if wrong else "there is no number"
             raise UsageError(f"{what} to draw", hint="choose aggregates such as count, sum(len), p99(len)")
         self._printer = Printer(schema.layout, printing_plan(schema, self.keys, "tsv"), "tsv", True)
-        self._columns = [schema.index(f.name) for f in self.fields]
+        self._columns = [(schema.index(f.name), schema.index(f.present) if f.present else -1) for f in self.fields]
         self._groups: dict[str, dict[int, tuple[Value, ...]]] = {}
         self.rows = 0
 
@@ -101,7 +103,12 @@ class ChartGroups:
         at = self.schema.index(self.time) if self.time else -1
         for i, row in enumerate(rows):
             name = names[i].replace("\t", " ") if names else ""
-            values = tuple([_value(block.get(column, row)) for column in self._columns])
+            values = tuple(
+                [
+                    None if mark >= 0 and not block.get(mark, row) else _value(block.get(column, row))
+                    for column, mark in self._columns
+                ]
+            )
             self._groups.setdefault(name, {})[block.get(at, row) if at >= 0 else 0] = values
 
     def chart(self) -> Chart:
@@ -116,22 +123,31 @@ class ChartGroups:
         kept = lines
         if len(lines) > most:
             kept = sorted(lines, key=ChartLine.weight, reverse=True)[:most]
+            if self._distribution():
+                kept = [line for line in lines if line in kept]
         title = ", ".join(m.name for m in self.measures) + (f" by {', '.join(self.keys)}" if self.keys else "")
         hidden = len(lines) - len(kept)
-        return Chart(title, tuple(self.keys), self.measures, times, self.step, tuple(kept), hidden)
+        step, even = (self.steps.length, self.steps.even) if self.steps is not None else (0, True)
+        return Chart(title, tuple(self.keys), self.measures, times, step, tuple(kept), hidden, even)
+
+    def _distribution(self) -> bool:
+        """Whether the groups are values of one number: their bars stay in its order."""
+        return len(self.keys) == 1 and self.schema[self.keys[0]].type.kind in NUMBERS
 
     def _times(self) -> tuple[int, ...]:
         """All steps from the first to the last, also those without a group."""
         seen = sorted({t for found in self._groups.values() for t in found}) if self.time else []
         if len(seen) < 2:
             return tuple(seen)
-        if not self.step or any((t - seen[0]) % self.step for t in seen):  # days of local time have 23 to 25 hours
-            self.step = gcd(*[b - a for a, b in pairwise(seen)])
-        count = (seen[-1] - seen[0]) // self.step + 1
-        if count > max(MAX_STEPS, 4 * len(seen)):
-            what = f"{count:,} steps of time do not fit into a picture"
+        assert self.steps is not None
+        most = max(MAX_STEPS, 4 * len(seen))
+        if (seen[-1] - seen[0]) // self.steps.length > most:
+            what = f"{(seen[-1] - seen[0]) // self.steps.length + 1:,} steps of time do not fit into a picture"
             raise UsageError(what, hint="use longer steps, or a shorter time: --since, --until")
-        return tuple(range(seen[0], seen[-1] + 1, self.step))
+        times = [seen[0]]
+        while times[-1] < seen[-1]:
+            times.append(self.steps.after(times[-1]))
+        return tuple(times)
 
 
 def _unit(field: Field) -> str:

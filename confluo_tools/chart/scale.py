@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, log10
 
 from confluo_tools.units import SECOND, civil_from_days, utc_offset
@@ -14,8 +15,6 @@ _STEPS = (
     *[n * HOUR for n in (1, 2, 3, 6, 12)],
     *[n * DAY for n in (1, 2, 7, 14, 28, 91, 182, 364, 3640, 36400)],
 )
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
 def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -31,8 +30,17 @@ def time_ticks(first: int, last: int, most: int = 8, local: bool = False) -> lis
     """Round times (ns) inside first .. last, at most ``most``."""
     step = next((s for s in _STEPS if (last - first) // s < most), _STEPS[-1])
     ahead = utc_offset(first) * SECOND if local else 0
-    start = -(-(first + ahead) // step) * step - ahead
-    return list(range(start, last + 1, step))
+    start = -(-(first + ahead) // step) * step
+    ticks = [
+        t - (utc_offset(t - ahead) * SECOND if local and step >= DAY else ahead)
+        for t in range(start, last + ahead + 1, step)
+    ]
+    return [t for t in ticks if first <= t <= last]
+
+
+def some(times: Sequence[int], most: int = 8) -> Sequence[int]:
+    """At most ``most`` of the times, at equal distances."""
+    return times[:: max(-(-len(times) // most), 1)]
 
 
 def time_text(ns: int, step: int, local: bool = False) -> str:
@@ -49,25 +57,3 @@ def time_text(ns: int, step: int, local: bool = False) -> str:
         digits = next(d for d in (3, 6, 9) if step % 10 ** (9 - d) == 0)
         text += "." + f"{fraction:09d}"[:digits]
     return text
-
-
-def value_text(value: float | None, unit: str = "") -> str:
-    """A value with three digits: ``1.25 MB``, ``830 µs``, ``12``; ``-`` if it is not known."""
-    if value is None:
-        return "-"
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if unit == "ns":
-        scale, name = next((pair for pair in _TIMES if size >= pair[0]), _TIMES[-1])
-        return f"{_three(value / scale)} {name}"
-    unit = {"bytes": "B", "bytes/s": "B/s"}.get(unit, unit)
-    if 1 <= size < 1000 and not unit:
-        return _three(value)
-    scale, name = next((pair for pair in _PREFIXES if size >= pair[0] * 0.9995), _PREFIXES[-1])
-    return f"{_three(value / scale)} {name}{unit}".rstrip()
-
-
-def _three(value: float) -> str:
-    text = f"{value:.3g}"
-    return text if "e" not in text else f"{value:.0f}"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from confluo_tools.chart.model import Chart, about, highest, label, lowest
-from confluo_tools.chart.scale import time_text, time_ticks, value_text, value_ticks
-from confluo_tools.units import format_time
+from confluo_tools.chart.scale import some, time_text, time_ticks, value_ticks
+from confluo_tools.units import format_time, value_text
 
 WIDTH, LEFT, RIGHT, TOP = 960, 84, 36, 66  # px; WIDTH is that of the plot and its margins
 PANEL, GAP = 190, 46  # px: the height of a panel of lines, and between panels
@@ -85,7 +85,7 @@ def _lines(chart: Chart, measure: int, top: float, local: bool) -> Iterator[str]
     step = wide / max(len(chart.times) - 1, 1)
 
     def x(i: int) -> float:
-        return LEFT + (step * i if len(chart.times) > 1 else wide / 2)
+        return LEFT + (wide * (chart.times[i] - first) / (last - first) if last > first else wide / 2)
 
     def y(value: float) -> float:
         return base - PANEL * (value - low) / (high - low)
@@ -95,7 +95,7 @@ def _lines(chart: Chart, measure: int, top: float, local: bool) -> Iterator[str]
         yield f'<path class="grid" d="M{LEFT} {y(tick):.1f}h{wide}"/>'
         text = _clean(value_text(tick, unit))
         yield f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end" class="soft">{text}</text>\n'
-    times = time_ticks(first, last, local=local)
+    times = time_ticks(first, last, local=local) if chart.even else some(chart.times)
     apart = times[1] - times[0] if len(times) > 1 else chart.step
     for t in times:
         at = LEFT + (wide * (t - first) / (last - first) if last > first else wide / 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from confluo_tools.chart.model import Chart, Value, about, highest, label, lowest
-from confluo_tools.chart.scale import value_text
+from confluo_tools.units import value_text
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -15,7 +15,7 @@ NARROW = 24  # columns that names may have at least
 def spark(chart: Chart, width: int, local: bool = False) -> Iterator[str]:
     """Lines of text, at most ``width`` columns."""
     names = [label(line) if chart.keys else "" for line in chart.lines]
-    room = min(max(map(len, names), default=0), max(NARROW, width // 3))
+    room = min(max(map(len, names), default=0), max(NARROW, width // 3 if chart.times else width // 2))
     for number, measure in enumerate(chart.measures):
         low, high = lowest(chart.lines, number), highest(chart.lines, number)
         if number:

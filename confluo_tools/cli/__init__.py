@@ -7,8 +7,9 @@ format.
 
 from __future__ import annotations
 
+from confluo_tools.cli.anonymize_options import AnonymizeOptions
 from confluo_tools.cli.clickhouse_output import ClickHouseOutput, print_statement
-from confluo_tools.cli.engine import engine_without_follow, on_engine
+from confluo_tools.cli.engine import engine_without_follow, on_engine, unnested
 from confluo_tools.cli.explain import plan_lines
 from confluo_tools.cli.flow_options import FlowOptions, FlowTimeouts
 from confluo_tools.cli.groups import (
@@ -21,7 +22,8 @@ from confluo_tools.cli.groups import (
     RecordingOptions,
     TalkOptions,
 )
-from confluo_tools.cli.live_input import LiveInput, LiveOptions
+from confluo_tools.cli.live_input import LiveInput, LiveOptions, TailOptions
+from confluo_tools.cli.local_zone import use_zone
 from confluo_tools.cli.operands import split_operands
 from confluo_tools.cli.option_values import (
     core_share,
@@ -43,10 +45,12 @@ from confluo_tools.cli.options import (
     Engine,
     Expr,
     Force,
+    Geo,
     InputFormat,
     Inputs,
     Limit,
     Local,
+    Metrics,
     Ndjson,
     Operands,
     Output,
@@ -55,12 +59,13 @@ from confluo_tools.cli.options import (
     Read,
     SchemaOf,
     Since,
-    Sort,
+    SortInput,
     StateOf,
     Synthesize,
     ToTable,
     Tsv,
     User,
+    Zone,
 )
 from confluo_tools.cli.output import (
     CHARTS,
@@ -87,6 +92,7 @@ __all__ = [
     "TROUBLE",
     "Analyze",
     "AnalyzeFlows",
+    "AnonymizeOptions",
     "App",
     "ClickHouseOutput",
     "CommonOptions",
@@ -99,6 +105,7 @@ __all__ = [
     "FlowOptions",
     "FlowTimeouts",
     "Force",
+    "Geo",
     "InputFormat",
     "InputOptions",
     "Inputs",
@@ -107,6 +114,7 @@ __all__ = [
     "LiveOptions",
     "Local",
     "LogOptions",
+    "Metrics",
     "Ndjson",
     "Operands",
     "OptionGroup",
@@ -121,14 +129,16 @@ __all__ = [
     "RecordingOptions",
     "SchemaOf",
     "Since",
-    "Sort",
+    "SortInput",
     "StateOf",
     "Stopped",
     "Synthesize",
+    "TailOptions",
     "TalkOptions",
     "ToTable",
     "Tsv",
     "User",
+    "Zone",
     "analyzed",
     "capture_sources",
     "colour",
@@ -165,6 +175,8 @@ __all__ = [
     "tell",
     "token",
     "traffic_class",
+    "unnested",
     "usage",
+    "use_zone",
     "warn",
 ]

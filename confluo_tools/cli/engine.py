@@ -31,6 +31,21 @@ def on_engine(reader: Reader, name: str | None, limit: int | None = None) -> Rea
         raise
 
 
+def unnested(reader: Reader, names: str | None, engine: str | None) -> Reader:
+    """The input with one row for each element of the lists ``names`` (--unnest); as it is for None.
+
+    Raises UsageError.
+    """
+    if names is None or getattr(reader, "unnested", False):  # on the host of the log
+        return reader
+    from confluo_tools.multilog.query.unnested import UnnestedReader, names_of
+
+    kind = UnnestedReader
+    if engine is not None:
+        from confluo_tools.engine.unnest_partial import EngineUnnestedReader as kind
+    return kind(reader, names_of(names), warn=reader._warn)
+
+
 class EngineProgress:
     """A progress line for the tasks of a cluster, from what the cluster reports."""
 

@@ -99,4 +99,5 @@ class FlowOptions(FlowTimeouts):
 
         table = conn_table(reader.schema, max_flows, *self.timeouts())
         reader = analyzed(reader, None, sort=sort)
-        return FlowReader(reader, compile_expr(self.packets or "", reader, span, sample, local), table, warn=warn)
+        packets = compile_expr(self.packets or "", reader, span, sample, local)
+        return FlowReader(reader, packets, table, alone=not self.timeouts()[0], warn=warn)

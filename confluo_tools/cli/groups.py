@@ -14,6 +14,7 @@ from confluo_tools.cli.options import (
     Config,
     Fields,
     Force,
+    Human,
     Index,
     InputFormat,
     Keep,
@@ -27,6 +28,7 @@ from confluo_tools.cli.options import (
     Output,
     Partial,
     Quiet,
+    Readable,
     Since,
     Stats,
     Sync,
@@ -34,6 +36,7 @@ from confluo_tools.cli.options import (
     Until,
     Verbose,
     Wide,
+    Zone,
     format_option,
 )
 from confluo_tools.cli.output import (
@@ -146,8 +149,19 @@ class OutputOptions(OptionGroup):
     no_header: NoHeader = False
     wide: Wide = False
     local: Local = False
+    tz: Zone = None
+    human: Human = False
+    readable: Readable = None
     line_buffered: LineBuffered = False
     color: Color = None
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        if self.tz is not None:
+            from confluo_tools.cli.local_zone import use_zone
+
+            use_zone(self.tz)
+            self.local = True
 
     @classmethod
     def options(cls) -> dict[str, Any]:
@@ -203,6 +217,8 @@ class OutputOptions(OptionGroup):
             local=self.local,
             line_buffered=self.line_buffered,
             color=self.color,
+            human=self.human,
+            readable=self.readable,
             **more,
         )
 

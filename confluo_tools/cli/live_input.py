@@ -1,7 +1,8 @@
-"""Options --follow and --group: an input that grows, and the offsets of a topic."""
+"""Options --follow, --last, --cursor and --group: an input that grows, and how far it was read."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,18 +10,29 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.cli.clickhouse_output import ClickHouseOutput
 from confluo_tools.cli.groups import InputOptions, LogOptions, OptionGroup
 from confluo_tools.cli.log_output import LogOutput
-from confluo_tools.cli.options import Follow, Group
+from confluo_tools.cli.option_values import duration
+from confluo_tools.cli.options import CursorFile, Follow, Group, Last, WindowLag
 from confluo_tools.cli.output import RecordOutput
 from confluo_tools.cli.signals import signals
-from confluo_tools.console import warn
+from confluo_tools.console import state, tell
 from confluo_tools.errors import UsageError
-from confluo_tools.inputs.follow import StopSignal, one_log
+from confluo_tools.inputs.follow import StopSignal
 from confluo_tools.inputs.topics import is_topic, offsets_of
 
 if TYPE_CHECKING:
+    from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.growing import Place
+    from confluo_tools.formats.newest import NewestRows
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.inputs.cursor import Cursor
+    from confluo_tools.inputs.grouped_rows import GroupedRows
+    from confluo_tools.inputs.windows import GroupWindows
     from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.kafka.topic_reader import TopicReader
+
+
+SAVE = 1.0  # s between two writes of a cursor
+LAG = "200ms"  # as that of confluo-monitor: bench/lag.tsv
 
 
 class LiveOptions(OptionGroup):
@@ -28,6 +40,30 @@ class LiveOptions(OptionGroup):
 
     follow: Follow = False
     group: Group = None
+
+
+class TailOptions(LiveOptions):
+    """`LiveOptions`, and where to begin."""
+
+    last: Last = None
+    cursor: CursorFile = None
+    lag: WindowLag = None
+
+    def check(self, agg: str | None, limit: int | None, **others: object) -> None:
+        """Raise UsageError for options that do not go together.  ``others``: {name of an option: value}."""
+        if self.last is not None:
+            for name, value in {"agg": agg, "limit": limit, **others}.items():
+                if value:
+                    hint = "it prints records; --since limits what others are about"
+                    raise UsageError(f"--last and --{name} exclude each other", hint=hint)
+        if self.cursor is not None:
+            why = {"limit": "a cursor passes all records", "group": "both keep offsets"}
+            for name, value in {**others, "limit": limit, "group": self.group}.items():
+                if value and name != "count":
+                    hint = why.get(name, "it needs the records before the cursor, too")
+                    raise UsageError(f"--cursor and --{name} exclude each other", hint=hint)
+        if self.lag is not None and not (self.follow or self.cursor):
+            raise UsageError("is for windows", where="--lag", hint="add --follow or --cursor, and --agg --by TIME")
 
 
 class LiveInput:
@@ -44,6 +80,14 @@ class LiveInput:
         self._topic: TopicReader | None = None
         self._offsets: LogOffsets | None = None
         self._on_stop: Callable[[int], None] = lambda number: None
+        self.last: int | None = getattr(chosen, "last", None)
+        self._lag_text = getattr(chosen, "lag", None) or LAG
+        self._cursor: Cursor | None = None
+        self._reader: Reader | None = None
+        self._newest: NewestRows | None = None
+        self._windows: GroupWindows | None = None
+        self._saved = time.monotonic()
+        self._open_cursor(getattr(chosen, "cursor", None))
         if self._group is not None and not any(is_topic(name) for name in inputs):
             raise UsageError("is for a topic of Kafka", where="--group", hint="read kafka://HOST:PORT/NAME")
 
@@ -64,18 +108,126 @@ class LiveInput:
 
     def open(self, **more: Any) -> Reader:
         """The inputs as one reader.  ``more``: see `open_records`."""
+        more |= {"group": self._group, "offsets": self._offsets}
+        cursor = self._cursor
+        if self.follow or cursor is not None:
+            from confluo_tools.inputs.live import open_live
 
-        if self.follow and one_log(self._inputs):
-            from confluo_tools.multilog.follower import LogFollower
-
-            reader: Reader = LogFollower(self._inputs[0], until=self._until, warn=warn)
+            more |= {"input_format": self._ins.input_format, "once": not self.follow, "until": self._until}
+            more |= {"last": self.last, "placed": cursor is not None, "places": cursor.places if cursor else None}
+            reader = open_live(self._inputs, **more)
         else:
-            more |= {"follow": self.follow, "group": self._group, "offsets": self._offsets}
+            if self.last is not None and more.get("request") is not None and more["request"].names is None:
+                more["request"] = more["request"].replace(last=self.last)
             reader = self._ins.open(self._inputs, **more)
-            self._topic = reader if reader.format == "kafka" else None  # type: ignore[assignment]
-        self._polled = self.follow and reader.polled
+        self._topic = reader if reader.format == "kafka" and hasattr(reader, "consumer") else None  # type: ignore[assignment]
+        self._polled = (self.follow or cursor is not None) and reader.polled
+        self._reader = reader
         reader.stop_when(self._ending.came)
         return reader
+
+    def _open_cursor(self, path: str | None) -> None:
+        if path is None:
+            return
+        from confluo_tools.inputs.cursor import Cursor
+
+        cursor = Cursor(path)
+        try:
+            cursor.check(self._inputs)
+        except BaseException:
+            cursor.close()
+            raise
+        self._cursor = cursor
+        if cursor.places is not None:
+            self.last = None  # of the records there were at the beginning
+
+    @property
+    def windowed(self) -> bool:
+        """Whether groups with a step of time are given by windows."""
+        return self.follow or self._cursor is not None
+
+    # -- what is written, and what a cursor may say
+
+    def rows_into(self, into: RecordOutput | LogOutput, reader: Reader) -> Callable[[Block, Picks | None], None]:
+        """What takes the rows: ``into`` itself, or, with --last, what keeps the newest until all have been read."""
+        if self.last is None:
+            return into.write
+        from confluo_tools.formats.newest import NewestRows
+
+        kept = self._newest = NewestRows(reader.schema, self.last, reader.by_time)
+
+        def write(block: Block, picks: Picks | None) -> None:
+            if self._newest is None:
+                into.write(block, picks)
+            else:
+                kept.add(block, picks)
+
+        return write
+
+    def release(self, into: RecordOutput | LogOutput) -> None:
+        """All that was there has been read: write what --last has kept."""
+        kept, self._newest = self._newest, None
+        for block, picks in kept.take() if kept is not None else ():
+            into.write(block, picks)
+
+    def windows(self, groups: GroupedRows, into: RecordOutput | LogOutput) -> GroupWindows:
+        """The windows of ``groups``, which go into ``into`` when they end."""
+        from confluo_tools.inputs.late_records import LateRecords
+        from confluo_tools.inputs.windows import GroupWindows
+
+        late = LateRecords(tell, "they are not counted")
+        lag, cursor = duration("--lag", self._lag_text, 0), self._cursor
+        more: dict[str, Any] = {}
+        if cursor is not None:
+            more = {"done": cursor.done, "again": cursor.again, "places": self._places()}
+        self._windows = GroupWindows(groups, lag, into.write, late, **more)
+        return self._windows
+
+    def end_windows(self, windows: GroupWindows) -> None:
+        """Give the last windows; those that have not ended are left to the next run, if there is a cursor."""
+        if self._cursor is not None:
+            windows.look(self._places())
+        windows.finish(keep_open=self._cursor is not None)
+        if windows.late:
+            state.trouble = True
+
+    def _places(self) -> Sequence[Place]:
+        reader = self._reader
+        if self._topic is not None:
+            from confluo_tools.formats.growing import Place
+
+            return [Place(self._inputs[0], self._topic.identity, self._topic.offsets())]
+        return reader.places() if reader is not None else []  # type: ignore[attr-defined]
+
+    def _save(self, into: RecordOutput | LogOutput | None, *, final: bool = False) -> None:
+        # Everything that was read has been written to `into`.
+        cursor, windows = self._cursor, self._windows
+        if cursor is None or not (final or time.monotonic() - self._saved >= SAVE):
+            return
+        if into is not None:
+            into.flush()
+            writer = into.opened_writer if isinstance(into, LogOutput) else None
+            if writer is not None and not writer.closed and not writer.poll():
+                return  # a freeze delays rows
+        self._saved = time.monotonic()
+        places = self._places() if windows is None else windows.settled
+        if places is not None:
+            cursor.save(places, *(() if windows is None else (windows.done, windows.again)))
+
+    def _settled(self, into: RecordOutput | LogOutput) -> None:
+        """There are more records, and those before them were written."""
+        if self._newest is None and self._windows is None and (not isinstance(into, RecordOutput) or into.to_stdout):
+            self._save(into)
+
+    def _look(self, into: RecordOutput | LogOutput) -> None:
+        """No record is waiting."""
+        if self.follow and (self._topic is None or self._topic.consumer.at_end):  # brokers let readers wait, too
+            self.release(into)
+        if self._windows is not None:
+            self._windows.look(self._places() if self._cursor is not None else None)
+        into.flush()
+        if not isinstance(into, RecordOutput) or into.to_stdout:
+            self._save(into)
 
     def names(self, shown: list[str] | None) -> list[str] | None:
         """The fields to write: those of the place in the topic are in every log."""
@@ -101,13 +253,19 @@ class LiveInput:
             self._offsets.attach(into.log, lambda: into.opened_writer)
             self._topic.delivered(self._offsets.published)
         elif self._topic is not None and isinstance(into, RecordOutput) and into.to_stdout:
-            self._topic.delivered(lambda: _flushed(into))
+            self._topic.delivered(lambda: self._passed(into))
         elif isinstance(into, ClickHouseOutput):
             self._on_stop = into.writer.stop
             if self._topic is not None:
                 self._topic.delivered(into.arrived)
+        if isinstance(into, RecordOutput | LogOutput) and self._reader is not None:
+            self._reader.on_idle(lambda: self._look(into))
+            if self._cursor is not None and self._topic is None:
+                self._reader.settled = lambda: self._settled(into)  # type: ignore[attr-defined]
         with self.until_signal():
             yield
+            if isinstance(into, RecordOutput | LogOutput):
+                self.release(into)
 
     @contextmanager
     def until_signal(self) -> Iterator[None]:
@@ -134,6 +292,14 @@ class LiveInput:
         """All rows are out, and the output is closed."""
         if self._topic is not None:
             self._topic.finish()
+        self._save(None, final=True)
+
+    def _passed(self, into: RecordOutput) -> bool:
+        # Rows of a topic are out: their offsets may be committed.
+        into.flush()
+        if self._newest is None and self._windows is None:
+            self._save(into)
+        return True
 
     def status(self, status: int) -> int:
         """The exit status: 128 + the signal that ended it, or ``status``."""
@@ -144,10 +310,7 @@ class LiveInput:
 
     def __exit__(self, *error: object) -> None:
         self._ending.__exit__()
+        if self._cursor is not None:
+            self._cursor.close()
         if self._offsets is not None:
             self._offsets.close()
-
-
-def _flushed(into: RecordOutput) -> bool:
-    into.flush()
-    return True

@@ -15,6 +15,7 @@ from confluo_tools.errors import ConfluoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.anonymize import AnonymousRecords
     from confluo_tools.multilog import Log, LogWriter
     from confluo_tools.schema import Field, Schema
 
@@ -34,6 +35,7 @@ class LogOutput:
     ``small``: save memory rather than time: prepare nothing ahead, and release written pages.
     ``any_kind``: append also to a log of another kind of records, if it has the fields.
     ``shared``: another process may make the same log at this moment, with this field; both write to it.
+    ``anonymous``: makes the records anonymous first; the log then has no history.
     ``needed``: the fields that an existing log must have; None: all.  ``add_columns``: add those that it lacks.
     """
 
@@ -55,12 +57,14 @@ class LogOutput:
         shared: str = "",
         needed: Sequence[str] | None = None,
         add_columns: bool = False,
+        anonymous: AnonymousRecords | None = None,
     ) -> None:
         from confluo_tools import multilog
 
         if add_columns and not append:
             raise UsageError("--add-columns is for an existing log", hint="add --append")
         self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
+        self._anonymous = anonymous
         self.rows = 0
         self.exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
         self._new: list[Field] = []
@@ -136,14 +140,15 @@ class LogOutput:
     def __enter__(self) -> LogOutput:
         from confluo_tools import multilog
 
-        argv = [state.prog, *state.argv]
+        argv = None if self._anonymous is not None else [state.prog, *state.argv]
         if self.exists:
             if self._new or self._names:
                 from confluo_tools.multilog.add_columns import add_columns
 
                 add_columns(self.path, self._new, self._names)
             self.log = multilog.open(self.path)
-            self.log.remember(argv)
+            if argv is not None:
+                self.log.remember(argv)
         else:
             self.log = self._made(argv)
         self._layout = self.log.schema.layout
@@ -156,7 +161,7 @@ class LogOutput:
             raise
         return self
 
-    def _made(self, argv: list[str]) -> Log:
+    def _made(self, argv: list[str] | None) -> Log:
         from confluo_tools import multilog
 
         end = time.monotonic() + MAKING
@@ -186,6 +191,8 @@ class LogOutput:
         return self._writers
 
     def write(self, block: Block, picks: Picks | None) -> None:
+        if self._anonymous is not None:
+            block, picks = self._anonymous.block(block, picks), None
         if block.layout is not self._layout:
             block = block.project(self._layout)
         if picks is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from confluo_tools.cli.groups import InputOptions
 from confluo_tools.cli.options import option
+from confluo_tools.formats.registry import INPUTS, either
 
 Interfaces = Annotated[
     list[str] | None,
@@ -23,3 +25,14 @@ RingSize = Annotated[str | None, option("--ring", metavar="SIZE", help="Size of 
 Stamps = Annotated[str | None, option("--timestamps", metavar="CLOCK", help="Clock: host (kernel) or hardware (NIC).")]
 Immediate = Annotated[bool, option("--immediate", help="Write rows after 1 ms instead of 8 ms.")]
 Wait = Annotated[str | None, option("--wait", metavar="TIME", help="Wait TIME for an interface that vanished (10s).")]
+
+
+class NicInput(InputOptions):
+    """The input options; -i names an interface."""
+
+    input_format: Annotated[
+        str | None,
+        option(
+            "--input-format", metavar="FORMAT", panel="Input", help=f"Input format, if not detected: {either(INPUTS)}."
+        ),
+    ] = None

@@ -130,6 +130,15 @@ AnalyzeFlows = Annotated[
         help="Track at most N flows at a time (262144).",
     ),
 ]
+Geo = Annotated[
+    list[str] | None,
+    option(
+        "--geo",
+        metavar="FILE",
+        panel="Input",
+        help="Have src_country, dst_asn ... of this database, such as GeoLite2-City.mmdb (repeatable).",
+    ),
+]
 Engine = Annotated[
     str | None,
     option(
@@ -139,8 +148,9 @@ Engine = Annotated[
         help="Compute on local (all cores), local:N, dask://HOST:PORT or spark://HOST:PORT.",
     ),
 ]
-Sort = Annotated[
-    bool, option("--sort", panel="Input", help="Sort the records of files and pipes by time before they are used.")
+SortInput = Annotated[
+    bool,
+    option("--sort-input", panel="Input", help="Sort the records of files and pipes by time before they are used."),
 ]
 InputFormat = Annotated[
     str | None,
@@ -177,12 +187,33 @@ LogToWrite = Annotated[
         help="Write the MultiLog LOG; or a file, by suffix or -o FORMAT.",
     ),
 ]
-Follow = Annotated[
-    bool, option("--follow", panel="Input", help="Go on as records arrive (a MultiLog, a topic), until a signal.")
+Follow = Annotated[bool, option("--follow", panel="Input", help="Go on as records arrive, until a signal.")]
+Last = Annotated[
+    int | None,
+    option("--last", metavar="N", min=1, panel="Input", help="Print the newest N records, then with --follow go on."),
+]
+CursorFile = Annotated[
+    str | None,
+    option("--cursor", metavar="FILE", panel="Input", help="Go on where FILE says that the last run stopped."),
+]
+WindowLag = Annotated[
+    str | None,
+    option(
+        "--lag", metavar="TIME", panel="Input", help="--follow --agg: wait TIME for late records of a window (200ms)."
+    ),
 ]
 Group = Annotated[
     str | None,
     option("--group", metavar="NAME", panel="Input", help="Share a topic with the other readers of this group."),
+]
+Metrics = Annotated[
+    str | None,
+    option(
+        "--metrics",
+        metavar="[ADDR]:PORT",
+        panel="General",
+        help="Serve GET /metrics for Prometheus at this address (127.0.0.1).",
+    ),
 ]
 ToTable = Annotated[
     str | None,
@@ -231,6 +262,9 @@ Until = Annotated[
 Local = Annotated[
     bool, option("--local", panel="Time", help="Read times without a zone, and print tables, in local time, not UTC.")
 ]
+Zone = Annotated[
+    str | None, option("--tz", metavar="ZONE", panel="Time", help="As --local, with the time of ZONE: Europe/Berlin.")
+]
 Limit = Annotated[
     int | None, option("-c", "--limit", metavar="N", min=0, panel="Filtering", help="Stop after N records.")
 ]
@@ -244,6 +278,17 @@ SchemaOf = Annotated[
 ]
 Synthesize = Annotated[
     bool, option("--synthesize", panel="Output", help="With -o pcap, build the headers of packets from their fields.")
+]
+Human = Annotated[
+    bool, option("--human", panel="Output", help="table: print bytes, counts and rates as 1.25 MB, 12.3 k.")
+]
+Readable = Annotated[
+    bool | None,
+    option(
+        "--readable/--stored",
+        panel="Output",
+        help="stream, arrow, parquet: write addresses and names as text (default of parquet), or as they are stored.",
+    ),
 ]
 Wide = Annotated[bool, option("-W", "--wide", panel="Output", help="Do not truncate the columns of tables.")]
 LineBuffered = Annotated[bool, option("-l", "--line-buffered", panel="Output", help="Write each record at once.")]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.console import colour, is_terminal, printable, state, warn
 from confluo_tools.errors import UsageError
-from confluo_tools.formats.registry import BY_NAME, OUTPUTS, SUFFIXES, either, output_formats
+from confluo_tools.formats.registry import BY_NAME, COMPRESSED, OUTPUTS, SUFFIXES, either, output_formats
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.anonymize import AnonymousRecords
     from confluo_tools.schema import Schema
 
 RECORD_FORMATS = tuple(name for name, _ in output_formats(""))  # formats of all records
@@ -54,7 +55,7 @@ def choose_format(
         suffix = _suffix(str(path))
         if suffix in SUFFIXES:
             return _supported(SUFFIXES[suffix], f"-w {path}", formats)
-        if suffix and not _is_device(str(path)):
+        if (suffix or _without_compression(str(path)) != path) and not _is_device(str(path)):
             raise _unknown_suffix(str(path), suffix, formats)
     terminal = not to_file and is_terminal(1)
     setting = config.text("format")
@@ -85,7 +86,26 @@ def picture_format(
 
 
 def _suffix(path: str) -> str:
-    return os.path.splitext(path.rstrip("/"))[1].lower()
+    """The suffix that names a format: of x.tsv.gz it is .tsv."""
+    return os.path.splitext(_without_compression(path.rstrip("/")))[1].lower()
+
+
+def _without_compression(path: str) -> str:
+    stem, last = os.path.splitext(path)
+    return stem if last.lower() in COMPRESSED else path
+
+
+def compression_of(path: str | None, fmt: str) -> str:
+    """How the file is compressed, by the last part of its name; '' for not at all.
+
+    Raises UsageError for formats that are compressed inside, and read from any place.
+    """
+    kind = COMPRESSED.get(os.path.splitext(path or "")[1].lower(), "")
+    if kind and fmt in ("arrow", "parquet"):
+        raise UsageError(
+            f"{fmt} is not compressed as a whole", where=f"-w {path}", hint="write .parquet, which is compressed inside"
+        )
+    return kind
 
 
 def _is_device(path: str) -> bool:
@@ -96,18 +116,14 @@ def _is_device(path: str) -> bool:
 def _unknown_suffix(path: str, suffix: str, formats: tuple[str, ...]) -> UsageError:
     """An error that says what to write instead of ``path``."""
     known = [s for s, name in SUFFIXES.items() if name in formats]
+    known += [LOG_SUFFIX] if "multilog" in formats else []
     hint = f"use {either(tuple(known))}, or name the format with -o"
-    if "multilog" in formats:
-        hint = f"use {either((*known, LOG_SUFFIX))}, or name the format with -o"
-    if suffix in (".gz", ".xz", ".zst", ".bz2"):
-        hint = f"write to a pipe: -o FORMAT | {'zstd' if suffix == '.zst' else suffix[1:].replace('gz', 'gzip')} > FILE"
+    if os.path.splitext(path)[1].lower() in COMPRESSED:
+        hint = f"write the format before it, as in x.tsv{os.path.splitext(path)[1]}, or name it with -o"
     elif suffix == LOG_SUFFIX:
         hint = "confluo-convert writes a MultiLog"
-    elif suffix == ".json":
-        hint = "a JSON object per line is .ndjson"
-    elif suffix in (".pcapng", ".cap"):
-        hint = "a capture is .pcap"
-    return UsageError(f"suffix '{suffix}' does not name an output format", where=f"-w {path}", hint=hint)
+    last = os.path.splitext(path)[1]
+    return UsageError(f"suffix '{last}' does not name an output format", where=f"-w {path}", hint=hint)
 
 
 def _supported(name: str, where: str, formats: tuple[str, ...]) -> str:
@@ -131,7 +147,8 @@ def is_log_output(output: str | None, format: str | None, *, tsv: bool, ndjson: 
     suffix = _suffix(output)
     if suffix in SUFFIXES or _is_device(output):
         return False
-    if suffix not in ("", LOG_SUFFIX) and not os.path.isdir(output):
+    compressed = _without_compression(output) != output
+    if (compressed or suffix not in ("", LOG_SUFFIX)) and not os.path.isdir(output):
         raise _unknown_suffix(output, suffix, (*RECORD_FORMATS, "multilog"))
     return True
 
@@ -153,7 +170,7 @@ def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
 def list_fields(schema: Schema) -> str:
     """A table of the fields: name, type, unit, meaning."""
     rows = [("FIELD", "TYPE", "UNIT", "MEANING")]
-    rows += [(f.name, f.type.text, f.unit, f.description) for f in schema.fields]
+    rows += [(f.name, f.type.text, f.unit, f.description) for f in map(schema.__getitem__, schema.shown)]
     widths = [max(len(r[i]) for r in rows) for i in range(3)]
     lines = ["  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[3]]).rstrip() for r in rows]
     return "\n".join(map(printable, lines))  # a schema may come from an untrusted file
@@ -170,6 +187,8 @@ def command_line() -> str:
 class RecordOutput:
     """Context manager that writes records to a file or stdout; an error inside it leaves no partial file.
 
+    ``readable``: of Arrow data, see `ArrowFileWriter`; None: of Parquet.  ``human``: of tables.
+    ``anonymous``: makes records with ``schema`` anonymous; the output then has no history and no name of the host.
     ``rows``: rows written; ``to_stdout``: not to a file.  ``flush_each``: flush after each block (-l, a terminal).
     """
 
@@ -190,28 +209,36 @@ class RecordOutput:
         color: str | None = None,
         sources: Sequence[str] = (),
         synthesize: bool = False,
-        readable: bool = False,
+        readable: bool | None = None,
+        human: bool = False,
+        anonymous: AnonymousRecords | None = None,
     ) -> None:
-        if synthesize and fmt != "pcap":
-            raise UsageError("--synthesize is for -o pcap")
         from confluo_tools import config
         from confluo_tools.formats.output_file import open_sink
         from confluo_tools.formats.registry import output_format
         from confluo_tools.formats.writers import open_writer
 
         takes = output_format(fmt).writer_options
+        _only_for("--synthesize", synthesize, "synthesize", takes)
+        _only_for("--readable", readable is not None, "readable", takes)
+        _only_for("--human", human, "human", takes)
         terminal = path in (None, "-") and is_terminal(1)
         width = None
         if "width" in takes and not wide:
-            from confluo_tools.formats.table import screen_width
+            from confluo_tools.formats.table import PIPE_WIDTH, screen_width
 
-            width = screen_width() if terminal else 79
+            width = screen_width() if terminal else PIPE_WIDTH
+        frames = "anonymize" in takes and not synthesize  # the writer rewrites packets
+        self._anonymous = None if frames else anonymous
+        if self._anonymous is not None:
+            schema = self._anonymous.schema
         if "metadata" in takes:
-            metadata = _metadata(schema, metadata or {})
+            metadata = {"confluo:kind": schema.kind} if anonymous is not None else _metadata(schema, metadata or {})
         self.rows = 0
         self.flush_each = config.truth("line_buffered", line_buffered) or terminal
         self.to_stdout = path in (None, "-")
-        self._sink = open_sink(path, force=config.truth("clobber", force))
+        compression = compression_of(path, fmt)
+        self._sink = open_sink(path, force=config.truth("clobber", force), compression=compression)
         try:
             self._writer = open_writer(
                 fmt,
@@ -227,7 +254,9 @@ class RecordOutput:
                 local=config.truth("local", local),
                 sources=sources,
                 synthesize=synthesize,
-                readable=readable,
+                readable=fmt == "parquet" if readable is None else readable,
+                human=human,
+                anonymize=anonymous.choice if anonymous is not None and frames else None,
                 warn=warn,
             )
         except BaseException:
@@ -235,6 +264,8 @@ class RecordOutput:
             raise
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
+        if self._anonymous is not None:
+            block, picks = self._anonymous.block(block, picks), None
         self._writer.write(block, picks)
         self.rows += block.rows if picks is None else len(picks)
         if self.flush_each:
@@ -266,6 +297,13 @@ class RecordOutput:
             return
         with self._sink:
             self._writer.close()
+
+
+def _only_for(flag: str, given: bool, option: str, takes: Sequence[str]) -> None:
+    """Raise UsageError for a flag of other formats.  ``takes``: the options of the writer."""
+    if given and option not in takes:
+        names = tuple(row.name for row in BY_NAME.values() if option in row.writer_options)
+        raise UsageError(f"is for -o {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}", where=flag)
 
 
 def _metadata(schema: Schema, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -171,6 +171,7 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
     try:
         status = _call(app, prog, args)
         _finish_stdout()
+        raiser.raise_late()
         return TROUBLE if state.trouble and status in (OK, NOTHING) else status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

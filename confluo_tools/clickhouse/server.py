@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from confluo_tools.clickhouse.settings import ServerSettings
 
 QUESTION = 30.0  # s for the answer to a question
+HANDSHAKE = 15.0  # s for an answer to the first message of TLS
 INSERT = 300.0  # s for an insert: a server that has to merge first is slow
 IDLE = 1.0  # s after which a connection is not used again: servers close idle ones after 3 s and more
 PART = 1 << 20  # bytes that are given to a connection at once
@@ -51,6 +52,10 @@ class RefusalError(ConfluoError):
 
     code = 0
     temporary = False
+
+
+class _SilentError(TimeoutError):
+    """No answer to TLS.  A server of HTTP may wait for the rest of a line: one in seven messages looks like one."""
 
 
 class ClickHouseServer:
@@ -140,14 +145,15 @@ class ClickHouseServer:
             self.close()
         if self._connection is None:
             at = self.address
-            if self._context is not None:
-                made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                    at.host, at.port, timeout=QUESTION, context=self._context
-                )
-            else:
-                made = http.client.HTTPConnection(at.host, at.port, timeout=QUESTION)
+            made = http.client.HTTPConnection(at.host, at.port, timeout=QUESTION)
             made.connect()
             self._connection = made
+            if self._context is not None:
+                made.sock.settimeout(HANDSHAKE)
+                try:
+                    made.sock = self._context.wrap_socket(made.sock, server_hostname=at.host)
+                except TimeoutError:
+                    raise _SilentError from None
         self._connection.sock.settimeout(patience)
         return self._connection
 
@@ -171,6 +177,8 @@ class ClickHouseServer:
             hint = "check the address, and ca= in the file that CONFLUO_CLICKHOUSE names"
         elif isinstance(e, ssl.SSLError):
             what, hint = f"does not speak TLS as we do: {e.reason or e}", "clickhouse:// is without TLS"
+        elif isinstance(e, _SilentError):
+            what, hint = f"no answer to TLS within {HANDSHAKE:g} s", "check the address; clickhouse:// is without TLS"
         elif isinstance(e, TimeoutError):
             what = f"no answer within {patience:g} s"
         elif isinstance(e, http.client.BadStatusLine) and not isinstance(e, http.client.RemoteDisconnected):

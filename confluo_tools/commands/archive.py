@@ -31,15 +31,28 @@ confluo-archive live.ml --older-than 1d --to s3://bucket/archive/
 # several logs into one archive, as of another host; the logs keep their rows
 confluo-archive a.ml b.ml --to archive/ --host gw1 --keep-log
 
+# the archive keeps 90 days, and at most 500 GB
+confluo-archive --keep 90d,500G archive/
+
+# merge the small files of an archive, once an hour or a day
+confluo-archive --compact archive/
+
 # no archive: keep an hour and at most 10 GB, delete the rest
 confluo-archive live.ml --keep 1h,10G --delete
 """
 )
 
 
-@app.command(panels={"Options": "--to --older-than --keep-log --delete --keep --dry-run", "Output": "--host"})
+@app.command(
+    panels={
+        "Options": "--to --older-than --keep-log --keep --compact --dry-run",
+        "Output": "--host --part-size --delete",
+    }
+)
 def archive(
-    logs: Annotated[list[str] | None, typer.Argument(metavar="LOG...", help="MultiLogs.", show_default=False)] = None,
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="LOG...", help="MultiLogs; --keep: or archives.", show_default=False)
+    ] = None,
     older_than: Annotated[
         str | None, option("--older-than", metavar="TIME", help="Archive only rows older than TIME: 1h, 7d (all).")
     ] = None,
@@ -51,10 +64,14 @@ def archive(
     ] = None,
     keep_log: Annotated[bool, option("--keep-log", help="Archive; do not remove the rows from the logs.")] = False,
     keep: Annotated[
-        str | None, option("--keep", metavar="TIME,SIZE", help="--delete: keep this much: 1h,10G or either.")
+        str | None, option("--keep", metavar="TIME,SIZE", help="Keep this much of the archive: 90d,500G or either.")
     ] = None,
-    delete: Annotated[bool, option("--delete", help="Delete the oldest rows instead of archiving them.")] = False,
+    delete: Annotated[bool, option("--delete", help="With --keep: delete the oldest rows of logs.")] = False,
     dry_run: Annotated[bool, option("--dry-run", help="Print what would be done; do not do it.")] = False,
+    compact: Annotated[bool, option("--compact", help="Merge the small files of archives.")] = False,
+    part_size: Annotated[
+        str | None, option("--part-size", metavar="SIZE", help="--compact: make files of up to this size (64M).")
+    ] = None,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     *,
@@ -66,20 +83,40 @@ def archive(
     """
     if not logs:
         return cli.usage(app)
+    from confluo_tools.formats.detect import is_archive
+    from confluo_tools.multilog.retain import parse_keep
 
-    if delete or keep is not None:
-        if to is not None or older_than is not None or keep_log:
-            hint = "archive first, then delete in a run of its own"
-            raise UsageError("--keep and --delete exclude --to, --older-than and --keep-log", hint=hint)
+    if part_size is not None and not compact:
+        raise UsageError("is for --compact", where="--part-size", hint="leave it out")
+    if compact:
+        given = {"--to": to, "--older-than": older_than, "--keep-log": keep_log, "--delete": delete, "--keep": keep}
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"--compact excludes {name}", hint="use a run of its own")
+        return merge(logs, part_size, dry_run, common.stats)
+    if delete and (to is not None or older_than is not None or keep_log):
+        hint = "archive first, then delete in a run of its own"
+        raise UsageError("--delete excludes --to, --older-than and --keep-log", hint=hint)
+    if keep is not None and to is None and not delete and all(map(is_archive, logs)):
+        if older_than is not None or keep_log:
+            raise UsageError("is for logs", where="--keep-log" if keep_log else "--older-than", hint="leave it out")
+        return cli.OK if sum([shorten(path, keep, dry_run, common.stats) for path in logs]) else cli.NOTHING
+    if delete or (keep is not None and to is None):
         if keep is None or not delete:
-            raise UsageError("rows are deleted with --keep TIME,SIZE and --delete", hint="--to DIR archives them")
+            hint = "--to DIR archives them; --keep alone is for archives"
+            raise UsageError("rows of logs are deleted with --keep TIME,SIZE and --delete", hint=hint)
         return forget(logs, keep, dry_run, common.stats)
     if to is None:
         raise UsageError("--to is missing", hint="--to DIR archives, --keep TIME,SIZE --delete deletes")
     age = cli.duration("--older-than", older_than, 0) if older_than is not None else None
     name = check_host(host if host is not None else socket.gethostname())
     before = None if age is None else time.time_ns() - age
-    return ArchiveRun(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
+    if keep is not None:
+        parse_keep(keep)  # an error comes before anything is written
+    status = ArchiveRun(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
+    if keep is not None and is_archive(to) and shorten(to, str(keep), dry_run, common.stats):
+        return cli.OK
+    return status
 
 
 def check_host(name: str) -> str:
@@ -243,6 +280,53 @@ def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
             if stats:
                 cli.note(f"{removed:,} segments removed, {cli.humane(keeper.bytes)}B", where=path)
     return cli.OK if total else cli.NOTHING
+
+
+def shorten(path: str, keep: str, dry_run: bool, stats: bool) -> int:
+    """--keep of an archive: remove its oldest parts, or print them; returns their number."""
+    from confluo_tools.multilog.archive.retention import ArchiveKeeper
+    from confluo_tools.multilog.retain import parse_keep
+
+    keeper = ArchiveKeeper(path, *parse_keep(keep))
+    gone = keeper.planned_removals() if dry_run else keeper.run()
+    if dry_run:
+        for part in gone:
+            print(f"{cli.printable(part.path)}\t{part.bytes}")
+    elif stats:
+        cli.note(f"{len(gone):,} parts removed, {cli.humane(sum(part.bytes for part in gone))}B", where=path)
+    return len(gone)
+
+
+def merge(archives: list[str], part_size: str | None, dry_run: bool, stats: bool) -> int:
+    """--compact."""
+    from confluo_tools import units
+    from confluo_tools.formats.detect import is_archive
+    from confluo_tools.multilog.archive.compaction import PART_SIZE, Compactor
+    from confluo_tools.multilog.archive.folders import ArchiveFolder
+
+    size = PART_SIZE if part_size is None else units.size(part_size)
+    merged = 0
+    for path in archives:
+        if not is_archive(path):
+            raise UsageError("is not an archive", where=path, hint="--compact merges the files of archives")
+        if ArchiveFolder.of(path).names:
+            raise UsageError("is a part of an archive", where=path, hint="name the folder above host=NAME")
+
+        def warn(where: str, what: str) -> None:
+            cli.warn(what, where=where)
+
+        compactor = Compactor(path, size, warn=warn, argv=cli.command_line())
+        begin = time.perf_counter()
+        done = compactor.planned() if dry_run else list(compactor.run())
+        merged += len(done)
+        parts, into = sum(one.parts for one in done), sum(one.into for one in done)
+        if dry_run and done:
+            print(f"{cli.printable(path)}\t{parts}\t{into}")
+        elif stats:
+            rows, written, seconds = sum(d.rows for d in done), sum(d.bytes for d in done), time.perf_counter() - begin
+            what = f"{rows:,} rows in {parts:,} files merged into {into:,}, {cli.humane(written)}B, {seconds:.2f} s"
+            cli.note(what, where=path)
+    return cli.OK if merged else cli.NOTHING
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -25,6 +25,12 @@ confluo-convert trace.ml -o parquet -w trace.parquet
 # lines of another program into a MultiLog
 some-exporter | confluo-convert -i ndjson --schema probe.yaml -w probes.ml
 
+# nfdump's CSV, with our names of the fields
+nfdump -R flows -o csv | confluo-convert - --rename 'sa=src_ip,da=dst_ip' -w nf.ml
+
+# a capture for others: other addresses, no payload
+confluo-convert trace.pcap --anonymize key.file -o pcap -w share.pcap
+
 # Parquet to NDJSON
 confluo-convert trace.parquet -J
 
@@ -41,28 +47,30 @@ class ConvertOutput(cli.RecordingOptions):
     formats = (*cli.PACKET_FORMATS, "multilog")
 
 
-@app.command(panels={"Options": "-o -w -f --schema --append -c", "Input": "--source", "Output": "--readable"})
+@app.command(panels={"Options": "-o -w -f --schema --append -c", "Input": "--rename --source"})
 def convert(
     inputs: cli.Inputs = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
-    sort: cli.Sort = False,
+    sort: cli.SortInput = False,
+    geo: cli.Geo = None,
     schema: cli.SchemaOf = None,
+    rename: Annotated[
+        str | None, option("--rename", metavar="OLD=NEW,...", help="Names for fields of text, Arrow and Parquet.")
+    ] = None,
     limit: cli.Limit = None,
     source: Annotated[
         list[str] | None,
         option("--source", metavar="FILE", help="Read packets for -o pcap from this capture (repeatable)."),
     ] = None,
     synthesize: cli.Synthesize = False,
-    readable: Annotated[
-        bool, option("--readable", help="arrow, parquet: write addresses, MACs, names and flags as text.")
-    ] = False,
     to: cli.ToTable = None,
     ddl: cli.Ddl = False,
     *,
     ins: cli.InputOptions,
     live: cli.LiveOptions,
     out: ConvertOutput,
+    hiding: cli.AnonymizeOptions,
     common: cli.CommonOptions,
 ) -> int:
     """Convert INPUT to another format, or to a MultiLog.
@@ -78,28 +86,40 @@ def convert(
         return cli.OK
     if ins.missing(inputs, live.follow):
         return cli.usage(app)
+    from confluo_tools.formats.foreign_names import parse_renames
+    from confluo_tools.inputs.named_fields import geo_fields, located, path_fields
     from confluo_tools.remote.request import request_rows
 
     fields = out.fields if wanted is None else None
-    request = None if analyze else request_rows("", (None, None), None, fields, limit, False, None, None, False)
+    renames = parse_renames(rename) if rename is not None else None
+    places = geo_fields([out.fields]) if geo else ()
+    request = (
+        None if analyze or places else request_rows("", (None, None), None, fields, limit, False, None, None, False)
+    )
     with cli.LiveInput(live, ins, inputs or [], None) as live_input:
         live_input.into_log(out, {"--fields": out.fields, "--analyze": analyze}, None)
         types = out.schema_of_log() if wanted is None else None
-        opened = live_input.open(schema=wanted, types=types, request=request)
-        with cli.analyzed(opened, analyze, analyze_flows, sort=sort) as reader:
+        named_fields = {"path_fields": path_fields([], [out.fields])}
+        opened = live_input.open(schema=wanted, types=types, request=request, rename=renames, **named_fields)
+        with cli.analyzed(opened, analyze, analyze_flows, sort=sort) as rows:
+            reader = located(rows, geo, places)
             if out.listed(reader.schema):
                 return cli.OK
             shape = wanted if wanted is not None and not analyze else reader.schema
-            kind, names = "" if table is not None else out.kind(), live_input.names(out.names(shape))
+            kind = "" if table is not None else out.kind()
+            hidden = hiding.records(shape, kind)
+            names = live_input.names(out.names(shape if hidden is None else hidden.schema))
             into: LogOutput | cli.RecordOutput | cli.ClickHouseOutput
             if table is not None:
-                records = shape if names is None else shape.project(names)
+                records = shape if hidden is None else hidden.schema
+                records = records if names is None else records.project(names)
                 if ddl:
                     cli.print_statement(table, records)
                     return cli.OK
                 into = cli.ClickHouseOutput(table, records)
             elif kind == "multilog":
-                into = out.log(shape, names, any_kind=True, old=not live.follow, shared=live_input.shared)
+                more = {"any_kind": True, "old": not live.follow, "shared": live_input.shared}
+                into = out.log(shape if hidden is None else hidden.schema, names, anonymous=hidden, **more)
             else:
                 into = out.records(
                     shape,
@@ -108,11 +128,12 @@ def convert(
                     metadata=reader.metadata,
                     sources=cli.capture_sources(source, inputs or [], reader, synthesize),
                     synthesize=synthesize,
-                    readable=readable,
+                    anonymous=hidden,
                 )
             with into, live_input.writing(into):
                 reader.on_idle(into.flush)
-                write(blocks(reader, shape, limit), into, kind)
+                found = blocks(reader, shape, limit)
+                write(found if table is None or hidden is None else map(hidden.block, found), into, kind)
             live_input.finish()
             if common.stats:
                 cli.note(f"{reader.rows} records read, {into.rows} written")

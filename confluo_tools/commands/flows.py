@@ -11,7 +11,6 @@ from confluo_tools.cli import flow_options, nic_options
 from confluo_tools.cli.nic_notes import DropWatch, announce, vanished
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.formats.registry import INPUTS, either
 from confluo_tools.inputs.follow import StopSignal
 
 if TYPE_CHECKING:
@@ -40,17 +39,6 @@ IDLE, ACTIVE = 60 * SECOND, 300 * SECOND  # timeouts, as of nfpcapd(1)
 FLUSH = 1.0  # s that a record of a flow that has ended waits at most
 
 
-class FlowInput(cli.InputOptions):
-    """The input options; -i names an interface."""
-
-    input_format: Annotated[
-        str | None,
-        option(
-            "--input-format", metavar="FORMAT", panel="Input", help=f"Input format, if not detected: {either(INPUTS)}."
-        ),
-    ] = None
-
-
 @app.command(
     panels={
         "Options": "-i -w --idle-timeout --active-timeout --follow --packets",
@@ -77,7 +65,7 @@ def flows(
         option("--max-flows", metavar="N", min=1, max=1 << 26, help="Keep at most N flows in memory (4194304)."),
     ] = None,
     *,
-    ins: FlowInput,
+    ins: nic_options.NicInput,
     live: cli.LiveOptions,
     timeouts: cli.FlowTimeouts,
     period: cli.PeriodOptions,
@@ -289,7 +277,7 @@ def from_reader(
         live_input.finish()
     problem = order.problem("flows")
     if problem is not None:
-        cli.warn(problem.replace("; sort the input with --sort", ""), where=reader.name)
+        cli.warn(problem.replace("; sort the input with --sort-input", ""), where=reader.name)
     run.report(reader.name, stats=stats)
     return 128 + run.stopped if run.stopped else cli.OK if run.rows else cli.NOTHING
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
-from confluo_tools.errors import UsageError
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.inputs.logs import remote
 from confluo_tools.inputs.topics import is_topic
 
 if TYPE_CHECKING:
-    from confluo_tools.multilog.log import Log
-    from confluo_tools.multilog.views import View
     from confluo_tools.multilog.views.view_request import ViewRequest
+    from confluo_tools.multilog.views.view_work import ViewUpdate, ViewWork
+    from confluo_tools.remote.view_client import RemoteViews
 
 app = cli.command_app(
     """
@@ -36,6 +37,9 @@ confluo-index trace.ml
 
 # keep all views up to date while others write
 confluo-index trace.ml --follow
+
+# the same index on three hosts
+confluo-index gw1:/var/log/live.ml gw2:/var/log/live.ml gw3:/var/log/live.ml add src_ip
 """
 )
 
@@ -48,13 +52,12 @@ confluo-index trace.ml --follow
     }
 )
 def index(
-    log: Annotated[str | None, typer.Argument(metavar="LOG", help="MultiLog.", show_default=False)] = None,
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[add|drop|list|update|rebuild|check [VIEW]...]",
-            help="Verb (list), and views (all; add and drop need them): FIELD[:BUCKET]..., "
-            "filter NAME EXPR, aggregate NAME AGG, or state NAME.",
+            metavar="LOG... [add|drop|list|update|rebuild|check [VIEW]...]",
+            help="MultiLogs, also of other hosts: HOST:PATH. Verb (list), and views (all; add and drop need them): "
+            "FIELD[:BUCKET]..., filter NAME EXPR, aggregate NAME AGG, or state NAME.",
             show_default=False,
         ),
     ] = None,
@@ -87,215 +90,231 @@ def index(
     *,
     common: cli.CommonOptions,
 ) -> int:
-    """Add, drop, list, update, rebuild or check the indexes, filters, aggregates and states of LOG.
+    """Add, drop, list, update, rebuild or check the indexes, filters, aggregates and states of each LOG.
 
     They make queries faster and never change a result: a query uses a view as far as it reaches and scans the rest.
     """
-    if log is None:
+    if not words:
         return cli.usage(app)
-
-    if is_topic(log):
-        hint = "write it to a MultiLog: confluo-convert TOPIC --follow -w LOG --index LIST"
-        raise UsageError("is a topic, which has no views", where=log, hint=hint)
-
     from confluo_tools.multilog.views.view_request import ViewRequest
 
-    request = ViewRequest(words or [], follow)
+    logs, rest = split_words(words)
+    topic = next((log for log in logs if is_topic(log)), None)
+    if topic is not None:
+        hint = "write it to a MultiLog: confluo-convert TOPIC --follow -w LOG --index LIST"
+        raise UsageError("is a topic, which has no views", where=topic, hint=hint)
+    away = next((log for log in logs if remote(log) is not None), None)
+    for option_name, given in (("--follow", follow), ("--define", define is not None)):
+        if given and away is not None:
+            raise UsageError(f"{option_name} is for logs of this host", where=away, hint="run it on that host")
+    request = ViewRequest(rest, follow)
     request.options(filter, where, by, bucket, define)
     pause = cli.duration("--interval", interval, 0) / 1e9 if interval is not None else 0.2
     patience = cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 5.0
-    return IndexRun(log, request, patience, common.stats).run(follow, pause, stat, tsv, ndjson)
+    views = {"filter": filter, "where": where, "by": by, "bucket": bucket}
+    run = IndexRun(logs, request, patience, common.stats)
+    run.work(rest, views, stat or request.verb == "list")
+    if follow:
+        run.follow(pause)
+    return run.show(tsv, ndjson, wanted=stat)
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The logs, and the verb with what follows it."""
+    import os
+
+    from confluo_tools.multilog.views.view_request import VERBS
+
+    n = 1
+    while n < len(words) and words[n] not in VERBS and (remote(words[n]) is not None or os.path.isdir(words[n])):
+        n += 1
+    return list(words[:n]), list(words[n:])
+
+
+class IndexReports:
+    """Reports of the work on logs of this host."""
+
+    def __init__(self, stats: bool) -> None:
+        self.stats = stats
+
+    def warn(self, what: str, where: str, hint: str = "") -> None:
+        cli.warn(what, where=where, hint=hint)
+
+    def note(self, what: str, where: str = "") -> None:
+        if not cli.state.quiet:
+            cli.note(what, where=where)
+
+    @contextmanager
+    def progress(self, what: str, rows: int) -> Iterator[Callable[[int], Any]]:
+        with cli.Progress(what, rows, "rows") as progress:
+            yield progress.update
+
+    def updated(self, done: ViewUpdate) -> None:
+        tell_update(done, "")
+
+
+def tell_update(done: ViewUpdate, where: str) -> None:
+    """--stats, of one view."""
+    seconds = max(done.seconds, 1e-9)
+    cli.note(
+        f"{done.what}: {done.blocks:,} blocks, {done.new:,} rows in {done.seconds:.2f} s "
+        f"({cli.humane(done.new / seconds)} rows/s); "
+        f"covers {done.covered:,} of {done.rows:,} rows, {cli.humane(done.size)}B",
+        where=where,
+    )
 
 
 class IndexRun:
-    """One run of the command on one log: a method for each verb."""
+    """One run of the command.  A log that fails is reported, and does not stop the work on the others."""
 
-    def __init__(self, path: str, request: ViewRequest, patience: float, stats: bool) -> None:
-        from confluo_tools import multilog
+    def __init__(self, logs: Sequence[str], request: ViewRequest, patience: float, stats: bool) -> None:
+        self.logs, self.request, self.patience, self.stats = logs, request, patience, stats
+        self._here: list[ViewWork] = []
+        self._begin = time.monotonic()
+        self.listed: list[dict[str, Any]] = []
 
-        self.log = multilog.open(path, readonly=request.verb in ("list", "check"))
-        self.request, self.patience, self.stats = request, patience, stats
-        self.status = cli.OK
-        self.added = 0  # blocks
-        for name in request.names if request.kind == "index" else ():
-            if name not in self.log.schema:
-                near = self.log.schema.suggest(name)
-                hint = near if near.startswith("did you") else "confluo-info --fields LOG lists the names"
-                raise UsageError(f"no field '{name}'", where=path, hint=hint)
+    def work(self, words: Sequence[str], options: dict[str, str | None], listing: bool) -> None:
+        """Do the verb in each log; all other hosts work at once."""
+        with ExitStack() as peers, self.summary():
+            asked = {log: self._sent(log, words, options, listing, peers) for log in self.logs if remote(log)}
+            for log in self.logs:
+                try:
+                    found = self._answer(asked[log]) if log in asked else self._local(log, listing)
+                except ConfluoError as e:
+                    if len(self.logs) == 1:
+                        raise
+                    known = e.where in ("", log) or e.where == getattr(remote(log), "label", log)
+                    cli.warn(e.what, where=log if known else f"{log}: {e.where}", hint=e.hint)
+                    continue
+                self.listed += [{"log": log, **row} for row in found]
 
-    def run(self, follow: bool, pause: float, stat: bool, tsv: bool, ndjson: bool) -> int:
-        with self.summary() if follow else nullcontext():
-            before = self.defined()
-            getattr(self, self.request.verb)()
-            if self.defined() != before:
-                self.log.remember([cli.state.prog, *cli.state.argv])
-            if follow:
-                self.follow(pause)
-        if stat or self.request.verb == "list":
-            wanted = [v for v in self.existing() if self.request.selects(v)]
-            show(self.log, wanted, tsv, ndjson)
-            if self.request.verb == "list" and not wanted:
-                self.status = cli.NOTHING
-        return self.status
+    def _local(self, log: str, listing: bool) -> list[dict[str, Any]]:
+        from confluo_tools.multilog.views.view_work import ViewWork
 
-    def defined(self) -> list[str]:
-        from confluo_tools.multilog import views
+        work = ViewWork(log, self.request, self.patience, IndexReports(self.stats))
+        self._here.append(work)
+        work.run([cli.state.prog, *cli.state.argv])
+        return work.listing() if listing else []
 
-        return [view.id for view in views.views(self.log)]
+    def _sent(
+        self, log: str, words: Sequence[str], options: dict[str, str | None], listing: bool, peers: ExitStack
+    ) -> RemoteViews | ConfluoError:
+        from confluo_tools.expr.list_file import inlined
+        from confluo_tools.inputs.logs import shell
+        from confluo_tools.remote.view_client import RemoteViews
 
-    def existing(self) -> Sequence[View]:
-        from confluo_tools.multilog import views
+        address = remote(log)
+        assert address is not None
+        expr = self.request.kind == "filter" and self.request.verb == "add"
+        message: dict[str, Any] = {
+            "words": [inlined(w) if expr and i > 2 else w for i, w in enumerate(words)],
+            **{key: value if key != "where" else inlined(value) for key, value in options.items() if value is not None},
+            "patience": int(self.patience * 1000),
+            "stats": self.stats,
+            "list": listing,
+            "argv": [cli.state.prog, *cli.state.argv],
+        }
+        try:
+            views = RemoteViews(address, shell(), message)
+        except ConfluoError as e:
+            return e
+        peers.callback(views.close)
+        return views
 
-        return views.views(self.log, lambda path, what: cli.warn(what, where=path))
-
-    def views(self) -> list[View]:
-        """The views that the request names; without names all views of its kind, if it has one."""
-        existing = self.existing()
-        for name in self.request.names:
-            if not any(self.request.selects(v) and v.label == name for v in existing):
-                if self.request.kind == "index":
-                    hint = f"confluo-index LOG add {name} creates it"
-                    raise UsageError(f"no index of '{name}'", where=self.log.path, hint=hint)
-                from difflib import get_close_matches
-
-                near = get_close_matches(name, [v.label for v in existing if v.kind == self.request.kind], n=1)
-                hint = f"did you mean '{near[0]}'?" if near else "confluo-index LOG lists them"
-                raise UsageError(f"no {self.request.kind} '{name}'", where=self.log.path, hint=hint)
-        return [view for view in existing if self.request.selects(view)]
-
-    # -- verbs
-
-    def add(self) -> None:
-        for view in self.request.add(self.log):
-            self.update_view(view)
-
-    def drop(self) -> None:
-        from confluo_tools.multilog import views
-
-        kind = self.request.kind or "index"
-        for name in self.request.names:
-            if not views.drop_view(self.log, name, kind) and not cli.state.quiet:
-                what = f"index of '{name}'" if kind == "index" else f"{kind} '{name}'"
-                cli.note(f"no {what}", where=self.log.path)
-
-    def list(self) -> None:
-        """`run` prints the list."""
-
-    def update(self) -> None:
-        for view in self.views():
-            self.update_view(view)
-
-    def rebuild(self) -> None:
-        for view in self.views():
-            self.update_view(view, rebuild=True)
-
-    def update_view(self, view: View, rebuild: bool = False) -> None:
-        """Add complete blocks that a view does not cover yet."""
-        from confluo_tools.multilog import views
-
-        version = self.log.version()
-        before = views.coverage(self.log, view, version).covered if self.stats and not rebuild else 0
-        begin = time.perf_counter()
-        what = f"index of {view.label}" if view.kind == "index" else view.spec
-        with cli.Progress(what, version.rows, "rows") as progress, views.maintaining(view, self.patience):
-            blocks = views.update(self.log, view, rebuild=rebuild, progress=progress.update)
-        self.added += blocks
-        if self.stats:
-            seconds = time.perf_counter() - begin
-            covered, rows, size = views.coverage(self.log, view, self.log.version())
-            cli.note(
-                f"{what}: {blocks:,} blocks, {covered - before:,} rows in {seconds:.2f} s "
-                f"({cli.humane((covered - before) / seconds)} rows/s); "
-                f"covers {covered:,} of {rows:,} rows, {cli.humane(size)}B"
-            )
-
-    def check(self) -> None:
-        """Check every file of the views."""
-        from confluo_tools.multilog import views
-
-        for view in self.views():
-            for path, reason in views.check(self.log, view):
-                cli.warn(reason, where=path, hint=f"confluo-index LOG rebuild {view.spec} repairs it")
+    def _answer(self, views: RemoteViews | ConfluoError) -> list[dict[str, Any]]:
+        if isinstance(views, ConfluoError):
+            raise views
+        found, updates = views.answer(cli.warn, cli.tell)
+        for update in updates:
+            tell_update(update, views.name)
+        return found
 
     def follow(self, pause: float) -> None:
+        """Keep the views of logs of this host up to date."""
         from confluo_tools.multilog import views
 
-        labels = None if self.request.kind is None else self.request.names or [v.label for v in self.views()]
-        maintainer = views.Maintainer(self.log, labels, lambda path, what: cli.warn(what, where=path))
-        while True:
-            added = maintainer.step()
-            self.added += added
-            if not added:
-                time.sleep(pause)
+        def warn(path: str, what: str) -> None:
+            cli.warn(what, where=path)
+
+        with self.summary():
+            maintainers = []
+            for work in self._here:
+                names = self.request.names or [v.label for v in work.views()]
+                maintainers.append((work, views.Maintainer(work.log, names if self.request.kind else None, warn)))
+            while maintainers:
+                added = 0
+                for work, maintainer in maintainers:
+                    done = maintainer.step()
+                    work.added += done
+                    added += done
+                if not added:
+                    time.sleep(pause)
 
     @contextmanager
     def summary(self) -> Iterator[None]:
-        """Report what was done when a signal ends --follow, also during the first update."""
-        begin = time.monotonic()
+        """Report what was done when a signal ends the command, also during the first update."""
         try:
             yield
         except BaseException as e:
             if not isinstance(e, Exception) and not cli.state.quiet:
                 done = "blocks indexed" if self.request.kind == "index" else "blocks added to views"
-                cli.note(f"{self.added:,} {done} in {time.monotonic() - begin:.0f} s", where=self.log.path)
+                added, seconds = sum(work.added for work in self._here), time.monotonic() - self._begin
+                cli.note(f"{added:,} {done} in {seconds:.0f} s", where=", ".join(self.logs))
             raise
 
+    def show(self, tsv: bool, ndjson: bool, *, wanted: bool) -> int:
+        """Print the list, if one is wanted; the exit status."""
+        if wanted or self.request.verb == "list":
+            show(self.listed, len(self.logs) > 1, tsv, ndjson)
+            if self.request.verb == "list" and not self.listed:
+                return cli.NOTHING
+        return cli.OK
 
-def show(log: Log, found: Sequence[View], tsv: bool, ndjson: bool) -> None:
-    """Print views: as a table on a terminal, otherwise as TSV or NDJSON."""
-    from confluo_tools import units
-    from confluo_tools.multilog import views
 
-    version = log.version()
-    rows: list[dict[str, Any]] = []
-    for view in found:
-        covered, total, size = views.coverage(log, view, version)
-        rows.append(
-            {
-                "kind": view.kind,
-                "name": view.label,
-                "bucket": getattr(view, "bucket", 0),
-                "covered": covered,
-                "rows": total,
-                "bytes": size,
-                "definition": view.definition,
-            }
-        )
+def show(found: Sequence[dict[str, Any]], several: bool, tsv: bool, ndjson: bool) -> None:
+    """Print views: as a table on a terminal, otherwise as TSV or NDJSON.  ``several`` logs have a column."""
+    from confluo_tools.multilog.views.view_work import COLUMNS
+
+    names = ("log", *COLUMNS) if several else COLUMNS
+    rows = [{name: row[name] for name in names} for row in found]
     if ndjson:
         import json
 
         for row in rows:
             print(json.dumps(row))
     elif tsv or not cli.is_terminal(1):
-        print("#fields\t" + "\t".join(rows[0] if rows else COLUMNS))
+        print("#fields\t" + "\t".join(names))
         for row in rows:
             print("\t".join([" ".join(str(v).split()) for v in row.values()]))
     elif rows:
-        cells = [("KIND", "NAME", "BUCKET", "COVERED", "OF ROWS", "BYTES", "A ROW", "DEFINITION")]
-        for view, row in zip(found, rows, strict=True):
-            timed = view.kind != "index" or log.schema[view.label].type.kind in ("time", "duration")
-            bucket = units.format_duration(row["bucket"]) if timed else f"{row['bucket']:,}"
-            each = f"{row['bytes'] / row['covered']:.2f}" if row["covered"] else "-"
-            cells.append(
-                (
-                    row["kind"],
-                    row["name"],
-                    bucket if row["bucket"] else "-",
-                    f"{row['covered']:,}",
-                    f"{row['rows']:,}",
-                    f"{row['bytes']:,}",
-                    each,
-                    " ".join(row["definition"].split()),
-                )
+        show_table(found, several)
+
+
+def show_table(found: Sequence[dict[str, Any]], several: bool) -> None:
+    from confluo_tools import units
+
+    cells = [("LOG", "KIND", "NAME", "BUCKET", "COVERED", "OF ROWS", "BYTES", "A ROW", "DEFINITION")]
+    for row in found:
+        bucket = units.format_duration(row["bucket"]) if row["timed"] else f"{row['bucket']:,}"
+        each = f"{row['bytes'] / row['covered']:.2f}" if row["covered"] else "-"
+        cells.append(
+            (
+                row["log"],
+                row["kind"],
+                row["name"],
+                bucket if row["bucket"] else "-",
+                f"{row['covered']:,}",
+                f"{row['rows']:,}",
+                f"{row['bytes']:,}",
+                each,
+                " ".join(row["definition"].split()),
             )
-        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-        for line in cells:
-            first = [c.ljust(w) for c, w in zip(line[:2], widths[:2], strict=True)]
-            rest = [c.rjust(w) for c, w in zip(line[2:-1], widths[2:-1], strict=True)]
-            print("  ".join([*first, *rest, line[-1]]).rstrip())
-
-
-COLUMNS = ("kind", "name", "bucket", "covered", "rows", "bytes", "definition")
+        )
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    for line in cells:
+        first = [c.ljust(w) for c, w in zip(line[:3], widths[:3], strict=True)]
+        rest = [c.rjust(w) for c, w in zip(line[3:-1], widths[3:-1], strict=True)]
+        print("  ".join([*first[not several :], *rest, line[-1]]).rstrip())
 
 
 def main(argv: list[str] | None = None) -> int:

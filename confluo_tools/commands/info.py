@@ -42,10 +42,13 @@ def info(
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     local: cli.Local = False,
+    tz: cli.Zone = None,
     *,
     common: cli.TalkOptions,
 ) -> int:
     """Print schema, rows, time span, lanes, indexes, history and disk use of INPUT."""
+    if tz is not None:
+        cli.use_zone(tz)
     names = inputs or []
     if fields and not names:
         return list_schema(None, tsv, ndjson)
@@ -60,7 +63,7 @@ def info(
             if fields:
                 list_schema(reader, tsv, ndjson)
                 continue
-            facts = gather(reader, config.truth("local", local))
+            facts = gather(reader, config.truth("local", local or tz is not None))
         if i and not (tsv or ndjson):
             print()
         show(facts, tsv, ndjson)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from confluo_tools.cli.runner import App
+
 EXAMPLES = """
 # what confluo-query host:/path runs on that host, over ssh
 confluo-serve --stdio
@@ -115,7 +117,8 @@ def _plainly(words: "dict[str, Any]") -> int:
             _signal.signal(number, known)
 
 
-def _typed(argv: list[str] | None) -> int:
+def typed_app() -> "App":
+    """The command with all its options, as other commands have it from the start."""
     from typing import Annotated
 
     from confluo_tools import cli
@@ -132,11 +135,13 @@ def _typed(argv: list[str] | None) -> int:
         max_freeze: Annotated[
             str, option("--max-freeze", metavar="TIME", help="Limit freezes to TIME (10s).")
         ] = MAX_FREEZE,
-        read_only: Annotated[bool, option("--read-only", help="Answer queries; refuse freezes.")] = False,
+        read_only: Annotated[
+            bool, option("--read-only", help="Answer queries; refuse freezes and changes of views.")
+        ] = False,
         idle: Annotated[str | None, option("--idle", metavar="TIME", help="Exit after TIME without a request.")] = None,
         quiet: cli.Quiet = False,
     ) -> int:
-        """Serve logs to a confluo-query or confluo-snapshot on another host.
+        """Serve logs to commands on another host: confluo-query, -snapshot, -monitor, -index.
 
         ssh starts it.  It exits at the end of standard input, and thaws what it froze.
         """
@@ -144,7 +149,13 @@ def _typed(argv: list[str] | None) -> int:
             raise UsageError("--stdio is missing", hint="ssh runs 'confluo serve --stdio'")
         return start(root or [], max_freeze, read_only, idle)
 
-    return cli.run(app, "confluo-serve", argv)
+    return app
+
+
+def _typed(argv: list[str] | None) -> int:
+    from confluo_tools import cli
+
+    return cli.run(typed_app(), "confluo-serve", argv)
 
 
 def main(argv: list[str] | None = None) -> int:

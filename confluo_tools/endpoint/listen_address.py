@@ -34,17 +34,28 @@ def loopback(host: str) -> bool:
 
 def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
     """A listening TCP socket; ``::`` accepts IPv4 as well.  Raises ConfluoError."""
+    return _bound(host, port, socket.SOCK_STREAM, backlog)
+
+
+def datagrams(host: str, port: int) -> socket.socket:
+    """A UDP socket that receives what is sent there; ``::`` accepts IPv4 as well.  Raises ConfluoError."""
+    return _bound(host, port, socket.SOCK_DGRAM)
+
+
+def _bound(host: str, port: int, kind: socket.SocketKind, backlog: int = 0) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if host == "::" and not socket.has_dualstack_ipv6():
         family, host = socket.AF_INET, "0.0.0.0"
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = socket.socket(family, kind)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.SOCK_STREAM:  # of UDP it would let another process take the port as well
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
         # getaddrinfo keeps the scope of fe80::1%eth0
-        sock.bind(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)[0][4])
-        sock.listen(backlog)
+        sock.bind(socket.getaddrinfo(host, port, family, kind, 0, socket.AI_NUMERICHOST)[0][4])
+        if backlog:
+            sock.listen(backlog)
     except OSError as e:
         sock.close()
         raise ConfluoError(f"cannot listen: {e.strerror}", where=show(host, port)) from None

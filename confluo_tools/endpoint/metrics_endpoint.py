@@ -8,11 +8,48 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError
 
+if TYPE_CHECKING:
+    import socket
+
 READ_TIME = 5.0  # s for each read from a client, and each write
+LOOPBACK = "127.0.0.1"  # where metrics are without an address
+
+
+def metrics_socket(text: str) -> socket.socket:
+    """The listening socket of --metrics [ADDRESS]:PORT.  Raises UsageError, ConfluoError."""
+    from confluo_tools.endpoint import listen_address
+
+    host, port = listen_address.parse(text, "--metrics", host=LOOPBACK)
+    return listen_address.listen(host, port, backlog=16)
+
+
+class Numbers(NamedTuple):
+    """What a command counts: totals that only grow, and values that go up and down, each {name: (help, value)}."""
+
+    totals: Mapping[str, tuple[str, float]]
+    values: Mapping[str, tuple[str, float]]
+
+
+class NumbersCollector:
+    """Collector of prometheus_client for the numbers of a command: ``confluo_COMMAND_NAME``, with ``labels``."""
+
+    def __init__(self, command: str, labels: Mapping[str, str], look: Callable[[], Numbers]) -> None:
+        self._prefix, self._labels, self._look = f"confluo_{command}_", dict(labels), look
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        found = self._look()
+        for make, numbers in ((CounterMetricFamily, found.totals), (GaugeMetricFamily, found.values)):
+            for name, (text, value) in numbers.items():
+                family = make(f"{self._prefix}{name}", text, labels=list(self._labels))
+                family.add_metric(list(self._labels.values()), value)
+                yield family
 
 
 class MetricsEndpoint:

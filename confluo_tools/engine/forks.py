@@ -17,24 +17,31 @@ from confluo_tools.engine.unit import ArchiveBatch, Unit, runs
 from confluo_tools.objects.address import is_url
 from confluo_tools.objects.threads import WaitingThreads
 
+FEW_ROWS = 3 << 19  # for fewer rows a fork costs more time than it saves
+
 
 class Forks(Runner):
-    """Local processes, ``slots`` with this one (None: one for each core)."""
+    """Local processes, ``slots`` with this one (None: one for each core, but no more than the rows are worth)."""
 
     def __init__(self, slots: int | None = None) -> None:
         self.slots = slots or len(os.sched_getaffinity(0))
+        self._by_size = slots is None
 
     def map(self, task: Task, units: Sequence[Unit], here: Here) -> Iterator[Result]:
         """The first run is done by this process, the others by forks of it."""
-        shares = runs(units, self.slots)
         if any(isinstance(unit, ArchiveBatch) and is_url(unit.archive) for unit in units):
-            yield from _in_threads(shares, here)
+            yield from _in_threads(runs(units, self.slots), here)
             return
+        shares = runs(units, self._processes(units))
         with _Processes() as processes:
             for share in shares[1:]:
                 processes.start(share, here)
             for number, share in enumerate(shares):
                 yield (processes.result(number - 1) if number else None) or here(share)
+
+    def _processes(self, units: Sequence[Unit]) -> int:
+        rows = sum(unit.size for unit in units)
+        return min(self.slots, max(rows // FEW_ROWS, 1)) if self._by_size else self.slots
 
 
 def _in_threads(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:

@@ -31,6 +31,7 @@ PARTIALS = {
     "count": "confluo_tools.engine.rollup_partial:CountPartial",
     "aggregate": "confluo_tools.engine.rollup_partial:RollupPartial",
     "rows": "confluo_tools.engine.rows_partial:RowsPartial",
+    "unnest": "confluo_tools.engine.unnest_partial:UnnestPartial",
     "several": "confluo_tools.engine.several_partial:SeveralPartial",
     "probes": "confluo_tools.pingmesh.analysis.probe_tally:WindowTally",
     "pairs": "confluo_tools.pingmesh.analysis.pair_tally:PairPass",

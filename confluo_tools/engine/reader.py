@@ -58,6 +58,19 @@ def with_engine(reader: Reader, runner: Runner, limit: int | None = None) -> Rea
     return found
 
 
+def waves(units: Sequence[Unit], most_rows: int | None) -> Iterator[Sequence[Unit]]:
+    """Neighbouring units, one after the other, with about ``most_rows`` rows together; None: all."""
+    wave: list[Unit] = []
+    rows = 0
+    for one in units:
+        if wave and most_rows is not None and rows + one.size > most_rows:
+            yield wave
+            wave, rows = [], 0
+        wave.append(one)
+        rows += one.size
+    yield wave
+
+
 class EngineReader(Wrapper):
     """``reader`` with counts and aggregates by ``runner``; rows, too, if that is a cluster.
 
@@ -103,21 +116,25 @@ class EngineReader(Wrapper):
             self.rows += self.input.rows
             return whole, total
         partial = RollupPartial(self.schema, columns, make)
-        total = self.gather(expr, partial)
+        total = self.gather(expr, partial, getattr(make, "most_rows", None))
         return partial.rollup, total
 
-    def gather(self, expr: Expr, partial: Partial) -> int:
-        """Add the rows for which ``expr`` holds to ``partial``; returns their number."""
-        plan = UnitPlan(self.input, expr, self.runner.slots)
+    def gather(self, expr: Expr, partial: Partial, most_rows: int | None = None) -> int:
+        """Add the rows for which ``expr`` holds to ``partial``; returns their number.
+
+        ``most_rows``: the workers do about this many at a time, so their states have no more groups.
+        """
+        plan = UnitPlan(self.input, expr, self.runner.slots, most_rows)
         task = Task(expr, partial.fresh())
         found: list[Result] = []
-        with closing(self.runner.map(task, plan.units, lambda run: self._here(task, run))) as results:  # type: ignore[type-var]
-            for one in results:
-                try:
-                    partial.merge(one.state)
-                except ValueError as e:
-                    raise ConfluoError(f"a worker gave a state that is not valid: {e}", where="--engine") from None
-                found.append(one._replace(state=b""))
+        for wave in waves(plan.units, most_rows):
+            with closing(self.runner.map(task, wave, lambda run: self._here(task, run))) as results:  # type: ignore[type-var]
+                for one in results:
+                    try:
+                        partial.merge(one.state)
+                    except ValueError as e:
+                        raise ConfluoError(f"a worker gave a state that is not valid: {e}", where="--engine") from None
+                    found.append(one._replace(state=b""))
         self._report(plan, found)
         return sum(one.rows for one in found)
 

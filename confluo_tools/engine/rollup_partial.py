@@ -54,7 +54,7 @@ class RollupPartial(Partial):
     def settings(self) -> dict[str, Any]:
         r = self.rollup
         columns = None if self.columns is None else list(self.columns)
-        return {"columns": columns, "keys": r.keys, "aggs": r.aggs, "time": r.time, "spanning": r.spanning}
+        return {"columns": columns, "keys": r.keys, "aggs": _json(r.aggs), "time": r.time, "spanning": r.spanning}
 
     @classmethod
     def of(cls, schema: Schema, settings: Mapping[str, Any]) -> Self:
@@ -89,5 +89,19 @@ class RollupPartial(Partial):
             self.rollup = keep(self.rollup)
 
 
+def _json(value: Any) -> Any:
+    # Conditions among them are trees of tests.
+    from confluo_tools.engine.task import tree_list
+    from confluo_tools.expr.leaves import Leaf
+
+    if isinstance(value, Leaf):
+        return {"tree": tree_list(value)}
+    return [_json(item) for item in value] if isinstance(value, tuple) else value
+
+
 def _tuples(value: Any) -> Any:
+    from confluo_tools.engine.task import tree_of_list
+
+    if isinstance(value, dict):
+        return tree_of_list(value["tree"])
     return tuple([_tuples(item) for item in value]) if isinstance(value, list | tuple) else value

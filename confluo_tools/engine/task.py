@@ -18,7 +18,7 @@ from confluo_tools.errors import ConfluoError
 from confluo_tools.expr import Expr, leaves, parse
 from confluo_tools.schema import Schema
 
-VERSION = 1  # of tasks, units and results
+VERSION = 2  # of tasks, units and results
 
 
 def pins() -> dict[str, str]:
@@ -97,6 +97,9 @@ _LEAVES = {
         leaves.Bytes,
         leaves.Glob,
         leaves.Pair,
+        leaves.ListElement,
+        leaves.ListLength,
+        leaves.ListSequence,
     )
 }
 

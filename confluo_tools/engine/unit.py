@@ -44,7 +44,8 @@ class ArchiveBatch(NamedTuple):
     """Rows ``first`` to ``after`` (not included) of a batch of an archive: those in ``parts``, relative to ``archive``.
 
     It has one part, or all parts of a batch if its rows were not in the order of time.  ``first`` is the first row of
-    the batch that no earlier batch has.  ``size``: rows of the unit, about.
+    the batch that no earlier batch has.  ``size``: rows of the unit, about.  ``path_fields``: the fields of the schema
+    that paths have.
     """
 
     archive: str
@@ -52,10 +53,11 @@ class ArchiveBatch(NamedTuple):
     first: int
     after: int
     size: int
+    path_fields: tuple[str, ...] = ()
 
     @property
     def source(self) -> tuple[str, str]:
-        return ARCHIVE, ""  # all archives: a scan reads any parts
+        return ARCHIVE, ",".join(self.path_fields)  # all archives: a scan reads any parts
 
     @property
     def travels(self) -> bool:
@@ -65,7 +67,7 @@ class ArchiveBatch(NamedTuple):
 Unit = LogBlocks | ArchiveBatch
 _KINDS: dict[str, tuple[type[Unit], tuple[type, ...]]] = {
     LOG: (LogBlocks, (str, str, int, int, int, int, int, bool, int)),
-    ARCHIVE: (ArchiveBatch, (str, list, int, int, int)),
+    ARCHIVE: (ArchiveBatch, (str, list, int, int, int, list)),
 }
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.engine.result import Problems
 from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit
 from confluo_tools.expr import leaves, zones
+from confluo_tools.multilog.archive.folders import part_file
 from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
 from confluo_tools.multilog.archive.open_ahead import PartFile
 from confluo_tools.multilog.archive.parquet_parts import HOUR
-from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, by_lane, in_time_order, part_file, ranges
+from confluo_tools.multilog.archive.reader import ArchiveReader, ArchiveScan, by_lane, in_time_order, ranges
 from confluo_tools.multilog.query import time_order
 from confluo_tools.multilog.query.plan import problems
 
@@ -40,7 +41,8 @@ class UnitPlan:
         self._expr, self._schema = expr, reader.schema
         self._all = expr.tree == leaves.TRUE
         self._lists = frozenset(i for i, c in enumerate(reader.schema.columns) if c.count > 1)
-        self._scan = ArchiveScan(reader.schema, expr.tree, [])
+        self._path_fields = reader.path_fields if isinstance(reader, ArchiveReader) else ()
+        self._scan = ArchiveScan(reader.schema, expr.tree, [], self._path_fields)
         field = reader.schema.time_field
         self._time = -1 if field is None else reader.schema.index(field.name)
         self._segments: dict[tuple[int, int], SegmentPart] = {}
@@ -64,7 +66,8 @@ class UnitPlan:
                 given, names = _root(some)
                 root = given if "://" in given else os.path.abspath(given)
                 self.given[root] = given
-                yield ArchiveBatch(root, names, first, after, (after - first) * len(some) // len(batch))
+                size = (after - first) * len(some) // len(batch)
+                yield ArchiveBatch(root, names, first, after, size, self._path_fields)
 
     def _of_log(self, reader: LogReader, slots: int, most_rows: int | None) -> list[list[Unit]]:
         parts = reader.log.segments(reader.version)

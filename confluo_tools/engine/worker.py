@@ -134,13 +134,15 @@ class ArchiveSource:
     unused: Problems = []  # noqa: RUF012 - archives have no views
 
     def __init__(self, task: Task, units: Sequence[ArchiveBatch]) -> None:
-        from confluo_tools.multilog.archive.reader import ArchiveScan, part_file
+        from confluo_tools.multilog.archive.folders import part_file
+        from confluo_tools.multilog.archive.reader import ArchiveScan
 
         for root in dict.fromkeys(unit.archive for unit in units):
             if "://" not in root and not os.path.isdir(root):
                 raise StoreError("there is no such archive", where=root, hint=SAME_FILES)
-        self._scan: ArchiveScan = ArchiveScan(task.schema, task.expr.tree, task.partial.columns)
+        names = units[0].path_fields
         try:
+            self._scan: ArchiveScan = ArchiveScan(task.schema, task.expr.tree, task.partial.columns, names)
             self._batches = [([part_file(u.archive, path) for path in u.parts], u.first, u.after) for u in units]
         except ValueError as e:
             raise ConfluoError(str(e)) from None

@@ -18,7 +18,8 @@ from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
     from confluo_tools.core.query.predicate import Program
-    from confluo_tools.expr.aggregates import Aggregate, GroupKey
+    from confluo_tools.expr.aggregates import Conditions, Result
+    from confluo_tools.expr.group_keys import GroupKey
 
 __all__ = ["Expr", "ExprError", "compile", "parse", "parse_aggregates", "parse_by", "read_list", "unparse"]
 
@@ -116,15 +117,21 @@ def read_list(path: str) -> Sequence[Value]:
     return list_file.read_list(path)
 
 
-def parse_aggregates(text: str, schema: Schema) -> list[Aggregate]:
-    """The aggregates of ``--agg``: 'count, sum(len), p99(len), distinct(src_ip)'."""
+def parse_aggregates(text: str, schema: Schema, conditions: Conditions | None = None) -> list[Result]:
+    """The columns of ``--agg``: 'count, sum(len * 8) / 1s as rate, p99(len), distinct(src_ip)'.
+
+    ``conditions``: compiles those of count(CONDITION); None: `compile` without filters and relative times.
+    """
     from confluo_tools.expr import aggregates
 
-    return aggregates.parse_aggregates(text, schema)
+    def compiled(text: str, now: int) -> Expr:
+        return compile(text, schema, now_ns=now)
+
+    return aggregates.parse_aggregates(text, schema, conditions or compiled)
 
 
 def parse_by(text: str, schema: Schema) -> list[GroupKey]:
     """The group keys of ``--by``: 'dst_ip/24, 1s, flow, proto'."""
-    from confluo_tools.expr import aggregates
+    from confluo_tools.expr import group_keys
 
-    return aggregates.parse_by(text, schema)
+    return group_keys.parse_by(text, schema)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from confluo_tools.expr.leaves import (
+    BEFORE,
+    EXACT,
+    RUN,
     And,
     Bytes,
     Const,
@@ -11,6 +14,9 @@ from confluo_tools.expr.leaves import (
     InByteRanges,
     InRanges,
     InSet,
+    ListElement,
+    ListLength,
+    ListSequence,
     Not,
     Or,
     Pair,
@@ -45,6 +51,12 @@ def describe_test(test: Test, schema: Schema) -> str:
     mask = getattr(test, "mask", None)
     if mask is not None:
         name = f"({name} & {_bytes(mask, column) if isinstance(mask, bytes) else _mask(mask, column)})"
+    if isinstance(test, ListElement):
+        return describe_test(test.test, schema).replace(name, f"{name}[{test.index}]", 1)
+    if isinstance(test, ListLength):
+        return f"len({name}) in {_set([_span(str(lo), str(hi)) for lo, hi in test.pairs], len(test.pairs))}"
+    if isinstance(test, ListSequence):
+        return _sequence(test, column)
     if isinstance(test, Pair):
         return f"{name} {test.op} {schema.columns[test.col2].name}"
     if isinstance(test, Glob):
@@ -81,6 +93,17 @@ def describe_test(test: Test, schema: Schema) -> str:
     if test.hi == most:
         return f"{name} >= {_number(test.lo, column, mask)}"
     return f"{name} in {_number(test.lo, column, mask)}..{_number(test.hi, column, mask)}"
+
+
+def _sequence(test: ListSequence, column: Column) -> str:
+    items = [_span(_element(lo, column), _element(hi, column)) for lo, hi in test.items]
+    if test.how == BEFORE:
+        return f"{column.name} has {' before '.join(items)}"
+    return f"{column.name} {'==' if test.how == EXACT else 'has' if test.how == RUN else test.how} [{', '.join(items)}]"
+
+
+def _element(value: float, column: Column) -> str:
+    return repr(value) if isinstance(value, float) else _number(value, column, None)
 
 
 def _span(lo: str, hi: str) -> str:

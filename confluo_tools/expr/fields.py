@@ -119,6 +119,16 @@ class FieldTests:
 
     def compare(self, node: Compare, ref: FieldRef) -> Tree:
         field = self.field(ref.name, ref.pos)
+        tree = self._compare(node, ref, field)
+        other = self.field_of(field, node.values[0])
+        marks = {f.present for f in (field, other) if f is not None and f.present}
+        if not marks:
+            return tree
+        there = self.both([self.within(self.schema.index(mark), [(1, 1)]) for mark in marks])
+        # An absent value is like NaN: it equals nothing, and is neither smaller nor larger.
+        return self.either([tree, self.negate(there)]) if node.op == "!=" else self.both([tree, there])
+
+    def _compare(self, node: Compare, ref: FieldRef, field: Field) -> Tree:
         op, first = node.op, node.values[0]
         if node.many and op in _ORDERS:
             raise self.fail(first.pos, f"'{op}' needs one value, not a set", f"write {field.name} in {{...}}")

@@ -7,6 +7,9 @@
     Bytes(col, lo, hi, mask)        bytes: lo <= (x & mask) <= hi, byte by byte
     Glob(col, pattern)              bytes without their trailing zeros, like a shell pattern: * and ?
     Pair(op, col, col2, mask)       (x & mask) op y, by value; or two bytes columns of equal width
+    ListElement(col, index, test)   lists: the element at index passes; below 0: counted from the last element
+    ListLength(col, pairs)          lists: the place of the last element that is not zero is in one of pairs
+    ListSequence(col, how, items)   lists: elements in the ranges of items (lo, hi), in their order
 
 ``col`` is the number of a physical column of the schema the expression was compiled against.
 A test on a column with several elements per row (a list) holds when any element passes;
@@ -137,7 +140,44 @@ class Stored(Leaf):
         self.name, self.tree = name, tree
 
 
-Test = Range | FRange | InSet | InRanges | InByteRanges | Bytes | Glob | Pair
+class ListElement(Leaf):
+    """One element of a list.  ``test`` is of the same column; no test passes for a zero element, which is absent."""
+
+    __slots__ = __match_args__ = ("col", "index", "test")
+    mask = None
+
+    def __init__(self, col: int, index: int, test: Range | FRange | InSet | InRanges) -> None:
+        self.col, self.index, self.test = col, index, test
+
+
+class ListLength(Leaf):
+    """The length of a list in one of ``pairs`` (lo, hi): sorted, disjoint.  A list ends with its last nonzero one."""
+
+    __slots__ = __match_args__ = ("col", "pairs")
+    mask = None
+
+    def __init__(self, col: int, pairs: tuple[tuple[int, int], ...]) -> None:
+        self.col, self.pairs = col, pairs
+
+
+EXACT, STARTS, RUN, BEFORE = "exact", "starts", "run", "before"
+
+
+class ListSequence(Leaf):
+    """Elements in the ranges of ``items`` (lo, hi); no range contains zero.
+
+    ``how``: EXACT, they are the list; STARTS, the list starts with them; RUN, they come one right after the other
+    somewhere in it; BEFORE, they come in this order, perhaps with others between them.
+    """
+
+    __slots__ = __match_args__ = ("col", "how", "items")
+    mask = None
+
+    def __init__(self, col: int, how: str, items: tuple[tuple[float, float], ...]) -> None:
+        self.col, self.how, self.items = col, how, items
+
+
+Test = Range | FRange | InSet | InRanges | InByteRanges | Bytes | Glob | Pair | ListElement | ListLength | ListSequence
 Tree = And | Or | Not | Const | Test
 TRUE, FALSE = Const(True), Const(False)
 

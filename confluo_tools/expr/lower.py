@@ -13,6 +13,9 @@ from confluo_tools.expr.syntax import (
     Compare,
     Either,
     ExprError,
+    FieldRef,
+    LengthRef,
+    ListCompare,
     ListFile,
     Negation,
     Nonzero,
@@ -52,21 +55,21 @@ class Lowering(FieldTests):
         if isinstance(node, Compare):
             if isinstance(node.values[0], ListFile):
                 return self.listed(node, node.values[0])
-            if isinstance(node.operand, ByteRef):
-                from confluo_tools.expr.primitives import header_bytes
-
-                return header_bytes(self, node.operand, node)
+            if not isinstance(node.operand, FieldRef):
+                return self.part(node.operand, node)
             if self.pseudo(node.operand):
                 from confluo_tools.expr.primitives import pseudo
 
                 return pseudo(self, node, node.operand)
             return self.compare(node, node.operand)
         if isinstance(node, Nonzero):
-            if isinstance(node.operand, ByteRef):
-                from confluo_tools.expr.primitives import header_bytes
+            return (
+                self.part(node.operand, None) if not isinstance(node.operand, FieldRef) else self.nonzero(node.operand)
+            )
+        if isinstance(node, ListCompare):
+            from confluo_tools.expr.list_tests import sequence
 
-                return header_bytes(self, node.operand, None)
-            return self.nonzero(node.operand)
+            return sequence(self, node)
         if isinstance(node, Word) and node.kind == "filter":
             return self.named(node)
         if isinstance(node, Word):
@@ -74,6 +77,17 @@ class Lowering(FieldTests):
 
             return primitive(self, node)
         return TRUE
+
+    def part(self, ref: ByteRef | LengthRef, node: Compare | None) -> Tree:
+        """The test ``node`` of bytes of a header, or of an element or the length of a list; None: not zero."""
+        from confluo_tools.expr import list_tests
+        from confluo_tools.expr.primitives import header_bytes
+
+        if isinstance(ref, LengthRef):
+            return list_tests.length(self, ref, node)
+        if ref.proto in self.schema and self.schema[ref.proto].type.is_list:
+            return list_tests.element(self, ref, node)
+        return header_bytes(self, ref, node)
 
     def listed(self, node: Compare, file: ListFile) -> Tree:
         """`FIELD in @FILE`."""

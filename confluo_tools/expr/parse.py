@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from confluo_tools.expr import parse_lists
 from confluo_tools.expr.syntax import (
     FLOW6,
     MAX_DEPTH,
@@ -26,11 +27,11 @@ from confluo_tools.expr.syntax import (
     Value,
     Word,
 )
-from confluo_tools.expr.words import HINTS, OFFSETS, PROTOCOLS, SERVICES, UNSUPPORTED
+from confluo_tools.expr.words import HEADERS, HINTS, OFFSETS, PROTOCOLS, SERVICES, UNSUPPORTED
 from confluo_tools.units import try_ip4, try_mac, try_prefix
 
 COMPARATORS = frozenset({"==", "=", "!=", "<", "<=", ">", ">="})
-WORD_OPERATORS = frozenset({"in", "like", "has"})
+WORD_OPERATORS = frozenset({"in", "like", "has", "starts"})
 OTHERS = {
     "eq": "==",
     "ne": "!=",
@@ -354,6 +355,8 @@ class ExprParser:
         self.i += 1
         if self.op("["):
             ref = self.byte_ref(name, pos)
+        elif name == "len" and self.op("("):
+            return parse_lists.length(self, pos)
         elif _NAME.match(token):
             ref = FieldRef(name, None, pos)
         else:
@@ -388,7 +391,7 @@ class ExprParser:
         return value
 
     def byte_ref(self, proto: str, pos: int) -> ByteRef:
-        """``[13]``, ``[0:2]`` or ``[tcpflags]`` after a protocol."""
+        """``[13]``, ``[0:2]`` or ``[tcpflags]`` after a protocol; ``[0]`` or ``[-1]`` after a list."""
         at = self.i
         self.i += 1
         index = ""
@@ -397,7 +400,12 @@ class ExprParser:
             self.i += 1
         offset, colon, size = index.partition(":")
         number = OFFSETS.get(offset, offset)
-        if not self.op("]") or not _digits(number) or (colon and size not in ("1", "2", "4")):
+        from_end = offset[:1] == "-" and not colon and proto not in HEADERS
+        if (
+            not self.op("]")
+            or not _digits(offset[1:] if from_end else number)
+            or (colon and size not in ("1", "2", "4"))
+        ):
             raise self.fail("an offset is a number, and perhaps a size of 1, 2 or 4", "write tcp[13] or ip[6:2]", at)
         self.i += 1
         return ByteRef(proto, int(number), int(size or 1), None, pos)
@@ -411,10 +419,17 @@ class ExprParser:
             self.i += 1
         if op == "=":
             op = "=="
-        values, many = self.values(op)
+        node: Syntax
+        if self.op("["):
+            node = parse_lists.bracketed(self, operand, op, pos)
+        else:
+            values, many = self.values(op)
+            if op == "starts" and many:
+                raise self.fail("'starts' takes a sequence, not a set", "write e.g. starts 3, 7", self.i - 1)
+            found = None if many else parse_lists.sequence(self, operand, op, values[0], pos)
+            node = Compare(operand, op, values, many, pos) if found is None else found
         if self.compares(self.i):
             raise self.unexpected()
-        node = Compare(operand, op, values, many, pos)
         return Negation(node, pos) if negated else node
 
     def list_file(self) -> ListFile | None:

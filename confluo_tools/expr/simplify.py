@@ -145,6 +145,14 @@ class Simplifier:
                 return self.both([self.either([self.both(r.items) for r in rests]), *shared])
         return Or(tuple(out))
 
+    def again(self, tree: Tree) -> Tree:
+        """``tree`` after some of its tests were replaced."""
+        if isinstance(tree, And):
+            return self.both([self.again(item) for item in tree.items])
+        if isinstance(tree, Or):
+            return self.either([self.again(item) for item in tree.items])
+        return tree
+
     def _merged(self, items: list[Tree], every: bool) -> list[Tree]:
         # Tests of one integer column (and mask) become one: intersected or united.  In a list two
         # elements may each pass one test, so there only unions are the same thing.

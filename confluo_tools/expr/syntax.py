@@ -16,7 +16,7 @@ _END6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\](?::\d+)?"
 FLOW6 = rf"{_END6}-{_END6}(?:/\w+)?"  # [::1]:80-[::2]:443/tcp
 PLAIN = re.compile(rf"(?:{FLOW6}|[{WORD_CHARS}]+(?:\|[{WORD_CHARS}]+)*)\Z")
 # Connecting words; as values they need quotes.
-RESERVED = frozenset({"and", "or", "not", "in", "like", "has"})
+RESERVED = frozenset({"and", "or", "not", "in", "like", "has", "starts"})
 
 
 class ExprError(UsageError):
@@ -90,7 +90,7 @@ class FieldRef(Node):
 
 
 class ByteRef(Node):
-    """``proto[offset:size]``, perhaps masked: bytes of a header."""
+    """``proto[offset:size]``, perhaps masked: bytes of a header; or ``field[offset]``, an element of a list."""
 
     __slots__ = __match_args__ = ("proto", "offset", "size", "mask")
 
@@ -98,7 +98,17 @@ class ByteRef(Node):
         self.proto, self.offset, self.size, self.mask, self.pos = proto, offset, size, mask, pos
 
 
-Operand = FieldRef | ByteRef
+class LengthRef(Node):
+    """``len(field)``: the number of elements of a list."""
+
+    __slots__ = __match_args__ = ("name",)
+    mask = None
+
+    def __init__(self, name: str, pos: int = 0) -> None:
+        self.name, self.pos = name, pos
+
+
+Operand = FieldRef | ByteRef | LengthRef
 
 
 class Compare(Node):
@@ -108,6 +118,15 @@ class Compare(Node):
 
     def __init__(self, operand: Operand, op: str, values: tuple[Value, ...], many: bool = False, pos: int = 0) -> None:
         self.operand, self.op, self.values, self.many, self.pos = operand, op, values, many, pos
+
+
+class ListCompare(Node):
+    """A list compared with a sequence: ``path == [3, 7]``.  ``op``: == != has starts before."""
+
+    __slots__ = __match_args__ = ("operand", "op", "values")
+
+    def __init__(self, operand: Operand, op: str, values: tuple[Value, ...], pos: int = 0) -> None:
+        self.operand, self.op, self.values, self.pos = operand, op, values, pos
 
 
 class Nonzero(Node):
@@ -158,7 +177,7 @@ class Everything(Node):
         self.pos = pos
 
 
-Syntax = Compare | Nonzero | Word | Both | Either | Negation | Everything
+Syntax = Compare | ListCompare | Nonzero | Word | Both | Either | Negation | Everything
 
 
 def unparse(node: Syntax) -> str:
@@ -175,6 +194,10 @@ def unparse(node: Syntax) -> str:
         case Compare(operand, op, values, many):
             right = ", ".join([_value(v) for v in values])
             return f"{_operand(operand)} {op} {'{' + right + '}' if many else right}"
+        case ListCompare(operand, "before", values):
+            return f"{_operand(operand)} has {' before '.join([_value(v) for v in values])}"
+        case ListCompare(operand, op, values):
+            return f"{_operand(operand)} {op} [{', '.join([_value(v) for v in values])}]"
         case Nonzero(operand):
             return _operand(operand)
         case Word(proto, direction, kind, value):
@@ -189,7 +212,11 @@ def _inner(node: Syntax) -> str:
 
 
 def _operand(ref: Operand) -> str:
-    text = ref.name if isinstance(ref, FieldRef) else f"{ref.proto}[{ref.offset}:{ref.size}]"
+    if isinstance(ref, LengthRef):
+        return f"len({ref.name})"
+    text = (
+        ref.name if isinstance(ref, FieldRef) else f"{ref.proto}[{ref.offset}{f':{ref.size}' if ref.size > 1 else ''}]"
+    )
     return f"({text} & ({_value(ref.mask)}))" if ref.mask else text
 
 

@@ -19,6 +19,9 @@ from confluo_tools.expr.leaves import (
     InByteRanges,
     InRanges,
     InSet,
+    ListElement,
+    ListLength,
+    ListSequence,
     Not,
     Or,
     Pair,
@@ -49,12 +52,16 @@ def holds(tree: Tree, zone: Zone, lists: frozenset[int] = frozenset()) -> int:
 
 
 def _test(test: Test, zone: Zone, lists: frozenset[int]) -> int:
-    if isinstance(test, (Glob, Pair)):
+    if isinstance(test, (Glob, Pair, ListLength)):
         return SOME
+    if isinstance(test, ListElement):
+        return min(_test(test.test, zone, lists), SOME)
     known = zone(test.col)
     if known is None:
         return SOME
     low, high = known
+    if isinstance(test, ListSequence):
+        return NONE if any(hi < low or high < lo for lo, hi in test.items) else SOME
     if isinstance(test, FRange):
         if not (low <= high):
             return SOME

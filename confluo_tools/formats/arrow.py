@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats import arrow_meta as meta
+from confluo_tools.formats.absent import AbsentValues
 from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.gather import BLOCK_ROWS, Gatherer
 from confluo_tools.formats.reader import Reader, Warn
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Layout, Picks
+    from confluo_tools.formats.writers import FormatWriter
     from confluo_tools.schema import Column, Schema
 
 BIG = 64 << 20  # bytes of a body that are allocated before they are read
@@ -57,6 +59,22 @@ def history_of(metadata: Mapping[str, str]) -> list[str]:
     return [str(line) for line in lines][-1000:] if isinstance(lines, list) else []
 
 
+def open_stream_writer(
+    schema: Schema,
+    out: Any,
+    *,
+    fields: Sequence[str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    readable: bool = False,
+) -> FormatWriter:
+    """A writer of streams, of the columns as they are stored or, by pyarrow, of ``readable`` ones."""
+    if not readable:
+        return StreamWriter(schema, out, fields=fields, metadata=metadata)
+    from confluo_tools.formats.parquet import ArrowFileWriter
+
+    return ArrowFileWriter("stream", schema, out, fields=fields, metadata=metadata, readable=True)
+
+
 class StreamWriter:
     """Blocks to an Arrow stream on ``out`` (anything with ``writev``).
 
@@ -73,6 +91,7 @@ class StreamWriter:
     ) -> None:
         self.schema = schema if fields is None else schema.project(fields)
         self.layout: Layout = self.schema.layout
+        self._absent = AbsentValues(schema, self.schema)
         self.out, self.metadata = out, dict(metadata or {})
         self._widths = [c.size * c.count for c in self.schema.columns]
         self._started = False
@@ -87,10 +106,14 @@ class StreamWriter:
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
         self.start()
+        valid = self._absent.valid(block, picks)
         if block.layout is not self.layout:
             block = block.project(self.layout)
         if picks is not None:
             block = block.take(picks)
+        if valid:
+            self.write_nullable(block, valid)
+            return
         for ready in self._gather.add(block):
             self._whole(ready)
 
@@ -156,7 +179,13 @@ class StreamReader(Reader):
     format = "stream"
 
     def __init__(
-        self, stream: ByteStream, *, types: Schema | None = None, warn: Warn | None = None, tell: Warn | None = None
+        self,
+        stream: ByteStream,
+        *,
+        types: Schema | None = None,
+        warn: Warn | None = None,
+        tell: Warn | None = None,
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(stream.name, warn)
         self.stream = stream
@@ -173,8 +202,9 @@ class StreamReader(Reader):
             exact = meta.schema_from_metadata(message.metadata)
         except ConfluoError as e:
             raise FormatError(str(e), where=self.name) from None
-        from confluo_tools.formats.foreign_names import known_fields
+        from confluo_tools.formats.foreign_names import known_fields, only_foreign
 
+        only_foreign(rename, exact, self.name)
         known = known_fields(types, exact)
         same = exact is not None and all(known[f.name].type == f.type for f in exact.fields if known is not None)
         if exact is not None and same and message.little_endian and meta.matches(message, exact):
@@ -183,11 +213,11 @@ class StreamReader(Reader):
             return
         from confluo_tools.formats import arrow_foreign
 
-        found = arrow_foreign.plain_columns(message, known, self.name, tell) if message.little_endian else None
+        found = arrow_foreign.plain_columns(message, known, self.name, tell, rename) if message.little_endian else None
         if found is not None:
             self._plain(*found)
         else:
-            self._foreign = arrow_foreign.open_stream(self.stream, head, known, self.warn, tell)
+            self._foreign = arrow_foreign.open_stream(self.stream, head, known, self.warn, tell, rename)
             self.schema = self._foreign.schema
 
     def _plain(self, schema: Schema, sources: Sequence[int]) -> None:
@@ -242,7 +272,8 @@ class StreamReader(Reader):
             try:
                 head = self._head()
                 if head is None:
-                    self.warn(self.stream.damage or "has no end mark: its writer was interrupted")
+                    if not self.stream.growing:
+                        self.warn(self.stream.damage or "has no end mark: its writer was interrupted")
                     return
                 if not head:
                     if self.stream.at_end():
@@ -254,7 +285,8 @@ class StreamReader(Reader):
                     raise FormatError("has a second schema without an end mark before it", where=self.name)
                 body = self._body(message.body_length)
             except _Cut:
-                self.warn(self.stream.damage or "ends in the middle of a message: its writer was interrupted")
+                if not self.stream.growing:
+                    self.warn(self.stream.damage or "ends in the middle of a message: its writer was interrupted")
                 return
             yield from self._split(message, body)
 

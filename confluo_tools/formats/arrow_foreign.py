@@ -7,13 +7,13 @@ guessed from Arrow's.  What cannot be a fixed-width column is left out, with a w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.arrow_meta import ArrowField, Message
 from confluo_tools.formats.bytestream import ByteStream
-from confluo_tools.formats.foreign_names import clean, detached, schema_of
+from confluo_tools.formats.foreign_names import detached, our_names, schema_of
 from confluo_tools.formats.reader import Warn
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
 
 BLOCK_ROWS = 65536
+GUESSED_ROWS = 1000
+MAX_LIST = 255  # elements of a list
 STRINGS = ("string", "large_string", "string_view")
 
 
@@ -61,7 +63,11 @@ def _base(text: str) -> str:
 
 
 def plain_columns(
-    message: Message, exact: Schema | None, where: str = "", tell: Warn | None = None
+    message: Message,
+    exact: Schema | None,
+    where: str = "",
+    tell: Warn | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> tuple[Schema, list[int]] | None:
     """Our schema of this stream, and the number of the field behind each physical column (-1: zeros).
 
@@ -73,12 +79,13 @@ def plain_columns(
     types = [plain_type(f) for f in message.fields]
     if not all(types) or not types:
         return None
-    place = {clean(f.name): i for i, f in reversed(list(enumerate(message.fields)))}
+    ours = our_names([f.name for f in message.fields], rename, where)
+    place = {ours[f.name]: i for i, f in reversed(list(enumerate(message.fields)))}
     fields: list[Field] = []
     sources: list[int] = []
     taken: set[str] = set()
     for i, (f, text) in enumerate(zip(message.fields, types, strict=True)):
-        name = clean(f.name)
+        name = ours[f.name]
         if not name or name in taken or place[name] != i:
             if name in taken:
                 continue
@@ -142,13 +149,21 @@ class Foreign:
     """Blocks of pyarrow record batches.  ``schema`` is ours."""
 
     def __init__(
-        self, schema: Any, batches: Iterator[Any], exact: Schema | None, name: str, warn: Warn, tell: Warn | None = None
+        self,
+        schema: Any,
+        batches: Iterator[Any],
+        exact: Schema | None,
+        name: str,
+        warn: Warn,
+        tell: Warn | None = None,
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self._warn = name, warn
         self._batches = batches
         self._ahead: list[Any] = []
         known = _known(exact)
-        names = [clean(n) for n in schema.names]
+        ours = our_names(schema.names, rename, name)
+        names = [ours[n] for n in schema.names]
         self._sources: list[tuple[int, Field, int]] = []
         fields: list[Field] = []
         for i, name in enumerate(names):
@@ -193,22 +208,54 @@ class Foreign:
             text = "duration"
         elif t.is_fixed_size_binary(type_):
             text = f"bytes({type_.byte_width})"
-        elif t.is_fixed_size_list(type_) and t.is_integer(type_.value_type):
-            v = type_.value_type
-            text = f"list({'u' if t.is_unsigned_integer(v) else 'i'}{v.bit_width}, {type_.list_size})"
+        elif t.is_fixed_size_list(type_) or t.is_list(type_) or t.is_large_list(type_):
+            text = self._list_type(i, type_)
         elif str(type_) in STRINGS:
-            text = f"text({self._width(i)})"
+            text = self._address_type(i) or f"text({self._width(i)})"
         elif str(type_) in ("binary", "large_binary", "binary_view"):
             text = f"bytes({self._width(i)})"
         return Field(name, text) if text else None
 
-    def _width(self, i: int) -> int:
-        # Room for twice the longest of the first batch.
+    def _address_type(self, i: int) -> str:
+        """'ip' or 'mac' if the first texts all are such addresses, as in text; otherwise ''."""
+        from confluo_tools.formats.text_types import guess_type
+
+        first = self._first_batch()
+        texts = [] if first is None else [v for v in first.column(i).slice(0, GUESSED_ROWS).to_pylist() if v]
+        found = guess_type(texts) if texts else ""
+        return found if found in ("ip", "mac") else ""
+
+    def _list_type(self, i: int, type_: Any) -> str:
+        """Of a list of numbers, times or durations; with room for twice the longest of the first batch."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        t, v, element = pa.types, type_.value_type, ""
+        if t.is_integer(v):
+            element = f"{'u' if t.is_unsigned_integer(v) else 'i'}{v.bit_width}"
+        elif t.is_floating(v) and v.bit_width >= 32:
+            element = f"f{v.bit_width}"
+        elif t.is_timestamp(v) or t.is_duration(v):
+            element = "time" if t.is_timestamp(v) else "duration"
+        if t.is_fixed_size_list(type_):
+            count = type_.list_size
+        else:
+            first = self._first_batch()
+            longest = 0 if first is None else pc.max(pc.list_value_length(first.column(i))).as_py() or 0
+            count = min(max(8, 2 * longest), MAX_LIST) if longest <= MAX_LIST else 0
+        return f"list({element}, {count})" if element and 1 <= count <= MAX_LIST else ""
+
+    def _first_batch(self) -> Any:
         if not self._ahead:
             first = self._next()
             if first is not None:
                 self._ahead.append(first)
-        longest = _longest(self._ahead[0].column(i)) if self._ahead else 16
+        return self._ahead[0] if self._ahead else None
+
+    def _width(self, i: int) -> int:
+        # Room for twice the longest of the first batch.
+        first = self._first_batch()
+        longest = _longest(first.column(i)) if first is not None else 16
         width = 16
         while width < 2 * longest and width < 32768:
             width *= 2
@@ -265,14 +312,21 @@ def _first(e: Exception) -> str:
     return str(e).splitlines()[0] if str(e) else type(e).__name__
 
 
-def open_stream(stream: ByteStream, head: bytes, exact: Schema | None, warn: Warn, tell: Warn | None = None) -> Foreign:
+def open_stream(
+    stream: ByteStream,
+    head: bytes,
+    exact: Schema | None,
+    warn: Warn,
+    tell: Warn | None = None,
+    rename: Mapping[str, str] | None = None,
+) -> Foreign:
     """Read on with pyarrow after ``head``, the schema message."""
     pa = pyarrow(stream.name)
     try:
         reader = pa.ipc.open_stream(pa.PythonFile(_Bytes(head, stream), mode="r"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
         raise FormatError(_first(e), where=stream.name) from None
-    return Foreign(reader.schema, _batches(reader, stream.name), exact, stream.name, warn, tell)
+    return Foreign(reader.schema, _batches(reader, stream.name), exact, stream.name, warn, tell, rename)
 
 
 def _batches(reader: Any, name: str) -> Iterator[Any]:
@@ -365,9 +419,15 @@ def _list(array: Any, field: Field) -> Any:
         "f32": "f",
         "f64": "d",
     }[base]
-    out = numbers(code)
+    out, scale = numbers(code), 1
+    unit = getattr(array.type.value_type, "unit", None)
+    if field.type.element in ("time", "duration") and unit is not None:
+        import pyarrow as pa
+
+        scale = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}[unit]
+        array = array.cast(pa.list_(pa.int64()))
     for value in array.to_pylist():
-        row = [0 if v is None else v for v in value or ()]
+        row = [0 if v is None else v * scale for v in value or ()]
         if len(row) > count:
             raise ValueError(f"a list of {len(row)} elements is too long")
         out.extend(row + [0] * (count - len(row)))

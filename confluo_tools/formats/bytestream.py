@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.objects.remote_file import RemoteFile
 
 CHUNK = 1 << 18  # bytes per read
+PAUSE = 0.1  # s between two looks at a file that grows
 PIECE = 1 << 22  # bytes of one request to an object store
 
 
@@ -24,7 +25,10 @@ class ByteStream:
 
     ``name``: in messages.  ``idle`` is called before a read that may wait, so that a writer can flush its buffers.
     ``offset``: bytes returned so far.  ``waits``: whether reads may wait (a pipe, a socket, a terminal).
+    ``growing``: more may come after the end, so what is cut off there is neither complete nor damaged.
     """
+
+    growing = False
 
     def __init__(self, fd: int, name: str, *, close: bool = True) -> None:
         from stat import S_ISREG
@@ -105,7 +109,7 @@ class ByteStream:
             if len(rest) > longest:
                 raise FormatError(f"has a line of more than {longest >> 20} MiB", where=self.name)
             yield from lines
-        if rest:
+        if rest and not self.growing:
             yield rest
 
     def read(self, n: int) -> bytes:
@@ -152,6 +156,37 @@ class ByteStream:
             self.fd = -1
 
 
+class GrowingStream(ByteStream):
+    """The file at ``path`` as it grows: at its end a read waits until ``stopped()`` holds, or ends if ``once``.
+
+    Raises OSError, FormatError when the file becomes shorter.
+    """
+
+    growing = True
+
+    def __init__(self, path: str, *, once: bool = False) -> None:
+        super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+        self.waits, self.once = True, once
+        self.stopped: Callable[[], bool] = lambda: False
+
+    def _more(self) -> bytes:
+        out = bytearray(CHUNK)
+        return bytes(out[: self._into(memoryview(out))])
+
+    def _into(self, out: memoryview) -> int:
+        import time
+
+        while True:
+            n = os.readv(self.fd, [out])
+            if n or self.once or self.stopped():
+                return n
+            if os.fstat(self.fd).st_size < os.lseek(self.fd, 0, os.SEEK_CUR):
+                raise FormatError("became shorter while it was read", where=self.name)
+            if self.idle is not None:
+                self.idle()
+            time.sleep(PAUSE)
+
+
 class PieceStream(ByteStream):
     """A stream that comes in pieces of its own size: a subclass has `_more`."""
 
@@ -170,6 +205,7 @@ class Unzipped(PieceStream):
     def __init__(self, below: ByteStream, kind: str) -> None:
         self.below = below
         self.fd, self.name, self.offset, self.waits = below.fd, below.name, 0, below.waits
+        self.growing = below.growing
         self._have, self._at, self._ended, self._close = bytearray(), 0, False, False
         self._pieces = plain(kind, iter(below.some, b""), 4 * CHUNK, below.name)
         self.damage = ""

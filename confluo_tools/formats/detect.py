@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from confluo_tools.formats.registry import FORMATS
+from confluo_tools.formats.registry import BOM, FORMATS
 from confluo_tools.objects.address import is_folder_url, is_url
 
 PEEK = 64  # bytes of an input that decide its format
@@ -17,7 +17,7 @@ def is_multilog(path: str) -> bool:
 
 
 def is_archive(path: str) -> bool:
-    """Whether the path is a folder that confluo-archive filled, or a copy of some partitions of one.
+    """Whether the path is a folder that confluo-archive filled, a copy of some partitions of one, or a partition.
 
     Of a URL its form decides: see `is_folder_url`.
     """
@@ -27,7 +27,9 @@ def is_archive(path: str) -> bool:
         return False
     try:
         with os.scandir(path) as entries:
-            return any(entry.name == ".confluo" or entry.name.startswith("host=") for entry in entries)
+            if any(entry.name == ".confluo" or entry.name.startswith("host=") for entry in entries):
+                return True
+        return any(name.startswith("host=") for name in os.path.abspath(path).split("/")[-3:])
     except OSError:
         return False
 
@@ -44,6 +46,7 @@ def is_folder(path: str) -> bool:
 
 def detect(head: bytes) -> str:
     """The format of an input that begins with ``head`` (decompressed, `PEEK` bytes or all of it); '' if unknown."""
+    head = head.removeprefix(BOM)
     for row in FORMATS:
         if head.startswith(row.magic):
             return row.name

@@ -322,6 +322,11 @@ class Merged(Reader):
         self._sum()
         return total, found
 
+    def newest(self, expr: Any, most: int) -> Any:
+        for reader in self.readers:
+            expr = reader.newest(expr, most)
+        return expr
+
     def explain(self) -> dict[str, Any] | None:
         plans = [(reader.name, reader.explain()) for reader in self.readers]
         return {"parts": plans} if any(plan is not None for _, plan in plans) else None

@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import UsageError
-from confluo_tools.objects.address import is_url
+from confluo_tools.objects.address import refuse_url
+from confluo_tools.stop_signals import raise_late
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -144,6 +145,7 @@ class FileSink(OutputSink):
         try:
             os.fsync(self.fd)
             os.close(self.fd)
+            raise_late()
             self._place()
         except OSError as e:
             e.filename = self.name
@@ -201,9 +203,61 @@ def exists(path: str) -> UsageError:
     return UsageError("exists", where=path, hint="--force or CONFLUO_CLOBBER=1 overwrites it")
 
 
-def open_sink(path: str | None, *, force: bool = False) -> OutputSink:
-    """Standard output for None and ``-``, else a new file.  Raises UsageError for a URL."""
-    if path is not None and is_url(path):
-        hint = "confluo-archive --to writes to stores; or copy the file there"
-        raise UsageError("is in an object store", where=path, hint=hint)
-    return OutputSink(1, "standard output") if path in (None, "-") else FileSink(str(path), force=force)
+def open_sink(path: str | None, *, force: bool = False, compression: str = "") -> OutputSink:
+    """Standard output for None and ``-``, else a new file.  Raises UsageError for a URL.
+
+    ``compression``: gzip, zstd or xz.
+    """
+    if path is not None:
+        refuse_url(path, "confluo-archive --to writes to stores; or copy the file there")
+    below = OutputSink(1, "standard output") if path in (None, "-") else FileSink(str(path), force=force)
+    if not compression:
+        return below
+    try:
+        return CompressedSink(below, compression)
+    except BaseException:
+        below.abort()
+        raise
+
+
+class CompressedSink(OutputSink):
+    """Compresses what is written into the sink ``below``."""
+
+    def __init__(self, below: OutputSink, kind: str) -> None:
+        super().__init__(below.fd, below.name)
+        self._below, self._engine = below, compressor(kind)
+
+    def _out(self, pieces: Sequence[bytes | memoryview]) -> None:
+        for piece in pieces:
+            self._below.write(self._engine.compress(piece))
+            self.bytes += len(piece)
+
+    def flush(self) -> None:
+        """Compress all gathered bytes; what is complete goes to the sink below."""
+        super().flush()
+        self._below.flush()
+
+    def close(self) -> None:
+        super().flush()
+        self._below.write(self._engine.flush())
+        self._below.close()
+
+    def abort(self) -> None:
+        self._below.abort()
+
+
+def compressor(kind: str) -> Any:
+    """What has ``compress`` and ``flush``, for gzip, zstd or xz.  Raises UsageError without the package for zstd."""
+    if kind == "gzip":
+        import zlib
+
+        return zlib.compressobj(wbits=31)
+    if kind == "xz":
+        import lzma
+
+        return lzma.LZMACompressor()
+    try:
+        from zstandard import ZstdCompressor
+    except ImportError:
+        raise UsageError("zstd is not installed", hint="pip install zstandard; or write .gz") from None
+    return ZstdCompressor().compressobj()

@@ -1,4 +1,4 @@
-"""Arrow files and Parquet, by pyarrow: physical columns as they are, or readable ones."""
+"""Arrow files and Parquet, and readable Arrow streams, by pyarrow: columns as they are stored, or readable ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta
+from confluo_tools.formats.absent import AbsentValues
 from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
 from confluo_tools.formats.bytestream import ByteStream, ObjectStream
-from confluo_tools.formats.foreign_names import known_fields
+from confluo_tools.formats.foreign_names import known_fields, only_foreign
 from confluo_tools.formats.parquet_ranges import ParquetRanges
 from confluo_tools.formats.reader import Reader, Warn
 
@@ -48,10 +49,11 @@ class _File:
 
 
 class ArrowFileWriter:
-    """Blocks to an Arrow IPC file ('arrow') or Parquet ('parquet') on ``out``.
+    """Blocks to an Arrow IPC file ('arrow'), an Arrow stream ('stream') or Parquet ('parquet') on ``out``.
 
     ``readable``: addresses, MACs, enums, flags and texts as text, null when absent, instead of the columns they are
-    stored in.  Both are read back to the same rows; bytes of a text that are not UTF-8 become ``\\xNN``.
+    stored in; and times without a zone, in UTC, because DuckDB does not calculate with ns that have one.  Both are read
+    back to the same rows; bytes of a text that are not UTF-8 become ``\\xNN``.
     """
 
     def __init__(
@@ -67,15 +69,19 @@ class ArrowFileWriter:
         pa = pyarrow(f"output format {format}")
         self.format, self.schema = format, schema if fields is None else schema.project(fields)
         self.layout = self.schema.layout
+        self._absent = AbsentValues(schema, self.schema)
         message = arrow_meta.schema_message(self.schema, dict(metadata or {}))
         self._arrow = pa.ipc.read_schema(pa.py_buffer(message))
         self._columns = [self._column(pa, f, readable) for f in self.schema.fields]
+        if readable:
+            self._columns = [(first, words, [_zoneless(pa, a) for a in some]) for first, words, some in self._columns]
         self._arrow = pa.schema([a for _, _, arrows in self._columns for a in arrows], self._arrow.metadata)
         self._sink = pa.PythonFile(_File(out), mode="w")
         self._batches: list[Any] = []
         self._rows = 0
-        if format == "arrow":
-            self._writer: Any = pa.ipc.new_file(self._sink, self._arrow)
+        if format != "parquet":
+            make = pa.ipc.new_file if format == "arrow" else pa.ipc.new_stream
+            self._writer: Any = make(self._sink, self._arrow)
         else:
             self._writer = None  # the first rows decide how columns are encoded
 
@@ -83,12 +89,13 @@ class ArrowFileWriter:
         """Does nothing: the header was written when the file was opened."""
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
+        valid = self._absent.valid(block, picks)
         if block.layout is not self.layout:
             block = block.project(self.layout)
         if picks is not None:
             block = block.take(picks)
         if block.rows:
-            self._batches.append(self._batch(block))
+            self._batches.append(self._batch(block, valid))
             self._rows += block.rows
             if self._rows >= (GROUP if self.format == "parquet" else 65536):
                 self.flush()
@@ -112,9 +119,11 @@ class ArrowFileWriter:
 
         printer = Printer(self.layout, printing_plan(self.schema, [field.name], "tsv"), "tsv")
 
-        def words(block: Block, column: int) -> list[str | None]:
-            lines = printer.lines(block).decode().split("\n")[:-1]
-            return [None if line == "-" else line for line in lines]
+        def words(block: Block, column: int) -> Any:
+            import pyarrow.compute as pc
+
+            lines = pc.split_pattern(pa.scalar(printer.lines(block), pa.utf8()), "\n").values.slice(0, block.rows)
+            return pc.if_else(pc.equal(lines, "-"), pa.scalar(None, pa.utf8()), lines)
 
         return first, words, [pa.field(field.name, pa.utf8())]
 
@@ -124,7 +133,7 @@ class ArrowFileWriter:
         arrays = []
         for first, words, fields in self._columns:
             if words is not None:
-                arrays.append(pa.array(words(block, first), pa.utf8()))
+                arrays.append(_without(words(block, first), (valid or {}).get(first)))
                 continue
             for i, field in enumerate(fields, first):
                 data = pa.py_buffer(bytes(block.buffer(i)))
@@ -184,10 +193,27 @@ def _fixed_width(type_: Any) -> bool:
         return False
 
 
-def _texts(block: Block, column: int) -> list[str | None]:
+def _zoneless(pa: Any, field: Any) -> Any:
+    return field.with_type(pa.timestamp(field.type.unit)) if pa.types.is_timestamp(field.type) else field
+
+
+def _without(words: Any, bits: bytes | None) -> Any:
+    """``words``, null where a bit is 0."""
+    if bits is None:
+        return words
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pa.Array.from_buffers(pa.bool_(), len(words), [None, pa.py_buffer(bits)])
+    return pc.if_else(known, words, pa.scalar(None, pa.utf8()))
+
+
+def _texts(block: Block, column: int) -> Any:
+    import pyarrow as pa
+
     data, size = bytes(block.buffer(column)), block.layout.describe(column)[2]
     values = [data[at : at + size].rstrip(b"\0") for at in range(0, len(data), size)]
-    return [value.decode("utf-8", "backslashreplace") if value else None for value in values]
+    return pa.array([value.decode("utf-8", "backslashreplace") if value else None for value in values], pa.utf8())
 
 
 class ArrowFileReader(Reader):
@@ -201,6 +227,7 @@ class ArrowFileReader(Reader):
         types: Schema | None = None,
         warn: Warn | None = None,
         tell: Warn | None = None,
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(stream.name, warn)
         self.format = format
@@ -237,8 +264,9 @@ class ArrowFileReader(Reader):
                 from confluo_tools.schema.descriptions import with_known
 
                 exact = with_known(exact)
+            only_foreign(rename, exact, self.name)
             known = known_fields(types, exact)
-            self._foreign = Foreign(schema, self._guarded(batches), known, self.name, self._report, tell)
+            self._foreign = Foreign(schema, self._guarded(batches), known, self.name, self._report, tell, rename)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             raise FormatError(f"is not a complete {format} file: {str(e).splitlines()[0]}", where=self.name) from None
         self.schema = self._foreign.schema

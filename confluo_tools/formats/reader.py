@@ -82,6 +82,10 @@ class Reader:
                 rollup = keep(rollup)
         return rollup, found
 
+    def newest(self, expr: Any, most: int) -> Any:
+        """``expr``, perhaps limited to a time range that has the newest ``most`` of its rows."""
+        return expr
+
     def aggregate(self, name: str) -> Any:
         """The aggregate that `--agg NAME` means (texts agg, by, where, filter_text); None if the name is unknown."""
         return None

@@ -45,16 +45,27 @@ class Format(NamedTuple):
 
 
 def _like_ndjson(head: bytes) -> bool:
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:1] == b"{"
+    return head.lstrip(b" \t\r\n")[:1] == b"{"
+
+
+def _like_json(head: bytes) -> bool:
+    text = head.lstrip(b" \t\r\n")
+    return text[:1] == b"[" and text[1:].lstrip(b" \t\r\n")[:1] in (b"{", b"]", b"")
 
 
 def _like_csv(head: bytes) -> bool:
-    """A first line of printable names with commas."""
-    line = head.split(b"\n")[0]
-    printable = all(32 <= c < 127 for c in line.rstrip(b"\r"))
-    return b"," in line and printable and not line[:1].isdigit() and not _like_ndjson(head)
+    """A first line of printable names with commas, semicolons or tabs, or a flow log of AWS VPC."""
+    from confluo_tools.formats.text_dialect import is_vpc
+
+    if is_vpc(head):
+        return True
+    line = head.split(b"\n")[0].rstrip(b"\r")
+    printable = all(32 <= c < 127 or c == 9 for c in line)
+    several = any(mark in line for mark in (b",", b";", b"\t"))
+    return several and printable and not line[:1].isdigit() and not _like_ndjson(head) and not _like_json(head)
 
 
+BOM = b"\xef\xbb\xbf"  # what some programs begin a text with
 TEXT_READER = "confluo_tools.formats.text:TextReader"
 TEXT_WRITER = "confluo_tools.formats.text:TextWriter"
 ARROW_READER = "confluo_tools.formats.parquet:ArrowFileReader"
@@ -66,7 +77,7 @@ FORMATS: tuple[Format, ...] = (
         "table",
         "aligned columns for a terminal",
         writer="confluo_tools.formats.table:TableWriter",
-        writer_options=("fields", "header", "numeric", "width", "styled", "local"),
+        writer_options=("fields", "header", "numeric", "width", "styled", "local", "human"),
     ),
     Format(
         "tsv",
@@ -74,7 +85,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".tsv", ".txt"),
         magic=(b"#fields", b"#separator"),
         reader=TEXT_READER,
-        reader_options=("format", "schema", "types", "tell"),
+        reader_options=("format", "schema", "types", "tell", "rename"),
         writer=TEXT_WRITER,
         writer_options=("format", "fields", "header", "numeric", "terminal"),
     ),
@@ -84,7 +95,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".csv",),
         looks_like=_like_csv,
         reader=TEXT_READER,
-        reader_options=("format", "schema", "types", "tell"),
+        reader_options=("format", "schema", "types", "tell", "rename"),
         writer=TEXT_WRITER,
         writer_options=("format", "fields", "header", "numeric", "terminal"),
     ),
@@ -94,9 +105,19 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".ndjson", ".jsonl"),
         looks_like=_like_ndjson,
         reader=TEXT_READER,
-        reader_options=("format", "schema", "types", "tell"),
+        reader_options=("format", "schema", "types", "tell", "rename"),
         writer=TEXT_WRITER,
         writer_options=("format", "fields", "header", "numeric", "terminal"),
+    ),
+    Format(
+        "json",
+        "a JSON array of objects",
+        suffixes=(".json",),
+        looks_like=_like_json,
+        reader="confluo_tools.formats.json_array:JsonReader",
+        reader_options=("schema", "types", "tell", "rename"),
+        writer="confluo_tools.formats.json_array:JsonWriter",
+        writer_options=("fields", "numeric", "terminal"),
     ),
     Format(
         "stream",
@@ -105,9 +126,9 @@ FORMATS: tuple[Format, ...] = (
         # Streams before Arrow 0.15 begin with a length instead and are not read.  CFLM: a short message of Kafka.
         magic=(b"\xff\xff\xff\xff", b"CFLM"),
         reader="confluo_tools.kafka.stream_or_messages:open_stream",
-        reader_options=("types", "tell"),
-        writer="confluo_tools.formats.arrow:StreamWriter",
-        writer_options=("fields", "metadata"),
+        reader_options=("types", "tell", "rename"),
+        writer="confluo_tools.formats.arrow:open_stream_writer",
+        writer_options=("fields", "metadata", "readable"),
         binary=True,
     ),
     Format(
@@ -116,7 +137,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".arrow",),
         magic=(b"ARROW1",),
         reader=ARROW_READER,
-        reader_options=("format", "types", "tell"),
+        reader_options=("format", "types", "tell", "rename"),
         writer=ARROW_WRITER,
         writer_options=("format", "fields", "metadata", "readable"),
         binary=True,
@@ -127,7 +148,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".parquet",),
         magic=(b"PAR1",),
         reader=ARROW_READER,
-        reader_options=("format", "types", "tell"),
+        reader_options=("format", "types", "tell", "rename"),
         writer=ARROW_WRITER,
         writer_options=("format", "fields", "metadata", "readable"),
         binary=True,
@@ -135,7 +156,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "pcap",
         "a capture of tcpdump",
-        suffixes=(".pcap",),
+        suffixes=(".pcap", ".cap"),
         magic=(
             b"\xa1\xb2\xc3\xd4",
             b"\xd4\xc3\xb2\xa1",
@@ -148,17 +169,22 @@ FORMATS: tuple[Format, ...] = (
         reader_options=("path", "note"),
         unzip=False,
         writer="confluo_tools.formats.pcap.writer:open_pcap_writer",
-        writer_options=("sources", "synthesize", "warn"),
+        writer_options=("sources", "synthesize", "anonymize", "warn"),
         kind="packet",
         binary=True,
     ),
     Format(
         "pcapng",
         "a capture of Wireshark",
+        suffixes=(".pcapng",),
         magic=(b"\x0a\x0d\x0d\x0a",),
         reader=CAPTURE_READER,
         reader_options=("path", "note"),
         unzip=False,
+        writer="confluo_tools.formats.pcap.writer:open_pcapng_writer",
+        writer_options=("sources", "synthesize", "anonymize", "warn"),
+        kind="packet",
+        binary=True,
     ),
     Format(
         "flock",
@@ -180,6 +206,7 @@ FORMATS: tuple[Format, ...] = (
 BY_NAME = {row.name: row for row in FORMATS}
 INPUTS = tuple(row.name for row in FORMATS if row.reader or row.folder)
 OUTPUTS = tuple(row.name for row in FORMATS if row.writer)
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}  # suffixes after that of a format
 SUFFIXES = {suffix: row.name for row in FORMATS for suffix in row.suffixes}
 
 

@@ -1,7 +1,8 @@
-"""Tables for a terminal: numbers aligned right, at most 79 columns by default, `~` marks cut text.
+"""Tables: numbers aligned right, as wide as the terminal or 79 columns, `~` marks cut text.
 
 The first rows decide the widths of the columns; later rows are printed as they arrive, so memory use does not grow
 with the table.  Rich draws short results on a terminal; all other tables have the same layout without it.
+Times in a narrow table lose the digits of a second that those rows do not need to differ from each other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from confluo_tools.units import value_text
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -18,7 +21,8 @@ SAMPLE = 200  # rows that decide the widths
 CUT = "~"
 SHORTEST = 8  # a column is not cut below this
 SHORTEST_NAME = 4  # nor a name below this
-TIME_FLOOR = 12  # 10:20:30.123
+PIPE_WIDTH = 79  # columns of a table that is not for a terminal
+WHOLE_SECONDS = (8, 19)  # characters of a time without digits of a second: 10:20:30, and after its date
 
 # Fields to show of a record with too many fields.
 SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len", "sent", "lost")
@@ -26,6 +30,7 @@ OF_KIND = {
     "alert": ("ts", "event", "trigger", "key", "value", "threshold", "rows", "lasted"),
     "probe": ("ts", "kind", "src", "dst", "src_port", "outcome", "retries", "rtt", "elapsed"),
 }
+AMOUNTS = ("B", "packets", "B/s", "packets/s", "/s")  # units
 _NUMBERS = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "duration")
 
 
@@ -40,6 +45,7 @@ class TableWriter:
     """Blocks as a table on ``out`` (anything with ``write``).
 
     ``width``: columns of the screen, None for as wide as the values are (-W).  ``styled``: may use rich.
+    ``human``: amounts with three digits and a unit.
     """
 
     def __init__(
@@ -50,9 +56,10 @@ class TableWriter:
         fields: Sequence[str] | None = None,
         header: bool = True,
         numeric: bool = False,
-        width: int | None = 79,
+        width: int | None = PIPE_WIDTH,
         styled: bool = False,
         local: bool = False,
+        human: bool = False,
     ) -> None:
         from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
@@ -62,6 +69,7 @@ class TableWriter:
         self.fields = [schema[n] for n in self.names]
         self.out, self.header, self.width, self.styled, self.local = out, header, width, styled, local
         self.printer = Printer(schema.layout, printing_plan(schema, self.names, "tsv", numeric), "tsv", True)
+        self._units = {i: f.unit for i, f in enumerate(self.fields) if human and _is_amount(schema, f)}
         self._right = [f.type.kind in _NUMBERS and not f.type.is_list for f in self.fields]
         self._sample: list[list[str]] = []
         self._widths: list[int] | None = None
@@ -69,6 +77,7 @@ class TableWriter:
         self._date = ""
         self._gap = "  "
         self._full: dict[int, int] = {}  # columns of times: how long the longest is
+        self._enough: dict[int, list[int]] = {}  # and the shorter lengths that keep the first rows apart, longest first
 
     def start(self) -> None:
         """Does nothing: the widths are unknown, so the header is printed with the first rows."""
@@ -103,10 +112,12 @@ class TableWriter:
 
     def _cells(self, values: list[str]) -> list[str]:
         out = []
-        for field, value in zip(self.fields, values, strict=True):
+        for i, (field, value) in enumerate(zip(self.fields, values, strict=True)):
             kind = field.type.element
             if value == "-":
                 value = ""
+            elif i in self._units:
+                value = value_text(float(value), {"packets": ""}.get(self._units[i], self._units[i]))
             elif field.type.is_list:
                 pass
             elif kind == "time":
@@ -121,13 +132,15 @@ class TableWriter:
         return out
 
     def _time(self, value: str) -> str:
-        # 2026-11-20 10:20:30.123456, as many digits as it takes: none, 3, 6 or 9.
+        # 2026-11-20 10:20:30.123456, as many digits as it takes: none, 3, 6 or 9; of local time with its offset.
+        zone = ""
         if self.local:
             from confluo_tools import units
 
             value = units.format_time(units.time(value), 9, local=True)
+            zone = value[29:]
         digits = len(value[20:29].rstrip("0"))
-        return f"{value[:10]} {value[11 : (19, 23, 26, 29)[-(-digits // 3)]]}"
+        return f"{value[:10]} {value[11 : (19, 23, 26, 29)[-(-digits // 3)]]}{zone}"
 
     # -- layout
 
@@ -148,6 +161,7 @@ class TableWriter:
                 self._full[i] = max([len(row[i]) for row in self._sample], default=0)
         self._sample = [self._same_digits(row) for row in self._sample]
         self._hoist_date()
+        self._enough = {i: _distinct_lengths([row[i] for row in self._sample]) for i in self._full}
         data = [1] * len(self.fields)
         for row in self._sample:
             for i, cell in enumerate(row):
@@ -168,15 +182,16 @@ class TableWriter:
         # In this order: gaps, digits of times, names longer than their column, long values, columns at the right.
         if self._missing(widths, width) > 0:
             self._gap = " "
-        for i, f in enumerate(self.fields):
-            if f.type.kind == "time":
-                widths[i] -= min(max(self._missing(widths, width), 0), max(widths[i] - TIME_FLOOR, 0))
+        for i, lengths in self._enough.items():
+            for length in lengths:
+                if self._missing(widths, width) > 0:
+                    widths[i] = max(length, SHORTEST_NAME)
         while self._missing(widths, width) > 0:
             i = max(range(len(widths)), key=lambda k: widths[k] - max(data[k], SHORTEST_NAME))
             if widths[i] <= max(data[i], SHORTEST_NAME):
                 break
             widths[i] -= 1
-        floors = [TIME_FLOOR if f.type.kind == "time" else SHORTEST for f in self.fields]
+        floors = [widths[i] if i in self._enough else SHORTEST for i in range(len(widths))]
         while self._missing(widths, width) > 0:
             i = max(range(len(widths)), key=lambda k: (widths[k] > floors[k], widths[k]))
             if widths[i] > floors[i]:
@@ -211,11 +226,18 @@ class TableWriter:
         widths = self._widths or []
         parts = []
         for i in range(self._shown):
-            cell = cut(cells[i], widths[i])
+            cell = self._cut(i, cells[i])
             parts.append(cell.rjust(widths[i]) if self._right[i] else cell.ljust(widths[i]))
         if more and (self.partial or self._shown < len(self.fields)):
             parts.append(CUT)
         return self._gap.join(parts).rstrip()
+
+    def _cut(self, i: int, cell: str) -> str:
+        assert self._widths is not None
+        width = self._widths[i]
+        if i in self._enough and width in self._enough[i] and cell[:1].isdigit():
+            return cell[:width]  # other digits keep the times apart
+        return cut(cell, width)
 
     def _rows(self, rows: list[list[str]]) -> None:
         out = []
@@ -254,7 +276,7 @@ class TableWriter:
         if self.partial or self._shown < len(self.fields):
             table.add_column(CUT, width=1)
         for row in rows:
-            table.add_row(*[_escape(cut(c, w)) for c, w in zip(row, self._widths, strict=False)])
+            table.add_row(*[_escape(self._cut(i, row[i])) for i in range(self._shown)])
         width = sum(self._widths) + 4 * len(self._widths) + 8
         console = Console(force_terminal=True, width=width, color_system="standard", highlight=False)
         with console.capture() as text:
@@ -277,19 +299,41 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + CUT
 
 
+def _is_amount(schema: Schema, field: Field) -> bool:
+    """Whether a field is an amount, not a port or another number that names something."""
+    if field.type.kind not in _NUMBERS or field.type.is_list or field.type.kind == "duration":
+        return False
+    computed = schema.kind == "aggregate" and field.type.kind in ("u64", "f64")  # a group has the type of its field
+    return computed or field.unit in AMOUNTS
+
+
+def _distinct_lengths(times: list[str]) -> list[int]:
+    """The lengths, without digits of a second or with 3 or 6, that keep different times different; longest first."""
+    longest = max(map(len, times), default=0)
+    different = len(set(times))
+    whole = next((n for n in WHOLE_SECONDS if longest in (n, n + 4, n + 7, n + 10)), longest)
+    found = []
+    for length in (whole + 7, whole + 4, whole):
+        if length < longest:
+            if len({time[:length] for time in times}) < different:
+                break
+            found.append(length)
+    return found
+
+
 def _short_float(text: str) -> str:
     value = float(text)
     if value != value or value in (float("inf"), float("-inf")):
         return text
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
-    return f"{value:.6g}"
+    return f"{value:.6g}" if not 1e6 <= abs(value) < 1e15 else f"{value:.0f}"
 
 
 def screen_width() -> int:
-    """Columns a table may fill: those of the terminal, at most 79 (so that lines do not touch the edge)."""
+    """Columns that a table on the terminal may fill: all but the last one, so that lines do not touch the edge."""
     try:
         columns = os.get_terminal_size(1).columns
     except OSError:
-        columns = 80
-    return min(79, max(20, columns - 1)) if columns else 79
+        columns = 0
+    return max(20, columns - 1) if columns else PIPE_WIDTH

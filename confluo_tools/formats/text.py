@@ -31,8 +31,18 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
 from confluo_tools.formats.bytestream import ByteStream
-from confluo_tools.formats.foreign_names import clean, fields_named, schema_of
+from confluo_tools.formats.foreign_names import clean, fields_named, our_names, schema_of
 from confluo_tools.formats.reader import Reader, Warn
+from confluo_tools.formats.registry import BOM
+from confluo_tools.formats.text_dialect import (
+    NFDUMP,
+    NO_ROWS,
+    SUMMARY,
+    SUMMARY_MORE,
+    delimiter_of,
+    names_without_header,
+)
+from confluo_tools.formats.text_types import compatible, epoch_unit, foreign_type, guess_type, json_values
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks, Staging
@@ -66,12 +76,16 @@ def _item(key: bytes, schema: Schema, field: Field, numeric: bool, style: str, r
     col = schema.index(field.name)
     col6 = col + 1 if op == "ip" else -1
     colv = schema.index(field.version) if op == "ip" and field.version in schema else -1
+    if field.present in schema and not reading:
+        colv = schema.index(field.present)
     if colv >= 0 and schema.columns[colv].size != 1:
         colv = -1
     always = field is schema.time_field
     names: list[tuple[int, bytes]] = []
     if op in ("enum", "flags"):
         names = [(v, _plain(n, "" if reading else style)) for v, n in field.names.items()]
+    if reading and field.names.get(58) == "icmp6":
+        names.append((58, b"ipv6-icmp"))  # IANA's name, as Suricata writes it
     return key, op, col, col6, colv, always, names
 
 
@@ -152,7 +166,9 @@ def header_lines(style: str, fields: Sequence[Field]) -> bytes:
 class TextReader(Reader):
     """Rows from lines.
 
-    The fields are those of the header (TSV ``#fields``, CSV's first line) or of the first NDJSON object.
+    The fields are those of the header (TSV ``#fields``, CSV's first line) or of the first NDJSON objects; ``rename``
+    gives some other names.  Values in nested objects are fields with names such as ``a.b``.  The first line of CSV
+    decides whether commas, semicolons or tabs separate values.
     Their types: of ``schema`` if given, which also leaves other fields out; else of ``types`` for names it has, else of
     ``#types``, else of the built-in packet schema for names it has, else guessed from the first lines.  ``tell`` prints
     what was taken for what, if part of the fields are those of packets.  A line that does not fit is reported and left
@@ -168,31 +184,40 @@ class TextReader(Reader):
         types: Schema | None = None,
         warn: Warn | None = None,
         tell: Warn | None = None,
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(stream.name, warn)
-        self.stream, self.format = stream, format
+        self.stream, self.format, self._style = stream, format, format
         self._types, self._tell = types, tell
         self.bad_lines = 0
         self._data = b""
         self._at = 0
         self._line = 0  # lines consumed
         self._ended = False
-        self._header = b""
+        self._header, self._delimiter = b"", b","
+        self._summary = 0  # lines that are still to come of it
+        self._skip_bom()
         names, kinds = self._head()
+        self._ours = our_names(names, rename, self.name)
+        self._first: list[list[str]] | None = None
         self.schema, fields = self._schema(names, kinds, schema)
         self._names, self._fields = names, fields
-        self.given = names if format != "ndjson" else None  # later objects may have more
-        self._scanner = self._new_scanner(names, fields)
+        self._units: dict[int, str] = {}  # of times that are numbers, by place
+        self.given = [self._ours[n] for n in names] if format != "ndjson" else None  # later objects may have more
+        self._scanner: Any = None  # made when there are rows
 
     # -- the header
 
     def _head(self) -> tuple[list[str], list[str]]:
-        if self.format == "ndjson":
+        if self._style == "ndjson":
             return self._json_names(), []
-        if self.format == "csv":
-            line = self._next_line()
-            self._header = line.removeprefix(b"\xef\xbb\xbf")
-            return [clean(n) for n in _csv_split(self._text(self._header))], []
+        if self._style == "csv":
+            line = self._peek_line()
+            self._delimiter = delimiter_of(line)
+            lacking = names_without_header(line)
+            if not lacking:
+                self._header = self._next_line()
+            return [clean(n) for n in _csv_split(lacking or self._text(line), self._delimiter)], []
         names: list[str] = []
         types: list[str] = []
         while self._peek_line()[:1] == b"#" or not names:
@@ -214,18 +239,11 @@ class TextReader(Reader):
         return names, types if len(types) == len(names) else []
 
     def _json_names(self) -> list[str]:
-        import json
-
         names: dict[str, None] = {}
         seen = 0
-        for line in self._first_lines(200):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                seen += 1
-                names.update(dict.fromkeys(row))
+        for row in self._first_objects():
+            seen += 1
+            names.update(dict.fromkeys(row))
         if not names:
             if seen:
                 raise FormatError("its objects have no fields", where=self.name)
@@ -235,26 +253,25 @@ class TextReader(Reader):
     def _schema(self, names: list[str], types: list[str], given: Schema | None) -> tuple[Schema, list[Field | None]]:
         from confluo_tools.schema import Field
 
-        samples: list[list[str]] | None = None
         known = given or self._types
+        guessed = known is None
         if known is None:
             from confluo_tools.schema import builtin
 
             known = builtin("packet")
         fields: list[Field | None] = []
         for i, name in enumerate(names):
-            plain = clean(name)
+            plain = self._ours.get(name, "")
             twice = any(f is not None and f.name == plain for f in fields)
-            if plain in known and not twice and (self._types or not types or _compatible(known[plain], types[i])):
+            nested = guessed and "." in name and clean(name) == plain  # tcp.ack of others is not our tcp_ack
+            unlike = nested or twice
+            if plain in known and not unlike and (self._types or not types or compatible(known[plain], types[i])):
                 fields.append(known[plain])
                 continue
             if given is not None or not plain or twice:
                 fields.append(None)
                 continue
-            text = _type_text(types[i]) if types else ""
-            if not text:
-                samples = self._samples(names) if samples is None else samples
-                text = guess_type([row[i] for row in samples if i < len(row)])
+            text = (foreign_type(types[i]) if types else "") or guess_type(self._values(names, i), plain)
             field = Field(plain, text)
             fields.append(field)
         used = [f for f in fields if f is not None]
@@ -274,19 +291,28 @@ class TextReader(Reader):
 
         explicit = {f.name for f in fields if f is not None}
         plan: list[Item] = []
-        for name, field in zip(names, fields, strict=True):
+        for i, (name, field) in enumerate(zip(names, fields, strict=True)):
             if field is None:
                 plan.append((_key(name), "skip", -1, -1, -1, False, ()))
                 continue
-            item = _item(_key(name), self.schema, self.schema[field.name], False, self.format, reading=True)
+            item = _item(_key(name), self.schema, self.schema[field.name], False, self._style, reading=True)
             if field.version in explicit:  # it has a column of its own in the text
                 item = (*item[:4], -1, *item[5:])
+            if self._units.get(i, "s") != "s" and item[1] == "time":
+                item = (item[0], f"time_{self._units[i]}", *item[2:])
             plan.append(item)
-        scanner = Scanner(self.schema.layout, plan, self.format, self._header if self.format == "csv" else b"")
+        scanner = Scanner(self.schema.layout, plan, self._style, self._header, self._delimiter)
         scanner.all_keys = len(names) < MAX_KEYS
         return scanner
 
     # -- the first lines
+
+    def _skip_bom(self) -> None:
+        while not self._ended and len(self._data) < len(BOM) and BOM.startswith(self._data):
+            more = self.stream.some()
+            self._ended, self._data = not more, self._data + more
+        if self._data.startswith(BOM):
+            self._at = len(BOM)
 
     def _want(self, lines: int) -> None:
         # Read until _data has that many lines, enough bytes, or all input.
@@ -317,22 +343,42 @@ class TextReader(Reader):
     def _text(self, line: bytes) -> str:
         return line.decode("utf-8", "surrogateescape")
 
+    def _first_objects(self) -> list[dict[str, str]]:
+        import json
+
+        found = []
+        for line in self._first_lines(200):
+            try:
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    found.append(dict(json_values(row)))
+            except (ValueError, RecursionError):
+                continue
+        return found
+
     def _samples(self, names: list[str]) -> list[list[str]]:
+        if self._style == "ndjson":
+            return [[row.get(n, "") for n in names] for row in self._first_objects()]
         rows: list[list[str]] = []
         for line in self._first_lines(200):
-            if self.format == "ndjson":
-                import json
-
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue
-                rows.append([_json_text(row.get(n)) for n in names])
-            elif line and line[:1] != b"#" and line.rstrip(b"\r") != self._header:
+            if line and line[:1] != b"#" and line.rstrip(b"\r") != self._header:
                 text = self._text(line.rstrip(b"\r"))
-                words = text.split("\t") if self.format == "tsv" else _csv_split(text)
+                words = text.split("\t") if self._style == "tsv" else _csv_split(text, self._delimiter)
+                if self._style == "csv" and self._header.startswith(NFDUMP) and len(words) < len(names):
+                    continue  # its summary
                 rows.append(["" if v == "-" else v for v in words])
         return rows
+
+    def _values(self, names: list[str], i: int) -> list[str]:
+        if self._first is None:
+            self._first = self._samples(names)
+        return [row[i] for row in self._first if i < len(row)]
+
+    def _begin(self) -> None:
+        for i, field in enumerate(self._fields):
+            if field is not None and field.type.element == "time":
+                self._units[i] = epoch_unit(self._values(self._names, i))
+        self._scanner = self._new_scanner(self._names, self._fields)
 
     # -- rows
 
@@ -361,9 +407,11 @@ class TextReader(Reader):
             self.warn(f"{self.bad_lines} lines do not fit the schema and are left out")
 
     def _fill(self, block: Staging) -> None:
+        if self._scanner is None:
+            self._begin()
         while block.rows < block.capacity and self._at < len(self._data):
             before = self._at
-            self._at = self._scanner.feed(self._data, self._at, block, self._ended)
+            self._at = self._scanner.feed(self._data, self._at, block, self._ended and not self.stream.growing)
             if self._scanner.problem == 8:  # a key that the first lines do not have
                 self._line += self._data.count(b"\n", before, self._at)
                 self._skip_key()
@@ -377,7 +425,8 @@ class TextReader(Reader):
 
     def _skip_key(self) -> None:
         name = self._scanner.new_key.decode("utf-8", "surrogateescape")
-        self.warn(f"line {self._line + 1}: field '{name}' is not in the first lines, or not in the schema; left out")
+        shown = name if len(name) <= 40 else name[:37] + "..."
+        self.warn(f"line {self._line + 1}: field '{shown}' is not in the first lines, or not in the schema; left out")
         self._names, self._fields = [*self._names, name], [*self._fields, None]
         self._scanner = self._new_scanner(self._names, self._fields)
         if len(self._names) >= MAX_KEYS:
@@ -393,18 +442,30 @@ class TextReader(Reader):
             if words[0] == "#fields" and [clean(w) for w in words[1:]] != self._names:
                 raise FormatError(f"line {self._line}: other fields begin here", where=self.name)
             return
+        if self._of_summary(text.rstrip("\r")):
+            return
         self.bad_lines += 1
         if self.bad_lines > COMPLAINTS:
             return
         what = PROBLEMS[self._scanner.problem]
         if self._scanner.field >= 0:
             name = self._names[self._scanner.field]
-            field = self.schema[clean(name)]
+            field = self.schema[self._ours[name]]
             text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
             shown = text if len(text) <= 40 else text[:37] + "..."
             what = f"'{shown}' " + ("is too long for" if self._scanner.problem == 2 else "is not of type")
             what += f" {field.type.text} (field {name})"
         self.warn(f"line {self._line}: {what}")
+
+    def _of_summary(self, line: str) -> bool:
+        # The lines after the rows of nfdump have other fields.
+        if self._summary:
+            self._summary -= 1
+            return True
+        nfdump = self._header.startswith(NFDUMP)
+        if nfdump and line == SUMMARY:
+            self._summary = SUMMARY_MORE
+        return nfdump and line in (SUMMARY, NO_ROWS)
 
     def on_idle(self, call: Callable[[], None]) -> None:
         self.stream.idle = call
@@ -436,90 +497,7 @@ def _key(name: str) -> bytes:
     )
 
 
-# Type names of other programs (Zeek).
-_FOREIGN = {
-    "addr": "ip",
-    "port": "u16",
-    "count": "u64",
-    "int": "i64",
-    "double": "f64",
-    "interval": "f64",
-    "bool": "",
-    "string": "",
-    "enum": "",
-}
-
-
-def _type_text(text: str) -> str:
-    from confluo_tools.errors import SchemaError
-    from confluo_tools.schema import Type
-
-    text = _FOREIGN.get(text, text)
-    try:
-        kind = Type(text).kind if text else ""
-    except SchemaError:
-        return ""
-    return text if kind else ""
-
-
-def _compatible(field: Field, text: str) -> bool:
-    """Whether a column of type ``text`` with the name of ``field`` may be read as that field."""
-    text = _type_text(text)
-    if not text:
-        return True
-    from confluo_tools.schema import Type
-
-    other = Type(text)
-    return other.text == field.type.text or {other.kind, field.type.kind} <= {"ip", "ipv4"}
-
-
-def _json_text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, list):
-        return ",".join(_json_text(v) for v in value)
-    return value if isinstance(value, str) else repr(value)
-
-
-def guess_type(values: Sequence[str]) -> str:
-    """The narrowest type that holds all of these values; text with room to spare when nothing else fits."""
-    from confluo_tools.units import try_ip
-
-    values = [v for v in values if v]
-    if not values:
-        return "text(32)"
-    if all(_is_number(v) for v in values):
-        if all(v.lstrip("+-").isdigit() for v in values):
-            whole = [int(v) for v in values]
-            if min(whole) >= -(1 << 63) and max(whole) < 1 << 63:
-                return "i64"
-            if min(whole) >= 0 and max(whole) < 1 << 64:
-                return "u64"
-        return "f64"
-    if all(try_ip(v) is not None for v in values):
-        return "ip"
-    if all(len(v) == 17 and v.count(":") == 5 for v in values):
-        return "mac"
-    if all(len(v) >= 10 and v[:4].isdigit() and v[4] == v[7] == "-" and v[8:10].isdigit() for v in values):
-        return "time"
-    longest = max(len(v.encode("utf-8", "surrogatepass")) for v in values)
-    width = 16
-    while width < 2 * longest and width < 32768:
-        width *= 2
-    return f"text({width})"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
-def _csv_split(line: str) -> list[str]:
+def _csv_split(line: str, delimiter: bytes) -> list[str]:
     import csv
 
-    return next(csv.reader([line]), [])
+    return next(csv.reader([line], delimiter=delimiter.decode()), [])

@@ -9,6 +9,7 @@ from confluo_tools.formats.registry import load, output_format
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.anonymize import AnonymizeChoice
     from confluo_tools.schema import Schema
 
 
@@ -40,16 +41,20 @@ def open_writer(
     sources: Sequence[str] = (),
     synthesize: bool = False,
     readable: bool = False,
+    human: bool = False,
+    anonymize: AnonymizeChoice | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> FormatWriter:
     """A writer of rows of ``schema`` to ``out``, which has ``write`` and ``writev``.
 
     A format takes those of these options that its row in the registry names, and ignores the others:
     ``fields``: names in output order, None for all.  ``header``, ``numeric``: text and tables.
-    ``metadata``: stream, arrow, parquet.  ``readable``: arrow and parquet, with addresses and names as text.
-    ``terminal``: tsv, csv, ndjson, whether a terminal shows them.  ``width``, ``styled``, ``local``: tables.
+    ``metadata``: stream, arrow, parquet.  ``readable``: the same, with addresses and names as text.
+    ``terminal``: tsv, csv, ndjson, whether a terminal shows them.  ``width``, ``styled``, ``local``, ``human``: tables.
     ``sources``: pcap, the captures that contain the packets.
-    ``synthesize``: pcap, build headers from the fields.  Raises UsageError for an unknown format.
+    ``synthesize``: pcap, build headers from the fields.  ``anonymize``: pcap, how packets are rewritten.
+
+    Raises UsageError for an unknown format.
     """
     row = output_format(format)
     options: dict[str, Any] = {
@@ -65,6 +70,8 @@ def open_writer(
         "sources": sources,
         "synthesize": synthesize,
         "readable": readable,
+        "human": human,
+        "anonymize": anonymize,
         "warn": warn,
     }
     chosen = {name: options[name] for name in row.writer_options}

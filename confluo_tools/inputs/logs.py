@@ -62,7 +62,7 @@ def places(names: Sequence[str]) -> list[LogPlace]:
     for name in names:
         address = remote(name)
         if address is None and detect.is_archive(name):
-            from confluo_tools.multilog.archive.reader import hosts
+            from confluo_tools.multilog.archive.folders import hosts
 
             there = hosts(name)
             out += [LogPlace(name, None, None, host, True) for host in there]
@@ -91,19 +91,26 @@ def places_at(snapshot: Snapshot, where: str) -> list[LogPlace]:
 
 
 def open_logs(
-    wanted: Sequence[LogPlace], request: QueryRequest | None = None, *, host: bool = False, partial: bool = False
+    wanted: Sequence[LogPlace],
+    request: QueryRequest | None = None,
+    *,
+    host: bool = False,
+    partial: bool = False,
+    path_fields: Sequence[str] = (),
 ) -> Reader:
     """Several logs as one Reader, by time, with the fields of all.
 
-    ``request``: sent to the hosts, which return only its rows; an analysis is sent only if there is one log, because
-    it needs the rows of all logs by time.  ``host``: add a field `host`.
-    ``partial``: go on without unreachable hosts, with a warning.
+    ``request``: sent to the hosts, which return only its rows; an analysis or lists to unnest are sent only if there
+    is one log: an analysis needs the rows of all logs by time.  ``host``: add a field `host`.
+    ``partial``: go on without unreachable hosts, with a warning.  ``path_fields``: `host` or `date`, of archives.
     """
     from confluo_tools.formats.merge import Merged, Shaped, united, with_host
 
-    if request is not None and request.analyze and (len(wanted) > 1 or wanted[0].address is None):
+    changed = request is not None and (request.analyze or request.unnest)
+    if request is not None and changed and (len(wanted) > 1 or wanted[0].address is None):
         request = _unanalyzed(request)
-    found = _open(wanted, request, host, partial)
+    host = host or ("host" in path_fields and any(place.archive for place in wanted))
+    found = _open(wanted, request, host, partial, path_fields)
     try:
         target = united([(reader.name, reader.schema) for _, reader in found])
         target = with_host(target) if host else target
@@ -157,7 +164,7 @@ def _unanalyzed(request: QueryRequest) -> QueryRequest:
 
 def _check_twice(place: LogPlace, log: RemoteReader) -> None:
     """Raises UsageError if rows of a remote log are also in an archive that is an input."""
-    from confluo_tools.multilog.archive.reader import has_rows_of
+    from confluo_tools.multilog.archive.folders import has_rows_of
 
     if has_rows_of(place.path, log.uuid):
         what = f"has rows of {log.name}, which would come twice"
@@ -172,7 +179,7 @@ def _alike(a: Schema, b: Schema) -> bool:
 
 
 def _open(
-    wanted: Sequence[LogPlace], request: QueryRequest | None, host: bool, partial: bool
+    wanted: Sequence[LogPlace], request: QueryRequest | None, host: bool, partial: bool, path_fields: Sequence[str] = ()
 ) -> list[tuple[LogPlace, Reader]]:
     from confluo_tools.multilog.open_log import open_log
     from confluo_tools.remote.reader import RemoteReader
@@ -204,8 +211,8 @@ def _open(
                 for _, given in out:
                     if isinstance(given, RemoteReader):
                         _check_twice(place, given)
-                part = ArchiveReader(place.path, host=place.host or None, without=known, warn=warn, note=note)
-                out.append((place, part))
+                options = {"host": place.host or None, "without": known, "path_fields": path_fields}
+                out.append((place, ArchiveReader(place.path, warn=warn, note=note, **options)))  # type: ignore[arg-type]
         if problems and not (partial and out):
             raise problems[0]
     except BaseException:

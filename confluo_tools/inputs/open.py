@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.console import is_terminal, note, say, state, tell, warn
@@ -14,10 +14,14 @@ from confluo_tools.objects.address import is_url
 
 if TYPE_CHECKING:
     from confluo_tools.formats.bytestream import ByteStream
+    from confluo_tools.formats.growing import Place
     from confluo_tools.formats.reader import Reader
     from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.remote.request import QueryRequest
     from confluo_tools.schema import Schema
+
+ONLY_FOREIGN = "it is for text, and for Arrow and Parquet of other programs"
+WHOLE = ("arrow", "parquet")  # formats of files that are complete when they are there
 
 
 def no_input(inputs: Sequence[str]) -> bool:
@@ -44,17 +48,24 @@ def open_records(
     request: QueryRequest | None = None,
     at: str | None = None,
     partial: bool = False,
+    telemetry: bool = False,
+    digest: bool = False,
     follow: bool = False,
     group: str | None = None,
     offsets: LogOffsets | None = None,
+    place: Place | None = None,
+    rename: Mapping[str, str] | None = None,
+    path_fields: Sequence[str] = (),
 ) -> Reader:
     """Open any inputs as one Reader: MultiLogs here and elsewhere, Arrow, Parquet, captures, TSV, CSV, NDJSON.
 
     No input means stdin.
     ``input_format``: instead of detection.  ``schema``: the fields to read; ``types``: of fields with its names;
-    both are for text and for the files of other programs.
+    ``rename``: new names by old ones; these are for text and for the files of other programs.
     ``request``: the query, for inputs on other hosts.  ``at``: a snapshot file, instead of inputs.
-    ``follow``, ``group``, ``offsets``: of a topic, see `TopicReader`.
+    ``telemetry``, ``digest``: of captures, also the fields of in-band telemetry, the digest of each packet.
+    ``path_fields``: of archives, see `named_fields`.
+    ``follow``, ``group``, ``offsets``, ``place``: of a topic, see `open_topic`.
     Several inputs that are all logs and archives are merged by time; others come one after the other, as rows of the
     first.
     Problems that are not fatal are printed and make the exit status 2.
@@ -65,9 +76,12 @@ def open_records(
 
         return open_logs(places_at(Snapshot.load(at), at), request, host=True, partial=partial)
     names = list(inputs) or ["-"]
+    if rename and any(is_topic(name) for name in names):
+        raise UsageError("is not for topics", where="--rename", hint=ONLY_FOREIGN)
     if any(is_topic(name) for name in names):
         lines = {"input_format": input_format, "schema": schema, "types": types}
-        return open_topic(names, request, follow=follow, group=group, offsets=offsets, **lines)  # type: ignore[arg-type]
+        chosen = {"follow": follow, "group": group, "offsets": offsets, "place": place}
+        return open_topic(names, request, **chosen, **lines)  # type: ignore[arg-type]
     if group is not None:
         raise UsageError("is for a topic of Kafka", where="--group", hint="read kafka://HOST:PORT/NAME")
     if names.count("-") > 1:
@@ -80,30 +94,59 @@ def open_records(
             far or input_format or detect.is_multilog(name) or detect.is_archive(name)
             for far, name in zip(elsewhere, names, strict=True)
         ]
-        if input_format in (None, "multilog") and all(logs):
-            return open_logs(places(names), request, host=any(elsewhere) and len(names) > 1, partial=partial)
-    first = open_one(names[0], input_format, schema, types)
+        if input_format in (None, "multilog") and all(logs) and not rename:
+            host = any(elsewhere) and len(names) > 1
+            return open_logs(places(names), request, host=host, partial=partial, path_fields=path_fields)
+    first = open_one(names[0], input_format, schema, types, rename, path_fields=path_fields)
+    first = with_more_fields(first, telemetry=telemetry, digest=digest)
     if len(names) == 1:
         return first
     from confluo_tools.formats.reader import Chain
 
-    return Chain(first, names[1:], lambda path: open_one(path, input_format, schema, types), warn)
+    def opened(path: str) -> Reader:
+        reader = open_one(path, input_format, schema, types, rename)
+        return with_more_fields(reader, telemetry=telemetry, digest=digest)
+
+    return Chain(first, names[1:], opened, warn)
+
+
+def with_more_fields(reader: Reader, *, telemetry: bool, digest: bool) -> Reader:
+    """``reader``; of a capture, also the fields of in-band ``telemetry``, and the ``digest`` of each packet."""
+    if (telemetry or digest) and reader.format in ("pcap", "pcapng"):
+        from confluo_tools.formats.pcap import packet_schema
+        from confluo_tools.formats.pcap.reader import CaptureReader
+
+        if isinstance(reader, CaptureReader):
+            reader.fill(packet_schema(telemetry=telemetry, digest=digest))
+    return reader
 
 
 def open_one(
-    path: str, input_format: str | None = None, schema: Schema | None = None, types: Schema | None = None
+    path: str,
+    input_format: str | None = None,
+    schema: Schema | None = None,
+    types: Schema | None = None,
+    rename: Mapping[str, str] | None = None,
+    *,
+    stream: ByteStream | None = None,
+    path_fields: Sequence[str] = (),
 ) -> Reader:
-    """One input.  Raises FormatError if its first bytes are of no known format."""
+    """One input.  Raises FormatError if its first bytes are of no known format.
+
+    ``stream``: its bytes, if it is a file that is open already.  ``path_fields``: of an archive.
+    """
     from confluo_tools.formats import detect, registry
 
     if input_format is not None:
         registry.input_format(input_format)  # raises for an unknown one
+    if rename and (remote(path) is not None or input_format == "multilog" or detect.is_folder(path)):
+        raise UsageError(f"{path}: is not for logs", where="--rename", hint=ONLY_FOREIGN)
     if remote(path) is not None:
         return open_logs(places([path]))
     if input_format is None and detect.is_folder(path) and detect.is_archive(path):
         from confluo_tools.multilog.archive.reader import ArchiveReader
 
-        return ArchiveReader(path, warn=warn, note=note)
+        return ArchiveReader(path, path_fields=path_fields, warn=warn, note=note)
     if input_format == "multilog" and is_url(path):
         raise UsageError("a MultiLog is not in an object store", where=path, hint="name an archive, or a file")
     if input_format == "multilog" or detect.is_folder(path):
@@ -113,7 +156,7 @@ def open_one(
     from confluo_tools.formats.bytestream import open_bytes, sniff, unzip
 
     try:
-        stream = open_bytes(path)
+        stream = open_bytes(path) if stream is None else stream
     except OSError as e:
         hint = "the URL of an archive ends with a slash" if is_url(path) and isinstance(e, FileNotFoundError) else ""
         raise FormatError(e.strerror or str(e), where=path, hint=hint) from None
@@ -125,6 +168,11 @@ def open_one(
         what = stream.damage or ("unknown format" if head else "is empty: it has no header")
         raise FormatError(what, where=stream.name, hint="" if stream.damage or not head else "-i FORMAT names it")
     row = registry.BY_NAME[name]
+    if rename and "rename" not in row.reader_options:
+        raise UsageError(f"{path}: is not for {name}", where="--rename", hint=ONLY_FOREIGN)
+    if stream.growing and name in WHOLE:
+        what = f"is {'an Arrow' if name == 'arrow' else 'a Parquet'} file, which does not grow"
+        raise UsageError(what, where=path, hint="leave --follow and --cursor out")
     if is_url(path) and not row.unzip:
         raise FormatError("a capture is not read from an object store", where=path, hint="copy it to this host first")
     types = schema if types is None else types
@@ -135,6 +183,7 @@ def open_one(
         "types": types,
         "note": note,
         "tell": tell,
+        "rename": rename,
     }
     chosen = {option: options[option] for option in row.reader_options}
     reader: Reader = registry.load(row.reader)(stream=unzip(stream) if row.unzip else stream, warn=warn, **chosen)
@@ -168,13 +217,38 @@ def analyzed(
     return reader if states is None else StateReader(reader, states, flows=flows or FLOWS, warn=warn)
 
 
+def without_copies(reader: Reader, window: int, memory: int | None, *, sort: bool) -> Reader:
+    """The packets of ``reader`` without those that were captured less than ``window`` ns before (--dedup).
+
+    ``memory``: bytes; see `WithoutCopies`.  ``sort``: by time, if the input is not in that order by itself.
+    """
+    from confluo_tools.multilog.query.without_copies import WithoutCopies
+
+    if sort and not reader.by_time:
+        from confluo_tools.multilog.sorted_reader import SortedReader
+
+        reader = SortedReader(reader)
+    return WithoutCopies(reader, window, memory=memory, warn=warn, note=note)
+
+
 def capture_sources(
     given: Sequence[str] | None, inputs: Sequence[str], reader: Reader, synthesize: bool
 ) -> Sequence[str]:
-    """The captures that have the packets of ``reader``: those of --source, else the input if it is a capture file."""
-    if given or synthesize or len(inputs) != 1 or inputs[0] == "-" or "raw" in reader.schema:
+    """The captures that have the packets of ``reader``: those of --source, else the inputs if all are capture files."""
+    if given or synthesize or "raw" in reader.schema or reader.format not in ("pcap", "pcapng"):
         return given or ()
-    return inputs if reader.format in ("pcap", "pcapng") and os.path.isfile(inputs[0]) else ()
+    return inputs if all(os.path.isfile(path) and _is_capture(path) for path in inputs) else ()
+
+
+def _is_capture(path: str) -> bool:
+    from confluo_tools.formats.bytestream import open_bytes, sniff
+    from confluo_tools.formats.detect import PEEK, detect
+
+    stream = open_bytes(path)
+    try:
+        return detect(sniff(stream, PEEK)) in ("pcap", "pcapng")
+    finally:
+        stream.close()
 
 
 def _check_readable(stream: ByteStream) -> None:

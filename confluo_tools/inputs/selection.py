@@ -87,6 +87,25 @@ def compile_expr(
     return sampled(expr, sample)
 
 
+class _NoFilters(dict[str, str]):
+    hint = "write its expression: hosts may have different filters of one name"
+
+
+def conditions(reader: Reader, local: bool = False) -> Callable[[str, int], Expr]:
+    """What compiles the conditions of count(...), for the rows of ``reader``."""
+    from confluo_tools.expr import compile, read_list
+
+    filters = _NoFilters() if reader.chosen else reader.filters
+
+    def compiled(text: str, now: int) -> Expr:
+        expr = compile(text, reader.schema, now_ns=now, filters=filters, local=local, lists=read_list)
+        if local and reader.chosen and expr.tree != compile(text, reader.schema, now_ns=now, filters=filters).tree:
+            raise local_elsewhere("write the zone: 2026-11-20T10:00+01:00")
+        return expr
+
+    return compiled
+
+
 def local_elsewhere(hint: str) -> UsageError:
     """The error for local times in a question to another host."""
     return UsageError("another host does not know the local time of this one", where="--local", hint=hint)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from confluo_tools.console import tell, warn
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.formats.growing import Place
     from confluo_tools.formats.reader import Reader
     from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.kafka.topic_spool import TopicSpool
@@ -31,9 +32,11 @@ def open_topic(
     input_format: str | None = None,
     schema: Schema | None = None,
     types: Schema | None = None,
+    place: Place | None = None,
 ) -> Reader:
     """The rows of a topic, from the time of the request on.  Raises UsageError when there are other inputs.
 
+    ``place``: where a cursor goes on, with an identity and offsets.
     ``input_format``: of the lines in messages of other programs, with ``schema`` and ``types`` as in `open_records`.
     The other arguments are those of `TopicReader`.
     """
@@ -58,17 +61,37 @@ def open_topic(
     if offsets is not None:
         since = offsets.since
     address = parse(names[0])
-    return TopicReader(
-        address,
-        settings(None, address),
-        since=since,
-        until=until,
-        follow=follow,
-        group=group,
-        offsets=offsets,
-        warn=warn,
-        tell=tell,
+    given = settings(None, address)
+    if place is not None and (group is not None or offsets is not None):
+        what = "a cursor, a group and a log each keep offsets of their own"
+        raise UsageError(what, where=names[0], hint="use one of them")
+    reader = TopicReader(
+        address, given, since=since, until=until, follow=follow, group=group, offsets=offsets, warn=warn, tell=tell
     )
+    if place is not None:
+        if not isinstance(place.position, dict) or reader.identity != place.identity:
+            reader.close()
+            hint = "name another cursor"
+            raise UsageError("is not the topic that the cursor was made for", where=names[0], hint=hint)
+        reader.consumer.claims = KnownOffsets(place.position)
+        reader.start_at(place.position)
+    return reader
+
+
+class KnownOffsets:
+    """The offsets of a cursor: `PartitionClaims` of a process that shares nothing."""
+
+    def __init__(self, offsets: Mapping[int, int]) -> None:
+        self.offsets = dict(offsets)
+
+    def claim(self, partition: int) -> bool:
+        return True
+
+    def begin(self, partition: int) -> int | None:
+        return self.offsets.get(partition)
+
+    def release(self, partitions: Iterable[int]) -> None:
+        pass
 
 
 def spool_of(name: str, *, follow: bool) -> TopicSpool:

@@ -26,6 +26,7 @@ class TopicLines:
     """
 
     damage = ""
+    growing = False
 
     def __init__(self, consumer: TopicConsumer, name: str, follow: bool) -> None:
         self.name, self.waits = name, follow

@@ -273,6 +273,7 @@ def is_schema(value: bytes) -> bool:
 def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
     """The messages of a file, and streams without records, one after the other.  ``read``: n bytes, fewer at the end.
 
+    Line feeds between them are skipped: kcat writes one after each.
     Raises FormatError for what is not a message; CutError after the last whole one.
     """
 
@@ -290,6 +291,10 @@ def split(read: Callable[[int], bytes]) -> Iterator[bytes]:
         return start + exactly(int.from_bytes(start[4:], "little"), MAX_HEAD)
 
     while start := read(8):
+        while start[:1] == b"\n":
+            start = start[1:] + read(1)
+        if not start:
+            break
         if len(start) < 8:
             raise CutError("ends in the middle of a message")
         if start.startswith(MAGIC):

@@ -56,7 +56,8 @@ class CheckedMessages:
                 if self.sequences.is_new(envelope) or self._again:
                     yield FileMessage(number, schema, block, envelope, len(value))
         except CutError as e:
-            self._warn(f"message {self.count} {e.what}: its writer was interrupted")
+            if not self.stream.growing:
+                self._warn(f"message {self.count} {e.what}: its writer was interrupted")
         except FormatError as e:
             raise FormatError(f"message {self.count} {e.what}", where=self.stream.name) from None
         finally:

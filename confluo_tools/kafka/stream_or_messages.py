@@ -8,6 +8,8 @@ from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta as meta
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from confluo_tools.formats.bytestream import ByteStream
     from confluo_tools.formats.reader import Reader, Warn
     from confluo_tools.schema import Schema
@@ -16,7 +18,12 @@ SHORT = b"CFLM"  # begins a short message
 
 
 def open_stream(
-    stream: ByteStream, *, types: Schema | None = None, warn: Warn | None = None, tell: Warn | None = None
+    stream: ByteStream,
+    *,
+    types: Schema | None = None,
+    warn: Warn | None = None,
+    tell: Warn | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> Reader:
     """The reader of an Arrow stream: of messages, if its schema says that it is one."""
     if is_message(stream):
@@ -25,7 +32,7 @@ def open_stream(
         return MessageFileReader(stream, warn)
     from confluo_tools.formats.arrow import StreamReader
 
-    return StreamReader(stream, types=types, warn=warn, tell=tell)
+    return StreamReader(stream, types=types, warn=warn, tell=tell, rename=rename)
 
 
 def is_message(stream: ByteStream) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.kafka import client
+from confluo_tools.kafka.fetch_memory import FetchMemory
 from confluo_tools.kafka.partition_progress import FIRST, LAST, PartitionProgress
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class TopicConsumer:
             self._consumer = kafka.Consumer(given)
         except kafka.KafkaException as e:
             raise UsageError(e.args[0].str(), where="-X") from None
+        self._memory = FetchMemory(self._consumer, address)
         self.claims: PartitionClaims | None = None
         self.joined: Callable[[], None] = lambda: None  # called when this process has more partitions
         self.leaving: Callable[[bool], None] = lambda lost: None  # called before partitions go to another process
@@ -105,21 +107,22 @@ class TopicConsumer:
         make, topic = self._kafka.TopicPartition, self.address.topic
         edges = client.edges(self.address, self._settings, range(self.count))
         consumer = self._kafka.Consumer(alone)
+        memory = FetchMemory(consumer, self.address)
         try:
             for p, (low, high) in edges.items():
                 if high > low:
                     consumer.assign([make(topic, p, high - 1)])
-                    yield from self._some(consumer, 1)
+                    yield from self._some(memory, 1)
             consumer.assign([make(topic, p, low) for p, (low, high) in edges.items() if high > low])
-            yield from self._some(consumer, MAX_PEEKED)
+            yield from self._some(memory, MAX_PEEKED)
         finally:
-            consumer.close()
+            memory.close()
 
-    def _some(self, consumer: Any, most: int) -> Iterator[Any]:
+    def _some(self, memory: FetchMemory, most: int) -> Iterator[Any]:
         """The next messages, up to the ends of the partitions.  `unread` has the reason when some do not come."""
-        left, end = len(consumer.assignment()), time.monotonic() + PEEK
+        left, end = len(memory.consumer.assignment()), time.monotonic() + PEEK
         while left and most and time.monotonic() < end:
-            message = consumer.poll(0.2)
+            message = memory.poll(0.2)
             if message is not None and message.error() is None:
                 most -= 1
                 yield message
@@ -154,7 +157,7 @@ class TopicConsumer:
         """The next message; None if there is none within ``timeout`` s.  Raises ConfluoError."""
         if self._waiting:
             self._claim_waiting()
-        event = self._consumer.poll(timeout)
+        event = self._memory.poll(timeout)
         if event is None:
             self._check_silence()
             return None
@@ -428,4 +431,4 @@ class TopicConsumer:
 
     def close(self) -> None:
         self._tell = lambda text: None  # giving partitions back is expected
-        self._consumer.close()
+        self._memory.close()

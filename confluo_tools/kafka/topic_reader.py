@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.reader import Reader, Warn
-from confluo_tools.kafka.client import UnreachableError
+from confluo_tools.kafka.client import UnreachableError, topic_number
 from confluo_tools.kafka.message import MAX_MESSAGE, MessageReader, rows_as
 from confluo_tools.kafka.schema_topic import SchemaTopic
 from confluo_tools.kafka.sequences import SequenceCheck
@@ -79,6 +79,9 @@ class TopicReader(Reader):
         self._out: Callable[[], bool] = lambda: False
         self.fetched: dict[int, int] = {}
         self.lags: dict[int, int] = {}
+        self._asked = address, settings
+        self._identity: str | None = None
+        self._start: dict[int, int] = {}
         self._taken: dict[int, int] = {}  # partition -> offset after the last message that was taken
         self._unsettled = False
         self._settled = self._told = time.monotonic()
@@ -210,6 +213,23 @@ class TopicReader(Reader):
         # Only this thread may ask the consumer.
         self.lags = self.consumer.lag()
         self.fetched = {**dict.fromkeys(self.lags, 0), **self._count}
+
+    # -- where to go on
+
+    def start_at(self, offsets: Mapping[int, int]) -> None:
+        """Of the first messages to read, those that are known: they are places, too."""
+        self._start = dict(offsets)
+
+    @property
+    def identity(self) -> str:
+        """The number of the topic, "" if the brokers do not say it."""
+        if self._identity is None:
+            self._identity = topic_number(*self._asked)
+        return self._identity
+
+    def offsets(self) -> dict[int, int]:
+        """{partition: offset after the last message with rows that were given}."""
+        return {**self._start, **self._taken}
 
     # -- the end, and what happens between messages
 

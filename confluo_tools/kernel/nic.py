@@ -80,6 +80,7 @@ class Nic:
         timestamps: str = "host",
         immediate: bool = False,
         decap: str = "outer",
+        hop_ns: bool = False,
         seconds: float | None = None,
         wait: float = 10.0,
         notify: Callable[[str], None] | None = None,
@@ -88,6 +89,7 @@ class Nic:
         self.warnings: list[str] = []
         self.lanes, self.gone = lanes, ""
         self._promiscuous, self._inner, self._patience = promiscuous, decap == "inner", wait
+        self._hop_ns = hop_ns
         self._notify = notify or (lambda line: None)
         self.idle: Callable[[], None] = lambda: None  # called when no packet has come for a while
         self._stop = False
@@ -174,7 +176,7 @@ class Nic:
         """A packet parser for the schema of this capture."""
         rows = max(min(ROWS, (1 << 22) // self.schema.layout.row_bytes), 16)
         try:
-            return Packets(self.schema.layout, inner=self._inner, rows=rows)
+            return Packets(self.schema.layout, inner=self._inner, rows=rows, hop_ns=self._hop_ns)
         except ValueError as e:
             raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
 

@@ -8,14 +8,16 @@ read from the alerts themselves, so a monitor that was killed resumes where it e
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import fault
 from confluo_tools.errors import BusyError, StoreError
+from confluo_tools.monitor.notes import AlertLines, TriggerNotes
 from confluo_tools.multilog.atomic_file import replace
 from confluo_tools.multilog.locks import lock, open_lock
 from confluo_tools.schema import Schema, builtin
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.core.text.text_writer import Printer
     from confluo_tools.monitor.engine import Event, TriggerEngine
+    from confluo_tools.monitor.host_logs import HostLogs
     from confluo_tools.monitor.language import Trigger
     from confluo_tools.multilog.log import Log, LogWriter
     from confluo_tools.multilog.query.aggregation import Aggregation
@@ -45,11 +48,14 @@ class AlertKey:
 
 
 class AlertBlocks:
-    """Makes blocks of alerts from events; ``schema``: of the alerts."""
+    """Makes blocks of alerts from events; ``schema``: of the alerts; ``notes``: of their triggers, by name."""
 
-    def __init__(self, engine: TriggerEngine, host: str | None = None) -> None:
+    def __init__(
+        self, engine: TriggerEngine, host: str | None = None, notes: Mapping[str, TriggerNotes] | None = None
+    ) -> None:
         self.engine, self.schema = engine, builtin("alert")
         self.host = _text(os.uname().nodename if host is None else host, self._size("host"))
+        self.notes: Mapping[str, TriggerNotes] = {} if notes is None else notes
         self._keys: dict[int, KeyNames] = {}
         layout = self.schema.layout
         self._index = {name: i for i, name in enumerate(layout.names)}
@@ -72,16 +78,35 @@ class AlertBlocks:
             names = self._keys[event.trigger] = KeyNames(self.engine.triggers[event.trigger], question)
         return names.known(event.key, self._size("key"))
 
+    def gone(self, tick: int, firing: Sequence[GoneAlert]) -> Block:
+        """Records that clear what fires of triggers that do not exist any more."""
+        return self.noted(tick, firing, "clear", "the trigger was removed")
+
+    def noted(self, tick: int, alerts: Sequence[GoneAlert], event: str, about: str, lasted: int | None = None) -> Block:
+        """Records of alerts that no condition decides; ``about``: what they say instead of one.
+
+        ``lasted``: ns since they fired; None: up to ``tick``.
+        """
+        rows = _AlertRows(self, len(alerts))
+        for row, each in enumerate(alerts):
+            rows.put("ts", row, struct.pack("<q", tick))
+            rows.put("trigger", row, _text(each.trigger, self._size("trigger")))
+            rows.put("event", row, bytes([KINDS[event]]))
+            for name in ("value", "threshold"):
+                rows.put(name, row, struct.pack("<d", math.nan))
+            rows.put("lasted", row, struct.pack("<q", max(tick - each.fired, 0) if lasted is None else lasted))
+            rows.put("key", row, each.known.text)
+            rows.put("condition", row, _text(about, self._size("condition")))
+            rows.put("key_id", row, struct.pack("<Q", each.key_id))
+            rows.put("host", row, self.host)
+            for name, data in each.known.columns.items():
+                rows.put(name, row, data)
+        return rows.block()
+
     def block(self, events: Sequence[Event]) -> Block:
         """Records of ``events``, in their order."""
-        from confluo_tools.core.block.block import Block
-
-        columns = [bytearray(w * len(events)) for w in self._width]
-
-        def put(name: str, row: int, data: bytes) -> None:
-            i = self._index[name]
-            columns[i][row * self._width[i] : row * self._width[i] + len(data)] = data
-
+        rows = _AlertRows(self, len(events))
+        put = rows.put
         for row, e in enumerate(events):
             trigger = self.engine.triggers[e.trigger]
             known = self.known(e)
@@ -100,7 +125,35 @@ class AlertBlocks:
             put("host", row, self.host)
             for name, data in known.columns.items():
                 put(name, row, data)
-        return Block.wrap(self.schema.layout, len(events), [bytes(c) for c in columns])
+        if any(self.engine.triggers[e.trigger].name in self.notes for e in events):
+            self._note(rows)
+        return rows.block()
+
+    def _note(self, rows: _AlertRows) -> None:
+        # The notes of triggers, with the fields of the alerts in their texts.
+        lines = AlertLines(self.schema, self.notes)
+        for row, notes in enumerate(list(lines.notes_of(rows.block()))):
+            for name, value in notes.items():
+                text = " ".join([f"{n}={v}" for n, v in value.items()]) if isinstance(value, dict) else value
+                rows.put(name, row, _text(text, self._size(name)))
+
+
+class _AlertRows:
+    """Columns of alerts that are filled row by row; what is not put is zero."""
+
+    def __init__(self, of: AlertBlocks, rows: int) -> None:
+        self._of, self._rows = of, rows
+        self._columns = [bytearray(w * rows) for w in of._width]
+
+    def put(self, name: str, row: int, data: bytes) -> None:
+        i = self._of._index[name]
+        at = row * self._of._width[i]
+        self._columns[i][at : at + len(data)] = data
+
+    def block(self) -> Block:
+        from confluo_tools.core.block.block import Block
+
+        return Block.wrap(self._of.schema.layout, self._rows, [bytes(c) for c in self._columns])
 
 
 class KeyNames:
@@ -163,7 +216,9 @@ class AlertLog:
     `earlier` returns the progress of the monitors before this one.
     """
 
-    def __init__(self, path: str, source: Log, *, wait: float = 0.0, argv: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, path: str, source: Log | HostLogs, *, wait: float = 0.0, argv: Sequence[str] | None = None
+    ) -> None:
         from confluo_tools import multilog
 
         self.path, self.source = path, source
@@ -176,6 +231,8 @@ class AlertLog:
             lock(self._lock, wait, BusyError("another monitor writes these alerts", where=path, hint=hint))
             self.log = multilog.open(path)
             if self.log.schema.layout.names != schema.layout.names:
+                self._add_columns(schema)
+            if self.log.schema.layout.names != schema.layout.names:
                 hint = "name another one: --alerts PATH"
                 raise StoreError("is not a log of alerts of this version", where=path, hint=hint)
             if argv is not None:
@@ -185,6 +242,17 @@ class AlertLog:
             os.close(self._lock)
             raise
 
+    def _add_columns(self, schema: Schema) -> None:
+        # A log of an earlier version lacks the last fields; its alerts are absent there.
+        from confluo_tools import multilog
+        from confluo_tools.multilog.add_columns import add_columns
+
+        names = [f.name for f in self.log.schema.fields]
+        if names == [f.name for f in schema.fields][: len(names)]:
+            self.log.close()
+            add_columns(self.path, schema.fields[len(names) :])
+            self.log = multilog.open(self.path)
+
     def append(self, block: Block) -> None:
         """The alerts of one tick."""
         if self._writer is None:
@@ -192,6 +260,11 @@ class AlertLog:
         fault("alert-append")
         self._writer.append(block)
         fault("alert-appended")
+
+    def flush(self) -> None:
+        """Publish all alerts, also those that a freeze delays."""
+        if self._writer is not None and not self._writer.closed:
+            self._writer.flush()
 
     def close(self) -> None:
         try:
@@ -203,18 +276,22 @@ class AlertLog:
 
     # -- the state file
 
-    def save(self, tick: int, engine: TriggerEngine, *, force: bool = False) -> None:
-        """Write the last tick and the triggers that fire, as an atomic replacement of the state file."""
+    def save(self, tick: int, engine: TriggerEngine, *, force: bool = False, also: Sequence[list[Any]] = ()) -> None:
+        """Write the last tick and the triggers that fire, as an atomic replacement of the state file.
+
+        ``also``: entries of alerts that fire and are not of the engine.
+        """
         if self._writer is not None and not self._writer.poll():
             if not force:
                 return  # a freeze delays rows: the state must not be ahead of them
             self._writer.flush()
-        firing = []
+        firing: list[list[Any]] = []
         for i, h, fired, last, ready, known in engine.memory():
             text, columns = (known.text, known.columns) if known is not None else (b"", {})
             firing.append(
                 [engine.triggers[i].name, h, fired, last, ready, text.hex(), {n: d.hex() for n, d in columns.items()}]
             )
+        firing += also
         data = {
             "format": FORMAT,
             "log": self.source.uuid.hex(),
@@ -275,6 +352,9 @@ class AlertLog:
                 state[name, h][1] = tick
             else:
                 state[name, h] = [tick, tick, NONE, known]
+        out.gone = [
+            GoneAlert(name, h, rest[0], rest[3]) for (name, h), rest in state.items() if rest[0] and name not in number
+        ]
         out.after = states()
         out.states = out.after if before is None else before
         return None if out.tick == NONE else out
@@ -302,11 +382,20 @@ class AlertLog:
         return iter(found)
 
 
+class GoneAlert(NamedTuple):
+    """An alert that fires of a ``trigger`` that does not exist any more.  ``fired``: when, ns."""
+
+    trigger: str
+    key_id: int
+    fired: int
+    known: AlertKey
+
+
 class EarlierAlerts:
     """The end of an earlier run.  ``tick``: all ticks up to it are done.  ``states``: for `TriggerEngine.restore`.
 
     ``written``: alerts (trigger, key_id, event) that exist of ``written_tick``, the tick after; ``after``: the states
-    with these.
+    with these.  ``gone``: alerts that fire, of triggers with other names.
     """
 
     def __init__(self, tick: int) -> None:
@@ -315,6 +404,7 @@ class EarlierAlerts:
         self.written_tick = NONE
         self.states: list[tuple[int, int, int, int, int, Any]] = []
         self.after = self.states
+        self.gone: list[GoneAlert] = []
 
     def pass_to(self, tick: int) -> None:
         """Leave out the ticks up to ``tick``."""

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from confluo_tools import cli, config
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.inputs.topics import is_topic, spool_of
+from confluo_tools.monitor.inputs import default_alerts, opened
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block.block import Block
     from confluo_tools.kafka.topic_spool import TopicSpool
-    from confluo_tools.monitor.alerts import AlertLog
     from confluo_tools.monitor.exec import CommandRunner
+    from confluo_tools.monitor.host_logs import HostLogs
     from confluo_tools.monitor.language import Trigger
-    from confluo_tools.monitor.watch import LogWatch
+    from confluo_tools.monitor.notes import TriggerNotes
+    from confluo_tools.monitor.run import MonitorRun
+    from confluo_tools.monitor.webhook import HookAddress, WebhookSender
     from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.query.derived_fields import Analysis
     from confluo_tools.schema import Schema
@@ -30,6 +32,9 @@ app = cli.command_app(
     """
 # hosts that receive more than a gigabyte per second, checked every millisecond
 confluo-monitor live.ml --trigger 'heavy: sum(len) > 1G over 1s every 1ms by dst_ip' -o ndjson
+
+# the sum of two hosts, over ssh; a host that is missing is an alert of its own
+confluo-monitor gw1:/var/log/live.ml gw2:/var/log/live.ml --trigger 'heavy: sum(len) > 10G over 10s'
 
 # for cron: exit status 0 if a trigger fires now
 confluo-monitor live.ml --once --until now --trigger 'silent: count < 1 over 5m'
@@ -44,7 +49,6 @@ confluo-monitor live.ml --exec 'logger -t confluo' \\
 )
 
 MARGIN = 60 * 10**9  # ns of records of a topic that are kept longer than windows see them
-SAVE = 1.0  # seconds between two writes of the state
 LAG = "200ms"  # more than records of a capture were late on a loaded machine: bench/lag.tsv
 EXEC_WAIT = 60.0  # seconds that a replay waits for its last commands; when following, fewer
 EXEC_WAIT_LIVE = 5.0
@@ -53,13 +57,16 @@ EXEC_WAIT_LIVE = 5.0
 @app.command(
     panels={
         "Options": "-t --triggers --check --once --alerts --exec",
-        "Alerts": "--list --exec-max",
-        "Time": "--since --until --wait --lag --catch-up",
+        "Alerts": "--list --exec-max --webhook",
+        "Time": "--since --until --wait --lag --host-wait --catch-up",
     }
 )
 def monitor(
-    log: Annotated[
-        str | None, typer.Argument(metavar="LOG", help="The MultiLog, or a topic of Kafka.", show_default=False)
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG...", help="MultiLogs, also of other hosts: HOST:PATH; or a topic of Kafka.", show_default=False
+        ),
     ] = None,
     trigger: Annotated[
         list[str] | None,
@@ -85,6 +92,9 @@ def monitor(
         option("--wait", metavar="TIME", help="Wait up to TIME for another monitor of the same alerts to end (0)."),
     ] = None,
     lag: Annotated[str, option("--lag", metavar="TIME", help="Wait TIME for late records after a tick (200ms).")] = LAG,
+    host_wait: Annotated[
+        str, option("--host-wait", metavar="TIME", help="Wait TIME for a host that does not answer (10s).")
+    ] = "10s",
     catch_up: Annotated[
         str,
         option(
@@ -97,16 +107,24 @@ def monitor(
     exec_max: Annotated[
         int, option("--exec-max", metavar="N", min=1, max=256, help="Run at most N commands at once (4).")
     ] = 4,
+    metrics: cli.Metrics = None,
+    webhook: Annotated[
+        str | None, option("--webhook", metavar="URL", help="POST each alert to URL as JSON, until the server took it.")
+    ] = None,
     analyze: cli.Analyze = None,
     analyze_flows: cli.AnalyzeFlows = None,
     *,
     out: cli.OutputOptions,
     common: cli.CommonOptions,
 ) -> int:
-    """Report when a condition over a sliding window of LOG begins to hold, and when it ends."""
-    if log is None:
+    """Report when a condition over a sliding window begins to hold, and when it ends.
+
+    With several LOGs it is a condition on all of their records together.
+    """
+    if not logs:
         return cli.usage(app)
-    from confluo_tools import multilog, units
+    from confluo_tools import units
+    from confluo_tools.monitor.trigger_list import show
 
     if out.fields == "help":
         from confluo_tools.schema import builtin
@@ -116,12 +134,15 @@ def monitor(
     local = config.truth("local", out.local)
     live = not once and since is None
     with ExitStack() as sources:
-        spool = sources.enter_context(spool_of(log, follow=live)) if is_topic(log) else None
-        source = spool.log if spool is not None else sources.enter_context(multilog.open(log, readonly=True))
+        given_input = sources.enter_context(opened(logs, trigger or [], triggers or [], live=live))
+        source, spool, hosts = given_input.source, given_input.spool, given_input.hosts
+        if hosts is not None and analyze:
+            what = "needs the packets of one log of this host"
+            raise UsageError(what, where="--analyze", hint="run a monitor where the log is")
         looked = analyses(source.schema, analyze, analyze_flows)
-        found = read_triggers(
-            source, looked[-1].schema if looked else source.schema, trigger or [], triggers or [], local
-        )
+        schema = looked[-1].schema if looked else source.schema
+        given = read_triggers(source, schema, trigger or [], triggers or [], local)
+        found = given.triggers
         if listing or check:
             if listing:
                 show(found, out.tsv, out.ndjson)
@@ -132,16 +153,30 @@ def monitor(
             raise UsageError("--once and --since exclude each other")
         back = cli.duration("--catch-up", catch_up, 0)
         first = units.time(since, local=local) if since is not None else None
-        run = MonitorRun(
-            source,
-            found,
-            alerts_path(log, alerts, live=live),
-            lambda: analyses(source.schema, analyze, analyze_flows),
-            lag=cli.duration("--lag", lag, 0),
-            catch_up=back,
-            patience=cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 0.0,
-        )
-        words = command_words(execute)
+        path = alerts_path(logs, alerts, live=live)
+        times: dict[str, Any] = {
+            "lag": cli.duration("--lag", lag, 0),
+            "catch_up": back,
+            "patience": cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 0.0,
+        }
+        from confluo_tools.monitor.run import MonitorRun
+
+        if hosts is not None:
+            from confluo_tools.monitor.hosts_run import HostsRun
+
+            run: MonitorRun = HostsRun(hosts, found, path, host_wait=cli.duration("--host-wait", host_wait, 0), **times)
+        else:
+            assert given_input.log is not None
+            remade = functools.partial(analyses, source.schema, analyze, analyze_flows)
+            run = MonitorRun(given_input.log, found, path, remade, **times)
+        run.notes.update(given.notes)
+        words, hook = command_words(execute), None
+        if (webhook or given.webhook) and not once:
+            from confluo_tools.monitor.webhook import parse_address
+
+            hook = parse_address(webhook or given.webhook, "--webhook" if webhook else "webhook")
+            if run.path is None:
+                raise UsageError("needs an alerts log: alerts wait in it", where="--webhook", hint="add --alerts PATH")
         if spool is not None:
             fill(spool, found, first, live=live, back=back if run.path is not None and os.path.exists(run.path) else 0)
             run.check = spool.check
@@ -151,6 +186,10 @@ def monitor(
             run.out = stack.enter_context(out.records(schema, out.kind(), out.names(schema)))
             if words:
                 run.runner = stack.enter_context(running(words, exec_max, live=live))
+            if metrics is not None:
+                run.serve(metrics, stack)
+            if hook is not None:
+                run.sender = stack.enter_context(sending(run, hook, live=live))
             stack.enter_context(run.signals())
             end = units.until(until, local=local) if until is not None else None
             if once:
@@ -186,77 +225,58 @@ def analyses(schema: Schema, specs: list[str] | None, flows: int | None) -> list
     return found
 
 
-def read_triggers(log: Log, schema: Schema, texts: list[str], files: list[str], local: bool = False) -> list[Trigger]:
+class TriggersGiven(NamedTuple):
+    """The triggers of a command line, the ``notes`` of those that have some, by name, and the webhook of a file."""
+
+    triggers: list[Trigger]
+    notes: dict[str, TriggerNotes]
+    webhook: str
+
+
+def read_triggers(
+    log: Log | HostLogs, schema: Schema, texts: list[str], files: list[str], local: bool = False
+) -> TriggersGiven:
     """All triggers of the command line and of files, parsed; UsageError for an invalid one or a duplicate name.
 
     ``local``: their times without a zone are local times.
     """
     from confluo_tools.expr.syntax import ExprError
+    from confluo_tools.monitor.host_logs import HostLogs
     from confluo_tools.monitor.language import parse_trigger
-    from confluo_tools.monitor.trigger_files import named_views, read_trigger_file
+    from confluo_tools.monitor.trigger_files import TriggerEntry, named_views, read_trigger_file
     from confluo_tools.multilog.views import named_filters
 
-    views, filters = named_views(log), named_filters(log)
-    found: list[Trigger] = []
+    views, filters = (log.views, log.filters) if isinstance(log, HostLogs) else (named_views(log), named_filters(log))
+    given = TriggersGiven([], {}, "")
     names: set[str] = set()
-    for where, text in [*(("", t) for t in texts), *(pair for f in files for pair in read_trigger_file(f))]:
+    read = [(f, read_trigger_file(f)) for f in files]
+    for f, found in read:
+        if found.webhook and given.webhook not in ("", found.webhook):
+            raise UsageError("names another webhook than the file before", where=f, hint="use one for all")
+        given = given._replace(webhook=found.webhook or given.webhook)
+    for entry in [*(TriggerEntry("", t) for t in texts), *(entry for _, found in read for entry in found.entries)]:
         try:
-            one = parse_trigger(text, schema, views, filters, local=local)
+            one = parse_trigger(entry.text, schema, views, filters, local=local)
         except ExprError as e:
-            if where:
-                e.where = f"{where}, {e.where}"
+            if entry.where:
+                e.where = f"{entry.where}, {e.where}"
             raise
         if one.name in names:
-            raise UsageError(f"two triggers are called '{one.name}'", where=where)
+            raise UsageError(f"two triggers are called '{one.name}'", where=entry.where)
         names.add(one.name)
-        found.append(one)
-    if not found:
+        given.triggers.append(one)
+        if entry.notes is not None:
+            given.notes[one.name] = entry.notes
+    if not given.triggers:
         raise UsageError("no trigger", hint="--trigger 'heavy: sum(len) > 1G over 1s', or --triggers FILE")
-    return found
+    return given
 
 
-def show(found: Sequence[Trigger], tsv: bool, ndjson: bool) -> None:
-    """Print the parsed triggers: a table, or TSV or NDJSON for programs."""
-    from confluo_tools.units import format_duration
-
-    head = ("trigger", "condition", "window", "period", "by", "where", "for", "rearm")
-    rows = [
-        (
-            t.name,
-            t.condition_text,
-            format_duration(t.window),
-            format_duration(t.period),
-            t.by,
-            " | ".join(sorted({m.where for m in t.measures if m.where})),
-            format_duration(t.hold) if t.hold else "",
-            format_duration(t.rearm) if t.rearm else "",
-        )
-        for t in found
-    ]
-    if ndjson:
-        import json
-
-        for row in rows:
-            print(json.dumps(dict(zip(head, row, strict=True))))
-    elif tsv or not cli.is_terminal(1):
-        print("#fields\t" + "\t".join(head))
-        for row in rows:
-            print("\t".join(c or "-" for c in row))
-    else:
-        cells = [tuple(h.upper() for h in head), *rows]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-        for line in cells:
-            print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
-
-
-def alerts_path(log: str, given: str | None, *, live: bool) -> str | None:
-    """The path of the alerts log: as given; else, if the log is followed, next to it; else None."""
+def alerts_path(logs: Sequence[str], given: str | None, *, live: bool) -> str | None:
+    """The path of the alerts log: as given; else, if logs are followed, the default; else None."""
     if given is not None:
         return None if given == "none" else given
-    if not live:
-        return None
-    path = os.path.abspath(log if not is_topic(log) else log.partition("?")[0].rpartition("/")[2])
-    return f"{path.removesuffix('.ml')}.alerts.ml"
+    return default_alerts(logs) if live else None
 
 
 def command_words(text: str | None) -> list[str]:
@@ -297,208 +317,24 @@ def running(words: list[str], max_running: int, *, live: bool) -> Iterator[Comma
             cli.warn(f"{runner.dropped} alerts were dropped", where="--exec", hint="the command is too slow")
 
 
-class MonitorRun:
-    """One run of the command on one log."""
+@contextmanager
+def sending(run: MonitorRun, address: HookAddress, *, live: bool) -> Iterator[WebhookSender]:
+    """Sends alerts in the background; at the end it waits for the server for a while."""
+    from confluo_tools.monitor.run import alert_lines
+    from confluo_tools.monitor.webhook import WebhookSender
 
-    def __init__(
-        self,
-        log: Log,
-        triggers: Sequence[Trigger],
-        alerts: str | None,
-        analyses: Callable[[], list[Analysis]],
-        *,
-        lag: int,
-        catch_up: int,
-        patience: float,
-    ) -> None:
-        from confluo_tools.monitor.alerts import AlertBlocks
-        from confluo_tools.monitor.engine import TriggerEngine
-        from confluo_tools.multilog.views import named_filters
-
-        self.log, self.triggers, self.path, self.lag, self.catch_up = log, triggers, alerts, lag, catch_up
-        self.patience = patience
-        self.filters = named_filters(log)
-        self.analyses = analyses
-        found = analyses()
-        self.schema = found[-1].schema if found else log.schema
-        self.engine = TriggerEngine(self.schema, triggers, lag=lag, seed=log.uuid, filters=self.filters)
-        self.alerts = AlertBlocks(self.engine)
-        self.kept: AlertLog | None = None
-        self.out: cli.RecordOutput | None = None
-        self.runner: CommandRunner | None = None
-        self.watch: LogWatch | None = None
-        self.fired = self.stopped = 0
-        self._start = self._saved = time.monotonic()
-        self._tick = 0
-        self.check: Callable[[], None] = lambda: None  # raises when the input has ended by an error
-
-    def open(self, stack: ExitStack) -> None:
-        if self.path is None:
-            return
-        from confluo_tools.monitor.alerts import AlertLog
-
-        self.kept = AlertLog(self.path, self.log, wait=self.patience, argv=[cli.state.prog, *cli.state.argv])
-        stack.callback(self.kept.close)
-
-    def deliver(self, tick: int, block: Block) -> None:
-        """Handle the alerts of one tick: append them to the alerts log, print them, run commands."""
-        self.fired += block.rows
-        if self.kept is not None:
-            self.kept.append(block)
-        if self.out is not None:
-            self.out.write(block)
-            self.out.flush()
-        if self.runner is not None:
-            for line, name in lines(block, self.alerts.schema):
-                self.runner.put(line, name)
-
-    def watching(self) -> LogWatch:
-        from confluo_tools.monitor.watch import LogWatch
-
-        self.watch = LogWatch(self.log, self.engine, self.alerts, self.deliver, self.analyses())
-        return self.watch
-
-    # -- the three modes
-
-    def once(self, until: int | None) -> None:
-        """Each trigger at its last tick: the first one that sees the newest record, or the last one up to ``until``."""
-        from confluo_tools.monitor.alerts import AlertBlocks
-        from confluo_tools.monitor.engine import TriggerEngine
-        from confluo_tools.monitor.watch import LogWatch
-
-        version = self.log.version()
-        for period in sorted({t.period for t in self.triggers}):
-            some = [t for t in self.triggers if t.period == period]
-            self.engine = TriggerEngine(self.schema, some, lag=self.lag, seed=self.log.uuid, filters=self.filters)
-            self.alerts = AlertBlocks(self.engine)
-            watch = self.watch = LogWatch(self.log, self.engine, self.alerts, lambda tick, block: None, self.analyses())
-            at = until
-            if at is None:
-                newest = watch.newest(version)
-                if newest is None:
-                    return
-                at = (newest // period + 1) * period
-            at = at // period * period
-            watch.begin(at - self.engine.hold - period, version=version, wait=False)
-            self.note_removed(watch, "windows see the remaining ones")
-            watch.advance(at)
-            events = self.engine.firing()
-            if events:
-                for e in events:
-                    e.lasted = 0
-                self.deliver(at, self.alerts.block(events))
-
-    def replay(self, since: int, until: int | None) -> None:
-        """The ticks later than ``since``, up to ``until`` or to those that see the newest record."""
-        version = self.log.version()
-        watch = self.watching()
-        if until is None:
-            newest = watch.newest(version)
-            if newest is None:
-                return
-            until = newest + max(t.period for t in self.triggers)
-        earlier = self.kept.earlier(self.triggers) if self.kept is not None else None
-        if earlier is not None and earlier.tick < since:
-            earlier = None
-        watch.begin(since, earlier, version)
-        self.note_removed(watch, "triggers wait until their windows are full")
-        watch.advance(until, self.enough)
-        self.save(force=True)
-
-    def note_removed(self, watch: LogWatch, then: str) -> None:
-        from confluo_tools.units import format_time
-
-        if watch.short is not None and not cli.state.quiet:
-            what = f"records older than {format_time(watch.short, 3)} have been removed: {then}"
-            cli.note(what, where=self.log.path)
-
-    def enough(self) -> bool:
-        self.save()
-        return bool(self.stopped)
-
-    def live(self) -> None:
-        """Follow the log by the clock."""
-        from confluo_tools.monitor.late_records import LateRecords
-        from confluo_tools.monitor.watch import LEARN, LiveWatch
-        from confluo_tools.units import format_duration
-
-        watch = self.watching()
-        now = time.time_ns() - self.lag
-        earlier = self.kept.earlier(self.triggers) if self.kept is not None else None
-        if earlier is not None and earlier.tick > now:
-            cli.note(f"the last alerts are {format_duration((earlier.tick - now) // 10**6 * 10**6)} ahead of the clock")
-            earlier.pass_to(now)
-        if earlier is not None and now - earlier.tick > self.catch_up:
-            missed = format_duration((now - earlier.tick - self.catch_up) // 10**9 * 10**9)
-            cli.note(f"ticks of {missed} are left out: the last monitor ended too long ago", where=self.log.path)
-            earlier.pass_to(now - self.catch_up)
-        watch.begin(now, earlier, learn=LEARN)
-        self.note_removed(watch, "triggers wait until their windows are full")
-        late = LateRecords(cli.tell)
-        live = LiveWatch(watch, self.lag, note=cli.note, late=late)
-        while not self.stopped:
-            pause = live.step()
-            self.save()
-            self.check()
-            if pause > 0 and not self.stopped:
-                time.sleep(min(pause, 0.2))
-        self.save(force=True)
-        late.end()
-
-    def save(self, *, force: bool = False) -> None:
-        if self.kept is None:
-            return
-        now = time.monotonic()
-        if (force or now - self._saved >= SAVE) and self.engine.clock != self._tick:
-            self.kept.save(self.engine.clock, self.engine, force=force)
-            self._saved, self._tick = now, self.engine.clock
-
-    # -- signals and counts
-
-    def signals(self) -> AbstractContextManager[None]:
-        """SIGINT, SIGTERM, SIGHUP: finish.  SIGUSR1: print the counts."""
-
-        def stop(number: int) -> None:
-            self.stopped = number
-
-        return cli.signals(stop, counts=self.counts)
-
-    def report_evictions(self) -> None:
-        """Warn of analyses that forgot flows, because alerts may then be missing or wrong."""
-        from confluo_tools.multilog.query.derived_fields import evictions
-
-        for analysis in self.watch.analyses if self.watch is not None else ():
-            if analysis.evicted:
-                cli.warn(evictions(analysis.evicted, f"--analyze {analysis.name}"), where=self.log.path)
-
-    def counts(self) -> str:
-        """Counts so far, on one line."""
-        watch = self.watch
-        parts = {"triggers": len(self.triggers), "alerts": self.fired}
-        if watch is not None:
-            parts |= {"ticks": watch.ticks, "records": self.engine.feed.rows}
-            parts |= {"late": watch.late, "too late": watch.lost}
-            if self.engine.dropped:
-                parts["of too many keys"] = self.engine.dropped
-            if watch.missed:
-                parts["removed unseen"] = watch.missed
-            if watch.damaged:
-                parts["damaged runs"] = watch.damaged
-        if self.runner is not None:
-            parts |= {"commands": self.runner.done, "failed": self.runner.failed}
-        return ", ".join([*(f"{n} {what}" for what, n in parts.items()), f"{time.monotonic() - self._start:.2f} s"])
-
-
-def lines(block: Block, schema: Any) -> Iterator[tuple[bytes, str]]:
-    """(NDJSON line, name of the trigger) of each alert."""
-    from confluo_tools.core.text.text_writer import Printer
-    from confluo_tools.formats.text import printing_plan
-
-    plan = printing_plan(schema, [f.name for f in schema.fields], "ndjson")
-    text = Printer(schema.layout, plan, "ndjson").lines(block)
-    name = schema.index("trigger")
-    for row, line in enumerate(text.splitlines(keepends=True)):
-        yield line, block.get(name, row).rstrip(b"\0").decode("utf-8", "replace")
+    assert run.kept is not None
+    sender = WebhookSender(address, run.kept.log, alert_lines(run), cli.tell)
+    try:
+        yield sender
+    finally:
+        run.kept.flush()
+        left = sender.finish(EXEC_WAIT_LIVE if live else EXEC_WAIT)
+        if left:
+            cli.note(f"{left} alerts wait for {address.shown}: the next run sends them", where="--webhook")
+        if sender.dropped or sender.refused:
+            what = f"{sender.dropped} alerts were dropped, {sender.refused} were refused by the server"
+            cli.warn(what, where="--webhook")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

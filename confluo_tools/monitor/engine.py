@@ -54,12 +54,21 @@ class TriggerState:
         self.known = known  # the `AlertKey` of an earlier run
 
 
+class PartCounts:
+    """Counts of rows that came as roll-ups, as `RowFeed` has them."""
+
+    def __init__(self) -> None:
+        self.rows = self.late = self.lost = 0
+        self.late_from, self.newest = LAST, NEVER
+
+
 class TriggerEngine:
     """Evaluates all ``triggers`` on rows of ``schema``.
 
     ``lag``: ns between a tick and its evaluation; ``seed``: for hashes of keys; ``filters``: named filters as text;
     ``max_keys``: keys per window.  ``head``: ns that rows may be ahead of the last tick; ``reach``: ns from a tick back
     to the oldest row that it can see.
+    ``partials``: the rows come as roll-ups, which other processes made (partials.py), not as blocks.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class TriggerEngine:
         seed: bytes = b"",
         max_keys: int = MAX_KEYS,
         filters: Mapping[str, str] | None = None,
+        partials: bool = False,
     ) -> None:
         from confluo_tools.core.block.block import Picks
         from confluo_tools.core.monitor.window import GridTicks, RowFeed
@@ -98,9 +108,17 @@ class TriggerEngine:
         filter_of = {w: trees.setdefault(compile(w, schema, filters=filters).tree, len(trees)) for w in self._filters}
         number = int.from_bytes(seed[:8].ljust(8, b"\1"), "little")
         layout = WindowLayout(
-            schema, self.triggers, filter_of, ts=self.ts, head=self.head, seed=number, max_keys=max_keys
+            schema,
+            self.triggers,
+            filter_of,
+            ts=self.ts,
+            head=self.head,
+            seed=number,
+            max_keys=max_keys,
+            partials=partials,
         )
         self.windows, self._layout = layout.groups, layout
+        self.texts = {number: text for text, number in reversed(filter_of.items())}
         bank = SharedFilters(list(trees), schema.layout)
         grids = [w for w in self.windows if w.grid is not None]
         puts = [(f, i, u, col) for i, w in enumerate(grids) for (_, f, col), u in w.units.items()]
@@ -108,7 +126,8 @@ class TriggerEngine:
         self._grids = grids
         self._pass = GridTicks([w.grid for w in grids if w.grid is not None])
         self._others = [w for w in self.windows if w.grid is None]
-        self.feed = RowFeed(bank, self._pass.grids, puts, outside, self.ts)
+        self.rows = RowFeed(bank, self._pass.grids, puts, outside, self.ts)
+        self.feed: RowFeed | PartCounts = PartCounts() if partials else self.rows
         self._takers = {f: [w for w in self._others if f in w.sources] for f in outside}
         self.columns = sorted({*bank.columns, *layout.columns(), self.ts})
         self._picks = Picks()
@@ -140,9 +159,9 @@ class TriggerEngine:
     def take(self, block: Block, start: int, stop: int, lo: int, hi: int) -> int:
         """Take the rows start .. stop with lo <= time < hi; returns their number.
 
-        Afterwards ``feed.ahead`` is the earliest time at or after ``hi``.
+        Afterwards ``rows.ahead`` is the earliest time at or after ``hi``.
         """
-        feed = self.feed
+        feed = self.rows
         n = feed.take_rows(block, start, stop, lo, hi, self.clock)
         if n and self._others:
             for f in feed.hits():

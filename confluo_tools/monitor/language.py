@@ -12,15 +12,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import UsageError
-from confluo_tools.expr import aggregates
+from confluo_tools.expr import aggregates, group_keys
 from confluo_tools.expr.aggregate_functions import FUNCTIONS, NUMERIC, written
 from confluo_tools.expr.leaves import Leaf
 from confluo_tools.expr.syntax import ExprError
 from confluo_tools.schema import Schema
 from confluo_tools.units import format_duration, format_number, try_duration, try_number
+
+if TYPE_CHECKING:
+    from confluo_tools.expr import Expr
 
 MAX_TEXT = 8192
 MAX_DEPTH = 40
@@ -54,20 +57,28 @@ class NamedAggregate(Leaf):
 
 
 class Measure(Leaf):
-    """One aggregate of a condition: ``func`` of ``field`` (None: rows) for rows where ``where`` holds.
+    """One aggregate of a condition: ``func`` of ``field`` or ``value`` (None: rows) for rows where ``where`` holds.
 
     ``func``: a key of `aggregate_functions.FUNCTIONS`; ``q`` of a quantile; ``timed``: its value is in nanoseconds.
     """
 
-    __slots__ = __match_args__ = ("func", "field", "q", "where", "timed")
+    __slots__ = __match_args__ = ("func", "field", "q", "where", "timed", "value")
 
-    def __init__(self, func: str, field: str | None, q: float | None, where: str, timed: bool = False) -> None:
-        self.func, self.field, self.q, self.where, self.timed = func, field, q, where, timed
+    def __init__(
+        self,
+        func: str,
+        field: str | None,
+        q: float | None,
+        where: str,
+        timed: bool = False,
+        value: aggregates.Computed | None = None,
+    ) -> None:
+        self.func, self.field, self.q, self.where, self.timed, self.value = func, field, q, where, timed, value
 
     @property
     def text(self) -> str:
         """As it is written: ``sum(len)``."""
-        return written(self.func, self.field, self.q)
+        return written(self.func, self.field if self.value is None else self.value.text, self.q)
 
 
 class ConditionNode:
@@ -150,7 +161,7 @@ class Trigger:
     condition_text: str
     where: str
     by: str
-    keys: tuple[aggregates.GroupKey, ...]
+    keys: tuple[group_keys.GroupKey, ...]
     measures: tuple[Measure, ...]
     window: int
     period: int
@@ -219,6 +230,7 @@ class TriggerParser:
         self.measures: list[Measure] = []
         self.used: list[tuple[NamedAggregate, int]] = []
         self.where = ""
+        self.window = 0
 
     def fail(self, what: str, pos: int, hint: str = "") -> ExprError:
         return ExprError(what, self.text, pos, hint, "trigger")
@@ -241,6 +253,7 @@ class TriggerParser:
         out.rearm, out.repeat = times.get("rearm", 0), times.get("repeat", 0)
         out.period = times.get("every") or max(MS, -(-out.window // 100))
         self._check_times(out, spans)
+        self.window = out.window
         self.where = self._where(*spans["where"]) if "where" in spans else ""
         out.where = self.where
         out.condition = self._condition(*first)
@@ -332,13 +345,13 @@ class TriggerParser:
             raise self.fail("aggregates of one trigger have the same keys", pos, "say 'by ...' for all of them")
         return own or ""
 
-    def _by(self, text: str, start: int) -> list[aggregates.GroupKey]:
+    def _by(self, text: str, start: int) -> list[group_keys.GroupKey]:
         try:
-            keys = aggregates.parse_by(text, self.schema)
+            keys = group_keys.parse_by(text, self.schema)
         except ExprError as e:
             raise self.fail(e.what, start + e.pos, e.hint) from None
         for key in keys:
-            if key.kind == "bucket":
+            if key.stepped:
                 raise self.fail("steps of time are not keys of a trigger", start, "the window is given by 'over'")
         return keys
 
@@ -461,9 +474,15 @@ class TriggerParser:
             else:
                 kind = "time" if node.kind == "time" and right.kind == "number" else "number"
                 if node.kind == "number" and right.kind == "time":
-                    raise self.fail("a number is divided by a duration", pos, "rate(FIELD) is a sum per second")
+                    right = self._per(right, pos)
             node = ConditionNode(op, (node, right), kind, pos)
         return node
+
+    def _per(self, span: ConditionNode, pos: int) -> ConditionNode:
+        """The divisor of a number that is divided by a span of time: the window in units of it."""
+        if span.op != "num" or span.value <= 0:
+            raise self.fail("a number is divided by a duration", pos, "divide by a time that is written out: / 1s")
+        return ConditionNode("num", (), "number", span.pos, self.window / span.value)
 
     def _enter(self, pos: int) -> None:
         self.depth += 1
@@ -513,40 +532,48 @@ class TriggerParser:
     def _aggregate(self) -> ConditionNode:
         word, pos = self.token, self.at
         self._next()
-        field: str | None = None
-        name = word.lower()
         view = self._view(word)
         if view is not None:
             agg = self._of_view(view, word, pos)
             parts = [self.where, view.where]
             self.used.append((view, pos))
         else:
-            shown = word
-            if self._is("("):
-                self._next()
-                if self.kind == "word" or self._is("*"):
-                    field = self.token
-                    self._next()
-                if not self._is(")"):
-                    raise self.fail("')' expected", self.at, f"write {word}(FIELD)")
-                self._next()
-                shown = f"{word}({field or ''})"
-            try:
-                agg = aggregates.parse_aggregates(shown if field != "*" else name, self.schema)[0]
-            except ExprError as e:
-                known = sorted(self.views)
-                near = _near(word, known)
-                hint = f"did you mean '{near}'?" if near and not field else e.hint
-                what = f"no aggregate '{word}'" if e.what.startswith("no aggregate") else e.what
-                raise self.fail(what, pos + min(e.pos, len(self.text) - pos), hint) from None
+            agg = self._called(word, pos)
             parts = [self.where]
         return self._measure(agg, parts, pos)
 
+    def _called(self, word: str, pos: int) -> aggregates.Aggregate:
+        """The function ``word``, with its argument in brackets if there is one."""
+        end = pos + len(word)
+        if self._is("("):
+            end = aggregates.closing_bracket(self.text, self.at + 1) + 1
+            if not 0 < end <= self.end:
+                raise self.fail("')' expected", self.end, f"write {word}(FIELD)")
+            self._next(end)
+        try:
+            return aggregates.plain_aggregates(self.text[pos:end], self.schema, self._compiled)[0]
+        except ExprError as e:
+            near = _near(word, sorted(self.views))
+            hint = f"did you mean '{near}'?" if near and e.what.startswith("no aggregate") else e.hint
+            what = f"no aggregate '{word}'" if e.what.startswith("no aggregate") else e.what
+            raise self.fail(what, pos + min(e.pos, len(self.text) - pos), hint) from None
+
+    def _compiled(self, text: str, now: int) -> Expr:
+        from confluo_tools.expr import compile
+
+        return compile(text, self.schema, now_ns=now, filters=self.filters)
+
     def _measure(self, agg: aggregates.Aggregate, parts: list[str], pos: int) -> ConditionNode:
-        timed = False
-        if agg.field is not None:
+        timed, value = False, agg.value
+        result = FUNCTIONS[agg.func].result
+        if value is not None and not value.type:  # count(COND): rows of a filter of its own
+            parts, value = [*parts, value.text], None
+        elif value is not None:
+            if value.type == "time" and result != "count":
+                raise self.fail(f"{agg.text} is a time, not a number", pos, "subtract another time")
+            timed = value.type == "duration" and result not in ("count", "rate")
+        elif agg.field is not None:
             type_ = self.schema[agg.field].type
-            result = FUNCTIONS[agg.func].result
             if result != "count" and type_.element not in NUMERIC:
                 what = f"{agg.func} of {agg.field} ({type_.text}) is not a number"
                 raise self.fail(what, pos, f"count, or distinct({agg.field})")
@@ -555,7 +582,7 @@ class TriggerParser:
             timed = type_.element == "duration" and result not in ("count", "rate")
         parts = [p for p in parts if p.strip()]
         where = " and ".join(f"({p})" for p in parts) if len(parts) > 1 else "".join(parts)
-        measure = Measure(agg.func, agg.field, agg.q, where, timed)
+        measure = Measure(agg.func, agg.field, agg.q, where, timed, value)
         if measure not in self.measures:
             if len(self.measures) == MAX_MEASURES:
                 raise self.fail(f"more than {MAX_MEASURES} aggregates in one trigger", pos)
@@ -568,7 +595,7 @@ class TriggerParser:
 
     def _of_view(self, view: NamedAggregate, word: str, pos: int) -> aggregates.Aggregate:
         try:
-            aggs = aggregates.parse_aggregates(view.agg, self.schema)
+            aggs = aggregates.plain_aggregates(view.agg, self.schema, self._compiled)
         except ExprError as e:
             raise self.fail(f"the aggregate '{view.name}' does not fit this log: {e.what}", pos) from None
         label = word[len(view.name) + 1 :].lower() if len(word) > len(view.name) else ""

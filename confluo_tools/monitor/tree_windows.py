@@ -1,4 +1,4 @@
-"""Windows of aggregates that only roll-ups compute: distinct, quantiles, first, last, and all aggregates of lists.
+"""Windows of aggregates that only roll-ups compute: distinct, quantiles, first, last, those of lists and arithmetic.
 
 There is a roll-up per bucket and a tree of their merges, so a window of n buckets costs about 2 log2(n) merges.
 Exact, but slower than the other windows.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.expr.aggregate_functions import FUNCTIONS
 from confluo_tools.expr.aggregates import Aggregate
+from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.monitor.language import Measure, Trigger
 from confluo_tools.multilog.query.aggregation import Aggregation
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.schema import Schema
+
+
+MAX_TIME = 1 << 62  # ns: a step of time that has all times from 1970 to 2116
 
 
 class RollupTree:
@@ -84,11 +88,25 @@ class RollupTree:
             del self.made[level, i]
 
 
+def one_group(schema: Schema, grain: int) -> GroupKey:
+    """A key that all rows have: distinct values by time add up to those by a key, and not to those of all rows."""
+    assert schema.time_field is not None
+    return GroupKey("bucket", schema.time_field.name, MAX_TIME // grain * grain, 0, "all_")
+
+
 class TreeWindows:
     """The windows of one trigger, with the interface of `KeyedWindows`."""
 
     def __init__(
-        self, trigger: Trigger, filters: Mapping[str, int], schema: Schema, ts: int, *, seed: int, max_keys: int
+        self,
+        trigger: Trigger,
+        filters: Mapping[str, int],
+        schema: Schema,
+        ts: int,
+        *,
+        seed: int,
+        max_keys: int,
+        partials: bool = False,
     ) -> None:
         self.trigger, self.ts, self.seed = trigger, ts, seed.to_bytes(8, "little")
         self.window, self.period, self.grain = trigger.window, trigger.period, trigger.grain
@@ -99,11 +117,12 @@ class TreeWindows:
             groups.setdefault(filters[m.where], []).append((number, m))
         self.first = filters[trigger.measures[0].where]
         self.sources: dict[int, Any] = {}
+        keys = trigger.keys or ((one_group(schema, self.grain),) if partials else ())
         for f, measures in groups.items():
             aggs = [Aggregate("count", None, None, "rows_")] + [
-                Aggregate(m.func, m.field, m.q, f"v{k}_") for k, m in measures
+                Aggregate(m.func, m.field, m.q, f"v{k}_", m.value) for k, m in measures
             ]
-            self.sources[f] = RollupTree(Aggregation(schema, aggs, trigger.keys), measures)
+            self.sources[f] = RollupTree(Aggregation(schema, aggs, keys), measures)
         self.start(0)
 
     def start(self, after: int) -> None:
@@ -126,6 +145,12 @@ class TreeWindows:
                 self.lost += len(some)
                 continue
             tree.change(bucket).update(block, some)
+            self._stale = self._stale or bucket < self.end
+
+    def take_part(self, tree: RollupTree, bucket: int, part: Rollup) -> None:
+        """Take a roll-up of the rows of one bucket."""
+        if bucket >= self.end - self.n:
+            tree.change(bucket).merge(part)
             self._stale = self._stale or bucket < self.end
 
     def tick(self) -> list[tuple[int, int]]:
@@ -165,8 +190,8 @@ class TreeWindows:
                 continue
             result = tree.question.result
             width = len(result.columns) - len(tree.measures) - 1
-            for block in roll.finish(result.layout, self.window / 1e9).blocks():
-                keys = [bytes(block.buffer(i)) for i in range(width)]
+            for block in roll.finish(tree.question.wide.layout, self.window / 1e9).blocks():
+                keys = [bytes(block.buffer(i)) for i in range(width)] if self.trigger.keys else []
                 for row in range(block.rows):
                     rows = block.get(width, row)
                     if not rows and not self.trigger.keys:

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from confluo_tools.core.multilog.segment import SegmentBlock
-from confluo_tools.monitor.alerts import KINDS
-from confluo_tools.monitor.engine import LAST, Event, TriggerEngine
-from confluo_tools.monitor.late_records import LateRecords
+from confluo_tools.inputs.late_records import LateRecords
+from confluo_tools.monitor.engine import LAST, TriggerEngine
+from confluo_tools.monitor.ticks import FIRST, LATEST, Sink, TickWatch
 from confluo_tools.monitor.windows import SECOND
 from confluo_tools.multilog import lane_claim
 from confluo_tools.multilog.tail import Tail
@@ -24,17 +24,14 @@ from confluo_tools.multilog.tail import Tail
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.monitor.alerts import AlertBlocks, EarlierAlerts
+    from confluo_tools.monitor.hosts_watch import HostsWatch
     from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.query.derived_fields import Analysis
     from confluo_tools.multilog.version import Version
 
-FIRST = -(1 << 63)
-LATEST = (1 << 63) - (1 << 58)  # ticks end here, in 2253, so that additions to a tick do not overflow
 STEP = SECOND  # if the wall clock moves by more against the monotonic clock, it was set
 LEARN = 60 * SECOND  # ns that analyses see before the first window when following a log
 MAX_RUNS = 1 << 20  # ranges of rows that are ahead of their time
-
-Sink = Callable[[int, "Block"], None]
 
 
 class RowRange:
@@ -46,7 +43,7 @@ class RowRange:
         self.block, self.start, self.stop, self.lo = block, start, stop, lo
 
 
-class LogWatch:
+class LogWatch(TickWatch):
     """Evaluates the triggers of ``engine`` on ``log``; a tick with events goes to ``sink`` as (tick, block of alerts).
 
     ``analyses``: they see the rows first, rows that exist already in the order of time, later ones as they arrive.
@@ -56,19 +53,16 @@ class LogWatch:
     def __init__(
         self, log: Log, engine: TriggerEngine, alerts: AlertBlocks, sink: Sink, analyses: Sequence[Analysis] = ()
     ) -> None:
-        self.log, self.engine, self.alerts, self.sink, self.analyses = log, engine, alerts, sink, list(analyses)
+        super().__init__(engine, alerts, sink)
+        self.log, self.analyses = log, list(analyses)
         self._past: Iterator[Block] | None = None  # earlier rows, analysed, by time
         self._next: Block | None = None
         self.runs: list[tuple[int, int, RowRange]] = []
         self.tails: list[Tail] = []
-        self.hi = FIRST
-        self.ticks = self.events = self.damaged = self.dropped = 0
+        self.damaged = self.dropped = 0
         self._late = self._lost = 0
         self._number = self._low = 0
         self._ts = engine.ts
-        self._written: set[tuple[int, int, int]] = set()
-        self._earlier_tick = FIRST
-        self.short: int | None = None  # windows need records older than that, but some have been removed
 
     def begin(
         self,
@@ -110,8 +104,8 @@ class LogWatch:
                 continue
             self._push(RowRange(block, 0, block.rows, low), zones[0] - bias if zones is not None else low)
         self.tails = [Tail(lane, rows) for lane, rows in enumerate(version.tails)]
-        self._take_due()
-        self._judge_until(done, silent=True)
+        self.take_due()
+        self.judge_until(done, silent=True)
         self.ticks = 0
         if gap > low:
             engine.clock = max(engine.clock, done)  # no earlier tick may be evaluated again
@@ -148,12 +142,6 @@ class LogWatch:
     def late(self) -> int:
         """Rows that arrived after a tick that should have seen them."""
         return self.engine.feed.late - self._late
-
-    def take_late_from(self) -> int:
-        """The earliest time of the rows that were late since the last call; `LAST` if none was."""
-        feed = self.engine.feed
-        found, feed.late_from = feed.late_from, LAST
-        return found
 
     @property
     def missed(self) -> int:
@@ -215,7 +203,7 @@ class LogWatch:
             self.damaged += 1
             return
         self.engine.take(block, run.start, run.stop, run.lo, self.hi)
-        ahead = self.engine.feed.ahead
+        ahead = self.engine.rows.ahead
         if ahead == LAST:
             return
         if len(self.runs) >= MAX_RUNS:
@@ -224,10 +212,14 @@ class LogWatch:
         run.lo = self.hi
         self._push(run, ahead)
 
-    def _take_due(self) -> None:
+    def take_due(self) -> None:
         self._pull()
         while self.runs and self.runs[0][0] < self.hi:
             self._take(heapq.heappop(self.runs)[2])
+
+    def first_ahead(self) -> int:
+        first = self.runs[0][0] if self.runs else LAST
+        return first if self._next is None else min(first, self._next.get(self._ts, 0))
 
     def more(self) -> int:
         """Take newly published rows; returns their number."""
@@ -245,51 +237,6 @@ class LogWatch:
                     elif block.check():
                         self._take(RowRange(self._apply(block.slice(start, stop - start)), 0, stop - start, FIRST))
         return taken
-
-    # -- ticks
-
-    def advance(self, until: int, enough: Callable[[], bool] = lambda: False) -> None:
-        """Evaluate all ticks up to ``until``; ``enough`` is called regularly and stops it by returning True."""
-        self._judge_until(until, enough)
-
-    def _judge_until(self, until: int, enough: Callable[[], bool] = lambda: False, silent: bool = False) -> None:
-        engine = self.engine
-        until = min(until, LATEST)
-        while True:
-            t = engine.next
-            if t > until:
-                return
-            if t > self.hi - engine.head // 2:
-                if enough():
-                    return
-                if engine.quiet():
-                    first = self.runs[0][0] if self.runs else LAST
-                    if self._next is not None:
-                        first = min(first, self._next.get(self._ts, 0))
-                    after = min(first, until, engine.due - 1)
-                    if after - t > engine.head and first >= self.hi:
-                        engine.skip(after)
-                        t = engine.next
-                self.hi = max(self.hi, t + engine.head)
-                self._take_due()
-                continue
-            events = engine.tick(t)
-            self.ticks += 1
-            if events and not silent:
-                self._deliver(t, events)
-
-    def _deliver(self, t: int, events: list[Event]) -> None:
-        for e in events:
-            state = self.engine.states.get((e.trigger, e.hash))
-            known = self.alerts.known(e)
-            if state is not None:
-                state.known = known
-            e.known = known
-        if t == self._earlier_tick:
-            events = [e for e in events if (e.trigger, e.hash, KINDS[e.kind]) not in self._written]
-        self.events += len(events)
-        if events:
-            self.sink(t, self.alerts.block(events))
 
     def forget_rows(self, now: int, *, keep: bool = False) -> None:
         """Restart after the clock was set: windows are empty, earlier rows are ignored, ticks go on from ``now``.
@@ -311,7 +258,7 @@ class LogWatch:
 
 
 class LiveWatch:
-    """A `LogWatch` by the wall clock: tick T is evaluated when the clock has passed T + ``lag``.
+    """A `LogWatch`, or a `HostsWatch`, by the wall clock: tick T is evaluated when the clock has passed T + ``lag``.
 
     ``clock``: wall time in ns; ``steady``: time since boot in ns, which cannot be set.  ``note`` gets messages;
     ``late`` reports records that came after their ticks.
@@ -319,7 +266,7 @@ class LiveWatch:
 
     def __init__(
         self,
-        watch: LogWatch,
+        watch: LogWatch | HostsWatch,
         lag: int,
         *,
         clock: Callable[[], int] = time.time_ns,
@@ -355,7 +302,7 @@ class LiveWatch:
             self.note(f"{missed} records were removed before they were seen: windows start again; keep more of the log")
             self.watch.forget_rows(self.clock(), keep=True)
         self._report_late()
-        self.watch.advance(now - self.lag)
+        self.watch.advance(self.watch.complete(now - self.lag))
         return max(self.watch.engine.next + self.lag - self.clock(), 0) / SECOND
 
     def _report_late(self) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.expr.aggregate_functions import FUNCTIONS
-from confluo_tools.expr.aggregates import Aggregate, GroupKey
+from confluo_tools.expr.aggregates import Aggregate
+from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.monitor.language import ConditionNode, Measure, Trigger
 from confluo_tools.multilog.query.aggregation import Aggregation
 from confluo_tools.schema import Schema
@@ -69,6 +70,7 @@ class WindowLayout:
     (how each measure is computed) and ``counts`` (the unit that counts rows).
     ``filter_of``: number of each filter, by text.  ``ts``: column of the time.  ``head``: ns that rows may be ahead of
     the last tick.  ``seed``: for hashes of keys.  ``max_keys``: keys per window.
+    ``partials``: rows come as roll-ups by step of time and key, so no window takes them one by one.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class WindowLayout:
         head: int,
         seed: int,
         max_keys: int,
+        partials: bool = False,
     ) -> None:
+        self.partials = partials
         self.schema, self.triggers, self.head, self.seed, self.max_keys = schema, triggers, head, seed, max_keys
         self.groups: list[WindowGroup] = []
         self.group_of: dict[int, WindowGroup] = {}
@@ -95,7 +99,7 @@ class WindowLayout:
 
         shapes: dict[Any, WindowGroup] = {}
         for i, t in enumerate(self.triggers):
-            fast = all(self._is_fast(m) for m in t.measures)
+            fast = all(self._is_fast(m) for m in t.measures) and bool(t.keys or not self.partials)
             filters = tuple(sorted({filter_of[m.where] for m in t.measures}))
             keys = tuple((k.kind, k.field, k.arg, k.arg6) for k in t.keys)
             name = (t.window, t.period, keys, filters if keys else ()) if fast else i
@@ -119,7 +123,8 @@ class WindowLayout:
             else:
                 from confluo_tools.monitor.tree_windows import TreeWindows
 
-                w.tree = TreeWindows(t, filter_of, self.schema, ts, seed=self.seed, max_keys=self.max_keys)
+                more: dict[str, Any] = {"max_keys": self.max_keys, "partials": self.partials}
+                w.tree = TreeWindows(t, filter_of, self.schema, ts, seed=self.seed, **more)
                 w.sources = w.tree.sources
         for w in self.groups:
             if w.tree is None and w.sources:
@@ -129,6 +134,8 @@ class WindowLayout:
                 w.grid = GridWindows(w.window, w.period, self.head, kinds, w.programs)
 
     def _is_fast(self, m: Measure) -> bool:
+        if m.value is not None:
+            return False
         if m.field is None:
             return True
         return bool(FUNCTIONS[m.func].window) and not self.schema[m.field].type.is_list
@@ -173,13 +180,12 @@ class WindowLayout:
     def columns(self) -> Iterator[int]:
         """Numbers of the columns that measures and keys read; filters read others."""
         for t in self.triggers:
-            for name in [*(m.field for m in t.measures), *(k.field for k in t.keys)]:
-                names = ("src_ip", "dst_ip", "src_port", "dst_port", "proto") if name == "flow" else (name,)
-                for n in names:
-                    if n is not None and n in self.schema:
-                        yield from (i for i, c in enumerate(self.schema.columns) if c.field.name == n)
-                        if self.schema[n].version:
-                            yield self.schema.index(self.schema[n].version)
+            computed = [name for m in t.measures if m.value is not None for name in m.value.names]
+            for name in [*computed, *(m.field for m in t.measures), *(n for k in t.keys for n in k.reads)]:
+                if name is not None and name in self.schema:
+                    yield from (i for i, c in enumerate(self.schema.columns) if c.field.name == name)
+                    if self.schema[name].version:
+                        yield self.schema.index(self.schema[name].version)
 
 
 def program(node: ConditionNode, parts: Sequence[Part]) -> list[tuple[int, float]]:

@@ -13,6 +13,7 @@ from confluo_tools.errors import StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.multilog.ownership import as_owner
 from confluo_tools.multilog.yaml_line import yaml_flow
+from confluo_tools.objects.address import refuse_url
 from confluo_tools.schema import Schema
 
 if TYPE_CHECKING:
@@ -67,12 +68,14 @@ def create(
     """Create an empty MultiLog at ``path``, which must be a new or an empty folder.
 
     ``sync``: 'none', 'seal' or 'batch', see multilog(5).  ``lanes``: maximum number of concurrent writers.
-    ``argv``: the command line, for the history.  ``uuid``: 16 bytes, random by default.  Raises StoreError.
+    ``argv``: the command line, for the history.  ``uuid``: 16 bytes, random by default.  Raises StoreError;
+    UsageError for a URL.
     """
     import secrets
     import time
     from pathlib import Path  # imported here because it is slow to load and readers do not need it
 
+    refuse_url(os.fspath(path), "a MultiLog is a folder of this host; confluo-archive --to writes its rows to stores")
     if sync not in SYNC:
         raise StoreError(f"unknown sync mode '{sync}'", hint="use none, seal or batch")
     folder = Path(path)

@@ -68,9 +68,11 @@ class Log:
             self.schema = _read_schema(self.control.schema, trusted=True)
         except (FileNotFoundError, NotADirectoryError):
             from confluo_tools.formats.detect import is_archive
+            from confluo_tools.objects.address import refuse_url
 
+            refuse_url(self.path, "a MultiLog is a folder of this host; archives can be in stores, and are only read")
             if is_archive(self.path):
-                hint = "name the log; an archive is only read, and keeps all its rows"
+                hint = "name the log; only confluo-archive changes an archive"
                 raise StoreError("is an archive, not a MultiLog", where=self.path, hint=hint) from None
             there = os.path.exists(self.path)
             what = "is not a MultiLog (it has no control page)" if there else "there is no such MultiLog"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.views.aggregate_lookup import AggregateLookup
 
 Problems = list[tuple[str, str]]  # (path, what is wrong)
+SECOND = 1_000_000_000
 MAX_REPORTED = 5  # damaged parts that are reported one by one
 LEFT_OUT, UNUSED = (
     "damaged parts are left out; confluo-info --verify lists them",
@@ -95,6 +96,22 @@ class LogReader(Reader):
         found = plan.count()
         self.report(plan.left_out, plan.unused)
         return found
+
+    def newest(self, expr: Any, most: int) -> Any:
+        if self.schema.time_field is None:
+            return expr
+        ts, bias = self.schema.index(self.schema.time_field.name), 1 << 63
+        zones = [zone for block in self.log.blocks(self.version) if (zone := block.zones(ts)) is not None]
+        if not zones:
+            return expr
+        first, last = min(zone[0] for zone in zones) - bias, max(zone[1] for zone in zones) - bias
+        span = SECOND
+        while last - span > first:
+            part = expr.within(last - span, None)
+            if self.plan(part, []).count() >= most:
+                return part
+            span *= 8
+        return expr
 
     def fold(self, expr: Any, columns: Sequence[int] | None, make: Callable[[], Rollup]) -> tuple[Rollup, int]:
         from confluo_tools.multilog.views.aggregate_lookup import find_lookup

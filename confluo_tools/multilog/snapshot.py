@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from confluo_tools.errors import FormatError, StoreError, UsageError
 from confluo_tools.multilog.version import Version
 from confluo_tools.multilog.yaml_line import yaml_string
+from confluo_tools.objects.address import refuse_url
 
 FORMAT = 1
 MAX_BYTES = 16 << 20  # of a snapshot file
@@ -182,6 +183,7 @@ def _scalar(value: Any) -> str:
 
 
 def _read(path: str) -> bytes:
+    refuse_url(path, "copy it here: a snapshot is a file of this host")
     fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):

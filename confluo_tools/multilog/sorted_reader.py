@@ -1,4 +1,4 @@
-"""Any input in the order of time (--sort): its rows go through a MultiLog below $TMPDIR, which is removed."""
+"""Any input in the order of time (--sort-input): its rows go through a MultiLog below $TMPDIR, which is removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SortedReader(Wrapper):
         self.filters, self.aggregate = reader.filters, reader.aggregate  # type: ignore[method-assign]
         self._sorted: LogReader | None = None
         if reader.schema.time_field is None:
-            raise UsageError(f"records of kind '{reader.schema.kind}' have no time field", where="--sort")
+            raise UsageError(f"records of kind '{reader.schema.kind}' have no time field", where="--sort-input")
 
     def _log(self) -> LogReader:
         if self._sorted is None:

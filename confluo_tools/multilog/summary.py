@@ -93,7 +93,7 @@ def captures_of(path: str) -> list[dict[str, Any]]:
             "begun": str(found.get("begun")),
             "until": str(found.get("until")),
             "interfaces": ",".join(map(str, found.get("interfaces") or ["-"])),
-            "received": found.get("packets_received", 0),
+            "received": found.get("packets_received", found.get("records", 0)),
             "kept": found.get("kept", 0),
             "dropped": found.get("dropped_by_the_kernel", 0),
             "missed": found.get("dropped_by_the_NIC", 0),

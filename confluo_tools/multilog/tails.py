@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -21,20 +21,37 @@ MOVED = 1.0  # s between two checks whether another log has the path
 
 
 class Tails:
-    """The rows of the log at ``path`` from the first one on; a context manager.
+    """The rows of the log at ``path``; a context manager.
 
-    ``after``: skip blocks in which all rows are older (ns).  ``missed``: rows removed before they were read.
-    Raises StoreError.
+    ``rows``: how many rows of each lane were read already.  ``after``: skip blocks in which all rows are older (ns).
+    ``missed``: rows removed before they were read.  ``uuid``: of the log.  Raises StoreError.
     """
 
-    def __init__(self, path: str, after: int = FIRST) -> None:
-        self.path, self._after = path, after
-        self._tails: list[Tail] = []
+    def __init__(self, path: str, after: int = FIRST, rows: Sequence[int] = ()) -> None:
+        self.path, self.after = path, after
+        self.go_on(rows)
         self._missed = 0
         self._looked = time.monotonic()
         self._log, self._folder = _open(path)
         field = self._log.schema.time_field
         self._ts = self._log.schema.index(field.name) if field is not None else -1
+
+    @property
+    def log(self) -> Log:
+        return self._log
+
+    def go_on(self, rows: Sequence[int]) -> None:
+        """Begin after ``rows`` of each lane.  To be called before the first row is read."""
+        self._tails, self._given = [Tail(lane, n) for lane, n in enumerate(rows)], list(rows)
+
+    @property
+    def uuid(self) -> str:
+        return self._log.uuid.hex()
+
+    @property
+    def rows(self) -> list[int]:
+        """How many rows of each lane `streams` has given, with those that it skipped or that were removed."""
+        return list(self._given)
 
     @property
     def missed(self) -> int:
@@ -45,18 +62,13 @@ class Tails:
 
         No later block of this call contains a row older than ``mark``, so that a slow lane does not count as late.
         """
-        version = self._log.version()
-        self._tails += [
-            Tail(lane, version.firsts[lane] if lane < len(version.firsts) else 0)
-            for lane in range(len(self._tails), len(version))
-        ]
         heap: list[tuple[int, int, Block]] = []
-        coming = [tail.more(self._log, end) for tail, end in zip(self._tails, version.tails, strict=False)]
+        coming = [tail.more(self._log, end) for tail, end in zip(self._tails, self._ends(), strict=False)]
 
         def next_of(lane: int) -> None:
             for block, start, stop in coming[lane]:
                 low, high = self._times(block, start, stop)
-                if high >= self._after:
+                if high >= self.after:
                     heappush(heap, (low, lane, block.slice(start, stop - start)))
                     return
 
@@ -66,6 +78,39 @@ class Tails:
             _, lane, part = heappop(heap)
             next_of(lane)
             yield part, heap[0][0] if heap else LAST
+
+    def _ends(self) -> tuple[int, ...]:
+        version = self._log.version()
+        self._tails += [
+            Tail(lane, version.firsts[lane] if lane < len(version.firsts) else 0)
+            for lane in range(len(self._tails), len(version))
+        ]
+        return version.tails
+
+    def streams(self, most: int = LAST) -> list[Iterator[Block]]:
+        """The rows appended since the last call, at most ``most`` of each lane: one iterator for each lane with rows.
+
+        Read them to their ends before the next call.  Iterating them counts in `rows`.
+        """
+        ends = self._ends()
+        self._given += [tail.rows for tail in self._tails[len(self._given) :]]
+        return [
+            self._lane(tail, min(end, tail.rows + most))
+            for tail, end in zip(self._tails, ends, strict=False)
+            if end > tail.rows
+        ]
+
+    def _lane(self, tail: Tail, end: int) -> Iterator[Block]:
+        for block, start, stop in tail.more(self._log, end):
+            self._given[tail.lane] = tail.rows + stop - start
+            if self._times(block, start, stop)[1] >= self.after:
+                yield block.slice(start, stop - start)
+        self._given[tail.lane] = tail.rows
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are rows that were not read yet."""
+        return any(end > tail.rows for tail, end in zip(self._tails, self._ends(), strict=False))
 
     def _times(self, block: SegmentBlock, start: int, stop: int) -> tuple[int, int]:
         # (min, max) time of these rows; without a time field the lanes follow one another.
@@ -99,7 +144,7 @@ class Tails:
         return True
 
     def close(self) -> None:
-        self._missed, self._tails = self.missed, []
+        self._missed, self._tails, self._given = self.missed, [], []
         self._log.close()
         if self._folder >= 0:
             os.close(self._folder)

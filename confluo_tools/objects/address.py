@@ -29,9 +29,21 @@ def is_url(name: str) -> bool:
     return bool(mark) and scheme in SCHEMES
 
 
+def refuse_url(path: str, hint: str) -> None:
+    """Raises UsageError for the URL of something that can only be on this host."""
+    if is_url(path):
+        raise UsageError("is in an object store", where=path, hint=hint)
+
+
 def is_folder_url(name: str) -> bool:
-    """Whether a URL names a folder: it ends with a slash, or its last name has no dot.  No request is made."""
-    return is_url(name) and "." not in parse(name).key.rpartition("/")[2]
+    """Whether a URL names a folder: it ends with a slash, or its last name has no dot or is a partition ``host=NAME``.
+
+    No request is made.
+    """
+    if not is_url(name):
+        return False
+    last = parse(name).key.rpartition("/")[2]
+    return "." not in last or last.startswith("host=")
 
 
 def parse(url: str) -> ObjectAddress:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAX_BODY = 256 << 20  # bytes of one record batch: 65,536 rows of 4 KiB
 MAX_PARTIAL = 1 << 30  # bytes of the partial state of an aggregate
 MAX_WARNINGS = 100
+MAX_LANES = 65536
 
 
 class RemoteReader(Reader):
@@ -51,17 +52,21 @@ class RemoteReader(Reader):
         super().__init__(str(peer.address), warn)
         self.peer, self.request, self.at, self.host = peer, request, at, host
         self.analyzed = bool(request.analyze)  # the rows have the fields of --analyze already
+        self.unnested = bool(request.unnest)  # the rows are elements already
         self.chosen = chosen
         self._note, self._warned = note, 0
         self._end: dict[str, Any] | None = None
         self._view: dict[str, str] = {}
         self._asked = False
+        self.after: tuple[str, Sequence[int]] | None = None  # of a growing log: its uuid, and the rows that were read
 
     def ask(self, schema: Schema | None = None) -> None:
         """Send the request.  ``schema``: of the requested rows, instead of that of the log."""
         message: dict[str, Any] = {"path": self.peer.address.path, **self.request.message()}
         if self.at is not None:
             message |= {"uuid": self.at.uuid, "tails": list(self.at.tails), "firsts": list(self.at.firsts)}
+        if self.after is not None:
+            message |= {"uuid": self.after[0], "after": list(self.after[1])}
         if self.host is not None:
             message["host"] = self.host
         if schema is not None:
@@ -75,6 +80,12 @@ class RemoteReader(Reader):
             self.peer.greet()
         if self.analyzed and "analyze" not in self.peer.can:
             what = f"runs confluo-tools {self.peer.version}, which does not analyze for others"
+            raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
+        if self.unnested and "unnest" not in self.peer.can:
+            what = f"runs confluo-tools {self.peer.version}, which does not know --unnest"
+            raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
+        if self.request.local and "zone" not in self.peer.can:
+            what = f"runs confluo-tools {self.peer.version}, which does not know --local of groups"
             raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
         while True:
             kind, message = self.peer.receive(frame_codec.META, frame_codec.WARN, frame_codec.NOTE, wait=wait)
@@ -191,6 +202,16 @@ class RemoteReader(Reader):
             return int(frame_codec.get(self._end or {}, key, int, 0))
         except ValueError as e:
             raise self.peer.protocol_error(str(e)) from None
+
+    def grown(self) -> tuple[list[int], int, bool, str]:
+        """Of a growing log, after its answer: (rows read of each lane, rows removed unread, more follow, uuid)."""
+        end = self._end or {}
+        try:
+            rows = list(frame_codec.numbers(end.get("rows_read"), MAX_LANES, 1 << 48))
+            more = frame_codec.get(end, "more", bool, False)
+        except ValueError as e:
+            raise self.peer.protocol_error(str(e)) from None
+        return rows, max(self._number("missed"), 0), more, self.uuid
 
     def _count_rows(self) -> None:
         self.rows += max(self._number("rows"), 0)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.multilog.growing_log import GrownRows
     from confluo_tools.schema import Schema
 
 ALIVE = 5.0  # seconds from one ALIVE frame to the next
@@ -33,6 +34,8 @@ BATCH = 64 << 20  # bytes of a record batch
 MAX_PATH = 4096
 MAX_MORE = 256 << 10  # bytes of a row that a client asks for in addition to those of the log
 MAX_LOGS = 64
+CHUNK = 1 << 18  # rows of a lane in one answer about a growing log
+LAST = (1 << 63) - 1
 WARM = (
     "json",
     "confluo_tools.schema",
@@ -103,6 +106,9 @@ class QueryServer:
             elif kind == frame_codec.QUERY:
                 with self._alive_frames():
                     self._query(frame_codec.parse(body))
+            elif kind == frame_codec.VIEWS:
+                with self._alive_frames():
+                    self._views(frame_codec.parse(body))
             else:
                 raise ValueError(f"a frame '{frame_codec.KINDS[kind]}' out of turn")
         except ConfluoError as e:
@@ -248,14 +254,15 @@ class QueryServer:
         if host is not None and len(host.encode("utf-8", "surrogateescape")) > HOST_BYTES:
             raise ValueError("invalid 'host' in message")
         wanted = frame_codec.get(message, "schema", dict, None)
-        if wanted is not None and request.analyze:
-            raise ValueError("message with both 'schema' and 'analyze'")
-        reader: Reader = open_log(
+        if wanted is not None and (request.analyze or request.unnest):
+            raise ValueError("message with both 'schema' and 'analyze' or 'unnest'")
+        grown = self._grown(message, path, request)
+        reader: Reader = grown or open_log(
             self.inside(path),
             archives=not request.own,
             allowed=self._within if self.roots else None,
-            warn=lambda what: self._tell(frame_codec.WARN, what),
-            note=lambda what: self._tell(frame_codec.NOTE, what),
+            warn=lambda what: self.tell(frame_codec.WARN, what),
+            note=lambda what: self.tell(frame_codec.NOTE, what),
             at=_cut(message, path),
         )
         with reader:
@@ -270,6 +277,11 @@ class QueryServer:
                 reader = Shaped(reader, schema, host if add else None)
             if request.analyze:
                 reader = self._analyzed(reader, request)
+                schema = reader.schema
+            if request.unnest:
+                from confluo_tools.multilog.query.unnested import UnnestedReader
+
+                reader = UnnestedReader(reader, request.unnest)
                 schema = reader.schema
             meta = {"schema": schema.as_dict(), "metadata": reader.metadata, "uuid": uuid}
             view = reader.aggregate(request.agg.strip()) if request.agg is not None else None
@@ -293,16 +305,41 @@ class QueryServer:
             end: dict[str, Any] = {"rows": reader.rows, "found": found}
             if request.explain:
                 end["plan"] = reader.explain()
+            if grown is not None:
+                end |= {"rows_read": grown.position, "missed": grown.missed, "more": grown.behind}
             self._answering = False  # nothing follows the END frame
             self._put(frame_codec.frame(frame_codec.END, end))
+
+    def _grown(self, message: dict[str, Any], path: str, request: QueryRequest) -> GrownRows | None:
+        """The rows of a growing log after those that the client has; None for another question."""
+        after = message.get("after")
+        if after is None:
+            return None
+        from confluo_tools.multilog.growing_log import GrownRows
+        from confluo_tools.multilog.snapshot import MAX_LANES
+
+        rows = frame_codec.numbers(after, MAX_LANES, 1 << 48)
+        uuid = frame_codec.get(message, "uuid", str)
+        whole = request.last is not None or request.agg is not None  # all rows are looked at; the answer is small
+        most = LAST if whole else CHUNK
+        grown = GrownRows(self.inside(path), uuid, rows, most, lambda what: self.tell(frame_codec.WARN, what))
+        if request.since is not None:
+            grown.tails.after = request.since
+        return grown
 
     def _analyzed(self, reader: Reader, request: QueryRequest) -> Reader:
         from confluo_tools.multilog.query.derived_fields import FLOWS, AnalyzedReader
 
         flows = FLOWS if request.flows is None else request.flows
-        return AnalyzedReader(
-            reader, request.analyze, flows=flows, warn=lambda what: self._tell(frame_codec.WARN, what)
-        )
+        return AnalyzedReader(reader, request.analyze, flows=flows, warn=lambda what: self.tell(frame_codec.WARN, what))
+
+    def _views(self, message: dict[str, Any]) -> None:
+        from confluo_tools.remote.view_server import serve_views
+
+        with self._watched():
+            end = serve_views(self, message)
+        self._answering = False  # nothing follows the END frame
+        self._put(frame_codec.frame(frame_codec.END, end))
 
     @contextmanager
     def _alive_frames(self) -> Iterator[None]:
@@ -371,7 +408,8 @@ class QueryServer:
         finally:
             self._writing.release()
 
-    def _tell(self, kind: int, what: str) -> None:
+    def tell(self, kind: int, what: str) -> None:
+        """Send a WARN or a NOTE frame."""
         self._put(frame_codec.frame(kind, {"what": what[: frame_codec.MAX_TEXT]}))
 
     def _groups(self, reader: Reader, expr: Expr, request: QueryRequest) -> int:
@@ -381,7 +419,7 @@ class QueryServer:
 
         schema = reader.schema
         keys = parse_by(request.by, schema) if request.by else []
-        question = aggregation.Aggregation(schema, parse_aggregates(request.agg or "", schema), keys)
+        question = aggregation.Aggregation(schema, parse_aggregates(request.agg or "", schema), keys, zone=request.zone)
         columns = [i for i, c in enumerate(schema.columns) if c.field.name in question.reads]
         rollup, found = reader.fold(expr, columns, question.rollup)
         data = memoryview(dump(rollup))
@@ -407,7 +445,12 @@ class QueryServer:
         most = max(BATCH // writer.layout.row_bytes, 1)
         writer.start()
         found, due = 0, 0.0
-        for block, picks in limited(reader.select(expr, columns), request.limit):
+        pairs = reader.select(expr, columns)
+        if request.last is not None:
+            from confluo_tools.formats.newest import newest
+
+            pairs = newest(reader.select(reader.newest(expr, request.last), columns), schema, request.last, False)
+        for block, picks in limited(pairs, request.limit):
             found += block.rows if picks is None else len(picks)
             for start in range(0, block.rows, most):
                 end = min(start + most, block.rows)

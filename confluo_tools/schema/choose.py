@@ -5,16 +5,16 @@ from __future__ import annotations
 from confluo_tools.errors import UsageError
 from confluo_tools.schema.model import Schema
 
+ADDRESSES = ("src_ip", "dst_ip")
 FLOW_FIELDS = ("src_ip", "dst_ip", "src_port", "dst_port", "proto")  # what `flow` names where it is not a field
 
 
 def choose_fields(text: str | None, schema: Schema) -> list[str] | None:
     """``ts,src_ip,tcp_*`` or ``-payload_len,-raw`` as names, ``flow`` as five; None for all."""
+    names = schema.shown
     if text is None:
-        return None
+        return names if len(names) < len(schema.fields) else None
     from fnmatch import fnmatchcase
-
-    names = [f.name for f in schema.fields]
 
     def match(word: str) -> list[str]:
         if any(c in word for c in "*?["):

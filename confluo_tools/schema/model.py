@@ -34,9 +34,13 @@ class Field:
     ``optional`` fields are in a log only if requested at capture.
     ``literal``: the values of a text are JSON themselves, such as numbers that may be absent; of results only.
     ``nullable``: Arrow data say which values are absent (zero is a value); of results only.
+    ``present``: the field that is 0 in the rows without a value (zero is a value), '' if all have one; of results only.
     """
 
-    __slots__ = ("name", "type", "unit", "description", "names", "version", "optional", "literal", "nullable")
+    __slots__ = (
+        *("name", "type", "unit", "description", "names", "version", "optional"),
+        *("literal", "nullable", "present"),
+    )
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Field:
         self.unit, self.description = str(unit), str(description)
         self.version, self.optional = str(version), bool(optional)
         self.literal = self.nullable = False
+        self.present = ""
         self.names = {int(k): str(v) for k, v in (names or {}).items()}
         if any(not 0 <= k < 1 << 64 for k in self.names):
             raise SchemaError("names a value that is not a number of 64 bits without a sign")
@@ -139,6 +144,12 @@ class Schema:
         """The first field of type time: what --since, --until and the order of rows go by."""
         return next((f for f in self.fields if f.type.kind == "time"), None)
 
+    @property
+    def shown(self) -> list[str]:
+        """The names of the fields that are printed: all but those that say whether others have a value."""
+        marks = {f.present for f in self.fields}
+        return [f.name for f in self.fields if f.name not in marks]
+
     @cached_property
     def layout(self) -> Layout:
         """The compiled form of ``columns``, for the core."""
@@ -180,5 +191,5 @@ class Schema:
 
 def _copy(f: Field) -> Field:
     out = Field(f.name, f.type, f.unit, f.description, f.names, f.version, f.optional)
-    out.literal, out.nullable = f.literal, f.nullable
+    out.literal, out.nullable, out.present = f.literal, f.nullable, f.present
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,10 +75,11 @@ def sql(
     with Database(unsafe=unsafe, memory=limit, threads=threads) as database:
         parsed = database.parse(statement)
         if parsed is None:
-            database.offer(open_sources([name for name in database.inputs(statement) if os.path.exists(name)], at))
+            there = [name for name in database.inputs(statement) if os.path.exists(name)]
+            database.offer(open_sources(there, at, statement))
             database.run(statement)
             return cli.OK
-        text = database.prepare(parsed, open_sources([table.path for table in parsed.tables], at))
+        text = database.prepare(parsed, open_sources([table.path for table in parsed.tables], at, statement))
         kind = out.kind(answers=True)
         result = SqlResult(database, text, nullable=kind in NULLABLE)
         if out.listed(result.schema):
@@ -98,10 +100,12 @@ def sql(
         return cli.OK if result.rows else cli.NOTHING
 
 
-def open_sources(paths: Sequence[str], at: str | None) -> dict[str, Source]:
+def open_sources(paths: Sequence[str], at: str | None, statement: str) -> dict[str, Source]:
     """The inputs of a statement by path.  Raises ConfluoError for one that cannot be opened."""
     import confluo_tools.api as ct
+    from confluo_tools.inputs.named_fields import path_fields
 
+    named = path_fields([], [re.sub(r"'[^']*'", "''", statement)])
     found: dict[str, Source] = {}
     logs: dict[str, Any] = {}
     if at is not None:
@@ -115,6 +119,7 @@ def open_sources(paths: Sequence[str], at: str | None) -> dict[str, Source]:
             raise UsageError(f"has no log '{path}'", where=at, hint=f"it has {', '.join(sorted(logs))}")
         else:
             found[path] = ct.open(path)
+            found[path].add_path_fields(named)
     return found
 
 

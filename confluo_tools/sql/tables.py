@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluo_tools.api.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from confluo_tools.api.answer import Answer
     from confluo_tools.core.block.arrow_export import ArrowStream
@@ -56,7 +56,9 @@ class SnapshotLog(Source):
         super().__init__([place.path], None, None, None, False)
         self._place = place
 
-    def _open(self, request: QueryRequest | None, version: Version | None = None, follow: bool = False) -> Reader:
+    def _open(
+        self, request: QueryRequest | None, version: Version | None = None, path_fields: Sequence[str] = ()
+    ) -> Reader:
         from confluo_tools.inputs.logs import open_logs
 
         return open_logs([self._place], request)

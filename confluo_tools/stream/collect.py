@@ -74,10 +74,10 @@ def from_input(
     operation: RunOperation | None,
     text: str,
     limit: int | None,
-    follow: str,
+    follow: bool,
     stats: bool,
 ) -> int:
-    """The records of ``reader``, and with ``follow`` (the path of a log) those that are added to it."""
+    """The records of ``reader``.  ``follow``: it is a log that grows."""
     from confluo_tools.stream.collector import StreamCollector
     from confluo_tools.stream.fetch_stages import fetch_stages
     from confluo_tools.stream.input_run import InputRun
@@ -97,10 +97,7 @@ def from_input(
         if operation is not None:
             operation.serve(collector)
         try:
-            if follow:
-                run.tail(follow)
-            else:
-                run.all()
+            run.all()
         finally:
             end(collector, stats, run.stopped)
     if run.stopped:

@@ -8,24 +8,12 @@ from confluo_tools import cli
 from confluo_tools.cli import nic_options
 from confluo_tools.cli.options import option
 from confluo_tools.errors import UsageError
-from confluo_tools.formats.registry import INPUTS, either
 
 if TYPE_CHECKING:
     from confluo_tools.kernel.nic import Nic
     from confluo_tools.schema import Schema
 
 MAX_WORKERS = 64
-
-
-class PublishInput(cli.InputOptions):
-    """The options of inputs; -i names an interface here."""
-
-    input_format: Annotated[
-        str | None,
-        option(
-            "--input-format", metavar="FORMAT", panel="Input", help=f"Input format, if not detected: {either(INPUTS)}."
-        ),
-    ] = None
 
 
 class CollectOptions(cli.OptionGroup):

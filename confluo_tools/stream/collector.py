@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from confluo_tools.core.stream.classifier import Classifier, FlowRoute
-from confluo_tools.core.stream.flow_worker import FlowWorker
+from confluo_tools.core.stream.flow_worker import FlowEnd, FlowWorker
 from confluo_tools.errors import ConfluoError
 from confluo_tools.stream.destination import takes_many
 from confluo_tools.stream.flow_chain import FlowChain
 from confluo_tools.stream.lane_functions import LaneFunctions
 from confluo_tools.stream.stage_counts import StageCount
+from confluo_tools.stream.window_share import FlowWindows, WindowShare, share_of
 
 if TYPE_CHECKING:
     from confluo_tools.core.query.predicate import Program
@@ -35,7 +36,10 @@ HASH = "flow_hash"
 
 
 class RunningFlow:
-    """A flow with its ways in (functions and a route in each lane) and its chains (one for each of its workers)."""
+    """A flow with its ways in (functions and a route in each lane) and its chains (one for each of its workers).
+
+    ``windows``: if lanes decide them; then the flow has one chain, and its other workers have ``shares``.
+    """
 
     def __init__(
         self,
@@ -43,21 +47,45 @@ class RunningFlow:
         workers: list[int],
         lanes: list[tuple[LaneFunctions, FlowRoute]],
         chains: list[FlowChain],
+        windows: FlowWindows | None,
+        shares: list[WindowShare],
     ) -> None:
         self.flow, self.workers, self.lanes, self.chains = flow, workers, lanes, chains
+        self.windows, self.shares = windows, shares
         self.routes = [route for _, route in lanes]
         self.functions = [f for lane, _ in lanes for f in lane.functions] + [f for c in chains for f in c.functions]
+        self.functions += [share.function for share in shares]
+
+    @property
+    def all_shares(self) -> list[WindowShare]:
+        """Also that of the chain."""
+        return [chain.share for chain in self.chains if chain.share is not None] + self.shares
+
+    @property
+    def ends(self) -> list[tuple[int, FlowEnd]]:
+        """Where batches go in each worker."""
+        return [(c.worker, c.end) for c in self.chains] + [(s.worker, s.end) for s in self.shares]
 
     def wire(self) -> None:
         for functions, route in self.lanes:
             functions.wire(route)
         for chain in self.chains:
-            chain.wire()
+            chain.wire(self.shares)
+        if self.windows is not None:
+            self.windows.clock.use([share.stage for share in self.all_shares])
 
     def counts(self) -> list[StageCount]:
         """Those of the functions, in the order of `functions`."""
         in_lanes = [c for functions, _ in self.lanes for c in functions.counts()]
-        return in_lanes + [c for chain in self.chains for c in chain.counts()]
+        in_workers = [c for chain in self.chains for c in chain.counts()]
+        return in_lanes + in_workers + [s.function.counts(self.flow.name, s.worker) for s in self.shares]
+
+    def remarks(self) -> Iterable[str]:
+        for name, lines in [
+            *((f.name, f.function.remarks(f.stage)) for f in self.functions),
+            *([("windows", self.windows.remarks())] if self.windows is not None else []),
+        ]:
+            yield from (f"flow '{self.flow.name}': {name}: {line}" for line in lines)
 
 
 class StreamCollector:
@@ -99,7 +127,7 @@ class StreamCollector:
 
     def remarks(self) -> list[str]:
         """What the counters do not say of the functions that run."""
-        return [line for running in self.flows for chain in running.chains for line in chain.remarks()]
+        return [line for running in self.flows for line in running.remarks()]
 
     # -- flows
 
@@ -120,18 +148,18 @@ class StreamCollector:
             return [group[crc32(flow.name.encode()) % n]]
         return group[:n]
 
-    def _built(self, flows: list[StreamFlow]) -> tuple[list[RunningFlow], list[list[FlowChain | None]]]:
+    def _built(self, flows: list[StreamFlow]) -> tuple[list[RunningFlow], list[list[FlowEnd | None]]]:
         """All that the flows need; nothing that runs is touched.  Raises ConfluoError."""
         opened: list[Outlet] = []
         old = {r.flow.name: r for r in self.flows}
 
-        def chain(flow: StreamFlow, worker: int) -> FlowChain:
+        def chain(flow: StreamFlow, worker: int, share: WindowShare | None = None) -> FlowChain:
             def outlet(schema: Schema) -> Outlet:
                 opened.append(self._open(flow.to, schema, next(self._numbers)))
                 return opened[-1]
 
             before = [c for c in old[flow.name].chains if c.worker == worker] if flow.name in old else []
-            made = FlowChain(flow, worker, outlet, before[0] if before else None)
+            made = FlowChain(flow, worker, outlet, before[0] if before else None, share)
             if self._finite:
                 made.wait_for_rows()
             return made
@@ -139,25 +167,46 @@ class StreamCollector:
         found: list[RunningFlow] = []
         try:
             for number, flow in enumerate(flows):
-                workers = self._group(flow)
-                lanes = [self._lane(flow, number, workers, lane, old.get(flow.name)) for lane in range(self._lanes)]
-                found.append(RunningFlow(flow, workers, lanes, [chain(flow, w) for w in workers]))
+                workers, same = self._group(flow), old.get(flow.name)
+                windows = self._windows(flow, same)
+                lanes = [self._lane(flow, number, workers, lane, same, windows) for lane in range(self._lanes)]
+                if windows is None:
+                    found.append(RunningFlow(flow, workers, lanes, [chain(flow, w) for w in workers], None, []))
+                    continue
+                before = same.all_shares if same is not None else []
+                first, *others = (WindowShare(windows, w, share_of(before, w), last=w == workers[0]) for w in workers)
+                found.append(RunningFlow(flow, workers, lanes, [chain(flow, first.worker, first)], windows, others))
         except BaseException:
             for one in opened:
                 one.stop()
                 Closing(one).join()
             raise
-        ends: list[list[FlowChain | None]] = [[None] * len(flows) for _ in self.workers]
+        ends: list[list[FlowEnd | None]] = [[None] * len(flows) for _ in self.workers]
         for number, running in enumerate(found):
-            for one_chain in running.chains:
-                ends[one_chain.worker][number] = one_chain
+            for worker, end in running.ends:
+                ends[worker][number] = end
         return found, ends
 
+    def _windows(self, flow: StreamFlow, old: RunningFlow | None) -> FlowWindows | None:
+        """The windows that the lanes of the flow decide."""
+        if flow.windows is None:
+            return None
+        windows = FlowWindows(flow, flow.windows, self.reader.schema, old.windows if old is not None else None)
+        if self._finite:
+            windows.clock.silence = 0
+        return windows
+
     def _lane(
-        self, flow: StreamFlow, number: int, workers: list[int], lane: int, old: RunningFlow | None
+        self,
+        flow: StreamFlow,
+        number: int,
+        workers: list[int],
+        lane: int,
+        old: RunningFlow | None,
+        windows: FlowWindows | None,
     ) -> tuple[LaneFunctions, FlowRoute]:
-        schema = self.reader.schema
-        functions = LaneFunctions(flow, lane, schema, old.lanes[lane][0] if old is not None else None)
+        schema, clock = self.reader.schema, windows.clock if windows is not None else None
+        functions = LaneFunctions(flow, lane, schema, old.lanes[lane][0] if old is not None else None, clock)
         try:
             route = FlowRoute(
                 schema.layout,
@@ -169,6 +218,7 @@ class StreamCollector:
                 goes_on=flow.goes_on,
                 hash_column=schema.layout.get(HASH),
                 first=functions.first,
+                clock=clock,
             )
             return functions, route
         except ValueError as e:  # records of a megabyte and more
@@ -181,12 +231,13 @@ class StreamCollector:
 
         return compile(match, self.reader.schema, now_ns=time.time_ns(), filters=self.reader.filters).program
 
-    def _use(self, flows: list[RunningFlow], ends: list[list[FlowChain | None]]) -> None:
+    def _use(self, flows: list[RunningFlow], ends: list[list[FlowEnd | None]]) -> None:
         for running in flows:
             running.wire()
             self._before_queues |= {c.name for functions, _ in running.lanes for c in functions.counts()}
+            self._before_queues.add(f"{running.flow.name}/windows")
         for worker, row in zip(self.workers, ends, strict=True):
-            worker.use([chain.end if chain is not None else None for chain in row])
+            worker.use(row)
         for lane, classifier in enumerate(self.classifiers):
             classifier.use([running.routes[lane] for running in flows])
         self.flows = flows
@@ -223,10 +274,13 @@ class StreamCollector:
         stages = {id(f.stage) for r in new for f in r.functions}
         for running in self.flows:
             self._keep([self._queue(running)])
+            after = names.get(running.flow.name)
+            windows = after is not None and goes_on(running, after)
+            if running.windows is not None and not windows:
+                self._keep(running.windows.counts())
             for chain in running.chains:
-                after = names.get(running.flow.name)
                 same = [c for c in after.chains if c.worker == chain.worker] if after is not None else []
-                chain.finish(same[0] if same else None)
+                chain.finish(same[0] if same else None, windows=windows)
                 if id(chain.outlet) not in outlets:
                     self._keep([chain.sent()])
                     self._closing.append(Closing(chain.outlet, chain))
@@ -316,6 +370,7 @@ class StreamCollector:
             now += [self._queue(running) for running in self.flows]
             chains = [chain for running in self.flows for chain in running.chains]
             now += [counts for running in self.flows for counts in running.counts()]
+            now += [c for running in self.flows if running.windows is not None for c in running.windows.counts()]
             now += [chain.sent() for chain in chains]
             now += [c.delivered() for c in [*(c.chain for c in self._closing if c.chain is not None), *chains]]
             return sorted(_sums([*self._past.values(), *now]), key=self._place)
@@ -349,7 +404,7 @@ class StreamCollector:
 
     def _queue(self, running: RunningFlow) -> StageCount:
         """Records of a flow from its lanes to its workers."""
-        given = sum(chain.end.taken for chain in running.chains)
+        given = sum(end.taken for _, end in running.ends)
         dropped = sum(route.dropped for route in running.routes)
         taken = sum(route.taken for route in running.routes)
         row = max(running.flow.batch.layout.row_bytes, 1)
@@ -404,6 +459,11 @@ def _sums(counts: Sequence[StageCount]) -> list[StageCount]:
             max(old.space, c.space),
         )
     return [*found.values()]
+
+
+def goes_on(old: RunningFlow, new: RunningFlow) -> bool:
+    """Whether the windows that lanes decide do."""
+    return old.windows is not None and new.windows is not None and old.windows.clock is new.windows.clock
 
 
 def differences(old: Sequence[StreamFlow], new: Sequence[StreamFlow]) -> list[str]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from confluo_tools.core.stream.flow_worker import FlowEnd
 from confluo_tools.core.stream.row_choice import FieldStage
-from confluo_tools.core.stream.stage import SinkStage, StreamStage
+from confluo_tools.core.stream.stage import SinkStage
 from confluo_tools.stream.destination import short_name
 from confluo_tools.stream.flows_file import only
+from confluo_tools.stream.function_stage import FunctionStage
 from confluo_tools.stream.stage_counts import StageCount
 
 if TYPE_CHECKING:
     from confluo_tools.core.kafka.message_sink import RowSink
+    from confluo_tools.core.stream.stage import StreamStage
     from confluo_tools.schema import Schema
     from confluo_tools.stream.flows_file import StreamFlow
-    from confluo_tools.stream.functions import FlowFunction
+    from confluo_tools.stream.window_share import WindowShare
 
 
 class Delivered(Protocol):
@@ -46,36 +47,29 @@ class Outlet(Protocol):
 OpenOutlet = Callable[[str, "Schema", int], Outlet]  # place, records, number of the pipeline
 
 
-@dataclass
-class FunctionStage:
-    """A function that runs: its name, and the fields that it takes."""
-
-    name: str
-    function: FlowFunction
-    schema: Schema
-    stage: StreamStage
-
-    def counts(self, flow: str, pipeline: int) -> StageCount:
-        taken, given, dropped = self.stage.taken, self.stage.given, self.stage.dropped
-        filtered = max(taken - given - dropped, 0) if self.function.keeps else 0
-        return StageCount("function", f"{flow}/{self.name}", pipeline, taken, given, filtered, dropped)
-
-
 class FlowChain:
-    """A flow in worker ``worker``, after the functions in its lanes.
+    """A flow in worker ``worker``, after the functions in its lanes.  ``share``: of windows that lanes decide.
 
     `wire` connects the stages: those that ``old`` has as well keep their state.
     """
 
     def __init__(
-        self, flow: StreamFlow, worker: int, open_outlet: Callable[[Schema], Outlet], old: FlowChain | None
+        self,
+        flow: StreamFlow,
+        worker: int,
+        open_outlet: Callable[[Schema], Outlet],
+        old: FlowChain | None,
+        share: WindowShare | None = None,
     ) -> None:
-        self.flow, self.worker = flow, worker
+        self.flow, self.worker, self.share = flow, worker, share
         self.functions: list[FunctionStage] = []
         self._stages: list[StreamStage] = []
-        before = list(old.functions) if old is not None else []
+        before = old.own if old is not None else []
         schema = flow.batch
-        for name, function in flow.named[flow.in_lane :]:
+        if share is not None:
+            self.functions, self._stages = [share.function], [share.part, share.stage]
+            schema = share.function.function.after(schema)
+        for name, function in flow.named[flow.in_lane + len(self.functions) :]:
             if not function.keeps:
                 schema = self._only(schema, function.needs)
             same = [i for i, f in enumerate(before) if f.function == function and f.schema == schema]
@@ -93,7 +87,12 @@ class FlowChain:
             self.outlet = open_outlet(self.out)
             self.sink = SinkStage(self.outlet.sink, self.outlet.linger)
         self._stages.append(self.sink)
-        self.end = FlowEnd(flow.batch.layout, self._stages[0])
+        self.end = share.end if share is not None else FlowEnd(flow.batch.layout, self._stages[0])
+
+    @property
+    def own(self) -> list[FunctionStage]:
+        """Its functions, but not those that other workers share."""
+        return self.functions[1:] if self.share is not None else list(self.functions)
 
     def _only(self, schema: Schema, names: Iterable[str]) -> Schema:
         """``schema`` with these fields alone; the stage that leaves the others out."""
@@ -102,14 +101,22 @@ class FlowChain:
             self._stages.append(FieldStage(schema.layout, less.layout))
         return less
 
-    def wire(self) -> None:
+    def wire(self, others: Iterable[WindowShare] = ()) -> None:
+        """``others``: shares of the other workers in its windows."""
         for stage, after in zip(self._stages, self._stages[1:], strict=False):
             stage.then(after)
+        for share in others:
+            share.stage.then(self._stages[2])
 
-    def finish(self, new: FlowChain | None) -> None:
-        """End the functions that ``new`` does not have: what they give goes to those after them."""
+    def finish(self, new: FlowChain | None, *, windows: bool = False) -> None:
+        """End the functions that ``new`` does not have: what they give goes to those after them.
+
+        ``windows``: those that lanes decide go on.
+        """
+        if self.share is not None and not windows:
+            self.share.part.end_alone()
         going_on = {id(f.stage) for f in new.functions} if new is not None else set()
-        for f in self.functions:
+        for f in self.own:
             if id(f.stage) not in going_on:
                 f.stage.end_alone()
         if new is None or new.outlet is not self.outlet:

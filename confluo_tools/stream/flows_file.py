@@ -12,7 +12,7 @@ from confluo_tools.stream.destination import takes_many
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Schema
-    from confluo_tools.stream.functions import FlowFunction
+    from confluo_tools.stream.functions import FlowFunction, WindowFunction
 
 MAX_BYTES = 1 << 20
 MAX_FLOWS = 64
@@ -53,7 +53,20 @@ class StreamFlow:
     @property
     def whole(self) -> str:
         """The function that needs all records of the flow in one worker; "": there is none."""
+        if self.windows is not None:
+            return self.functions[self.in_lane][0] if self.windows.ordered else ""
         return next((word for word, f in self.functions[self.in_lane :] if f.whole), "")
+
+    @property
+    def windows(self) -> WindowFunction | None:
+        """The first function in workers, if its windows are decided in the lanes.
+
+        What comes after it is in one worker, for its results are few.
+        """
+        from confluo_tools.stream.functions import WindowFunction
+
+        first = [f for _, f in self.functions[self.in_lane : self.in_lane + 1]]
+        return first[0] if first and isinstance(first[0], WindowFunction) else None
 
     @property
     def records(self) -> Schema:
@@ -142,8 +155,6 @@ class FlowsReader:
             raise UsageError("has no place for its records", where=where, hint="write to: PLACE, or --to PLACE")
         self._compile(match, f"{where}: match" if where else "")
         workers, worker = self._threads(entry, where)
-        if workers > 1 and not takes_many(to):
-            raise UsageError("only a topic or a table takes records from several workers", where=f"{where}: workers")
         functions, schema = self._functions(entry.get("functions"), name, where)
         fields = entry.get("fields", self.fields if schema is self.schema else None)
         out = self._fields(fields, schema, f"{where}: fields" if where else "--fields")
@@ -152,13 +163,21 @@ class FlowsReader:
         flow = StreamFlow(name, match, goes_on, functions, to, workers, worker, batch, out, in_lane)
         if workers > 1 and flow.whole:
             what = f"{flow.whole} needs all records of the flow in one thread"
+            if flow.windows is not None:
+                what = f"{flow.whole}: first, last and sums of floats depend on the order of records"
             raise UsageError(what, where=f"{where}: workers", hint="write workers: 1")
+        if workers > 1 and flow.windows is None and not takes_many(to):
+            raise UsageError("only a topic or a table takes records from several workers", where=f"{where}: workers")
         return flow
 
     def _in_lane(self, functions: tuple[tuple[str, FlowFunction], ...]) -> int:
-        """Functions up to the last one that needs all records; those that change records run in workers."""
+        """Functions up to the last one that needs all records, or has windows; others run in workers."""
+        from confluo_tools.stream.functions import WindowFunction
+
         n = 0
         for number, (_, function) in enumerate(functions, 1):
+            if isinstance(function, WindowFunction):
+                return number - 1
             if not function.keeps or function.after(self.schema) is not self.schema:
                 break
             if function.whole:

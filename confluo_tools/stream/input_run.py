@@ -33,7 +33,7 @@ class InputRun:
         for line in self.expr.notes:
             cli.tell(line)
         self.stopped = 0
-        self.seen = self.sent = 0  # rows that were tried with the expression; rows to send
+        self._tried = self.sent = 0  # rows of blocks with some to send; rows to send
 
     def all(self) -> None:
         """The whole input."""
@@ -42,36 +42,17 @@ class InputRun:
         self.reader.on_idle(self.before_wait)
         self.reader.stop_when(lambda: self.stopped != 0)
         for block, picks in limited(self.reader.select(self.expr), self.limit):
-            self.seen += block.rows
+            self._tried += block.rows
             self.sent += block.rows if picks is None else len(picks)
             self._into.write(block, picks)
             if self.stopped:
                 return
 
+    @property
+    def seen(self) -> int:
+        """Rows that were tried with the expression, as far as the input counts them."""
+        return self.reader.rows if self.reader.polled else self._tried
+
     def before_wait(self) -> None:
         """The reader is about to wait for input."""
         self._into.idle()
-
-    def tail(self, path: str) -> None:
-        """What the log has, and what is added to it."""
-        from confluo_tools.formats.limit import first_rows
-        from confluo_tools.inputs.follow import PAUSE
-        from confluo_tools.multilog.tails import Tails
-
-        left = self.limit
-        with Tails(path) as tails:
-            while not self.stopped and left != 0:
-                for part, _ in tails.take():
-                    picks = self.expr.program.select(part)
-                    n = len(picks) if left is None else min(left, len(picks))
-                    self.seen += part.rows
-                    self.sent += n
-                    self._into.write(*first_rows(part, picks, n))
-                    left = None if left is None else left - n
-                    if self.stopped or left == 0:
-                        break
-                self._into.idle()
-                if not tails.moved():
-                    time.sleep(min(PAUSE, self._into.linger / 1e9 or PAUSE))
-            if tails.missed:
-                cli.warn(f"{tails.missed} records were removed before they were read", where=path)

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from confluo_tools.stream.flow_chain import FunctionStage
+from confluo_tools.core.stream.shared_windows import WindowLane
+from confluo_tools.stream.function_stage import FunctionStage
 
 if TYPE_CHECKING:
     from confluo_tools.core.stream.classifier import FlowRoute
+    from confluo_tools.core.stream.shared_windows import WindowClock
     from confluo_tools.core.stream.stage import StreamStage
     from confluo_tools.schema import Schema
     from confluo_tools.stream.flows_file import StreamFlow
@@ -20,9 +22,14 @@ if TYPE_CHECKING:
 
 
 class LaneFunctions:
-    """They take records of ``schema``, all that the lane has.  Those that ``old`` has as well keep their state."""
+    """They take records of ``schema``, all that the lane has.  Those that ``old`` has as well keep their state.
 
-    def __init__(self, flow: StreamFlow, lane: int, schema: Schema, old: LaneFunctions | None) -> None:
+    ``clock``: of the windows after them.
+    """
+
+    def __init__(
+        self, flow: StreamFlow, lane: int, schema: Schema, old: LaneFunctions | None, clock: WindowClock | None = None
+    ) -> None:
         self.flow, self.lane = flow, lane
         self.functions: list[FunctionStage] = []
         before = list(old.functions) if old is not None else []
@@ -31,14 +38,16 @@ class LaneFunctions:
             stage = before[same[0]].stage if same else function.stage(schema)
             del before[: same[0] + 1 if same else 0]
             self.functions.append(FunctionStage(name, function, schema, stage))
+        self._stages: list[StreamStage] = [f.stage for f in self.functions]
+        if clock is not None:
+            self._stages.append(WindowLane(clock))
 
     @property
     def first(self) -> StreamStage | None:
-        return self.functions[0].stage if self.functions else None
+        return self._stages[0] if self._stages else None
 
     def wire(self, route: FlowRoute) -> None:
-        stages = [*(f.stage for f in self.functions), route]
-        for stage, after in pairwise(stages):
+        for stage, after in pairwise([*self._stages, route]):
             stage.then(after)
 
     def counts(self) -> Iterable[StageCount]:

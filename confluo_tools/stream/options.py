@@ -19,12 +19,3 @@ RunName = Annotated[
     str | None,
     option("--name", metavar="NAME", panel="General", help="Name of the run, for status and set (that of its input)."),
 ]
-Metrics = Annotated[
-    str | None,
-    option(
-        "--metrics",
-        metavar="[ADDR]:PORT",
-        panel="General",
-        help="Serve GET /metrics for Prometheus at this address (127.0.0.1).",
-    ),
-]

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
-from confluo_tools.cli.options import Fields, option
+from confluo_tools.cli import nic_options
+from confluo_tools.cli.options import Fields, Metrics, option
 from confluo_tools.errors import ConfluoError, UsageError
-from confluo_tools.stream.collect_options import CollectOptions, PublishInput
+from confluo_tools.stream.collect_options import CollectOptions
 from confluo_tools.stream.input_run import InputRun
-from confluo_tools.stream.options import Metrics, RunName, Setting
+from confluo_tools.stream.options import RunName, Setting
 from confluo_tools.stream.telemetry import chosen
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def publish(
     name: RunName = None,
     metrics: Metrics = None,
     *,
-    ins: PublishInput,
+    ins: nic_options.NicInput,
     live: CollectOptions,
     common: cli.CommonOptions,
 ) -> int:
@@ -107,7 +108,9 @@ def publish(
     place = Destination(to, setting, codec=codec, create=create) if to is not None and live.flows is None else None
     bytes = cli.of_option("--size", units.size, size) if size is not None else None
     wait = cli.duration("--linger", linger, 0, 60 * 10**9) if linger is not None else None
+    from confluo_tools.formats.growing import GrowingReader
     from confluo_tools.inputs.follow import one_log
+    from confluo_tools.inputs.growing import open_growing
     from confluo_tools.stream.operation.operation import RunOperation
 
     def planned(schema: Schema, filters: Mapping[str, str] | None = None) -> FlowPlan:
@@ -143,7 +146,7 @@ def publish(
     watched = follow or name is not None or metrics is not None
     with ExitStack() as stack:
         operation_or_none = stack.enter_context(RunOperation(name, inputs, metrics)) if watched else None
-        reader = stack.enter_context(ins.open(inputs, follow=follow))
+        reader = stack.enter_context(open_growing(inputs) if log else ins.open(inputs, follow=follow))
         if fields == "help":
             print(cli.list_fields(reader.schema))
             return cli.OK
@@ -154,22 +157,20 @@ def publish(
             if ddl:
                 print_tables((flow.to, flow.records) for flow in plan.flows)
                 return cli.OK
-            path = inputs[0] if log else ""
-            return from_input(reader, ",".join(inputs), plan, operation_or_none, text, limit, path, common.stats)
+            return from_input(reader, ",".join(inputs), plan, operation_or_none, text, limit, log, common.stats)
         assert place is not None
         records = reader.schema.project(chosen(fields, reader.schema))
         if ddl:
             print_tables([(place.to, records)])
             return cli.OK
         writer = place.open(records, size=bytes, linger=wait)
+        if isinstance(reader, GrowingReader):
+            reader.pause = min(reader.pause, writer.linger / 1e9 or reader.pause)
         run = PublishRun(writer, reader, ",".join(inputs), text, limit)
         if operation_or_none is not None:
             operation_or_none.serve(run)
         with cli.signals(run.stop, counts=run.counts):
-            if log:
-                run.tail(inputs[0])
-            else:
-                run.all()
+            run.all()
             writer.close()
     if common.stats or (run.stopped and not cli.state.quiet):
         cli.note(run.counts())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = cli.command_app(
     """
 # what is in this message?
-kcat -C -b broker -t telemetry -c 1 -e -D '' | confluo-stream unpack | jq .
+kcat -C -b broker -t telemetry -c 1 -e | confluo-stream unpack | jq .
 
 # only its place in its sequence
 confluo-stream unpack --envelope < message.bin

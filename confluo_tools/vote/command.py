@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 
-VERBS = ("simulate", "bound")
+from confluo_tools.verbs import Verb, run_verb
+
+VERBS = (
+    Verb("simulate", "simulate_command", "simulate flows of a network with known faults"),
+    Verb("bound", "bound_command", "print what the theorems of 007 promise for a network"),
+)
 
 
 def main(argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] and words[0] in VERBS:
-        from importlib import import_module
-
-        status: int = import_module(f"confluo_tools.vote.{words[0]}_command").main(words[1:])
+    status = run_verb(VERBS, "confluo_tools.vote", words)
+    if status is not None:
         return status
-    from confluo_tools.vote import analyse_command
+    from confluo_tools.vote.analyse_command import main as analyse
 
-    return analyse_command.main(words)
+    return analyse(words)

@@ -31,6 +31,7 @@ cdef extern from *:
     static inline void cfl_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
     static inline uint64_t cfl_or(uint64_t *p, uint64_t v) { return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL); }
     static inline uint32_t cfl_less32(uint32_t *p, uint32_t v) { return __atomic_sub_fetch(p, v, __ATOMIC_ACQ_REL); }
+    static inline void cfl_more32(uint32_t *p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
     static inline int cfl_swap_release(uint64_t *p, uint64_t *seen, uint64_t v) {
         return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
     }
@@ -57,6 +58,7 @@ cdef extern from *:
     void store_release32 "cfl_store32"(uint32_t* p, uint32_t v) noexcept nogil
     uint64_t fetch_or "cfl_or"(uint64_t* p, uint64_t v) noexcept nogil
     uint32_t subtract32 "cfl_less32"(uint32_t* p, uint32_t v) noexcept nogil        # returns what is left
+    void add32 "cfl_more32"(uint32_t* p, uint32_t v) noexcept nogil
     bint swap_release "cfl_swap_release"(uint64_t* p, uint64_t* seen, uint64_t v) noexcept nogil
     bint swap "cfl_swap"(uint64_t* p, uint64_t* seen, uint64_t v) noexcept nogil
     bint swap32 "cfl_swap32"(uint32_t* p, uint32_t* seen, uint32_t v) noexcept nogil

@@ -39,6 +39,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_join(pthread_t thread, void** result)
     int pthread_mutex_init(pthread_mutex_t* m, void* attributes)
     int pthread_mutex_lock(pthread_mutex_t* m)
+    int pthread_mutex_trylock(pthread_mutex_t* m)
     int pthread_mutex_unlock(pthread_mutex_t* m)
     ctypedef struct pthread_condattr_t:
         pass

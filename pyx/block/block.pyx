@@ -459,3 +459,23 @@ cdef const uint8_t* column_of(Block block, str name, size_t width) except NULL:
     if block.layout.column[i].width != width:
         raise ValueError(f"column {name} has another type")
     return block.col[i]
+
+
+cdef int column_number(Layout layout, str name, size_t width, bint needed) except -2:
+    """The number of the column ``name``, -1 when it is missing.
+
+    Raises KeyError when it is ``needed``, ValueError when its width is not as expected.
+    """
+    cdef int i = layout.get(name)
+    if i < 0 and needed:
+        raise KeyError(name)
+    if i >= 0 and layout.column[i].width != width:
+        raise ValueError(f"{name} has another type")
+    return i
+
+
+cdef int check_time(Layout layout, int i) except -1:
+    """Raises ValueError unless ``i`` is the number of a column of times."""
+    if not 0 <= i < layout.n or layout.column[i].code != I64 or layout.column[i].count != 1:
+        raise ValueError(f"column {i} is not a time")
+    return 0

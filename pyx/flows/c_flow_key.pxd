@@ -10,6 +10,7 @@ from c_flow_entry cimport ICMP, ICMP6
 cdef enum:
     VERSION_AT = 32             # bits of word 4
     PROTO_AT = 40
+    KEY_BITS = 56               # of word 4
     ONE_WAY_AT = 48             # ICMP messages that no answer belongs to: the two directions are two flows
     FROM_HIGH_AT = 49
 

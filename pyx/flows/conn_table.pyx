@@ -6,13 +6,13 @@ from libc.string cimport memcpy
 from c_conversation cimport KeyColumns, KeyedRow
 from c_flow_clock cimport NEVER, FlowClock, apart, clock_see
 from c_flow_entry cimport (
-    ACK, ANSWER_ACKED, HIGH_END, OVER, SYN, SYN_ANSWERED, TCP, FlowEntry, FlowPacket, FlowSide)
-from c_flow_key cimport PROTO_AT, VERSION_AT, flow_key
+    ACK, ANSWER_ACKED, HIGH_END, OVER, SYN, SYN_ANSWERED, TCP, FlowEntry, FlowOrigin, FlowPacket, FlowSide)
+from c_flow_key cimport flow_key
 from c_flow_segments cimport add_packet, is_new_connection, restart_counters
 from c_flow_state cimport L_FLIPPED, LETTERS, MAX_HISTORY, conn_state, is_over, is_reset
 from c_flow_store cimport (
     ENDED, NO_FLOW, OPEN, FlowStore, flow_at, flow_hash, store_add, store_find, store_free, store_init,
-    store_prefetch_entry, store_prefetch_slot, store_remove, store_touch)
+    store_prefetch_entry, store_prefetch_neighbours, store_prefetch_slot, store_remove, store_touch)
 from c_ipv6_hash cimport fold6
 from c_block cimport BLOCK_ROWS
 from confluo_tools.core.block.block cimport Block, Layout, Picks, Staging, zero_bytes
@@ -232,7 +232,7 @@ cdef class ConnTable:
                 with nogil:
                     while i < n and self.out.rows < OUT_ROWS:
                         e = flow_at(&self.flows, numbers[i])
-                        self.emit(e, self.ended(e, BY_END))
+                        self.emit(numbers[i], self.ended(e, BY_END))
                         store_remove(&self.flows, numbers[i])
                         i += 1
                 if self.out.rows == OUT_ROWS:
@@ -254,30 +254,27 @@ cdef class ConnTable:
         return self.out.rows
 
     cdef int64_t run(self, Block block, const uint16_t* rows, uint32_t n, uint32_t at) noexcept nogil:
-        """Process rows from number ``at`` on; returns where it stopped because the result is full, -1: no memory."""
+        """Process rows from number ``at`` on; returns where it stopped because the result is full, -1: no memory.
+
+        What a packet needs is read from memory ahead of it, in steps that depend on each other: its slot, its flow,
+        the neighbours of the flow in its list.
+        """
         cdef KeyedRow batch[BATCH]
-        cdef bint there[BATCH]              # the packet has an IP header
+        cdef uint32_t flow[BATCH]           # what the slot says
         cdef PacketColumns c
         cdef FlowClock before
-        cdef uint32_t m, i, r
-        cdef bint typed
+        cdef uint32_t m, i
         self.columns(block, &c)
         while at < n:
             m = min(<uint32_t>BATCH, n - at)
             for i in range(m):
-                r = batch[i].row = rows[at + i] if rows != NULL else at + i
-                there[i] = c.version[r] != 0 if c.version != NULL else c.proto[r] != 0 or c.source[r] != 0
-                if not there[i]:
-                    continue
-                typed = c.typed and not c.frag[r]
-                flow_key(block.col, &self.ends, c.proto[r], c.type[r] if typed else -1, c.code[r], &batch[i])
-                batch[i].hash = flow_hash(&self.flows, batch[i].key)
-                store_prefetch_slot(&self.flows, batch[i].hash)
+                self.keyed(block, &c, rows[at + i] if rows != NULL else at + i, &batch[i])
             for i in range(m):
-                if there[i]:
-                    store_prefetch_entry(&self.flows, batch[i].hash)
+                flow[i] = store_prefetch_entry(&self.flows, batch[i].hash) if batch[i].side >= 0 else NO_FLOW
             for i in range(m):
-                if not there[i]:
+                store_prefetch_neighbours(&self.flows, flow[i])
+            for i in range(m):
+                if batch[i].side < 0:
                     self.skipped += 1
                     continue
                 before = self.clock
@@ -289,6 +286,15 @@ cdef class ConnTable:
                     return -1
             at += m
         return at
+
+    cdef void keyed(self, Block block, const PacketColumns* c, uint32_t row, KeyedRow* b) noexcept nogil:
+        """The key of a packet; ``side`` is -1 if it has no IP header."""
+        cdef bint typed = c.typed and not c.frag[row]
+        b.row, b.side = row, -1
+        if c.version[row] != 0 if c.version != NULL else c.proto[row] != 0 or c.source[row] != 0:
+            flow_key(block.col, &self.ends, c.proto[row], c.type[row] if typed else -1, c.code[row], b)
+            b.hash = flow_hash(&self.flows, b.key)
+            store_prefetch_slot(&self.flows, b.hash)
 
     cdef void columns(self, Block block, PacketColumns* c) noexcept nogil:
         cdef const uint8_t* col[USES]
@@ -333,7 +339,7 @@ cdef class ConnTable:
 
     cdef void end(self, uint32_t number, int reason) noexcept nogil:
         cdef FlowEntry* e = flow_at(&self.flows, number)
-        self.emit(e, reason if reason == BY_EVICTION else self.ended(e, reason))
+        self.emit(number, reason if reason == BY_EVICTION else self.ended(e, reason))
         store_remove(&self.flows, number)
 
     cdef void fill(self, const PacketColumns* c, const KeyedRow* b, FlowPacket* p) noexcept nogil:
@@ -365,7 +371,7 @@ cdef class ConnTable:
                 self.end(number, BY_SYN)
                 number = NO_FLOW
             elif self.active and p.ts > e.first and apart(e.first, p.ts, self.active - 1):
-                self.emit(e, BY_ACTIVE)
+                self.emit(number, BY_ACTIVE)
                 restart_counters(e, p.ts)
         if number == NO_FLOW:
             if self.flows.count == self.flows.max_count:
@@ -374,7 +380,7 @@ cdef class ConnTable:
             if number == NO_FLOW:
                 return False
             e = flow_at(&self.flows, number)
-            self.begin(c, b.row, e, &p)
+            self.begin(c, b.row, number, &p)
         who = p.side ^ (e.bits & HIGH_END)
         add_packet(e, who, &p)
         store_touch(&self.flows, number, p.proto == TCP and is_over(e))
@@ -387,34 +393,37 @@ cdef class ConnTable:
         self.end(number, BY_EVICTION)
         self.evicted += 1
 
-    cdef void begin(self, const PacketColumns* c, uint32_t r, FlowEntry* e, const FlowPacket* p) noexcept nogil:
+    cdef void begin(self, const PacketColumns* c, uint32_t r, uint32_t number, const FlowPacket* p) noexcept nogil:
         """A new flow: its first packet decides which end is the originator."""
+        cdef FlowEntry* e = flow_at(&self.flows, number)
+        cdef FlowOrigin* origin = &self.flows.origins[number]
         cdef int originator = p.side
         e.first = e.last = p.ts
-        e.vlan, e.tunnel, e.vni = c.vlan[r], c.tunnel[r], c.vni[r]
+        origin.vlan, origin.tunnel, origin.vni = c.vlan[r], c.tunnel[r], c.vni[r]
         if p.flags & (SYN | ACK) == SYN | ACK:
             originator = 1 - originator
             e.history = L_FLIPPED
         if originator:
             e.bits |= HIGH_END
 
-    cdef void emit(self, const FlowEntry* e, int reason) noexcept nogil:
+    cdef void emit(self, uint32_t number, int reason) noexcept nogil:
         """A row of the result."""
+        cdef const FlowEntry* e = flow_at(&self.flows, number)
+        cdef const FlowOrigin* origin = &self.flows.origins[number]
         cdef uint8_t** col = self.out.out
         cdef uint32_t row = self.out.rows
-        cdef uint8_t proto = <uint8_t>(e.key[4] >> PROTO_AT)
         cdef int high = e.bits & HIGH_END, who
         cdef const FlowSide* s
         (<int64_t*>col[0])[row] = e.first
         (<int64_t*>col[1])[row] = e.last
         (<uint64_t*>col[2])[row] = <uint64_t>e.last - <uint64_t>e.first
-        col[3][row] = <uint8_t>(e.key[4] >> VERSION_AT)
-        col[4][row] = proto
+        col[3][row] = e.version
+        col[4][row] = e.proto
         self.address(e, 2 * high, 5, row)
         self.address(e, 2 - 2 * high, 7, row)
-        (<uint16_t*>col[9])[row] = <uint16_t>(e.key[4] if high else e.key[4] >> 16)
-        (<uint16_t*>col[10])[row] = <uint16_t>(e.key[4] >> 16 if high else e.key[4])
-        col[11][row] = <uint8_t>conn_state(e, proto)
+        (<uint16_t*>col[9])[row] = <uint16_t>(e.ports if high else e.ports >> 16)
+        (<uint16_t*>col[10])[row] = <uint16_t>(e.ports >> 16 if high else e.ports)
+        col[11][row] = <uint8_t>conn_state(e, e.proto)
         self.letters(e.history, col[12] + 16 * <size_t>row)
         col[13][row] = <uint8_t>reason
         for who in range(2):
@@ -429,15 +438,15 @@ cdef class ConnTable:
             col[30 + who][row] = s.resets
         (<int64_t*>col[22])[row] = e.syn_rtt if e.bits & SYN_ANSWERED else 0
         (<int64_t*>col[23])[row] = e.ack_rtt if e.bits & ANSWER_ACKED else 0
-        (<uint16_t*>col[32])[row] = e.vlan
-        col[33][row] = e.tunnel
-        (<uint32_t*>col[34])[row] = e.vni
+        (<uint16_t*>col[32])[row] = origin.vlan
+        col[33][row] = origin.tunnel
+        (<uint32_t*>col[34])[row] = origin.vni
         self.out.set_rows(row + 1)
 
     cdef void address(self, const FlowEntry* e, int word, int column, uint32_t row) noexcept nogil:
         """The address in these two words of the key."""
         cdef const uint8_t* bytes = <const uint8_t*>&e.key[word]
-        if <uint8_t>(e.key[4] >> VERSION_AT) == 6 and self.ends.src6 >= 0 and self.ends.dst6 >= 0:
+        if e.version == 6 and self.ends.src6 >= 0 and self.ends.dst6 >= 0:
             (<uint32_t*>self.out.out[column])[row] = fold6(bytes)
             memcpy(self.out.out[column + 1] + 16 * <size_t>row, bytes, 16)
         else:

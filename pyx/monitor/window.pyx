@@ -16,7 +16,7 @@ from c_source cimport floor_div, load_value
 from c_window cimport (Cond, Gear, Op, Put, O_EQ, O_GE, O_LAST, O_NEG, O_NOT, O_NUM, O_UNIT, STACK, gear_put, gear_tick,
                        tree_clear, tree_free, tree_make)
 from confluo_tools.core.query.shared_filters cimport SharedFilters
-from confluo_tools.core.block.block cimport Block, Picks
+from confluo_tools.core.block.block cimport Block, Picks, check_time
 cimport cython
 
 CODES = {"num": 0, "agg": 1, "+": 2, "-": 3, "*": 4, "/": 5, "neg": 6, "==": 7, "!=": 8, "<": 9, "<=": 10, ">": 11,
@@ -253,8 +253,7 @@ cdef class RowFeed:
         cdef GridWindows g
         self.bank, self.grids, self.outside = bank, list(grids), list(outside)
         self.newest, self.ahead, self.late_from, self.ts = INT64_MIN, INT64_MAX, INT64_MAX, ts
-        if not 0 <= ts < bank.layout.n or bank.layout.column[ts].code != I64 or bank.layout.column[ts].count != 1:
-            raise ValueError(f"column {ts} is not a time")
+        check_time(bank.layout, ts)
         puts = sorted(puts)
         self.grid = <Gear**>calloc(max(len(self.grids), 1), sizeof(Gear*))
         self.put = <Put*>calloc(max(len(puts), 1), sizeof(Put))

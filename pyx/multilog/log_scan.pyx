@@ -5,11 +5,11 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from c_atomic cimport load_relaxed
-from c_block cimport BLOCK_ROWS, I64
+from c_block cimport BLOCK_ROWS
 from c_layout cimport PAGE
 from c_node cimport PEEK, Node
 from c_postings cimport CHUNK_MAX, Chunk
-from confluo_tools.core.block.block cimport Block, Layout, PICK_ALL, Picks, Staging
+from confluo_tools.core.block.block cimport Block, Layout, PICK_ALL, Picks, Staging, check_time
 from confluo_tools.core.multilog.view_file cimport ViewFile
 from confluo_tools.core.multilog.postings cimport Postings
 from confluo_tools.core.query.predicate cimport Program
@@ -213,8 +213,7 @@ def sample_times(Block block not None, Picks picks not None, int ts, uint64_t fi
 
 
 cdef const int64_t* _times(Block block, int ts) except NULL:
-    if not 0 <= ts < block.layout.n or block.layout.column[ts].code != I64 or block.layout.column[ts].count != 1:
-        raise ValueError(f"column {ts} is not a time")
+    check_time(block.layout, ts)
     return <const int64_t*>block.col[ts]
 
 
@@ -291,8 +290,7 @@ cdef class LaneMerger:
 
     def __cinit__(self, Layout layout not None, int lanes, int ts, columns=None):
         cdef int i
-        if not 0 <= ts < layout.n or layout.column[ts].code != I64 or layout.column[ts].count != 1:
-            raise ValueError(f"column {ts} is not a time")
+        check_time(layout, ts)
         if not 1 <= lanes <= 65535:
             raise ValueError(f"{lanes} lanes")
         self.layout, self.lanes, self.ts = layout, lanes, ts

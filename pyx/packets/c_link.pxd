@@ -30,6 +30,9 @@ cdef enum Note:
     NOTE_INNER = 32             # IP and transport fields are those of an inner packet
     NOTE_AUTH = 128             # an authentication header (AH) before the transport header
 
+cdef enum:
+    MAX_ETHERNETS = 4           # Ethernet headers of a frame with a place in `ethernet_at`
+
 cdef struct Link:
     const uint8_t* data
     uint32_t end                # captured bytes
@@ -48,6 +51,8 @@ cdef struct Link:
     uint32_t label
     uint64_t src
     uint64_t dst
+    uint32_t ethernets          # Ethernet headers that were passed, and where the first ones start
+    uint32_t ethernet_at[MAX_ETHERNETS]
 
 
 cdef inline bint is_vlan(uint32_t type) noexcept nogil:
@@ -85,6 +90,9 @@ cdef inline void _ethernet(Link* k, bint outer) noexcept nogil:
         k.src = be48(k.data + k.at + 6)
         k.has_mac = True
     k.type = be16(k.data + k.at + 12)
+    if k.ethernets < MAX_ETHERNETS:
+        k.ethernet_at[k.ethernets] = k.at
+    k.ethernets += 1
     k.at += 14
 
 
@@ -561,7 +569,7 @@ cdef inline void open_link(Link* k, const uint8_t* data, uint32_t end, uint32_t 
     k.data, k.end, k.wire, k.at = data, end, wire, 0
     k.notes, k.vlans, k.labels, k.type, k.shown = 0, 0, 0, 0, 0
     k.pppoe, k.has_mac = False, False
-    k.vlan, k.vlan2, k.session, k.label, k.src, k.dst = 0, 0, 0, 0, 0, 0
+    k.vlan, k.vlan2, k.session, k.label, k.src, k.dst, k.ethernets = 0, 0, 0, 0, 0, 0, 0
     parser = parser_of(link)
     if parser == PARSE_PKTAP:
         if not _pktap(k, &link):

@@ -6,20 +6,24 @@
 #   0            1          2        4           6         10          10 + 4 * remaining
 #   | reserved 0 | kind 0 | namespace | node, flags, remaining | trace type, 0 | free space | nodes, newest first |
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from c_bits cimport popcount32
 from c_wire cimport be16, be32
-from c_packet_columns cimport C_QUEUE_DEPTH, C_SWITCH_PATH, Rows
+from c_packet_columns cimport C_HOP_LATENCY, C_HOP_TIME, C_QUEUE_DEPTH, C_SWITCH_PATH, Rows
 from c_packet_rows cimport HOPS, bit
 
 cdef enum:
     IOAM6 = 0x31                # hop-by-hop option with data that may change on the way
     IOAM4 = 0x5E                # not copied to fragments, measurement, number 30: for experiments, RFC 4727
     TRACE_HEAD = 10
+    NTP_1970 = 2208988800       # seconds from 1900 to 1970
 
 # Bits of the trace type, which name the parts of each node's data in this order.
 cdef enum Part:
     SHORT_ID = 0x800000         # hop limit (8 bits) and node id (24)
+    BEFORE_SECONDS = 0xC00000
+    SECONDS = 0x200000          # time: seconds, and
+    FRACTION = 0x100000         # the rest
     QUEUE = 0x020000            # queue depth
     BEFORE_QUEUE = 0xFC0000     # parts of 4 bytes each
     BEFORE_WIDE = 0xFF0000
@@ -38,9 +42,34 @@ cdef enum Found:
     BAD_TRACE                   # contradictory: ignored
 
 
+cdef inline int64_t time_of(uint32_t seconds, uint32_t fraction, bint ns) noexcept nogil:
+    """A time (RFC 9197, section 5) in ns since 1970; 0: none, or not a time in this format.
+
+    NTP counts from 1900, so its first bit is set until 2036, and that of the other two is not until 2038.
+    """
+    if seconds == NONE or fraction == NONE:
+        return 0
+    if seconds >> 31:
+        if seconds < NTP_1970:
+            return 0
+        return <int64_t>(seconds - NTP_1970) * 1000000000 + <int64_t>(<uint64_t>fraction * 1000000000 >> 32)
+    if fraction >= <uint32_t>(1000000000 if ns else 1000000):
+        return 0
+    return <int64_t>seconds * 1000000000 + <int64_t>fraction * (1 if ns else 1000)
+
+
+cdef inline void latencies(Rows* r, uint32_t i, uint32_t hops) noexcept nogil:
+    """The time from each hop to the next, where both are known."""
+    cdef uint32_t n
+    for n in range(1, hops):
+        if r.hop_time[i][n - 1] and r.hop_time[i][n]:
+            r.hop_latency[i][n - 1] = r.hop_time[i][n] - r.hop_time[i][n - 1]
+
+
 cdef inline Found read_trace(Rows* r, uint32_t i, const uint8_t* p, uint32_t size) noexcept nogil:
     """p: the data of an IOAM option."""
-    cdef uint32_t shape, parts, node, snapshot, hops = 0, n = 0, k, depth, wide, at
+    cdef uint32_t shape, parts, node, snapshot, hops = 0, n = 0, k, depth, wide, seconds, at
+    cdef bint timed
     cdef const uint8_t* start[HOPS]         # of the last nodes read, which are the first hops
     cdef const uint8_t* q
     if size < 2 or p[0] or p[1]:
@@ -68,6 +97,8 @@ cdef inline Found read_trace(Rows* r, uint32_t i, const uint8_t* p, uint32_t siz
             at += snapshot
     depth = <uint32_t>popcount32(parts & BEFORE_QUEUE) * 4
     wide = <uint32_t>popcount32(parts & BEFORE_WIDE) * 4
+    seconds = <uint32_t>popcount32(parts & BEFORE_SECONDS) * 4
+    timed = parts & SECONDS and parts & FRACTION
     while hops > 0 and n < HOPS:
         hops -= 1
         q = start[hops & (HOPS - 1)]
@@ -78,12 +109,17 @@ cdef inline Found read_trace(Rows* r, uint32_t i, const uint8_t* p, uint32_t siz
         if parts & QUEUE:
             k = be32(q + depth)
             r.queue_depth[i][n] = k if k != NONE else 0
+        if timed:
+            r.hop_time[i][n] = time_of(be32(q + seconds), be32(q + seconds + 4), r.hop_ns)
         n += 1
     if n:
         if parts & (SHORT_ID | WIDE_ID):
             r.used |= bit(C_SWITCH_PATH)
         if parts & QUEUE:
             r.used |= bit(C_QUEUE_DEPTH)
+        if timed:
+            latencies(r, i, n)
+            r.used |= bit(C_HOP_TIME) | bit(C_HOP_LATENCY)
     return A_TRACE
 
 

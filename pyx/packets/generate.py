@@ -35,6 +35,8 @@ def declaration(column: Column) -> tuple[str, str, str]:
     name, size = column.name, column.size
     if column.count > 1:
         # Lists are parsed as u32, wider than in the schema: values that are too large are detected at the end.
+        if column.count == HOPS and column.code == 8:
+            return f"int64_t {name}[ROWS8][HOPS]", "I64", "8 * HOPS"
         if column.count != HOPS or column.code not in (1, 2, 3):
             raise ValueError(f"packet.yaml: {name}: a list of a packet must be list(T, {HOPS}), T at most u32")
         return f"uint32_t {name}[ROWS4][HOPS]", "U32", "4 * HOPS"
@@ -69,6 +71,7 @@ def packet_columns() -> str:
         "cdef struct Rows:",
         *(f"    {array}" for _, array, _, _ in declared),
         "    uint64_t used               # bit per column: something was written since it was last zeroed",
+        "    bint hop_ns                 # switches write nanoseconds after their seconds, not microseconds",
         "",
         "cdef inline list packet_columns(Rows* r):",
         '    """(name, code, bytes a row, offset in Rows) of each column."""',

@@ -11,6 +11,7 @@ from c_packet_columns cimport *
 from c_packet_rows cimport HOPS, ROWS, bit
 from c_link cimport NOTE_UNKNOWN_LINK
 from c_packet cimport parse_frame
+from c_packet_digest cimport packet_digest
 from c_inet cimport flow_hash as _flow_hash
 from confluo_tools.core.block.block cimport Block, Layout, Picks, zero_bytes
 from confluo_tools.core.packets.pcap cimport Capture
@@ -65,20 +66,22 @@ cdef class PacketBlock(Block):
 cdef class Packets:
     """Parses frames into batches of rows with the columns of ``layout``.
 
-    Columns are filled by name (those of the packet schema, and ``raw``: the first bytes of the frame);
-    others stay zero.  Integer columns may be of another unsigned type; larger values become its maximum.
+    Columns are filled by name (those of the packet schema, ``packet_digest``, and ``raw``: the first bytes of
+    the frame); others stay zero.  Integer columns may be of another unsigned type; larger values become its maximum.
+    ``hop_ns``: switches write the nanoseconds of their times, not microseconds.
     ``inner``: take IP and transport fields from the innermost packet of a tunnel.
     Raises ValueError for a column with a type too small for its field.
     """
 
-    def __cinit__(self, Layout layout not None, *, bint inner=False, uint32_t rows=ROWS):
+    def __cinit__(self, Layout layout not None, *, bint inner=False, uint32_t rows=ROWS, bint hop_ns=False):
         cdef int i, k, count
         cdef Convert* c
         if not 1 <= rows <= ROWS:
             raise ValueError(f"{rows} rows in a batch: 1 to {ROWS} are possible")
         self.pool = []
         self.none = zero_bytes(<size_t>8 * BLOCK_ROWS)
-        self.layout, self.inner, self.capacity, self.raw = layout, inner, rows, -1
+        self.layout, self.inner, self.capacity, self.raw, self.hop_ns = layout, inner, rows, -1, hop_ns
+        self.digest = -1
         for k in range(COLS):
             self.place[k] = -1
             name, code, size, offset = _columns[k]
@@ -106,6 +109,13 @@ cdef class Packets:
                 raise ValueError("column raw has a type that cannot hold this field of a packet")
             self.raw, self.snap, self.raw_at = i, layout.column[i].width, self.extra_size
             self.extra_size += <size_t>self.snap * rows
+        i = layout.get("packet_digest")
+        if i >= 0:
+            if layout.column[i].code != U64 or layout.column[i].count != 1:
+                raise ValueError("column packet_digest has a type that cannot hold this field of a packet")
+            self.extra_size = (self.extra_size + 63) & ~<size_t>63
+            self.digest, self.digest_at = i, self.extra_size
+            self.extra_size += <size_t>8 * rows
         self._fresh()
 
     cdef int _fresh(self) except -1:
@@ -125,6 +135,7 @@ cdef class Packets:
             if len(self.pool) > POOL:
                 del self.pool[0]            # its other owner keeps it alive
         block.rows = 0
+        block.r.hop_ns = self.hop_ns
         self.block = block
         self.waiting = 0
         return 0
@@ -145,6 +156,8 @@ cdef class Packets:
             n = f.cap if f.cap < self.snap else self.snap
             memcpy(raw, f.data, n)
             memset(raw + n, 0, self.snap - n)
+        if self.digest >= 0:
+            (<uint64_t*>(self.block.extra + self.digest_at))[i] = packet_digest(f, self.inner)
         self.waiting = i + 1
 
     cdef void _strange(self, uint16_t link) noexcept nogil:
@@ -216,6 +229,8 @@ cdef class Packets:
             self.block._show(c.column, self.block.extra + c.out if used else self.none, used)
         if self.raw >= 0:
             self.block._show(self.raw, self.block.extra + self.raw_at, True)
+        if self.digest >= 0:
+            self.block._show(self.digest, self.block.extra + self.digest_at, True)
 
     cdef void again(self) noexcept nogil:
         """Drop the rows in `block`, which must have no other owner, and start it again."""
@@ -323,7 +338,7 @@ cdef void _convert(const Convert* c, const uint8_t* source, uint8_t* out, uint32
 
 
 def column_names():
-    """The columns that a packet can fill, except `raw`."""
+    """The columns that a packet can fill, except `raw` and `packet_digest`."""
     return [c[0] for c in _columns]
 
 

@@ -1,7 +1,7 @@
 """Columns of TCP packets that `--analyze tcp` and `confluo-replay explain` read, found and checked in one place."""
 
 cimport cython
-from confluo_tools.core.block.block cimport Layout
+from confluo_tools.core.block.block cimport Layout, column_number
 
 NEEDED = ("ts", "proto", "src_ip", "dst_ip", "src_port", "dst_port", "tcp_seq", "tcp_ack", "tcp_flags", "tcp_window",
           "payload_len")
@@ -19,19 +19,16 @@ cdef class TcpColumns:
     """
 
     def __cinit__(self, Layout layout not None, tuple names not None=USED):
-        cdef int i, k
+        cdef int i, k, width
         self.layout = layout
         if names != USED[:len(names)] or len(names) < NEEDS:
             raise ValueError(names)
         for i in range(USES):
-            k = layout.get(USED[i]) if i < len(names) else -1
-            if k < 0 and i < NEEDS:
-                raise KeyError(USED[i])
-            if i == N_SIZE and layout.column[k].width == 2:
-                self.narrow = True
-            elif k >= 0 and layout.column[k].width != WIDTHS[i]:
-                raise ValueError(f"{USED[i]} has another type")
-            self.at[i] = k
+            if i == N_SIZE:
+                k = layout.get(USED[i])
+                self.narrow = k >= 0 and layout.column[k].width == 2
+            width = 2 if i == N_SIZE and self.narrow else WIDTHS[i]
+            self.at[i] = column_number(layout, USED[i], width, i < NEEDS) if i < len(names) else -1
         self.ends.src, self.ends.dst = self.at[<int>N_SRC], self.at[<int>N_DST]
         self.ends.sport, self.ends.dport = self.at[<int>N_SPORT], self.at[<int>N_DPORT]
         self.ends.version = self.at[<int>N_VERSION]

@@ -1,13 +1,13 @@
 """State of a probe tally: as bytes for another process or host, and merged with that of the rows that follow.
 
-Bytes: magic, length and text of the question, then numbers as in c_state_bytes.pxd: totals, hosts, their overflows and
+Bytes: as state_bytes.pyx says, with numbers as in c_state_bytes.pxd: totals, hosts, their overflows and
 the windows, each with its groups (key, counters, values) and its drops.  What is read is not trusted: every length and
 number is checked against what it counts or points to.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from c_array cimport grow
 from c_hash_table cimport table_insert, table_reserve
 from c_probe_tally cimport (
@@ -19,10 +19,11 @@ from c_state_bytes cimport (
     StateIn, StateOut, put_number, put_raw, put_signed, take_below, take_count, take_number, take_raw, take_signed,
 )
 from c_values cimport EXACT, Values, values_add, values_merge, values_range
-from confluo_tools.core.base.state_bytes cimport state_bytes
+from confluo_tools.core.base.state_bytes cimport close_state, damaged_state, open_state, put_head, state_bytes
 from confluo_tools.core.pingmesh.probe_tally cimport ProbeTally
 
 MAGIC = b"CFPROBE\x01"
+cdef str SHARE = "probes"
 
 cdef uint32_t NONE = 0xFFFFFFFFu
 
@@ -32,10 +33,7 @@ def dump(ProbeTally t not None):
     cdef StateOut o
     cdef uint64_t i
     cdef Span* s
-    memset(&o, 0, sizeof(StateOut))
-    put_raw(&o, <const char*>MAGIC, 8)
-    put_number(&o, len(t.question))
-    put_raw(&o, <const char*>t.question, len(t.question))
+    put_head(&o, MAGIC, t.question)
     with nogil:
         put_number(&o, t.probes)
         put_number(&o, t.unknown)
@@ -106,8 +104,8 @@ cdef void _put_values(StateOut* o, const Values* v) noexcept nogil:
 
 # ---- reading -----------------------------------------------------------------------------------------------------
 
-cdef _bad(what):
-    raise ValueError(f"the state of a share of probes is damaged: {what}")
+cdef int _bad(str what) except -1:
+    return damaged_state(SHARE, what)
 
 
 def load(ProbeTally t not None, const uint8_t[::1] data not None):
@@ -118,16 +116,9 @@ def load(ProbeTally t not None, const uint8_t[::1] data not None):
     """
     cdef StateIn b
     cdef uint64_t n, i, probes = 0, size = 0
-    cdef const uint8_t* p
     if t.probes or t.unknown or t.windows_n or t.spans_n:
         raise ValueError("the tally is not empty")
-    if data.shape[0] < 9 or bytes(data[:8]) != MAGIC:
-        raise ValueError("this is not the state of a share of probes")
-    b.at, b.end, b.bad = &data[0] + 8, &data[0] + data.shape[0], False
-    n = take_count(&b, 1)
-    p = take_raw(&b, n)
-    if p == NULL or p[:n] != t.question:
-        raise ValueError("the state of a share of probes has another question")
+    open_state(&b, data, MAGIC, t.question, SHARE)
     t.probes, t.unknown, t.drops_not_kept = take_number(&b), take_number(&b), take_number(&b)
     t.newest, t.oldest = take_signed(&b), take_signed(&b)
     _get_targets(t, &b)
@@ -137,8 +128,7 @@ def load(ProbeTally t not None, const uint8_t[::1] data not None):
         _bad("too many windows")
     for i in range(n):
         probes += _get_window(t, &b, i, &size)
-    if b.bad or b.at != b.end:
-        _bad("it is cut off" if b.bad else "extra bytes at its end")
+    close_state(&b, SHARE)
     if probes != t.probes or probes >> 56 or (n != 0 and (
             t.windows_[0].start != _start(t, t.oldest) or t.windows_[n - 1].start != _start(t, t.newest))):
         _bad("wrong number of probes")

@@ -3,14 +3,16 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
+from c_bits cimport ctz64, popcount64
 from c_hash_table cimport NOT_FOUND, table_free, table_memory
 from c_huge_pages cimport huge_pages
 from c_sort_key cimport order_f64
 from c_sketch cimport FLOAT, SIGNED, Hyper, bucket_limit
 from c_source cimport (
-    ABSENT, IP, NUMBER, WIDE, WIDE_HASH, Chunk, Source, ip_at, ip_codes, ip_hashes, is_nan, load_column, load_value,
-    no_ipv6, row_of, wide_codes, wide_hashes,
+    ABSENT, HOLDS, IP, NUMBER, WIDE, WIDE_HASH, Chunk, Source, ip_at, ip_codes, ip_hashes, is_nan, load_column,
+    load_value, no_ipv6, row_of, wide_codes, wide_hashes,
 )
+from confluo_tools.core.query.calculation cimport CALC_NO_FIT, calc, calc_run
 from confluo_tools.core.query.group_keys cimport source_room
 from confluo_tools.core.query.sketch cimport (
     distinct_update, histogram_update, hyper_merge, hyper_update, merge_distinct, merge_histogram,
@@ -28,6 +30,16 @@ cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil:
     value.n, value.group = c.n, c.group
     if c.group == NULL:
         value.group = value.own                     # all zero
+    if s.kind == HOLDS:
+        _rows_that_hold(value, c)
+        return 0
+    if s.calc != NULL:
+        calc_run(<const calc*>s.calc, c.col, c.rows, c.first, c.n, value.v, value.present)
+        if s.drop:
+            for i in range(c.n):
+                value.present[i] = value.present[i] & CALC_NO_FIT if s.missing else value.present[i] == 0
+            _keep_present(value, c)
+        return 0
     if s.kind == NUMBER and not s.drop:
         load_column(c, s.col, s.code, s.width, value.v)
         return 0
@@ -57,13 +69,53 @@ cdef int load_value_chunk(Value* value, const Chunk* c) noexcept nogil:
                 value.present[i] = value.v[i] != 0
         else:
             ip_hashes(s, c, value.v, value.present)
-        for i in range(c.n):
-            value.v[n] = value.v[i]
-            if c.group != NULL:
-                value.own[n] = c.group[i]
-            n += value.present[i]
+        _keep_present(value, c)
+        return 0
     value.n = n
     return 0
+
+
+cdef void _keep_present(Value* value, const Chunk* c) noexcept nogil:
+    # Drop the values of rows without one.
+    cdef uint32_t i, n = 0
+    value.group = value.own
+    for i in range(c.n):
+        value.v[n] = value.v[i]
+        if c.group != NULL:
+            value.own[n] = c.group[i]
+        n += value.present[i]
+    value.n = n
+
+
+cdef void _rows_that_hold(Value* value, const Chunk* c) noexcept nogil:
+    # One value per row for which the condition holds; only their number and groups count.
+    cdef const uint64_t* holds = value.source.holds
+    cdef uint32_t* own = value.own
+    cdef uint32_t i, row, n = 0, end = c.first + c.n
+    cdef uint64_t word
+    value.group = own
+    if c.rows != NULL:
+        for i in range(c.n):
+            row = c.rows[i]
+            if c.group != NULL:
+                own[n] = c.group[i]
+            n += holds[row >> 6] >> (row & 63) & 1
+    else:
+        i = c.first
+        while i < end:                                              # whole words of 64 rows
+            word = holds[i >> 6] >> (i & 63)
+            row = min(64 - (i & 63), end - i)
+            if row < 64:
+                word &= (<uint64_t>1 << row) - 1
+            if c.group == NULL or c.single >= 0:
+                n += popcount64(word)
+            else:
+                while word:
+                    own[n] = c.group[i - c.first + ctz64(word)]
+                    n += 1
+                    word &= word - 1
+            i += row
+    value.n = n
 
 
 # ---- states ------------------------------------------------------------------------------------------------------
@@ -164,6 +216,8 @@ cdef int state_update(State* s, Value* value, const Chunk* c, const reduced* r) 
         state_reduced(s, value, r, <uint32_t>c.single, c.n)
     elif s.kind == COUNT:
         _count(<uint64_t*>s.data, c.group, c.n)
+    elif s.kind == VALUES and c.single >= 0:
+        (<uint64_t*>s.data)[c.single] += value.n
     elif s.kind == VALUES:
         _count(<uint64_t*>s.data, value.group, value.n)
     elif s.kind == SUM_INT:

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from c_block cimport F32, I8, I16, I32, MASK_WORDS, U8, U16, U32, Zone
+from c_list_test cimport ListTest, scan_lists
 from c_postings cimport Chunk
 from c_scan cimport (SCAN_AND, SCAN_OR, SCAN_SET, scan_bytes, scan_fn, scan_gather, scan_list, scan_pair_bytes,
                      scan_table, scan_test)
@@ -16,8 +17,9 @@ cdef enum:                          # Node.kind
     N_SCAN = 3                      # a test: node.fn over one column
     N_BYTES = 4
     N_GLOB = 5
-    N_PAIR = 6
-    N_PAIR_BYTES = 7
+    N_LIST = 6                      # an element, the length or a sequence of a list: node.list
+    N_PAIR = 7
+    N_PAIR_BYTES = 8
 
 cdef enum:                          # result of zone maps for a node in this block; kinds of Found
     NONE = 0
@@ -50,6 +52,7 @@ cdef struct Node:
     Node** item
     Node** order                    # scratch: the remaining children
     scan_test test
+    ListTest list
     scan_fn fn
     double cost                     # scan cost in ns per row
     # Values that can match are in these ranges of order keys; exact: all values in them match.
@@ -201,6 +204,8 @@ cdef inline void scan(Context* c, Node* node, uint64_t* out, int mode) noexcept 
             node.fn(p, c.rows, &node.test, out, mode)
         else:
             scan_list(node.fn, p, c.rows, &node.test, out, mode)
+    elif node.kind == N_LIST:
+        scan_lists(node.fn, &node.list, p, c.rows, &node.test, out, mode)
     elif node.kind == N_PAIR:
         c.kernel.pair(p, c.col[node.col2], c.rows, &node.test, out, mode)
     elif node.kind == N_PAIR_BYTES:
@@ -232,6 +237,8 @@ cdef inline void scan_rows(Context* c, Node* node, const uint16_t* rows, uint32_
             if node.kind == N_PAIR:
                 scan_gather(c.gather2, c.col[node.col2], rows + at, m, pair_size(node.test.code2))
                 c.kernel.pair(c.gather, c.gather2, m, &node.test, out + at // 64, mode)
+            elif node.kind == N_LIST:
+                scan_lists(node.fn, &node.list, c.gather, m, &node.test, out + at // 64, mode)
             elif node.test.count == 1:
                 node.fn(c.gather, m, &node.test, out + at // 64, mode)
             else:

@@ -58,6 +58,7 @@ cdef extern from "scan_kernels.h" nogil:
     int scan_best()
     int scan_level()
     const scan_table* scan_kernels()
+    void scan_join(uint64_t* out, uint64_t word, int mode)
     void scan_list(scan_fn fn, const uint8_t* p, uint32_t n, const scan_test* t, uint64_t* out, int mode)
     void scan_bytes(const uint8_t* p, const uint16_t* rows, uint32_t n, const scan_test* t, int glob, uint64_t* out,
                     int mode)

@@ -35,16 +35,27 @@ cdef enum:
 cdef enum SourceKind:
     NUMBER = 1              # integers sign- or zero-extended, floats as the bits of a double; elements of a list
     KEY = 2                 # a number as its bits, shifted right: equal bits <=> equal values
-    BUCKET = 3              # floor(value / step) - floor(INT64_MIN / step), of the local time if there are changes
+    BUCKET = 3              # number of the step of time, of the local time if there are changes: c_time_steps.pxd
     IP = 4                  # family << 32 | IPv4 address, or number of the IPv6 address in `intern`
     WIDE = 5                # number of the bytes in `intern`
     IP_HASH = 6             # 64-bit hash of the address, the same in every process
     WIDE_HASH = 7
+    HOLDS = 8               # rows for which a condition holds
+
+cdef enum StepKind:
+    NANOSECONDS = 0         # BUCKET: floor((time - origin) / step)
+    MONTHS = 1              # `step` months
+    HOURS = 2               # `clock` ns on local clocks; the numbers are those of minutes
 
 cdef enum Family:
     ABSENT = 0              # address families, in sort order
     V4 = 1
     V6 = 2
+
+cdef enum Ends:
+    AS_THEY_ARE = 0
+    IN_ORDER = 1            # the columns of a chunk with the ends of each row in one order
+    EITHER = 2              # a row is in the group of its source and in that of its destination
 
 cdef struct Source:
     int kind
@@ -63,11 +74,19 @@ cdef struct Source:
     uint8_t mask6[16]
     uint32_t shift          # KEY: low bits dropped
     uint32_t bits           # of a value, for packing
-    int64_t step            # BUCKET
+    int kinds               # BUCKET: StepKind
+    int64_t step            # BUCKET: ns, or months
+    int64_t origin          # BUCKET: a time at which a step begins
+    int64_t clock           # HOURS: length of the steps, ns
     uint32_t changes        # BUCKET: of the offset of local time, with the first one at INT64_MIN; 0: UTC
     int64_t* change         # their times (UTC), ascending
     int64_t* offset         # from each on, local time is UTC + offset
-    bint quarters           # all of them are multiples of 15 minutes
+    bint minutes            # all of them are multiples of a minute
+    bint quarters           # of 15 minutes
+    const void* calc        # NUMBER, KEY: the calculation of the values, instead of a column
+    int ends                # key of a `conn` or `host`, see Ends
+    bint missing            # NUMBER: the rows for which the calculation does not fit 64 bits, instead of the others
+    const uint64_t* holds   # HOLDS: bits of the rows of the block
     HashTable intern
 
 cdef struct Chunk:
@@ -267,62 +286,3 @@ cdef inline void plain_floats(uint64_t* v, uint32_t n) noexcept nogil:
     cdef uint32_t i
     for i in range(n):
         v[i] = plain_float(v[i])
-
-cdef inline uint32_t change_before(const Source* s, int64_t t) noexcept nogil:
-    """The number of the last change at or before the time t."""
-    cdef uint32_t low = 0, high = s.changes, middle
-    while high - low > 1:
-        middle = (low + high) // 2
-        if s.change[middle] <= t:
-            low = middle
-        else:
-            high = middle
-    return low
-
-cdef inline int64_t moved(int64_t t, int64_t by) noexcept nogil:
-    """t + by; the nearest number where that overflows."""
-    if by > 0:
-        return t + by if t <= INT64_MAX - by else INT64_MAX
-    return t + by if t >= INT64_MIN - by else INT64_MIN
-
-cdef inline void local_times(const Source* s, uint32_t n, uint64_t* v) noexcept nogil:
-    """From UTC to local time."""
-    cdef uint32_t i, k = 0
-    cdef int64_t t, low = 0, high = 0
-    for i in range(n):
-        t = <int64_t>v[i]
-        if not low <= t < high:
-            k = change_before(s, t)
-            low, high = s.change[k], s.change[k + 1] if k + 1 < s.changes else INT64_MAX
-        v[i] = <uint64_t>moved(t, s.offset[k])
-
-cdef inline int64_t utc_of_local(const Source* s, int64_t local) noexcept nogil:
-    """The first moment (UTC) at which local clocks show ``local`` or later."""
-    cdef uint32_t k
-    cdef int64_t t
-    if s.changes == 0 or local == INT64_MIN:
-        return local
-    k = change_before(s, moved(local, -<int64_t>172800000000000))
-    while True:
-        t = max(s.change[k], moved(local, -s.offset[k]))
-        if k + 1 == s.changes or t < s.change[k + 1]:
-            return t
-        k += 1
-
-cdef inline void buckets(const Source* s, uint32_t n, uint64_t* v) noexcept nogil:
-    # Times are mostly in order: reuse the bounds of the last bucket to avoid a division.
-    cdef int64_t step = s.step, least = floor_div(INT64_MIN, step), q = 0, low
-    cdef int64_t start = 0
-    cdef uint64_t span = 0
-    cdef uint32_t i
-    for i in range(n):
-        if v[i] - <uint64_t>start >= span:
-            q = floor_div(<int64_t>v[i], step)
-            low = bucket_start(q, step)
-            span = <uint64_t>step
-            if q == least:                                          # the bucket starts at or before INT64_MIN
-                span = <uint64_t>(bucket_start(q + 1, step)) - <uint64_t>low
-            elif low > 0 and <uint64_t>(INT64_MAX - low) < span:
-                span = <uint64_t>(INT64_MAX - low) + 1
-            start = low
-        v[i] = <uint64_t>q - <uint64_t>least

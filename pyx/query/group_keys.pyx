@@ -1,18 +1,23 @@
 """Group keys of a roll-up: columns of a row packed into 64-bit words, numbered in order of appearance."""
 
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from c_block cimport BYTES, F32, F64, I8, I64, U64
+from c_block cimport BYTES, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8
 from c_hash_table cimport (
     NOT_FOUND, hash1, table_free, table_insert, table_insert1, table_insert_many, table_memory, table_reserve,
 )
+from c_key_ends cimport MAX_PAIRS, KeyEnds, ends_exchanged, ends_free, ends_in_order, ends_init
 from c_source cimport (
-    BUCKET, CHUNK, IP, IP_HASH, KEY, MAX_WORDS, NUMBER, V6, WIDE, WIDE_HASH, Chunk, Source, bucket_start, buckets,
-    fixed_hash, fixed_hash_bytes, floor_div, ip_codes, ip_of_code, ip_result, load_column, local_times, plain_floats,
-    utc_of_local, wide_codes,
+    BUCKET, CHUNK, EITHER, HOLDS, HOURS, IN_ORDER, IP, IP_HASH, KEY, MAX_WORDS, MONTHS, NUMBER, V6, WIDE, WIDE_HASH,
+    Chunk, Source, fixed_hash, fixed_hash_bytes, ip_codes, ip_of_code, ip_result, load_column, no_ipv6, plain_floats,
+    row_of, wide_codes,
+)
+from c_time_steps cimport (
+    DAY, MAX_MONTH, MINUTE, MIN_MONTH, QUARTER, WEEK, local_times, step_number, step_numbers, step_start, utc_of_local,
 )
 from confluo_tools.core.block.block cimport Layout
+from confluo_tools.core.query.calculation cimport Calculation, calc, calc_run
 cimport cython
 
 cdef extern from "load.h" nogil:
@@ -21,6 +26,10 @@ cdef extern from "load.h" nogil:
 cdef enum:
     WINDOW = 1 << 16        # range of one-word keys that are looked up by value
     MAX_CHANGES = 10000     # of the offset of local time
+
+_CODES = {"u8": U8, "u16": U16, "u32": U32, "u64": U64, "i8": I8, "i16": I16, "i32": I32, "i64": I64, "f32": F32,
+          "f64": F64}
+_SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
 
 
 cdef int source_room(Source* s, uint32_t n) noexcept nogil:
@@ -72,12 +81,12 @@ def _span(what, value, lowest, highest):
 
 cdef int _take_changes(Source* s, changes) except -1:
     cdef uint32_t i
-    cdef int64_t quarter = 900000000000, before
+    cdef int64_t quarter = QUARTER, minute = MINUTE, before
     s.changes = _span("number of changes", len(changes), 1, MAX_CHANGES)
     s.change = <int64_t*>malloc(2 * 8 * s.changes)
     if s.change == NULL:
         raise MemoryError
-    s.offset, s.quarters = s.change + s.changes, True
+    s.offset, s.quarters, s.minutes = s.change + s.changes, True, True
     before = INT64_MIN
     for i in range(s.changes):
         s.change[i], s.offset[i] = changes[i]
@@ -85,16 +94,60 @@ cdef int _take_changes(Source* s, changes) except -1:
             raise ValueError("the changes of local time are not in order")
         before = s.change[i]
         s.quarters = s.quarters and s.offset[i] % quarter == 0 and (i == 0 or s.change[i] % quarter == 0)
+        s.minutes = s.minutes and s.offset[i] % minute == 0 and (i == 0 or s.change[i] % minute == 0)
     return 0
 
 
-cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1:
-    """Fill s from a column specification, see `Rollup`."""
+cdef int _make_steps(Source* s, tuple spec) except -1:
+    # Steps of time: ('bucket', col, ns), ('weeks', col, n), ('months', col, n), ('hours', col, ns), and the changes.
+    s.kind = BUCKET
+    if len(spec) > 3:
+        _take_changes(s, spec[3])
+    if spec[0] == "months":
+        s.kinds, s.step = MONTHS, _span("number of months", spec[2], 1, MAX_MONTH - MIN_MONTH)
+    elif spec[0] == "weeks":
+        s.step = _span("number of weeks", spec[2], 1, INT64_MAX // WEEK) * WEEK
+        s.origin = 4 * DAY                                            # a Monday, 1970-01-05
+    elif spec[0] == "hours":
+        s.kinds, s.step, s.clock = HOURS, MINUTE, _span("step", spec[2], MINUTE, 4 * QUARTER)
+        if not s.minutes or s.clock % MINUTE:
+            raise ValueError("hours need minutes")
+    else:
+        s.step = _span("bucket", spec[2], 1, INT64_MAX)
+    s.bits = int(step_number(s, INT64_MAX)).bit_length()
+    return 0
+
+
+cdef int _make_calculated(Source* s, Layout layout, tuple spec, bint key, list kept) except -1:
+    # Values of a calculation: ('calc', type, steps), ('missing', type, steps).
+    cdef Calculation made = Calculation(layout, tuple(spec[2]))
+    s.code = _CODES[spec[1]]
+    s.size = s.width = _SIZES[spec[1]]
+    if s.size < 8 and not key:
+        raise ValueError(f"calculated values have 64 bits, not {spec[1]}")
+    kept.append(made)
+    s.calc, s.count, s.col, s.version = &made.calc, 1, -1, -1
+    s.missing, s.drop = spec[0] == "missing", made.calc.checked or spec[0] == "missing"
+    s.kind, s.bits = KEY if key else NUMBER, s.size * 8
+    return 0
+
+
+cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed, list kept) except -1:
+    """Fill s from a column specification, see `Rollup`; ``kept`` gets the objects that it needs."""
     cdef int i, least
     cdef uint32_t bits
     memset(s, 0, sizeof(Source))
     if not spec:
         raise ValueError("an empty column specification")
+    if spec[0] in ("conn", "host") and key and spec[1][0] not in ("conn", "host"):
+        make_source(s, layout, spec[1], True, False, seed, kept)
+        s.ends = IN_ORDER if spec[0] == "conn" else EITHER
+        return 0
+    if spec[0] == "calc" or (spec[0] == "missing" and not key):
+        return _make_calculated(s, layout, spec, key, kept)
+    if spec[0] == "where" and not key:
+        s.kind, s.col, s.version, s.drop, s.code, s.size, s.width, s.count = HOLDS, -1, -1, True, U64, 8, 8, 1
+        return 0
     s.col = _span("column", spec[1], 0, layout.n - 1)
     s.code, s.size = layout.column[s.col].code, layout.column[s.col].size
     s.count, s.width = layout.column[s.col].count, layout.column[s.col].width
@@ -127,13 +180,10 @@ cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed
         s.kind = KEY
         s.bits = _span("prefix", spec[3], 0, bits)
         s.shift = bits - s.bits
-    elif spec[0] == "bucket":
+    elif spec[0] in ("bucket", "weeks", "months", "hours"):
         if s.code != I64 or s.count != 1:
             raise ValueError(f"column {spec[1]} is not a time")
-        s.kind, s.step = BUCKET, _span("bucket", spec[2], 1, INT64_MAX)
-        s.bits = (<object>(INT64_MAX // s.step) - <object>floor_div(INT64_MIN, s.step)).bit_length()
-        if len(spec) > 3:
-            _take_changes(s, spec[3])
+        _make_steps(s, spec)
     elif spec[0] != "column" and (spec[0] != "nonzero" or key or s.code >= BYTES):
         raise ValueError(f"unknown kind of column {spec[0]!r}")
     elif s.code == BYTES or (key and s.count > 1):
@@ -162,12 +212,15 @@ cdef class GroupTable:
         cdef uint32_t used[MAX_WORDS]
         if len(keys) > 200 or len(seed) != 16:
             raise ValueError(f"{len(keys)} keys, seed of {len(seed)} bytes")
-        self.layout, self.keys, self.parts = layout, keys, len(keys)
+        self.layout, self.keys, self.parts, self.kept = layout, keys, len(keys), []
         self.part = <KeyPart*>calloc(max(self.parts, 1), sizeof(KeyPart))
         if self.part == NULL:
             raise MemoryError
         for i in range(self.parts):
-            make_source(&self.part[i].source, layout, keys[i], True, False, seed)
+            make_source(&self.part[i].source, layout, keys[i], True, False, seed, self.kept)
+        self._take_ends(&self.in_order, IN_ORDER)
+        self._take_ends(&self.exchanged, EITHER)
+        self.twice = self.exchanged.n > 0
         # Widest first, each into the first word with enough free bits.
         memset(used, 0, sizeof(used))
         for i in sorted(range(self.parts), key=lambda k: -self.part[k].source.bits):
@@ -183,6 +236,7 @@ cdef class GroupTable:
         memcpy(self.table.seed, <const char*>seed, 16)
         self.table.seed[1] |= 1
         self.narrow = self.parts == 1 and self.part[0].source.kind == KEY and self.part[0].source.bits <= 16
+        self.narrow = self.narrow and not self.part[0].source.ends
         if self.narrow:
             self.direct = <uint32_t*>calloc(1 << 16, 4)
             self.table.keys = <uint64_t*>malloc((1 << 16) * 8)
@@ -203,6 +257,8 @@ cdef class GroupTable:
                 table_free(&self.part[i].source.intern)
                 free(self.part[i].source.change)
         free(self.part)
+        ends_free(&self.in_order)
+        ends_free(&self.exchanged)
         free(self.direct)
         free(self.window)
         table_free(&self.table)
@@ -251,6 +307,7 @@ cdef class GroupTable:
             return 0
         if table_reserve(&self.table, c.n) < 0:
             return -1
+        self._turn(c)
         for i in range(self.parts):
             p = &self.part[i]
             if source_room(&p.source, c.n) < 0:
@@ -258,13 +315,13 @@ cdef class GroupTable:
             w = self.word[p.word]
             if not seen >> p.word & 1:
                 seen |= <uint64_t>1 << p.word
-                part_values(&p.source, c, w)
+                part_values(&p.source, self._seen(&p.source, c), w)
                 if p.shift:
                     for k in range(c.n):
                         w[k] <<= p.shift
             else:
                 v = self.word[self.words]
-                part_values(&p.source, c, v)
+                part_values(&p.source, self._seen(&p.source, c), v)
                 for k in range(c.n):
                     w[k] |= v[k] << p.shift
         if self.words == 1:
@@ -281,6 +338,71 @@ cdef class GroupTable:
             for k in range(1, c.n):
                 out[k] = out[0]
         return 0
+
+    cdef int _take_ends(self, KeyEnds* e, int kind) except -1:
+        # The pairs of columns of the keys of this kind, which all have the same ones.
+        cdef Source* s
+        cdef int i, k, a, b
+        pairs = None
+        for i in range(self.parts):
+            if self.part[i].source.ends != kind:
+                continue
+            if pairs is not None and pairs != self.keys[i][2]:
+                raise ValueError("the keys have other pairs of columns")
+            pairs = self.keys[i][2]
+            s = &self.part[i].source
+            reads = [s.col, s.col6, s.version] if s.kind == IP else [s.col]
+            _check_pairs(self.layout, pairs, reads)
+        if pairs is None:
+            return 0
+        for k in range(len(pairs)):
+            a, b = pairs[k]
+            e.pair[k].a, e.pair[k].b, e.pair[k].width = a, b, self.layout.column[a].width
+            e.n = k + 1
+        if not ends_init(e, self.layout.n, kind == IN_ORDER):
+            raise MemoryError
+        return 0
+
+    cdef void _turn(self, const Chunk* c) noexcept nogil:
+        # Make the chunks that keys of ends read.
+        cdef bint no6 = True
+        cdef int i
+        if self.in_order.n:
+            for i in range(self.parts):
+                if self.part[i].source.ends == IN_ORDER and self.part[i].source.kind == IP:
+                    no6 = no6 and no_ipv6(&self.part[i].source, c)
+            ends_in_order(&self.in_order, c, no6)
+        if self.second:
+            ends_exchanged(&self.exchanged, c)
+
+    cdef const Chunk* _seen(self, const Source* s, const Chunk* c) noexcept nogil:
+        # The chunk that a key reads.
+        if s.ends == IN_ORDER:
+            return &self.in_order.chunk
+        return &self.exchanged.chunk if s.ends == EITHER and self.second else c
+
+    cdef int64_t other_ends(self, Chunk* c, uint16_t* rows) noexcept nogil:
+        """Fill ``rows`` with those of the chunk that have a second group; returns their number, -1 without memory."""
+        cdef KeyPart* p
+        cdef uint32_t k, n = 0
+        cdef int i
+        for k in range(c.n):
+            self.exchanged.order[k] = 0
+        ends_exchanged(&self.exchanged, c)
+        for i in range(self.parts):
+            p = &self.part[i]
+            if p.source.ends != EITHER:
+                continue
+            if source_room(&p.source, 2 * c.n) < 0:
+                return -1
+            part_values(&p.source, c, self.word[0])
+            part_values(&p.source, &self.exchanged.chunk, self.word[1])
+            for k in range(c.n):
+                self.exchanged.order[k] |= self.word[0][k] != self.word[1][k]
+        for k in range(c.n):
+            rows[n] = <uint16_t>row_of(c, k)
+            n += self.exchanged.order[k]
+        return n
 
     cdef bint _aim(self, uint64_t low, uint64_t high) noexcept nogil:
         # Whether the window covers these keys.  It moves rarely, because moving costs as much as a few chunks.
@@ -401,7 +523,7 @@ cdef class GroupTable:
         cdef Source* s = &p.source
         cdef uint32_t g, v4
         cdef uint64_t v
-        cdef int64_t start, least
+        cdef int64_t start
         cdef uint8_t six[16]
         for g in range(self.count()):
             v = part_of(p, self.table.keys + <size_t>g * self.table.words)
@@ -409,8 +531,7 @@ cdef class GroupTable:
                 v = v << s.shift if s.shift < 64 else 0
                 memcpy(out + <size_t>g * s.width, &v, s.width)
             elif s.kind == BUCKET:
-                least = floor_div(INT64_MIN, s.step)
-                start = utc_of_local(s, bucket_start(<int64_t>(v + <uint64_t>least), s.step))
+                start = utc_of_local(s, step_start(s, v))
                 memcpy(out + <size_t>g * 8, &start, 8)
             elif s.kind == IP:
                 ip_of_code(s, v, &v4, six)
@@ -418,6 +539,21 @@ cdef class GroupTable:
             else:
                 memcpy(out + <size_t>g * s.width, s.intern.keys + v * s.intern.words, s.width)
         return 0
+
+
+def _check_pairs(Layout layout, pairs, reads):
+    """Raises ValueError unless the pairs are columns of equal types and contain all that are read."""
+    columns = [_span("column", column, 0, layout.n - 1) for pair in pairs for column in pair]
+    if not 1 <= len(pairs) <= MAX_PAIRS or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"invalid pairs of columns {pairs!r}")
+    for a, b in pairs:
+        if (layout.column[<int>a].width != layout.column[<int>b].width
+                or layout.column[<int>a].code != layout.column[<int>b].code
+                or layout.column[<int>a].width not in (1, 2, 4, 8, 16)):
+            raise ValueError(f"columns {a} and {b} have other types")
+    # A calculation reads columns that are not known here: its own is -1.
+    if reads[0] < 0 or not set(reads) - {-1} <= set(columns):
+        raise ValueError(f"columns {reads} are not among the pairs {pairs!r}")
 
 
 cdef inline bint all_equal(const uint64_t* v, uint32_t n) noexcept nogil:
@@ -467,12 +603,16 @@ cdef int _renumber(GroupTable ours, GroupTable other, uint32_t** out, const uint
 
 
 cdef void part_values(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
+    cdef uint8_t missing[CHUNK]
     cdef uint64_t mask = ~<uint64_t>0 >> (64 - s.size * 8) if s.size < 8 else ~<uint64_t>0
     cdef uint32_t i
     cdef float f
     cdef double d
     if s.kind == KEY:
-        load_column(c, s.col, s.code, s.width, out)
+        if s.calc != NULL:
+            calc_run(<const calc*>s.calc, c.col, c.rows, c.first, c.n, out, missing)
+        else:
+            load_column(c, s.col, s.code, s.width, out)
         if s.code == F64:
             plain_floats(out, c.n)
         elif s.code == F32:
@@ -494,7 +634,7 @@ cdef void part_values(Source* s, const Chunk* c, uint64_t* out) noexcept nogil:
         load_column(c, s.col, s.code, s.width, out)
         if s.changes:
             local_times(s, c.n, out)
-        buckets(s, c.n, out)
+        step_numbers(s, c.n, out)
     elif s.kind == IP:
         ip_codes(s, c, out)
     else:

@@ -9,10 +9,11 @@ from posix.stdlib cimport posix_memalign
 from c_block cimport BYTES, F32, F64, I64, MASK_WORDS, U8, U64, Column
 from c_sort_key cimport order_bytes, order_f64
 from c_postings cimport Chunk
-from c_node cimport (ALL, GATHER_ROWS, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_OR, N_PAIR, N_PAIR_BYTES, N_SCAN,
-                     N_STORED, NONE, NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, now_ns)
+from c_node cimport (ALL, GATHER_ROWS, MASK, N_AND, N_BYTES, N_CONST, N_GLOB, N_LIST, N_OR, N_PAIR, N_PAIR_BYTES,
+                     N_SCAN, N_STORED, NONE, NOT_INDEXED, SLOT_WORDS, SOME, Context, Found, Key, Node, decide, now_ns)
 from c_node cimport narrow as narrow_list
 from c_program cimport estimate, evaluate, known_count
+from c_list_test cimport BEFORE, ELEMENT, EXACT, LENGTH, RUN, STARTS
 from c_scan cimport (PAIR_EQ, PAIR_LE, PAIR_LT, SCAN_SET, scan_best, scan_force, scan_kernels, scan_level,
                      scan_mask_rows, scan_range)
 from confluo_tools.core.block.block cimport PICK_ALL, PICK_MASK, Block, Layout, Picks
@@ -167,6 +168,8 @@ cdef class Program:
             node = self.make_bytes(node, leaf, kind) if kind != "InByteRanges" else self.make_byte_ranges(node, leaf)
         elif kind == "Pair":
             node = self.make_pair(node, leaf)
+        elif kind == "ListElement" or kind == "ListLength" or kind == "ListSequence":
+            node = self.make_list(node, leaf, kind)
         else:
             raise ValueError(f"unknown test {leaf!r}")
         if node.kind == N_CONST:
@@ -277,6 +280,53 @@ cdef class Program:
             node.fn, node.cost = scan_kernels().hash[0 if size == 4 else 1], 1.5 * node.test.count
         node.test.table = table
         return node
+
+    cdef Node* make_list(self, Node* node, object leaf, str kind) except NULL:
+        # No test holds for a zero element.
+        cdef uint64_t* bits
+        cdef uint32_t count = node.test.count
+        if node.test.code == BYTES:
+            raise ValueError(f"{leaf!r}: column {self.layout.names[leaf.col]} is not a list")
+        if kind == "ListElement":
+            if not -<int>count <= leaf.index < <int>count:
+                raise ValueError(f"{leaf!r}: the list has {count} elements at most")
+            test = type(leaf.test).__name__
+            if (test == "FRange") != (node.test.code > I64):
+                raise ValueError(f"{leaf!r}: a test of another type")
+            node = self.make_real(node, leaf.test) if test == "FRange" else self.make_integer(node, leaf.test, test)
+            if node.kind == N_CONST:
+                return node
+            node.list.what, node.list.index = ELEMENT, leaf.index
+            node.cost += 1.5 if leaf.index >= 0 else 1.5 + 0.5 * count
+        elif kind == "ListLength":
+            bits = <uint64_t*>self.take(32)
+            for lo, hi in leaf.pairs:
+                for n in range(max(lo, 0), min(hi, 255) + 1):
+                    bits[<int>n >> 6] |= <uint64_t>1 << (<int>n & 63)
+            node.list.what, node.test.table, node.fn = LENGTH, bits, scan_kernels().bitmap[0]
+            node.cost = 1.5 + 0.5 * count
+        else:
+            self.set_items(node, leaf)
+            node.cost = 3.0
+        node.kind = N_LIST
+        return node
+
+    cdef int set_items(self, Node* node, object leaf) except -1:
+        # The items of a sequence as ranges of order keys; zone maps see the narrowest of them.
+        cdef uint64_t* bound
+        cdef int i
+        cdef bint real = node.test.code > I64
+        if not 1 <= len(leaf.items) <= node.test.count:
+            raise ValueError(f"{leaf!r}: the list has {node.test.count} elements at most")
+        bias = _SIGN if node.test.code > U64 else 0
+        pairs = [(order_f64(lo), order_f64(hi)) if real else (lo + bias, hi + bias) for lo, hi in leaf.items]
+        bound = <uint64_t*>self.take(len(pairs) * 16)
+        for i, (lo, hi) in enumerate(pairs):
+            bound[2 * i], bound[2 * i + 1] = lo, hi
+        node.list.what = {"exact": EXACT, "starts": STARTS, "run": RUN, "before": BEFORE}[leaf.how]
+        node.list.items, node.list.bound = len(pairs), bound
+        self.set_keys(node, [min([(hi - lo, lo, hi) for lo, hi in pairs])[1:]], 0, ~<uint64_t>0, False)
+        return 0
 
     cdef Node* make_search(self, Node* node, list ranges) except NULL:
         # Many ranges of wide integers: a directory by the upper bits, then a search among the few of a place.

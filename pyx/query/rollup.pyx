@@ -14,6 +14,7 @@ from c_sketch cimport FLOAT, SIGNED, UNSIGNED, Hyper
 from c_source cimport CHUNK, IP, IP_HASH, NUMBER, WIDE, ZEROS, Chunk, Source, load_column
 from confluo_tools.core.block.block cimport PICK_ALL, Block, Layout, Picks, zero_bytes
 from confluo_tools.core.query.group_keys cimport GroupTable, intern_merge, make_source
+from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.query.rollup_result cimport (
     F_AVG, F_COUNT, F_DISTINCT, F_FIRST, F_HYPER, F_LAST, F_MAX, F_MIN, F_QUANTILE, F_RATE, F_STDDEV, F_SUM, Output,
     check_column, finish_column, forget_order,
@@ -43,6 +44,28 @@ cdef enum:
     P_GROUP = 12                # per group: 1.63 %, at most 4 KiB
     HYPER_ENTRIES = 32          # a sketch of a group takes as much memory as this number of groups
     TALLY_LIMIT = 1 << 30       # maximum number of rows in 32-bit counters
+    FEW = 8                     # below 1/FEW of the rows of a block, conditions read these rows only
+
+
+@cython.final
+cdef class RowCondition:
+    """The condition of the value number ``slot`` of a roll-up, and the next condition."""
+
+    def __cinit__(self, Layout layout, tree, int slot, RowCondition next):
+        self.program, self.found = Program(tree, layout), Picks()
+        self.slot, self.next = slot, next
+
+    cdef void look(self, Block block, Picks picks, Value* value) noexcept nogil:
+        """Find the rows of a block for which the conditions hold; of few ``picks`` only those among them."""
+        if picks.n < block.rows // FEW:
+            memcpy(self.found.list, picks.as_list(), picks.n * 2)
+            self.found.set_list(block.rows, picks.n)
+            self.program.narrow(block, self.found)
+        else:
+            self.program.run(block, self.found)
+        value[self.slot].source.holds = self.found.as_mask()
+        if self.next is not None:
+            self.next.look(block, picks, value)
 
 
 @cython.final
@@ -57,7 +80,20 @@ cdef class Rollup:
                                                     plain: the result has its version column, too
     ('prefix', col, width, bits)                    keys only: the top ``bits`` of an unsigned number of ``width`` bits
     ('bucket', col, step)                           keys only: floor(value / step) * step of an i64 column
-    ('bucket', col, step, changes)                  the same by local time: changes are (time, offset) from INT64_MIN on
+    ('weeks', col, n), ('months', col, n)           keys only: the start of n weeks from Monday on, or of n months
+    ('bucket', col, step, changes)                  the same by local time, also of weeks and months: changes are
+                                                    (time, offset) from INT64_MIN on
+    ('hours', col, step, changes)                   steps of up to an hour of local clocks, each moment in one of them
+
+    ('calc', type, steps)                           values of a `Calculation`, of type u64, i64 or f64; as a key also
+                                                    of the types of columns
+    ('conn', key, pairs)                            keys only: a key of columns that are exchanged in some rows, so that
+                                                    the first pair of columns has the higher value first, or else the
+                                                    next ones the lower value; pairs contain all columns of the key
+    ('host', key, pairs)                            keys only: a row is in the group of these columns and in that of
+                                                    the exchanged ones; once, if both are the same
+    ('where', tree)                                 count only: rows for which a tree of tests holds
+    ('missing', type, steps)                        count only: rows for which it does not fit 64 bits
 
     ``aggs``: ('count',), ('rate',) and (FUNC, operand) with FUNC sum, avg, stddev, min, max, first, last, distinct,
     hyper (distinct by HyperLogLog) or rate, and ('quantile', operand, millionths).
@@ -71,7 +107,7 @@ cdef class Rollup:
                   bint span=False):
         cdef int i
         cdef uint32_t wide = 64
-        self.layout, self.keys, self.aggs, self.time = layout, keys, aggs, time
+        self.layout, self.keys, self.aggs, self.time, self.kept = layout, keys, aggs, time, []
         if not -1 <= time < layout.n or (time >= 0 and layout.column[time].code != I64):
             raise ValueError(f"column {time} is not a time")
         if len(aggs) > 200:
@@ -86,9 +122,10 @@ cdef class Rollup:
         self.output = <Output*>calloc(max(len(aggs), 1), sizeof(Output))
         self.group = <uint32_t*>malloc(CHUNK * 4)
         self.times = <int64_t*>malloc(CHUNK * 8)
+        self.turned = <uint16_t*>malloc(CHUNK * 2)
         self.chunk.scratch = <uint64_t*>malloc(CHUNK * 8)
         if (self.value == NULL or self.state == NULL or self.whole == NULL or self.output == NULL
-                or self.group == NULL or self.times == NULL or self.chunk.scratch == NULL):
+                or self.group == NULL or self.times == NULL or self.turned == NULL or self.chunk.scratch == NULL):
             raise MemoryError
         for agg in aggs:
             self._plan(&self.output[self.outputs], agg)
@@ -103,11 +140,13 @@ cdef class Rollup:
         for i in range(self.states):
             self.whole[i] = self.state[i].kind == COUNT or (
                 self.state[i].kind in (SUM_INT, SUM_FLOAT, MIN, MAX)
-                and not self.value[self.state[i].value].source.drop)
+                and not self.value[self.state[i].value].source.drop
+                and self.value[self.state[i].value].source.calc == NULL)
             self.chunked = self.chunked or not self.whole[i]
             self.timed = self.timed or self.state[i].kind in (FIRST, LAST)
         self.timed = self.timed and time >= 0
-        if self.groups.narrow and self.groups.part[0].source.shift == 0 and self.groups.part[0].source.width <= 2:
+        if (self.groups.narrow and self.groups.part[0].source.calc == NULL
+                and self.groups.part[0].source.shift == 0 and self.groups.part[0].source.width <= 2):
             if all(agg == ("count",) for agg in aggs):
                 self.tally = <uint32_t*>calloc(4 << 16, 4)
                 if self.tally == NULL:
@@ -132,6 +171,7 @@ cdef class Rollup:
         free(self.output)
         free(self.group)
         free(self.times)
+        free(self.turned)
         free(self.chunk.scratch)
         free(self.chunk.wide)
         free(self.tally)
@@ -149,8 +189,13 @@ cdef class Rollup:
                 raise ValueError(f"{agg[0]} needs an operand")
             o.state = self._state(COUNT, -1, 0)
             return 0
+        if agg[1][0] in ("where", "missing"):
+            if agg[0] != "count":
+                raise ValueError(f"{agg[0]} does not apply to {agg[1][0]!r}")
+            o.state = self._state(VALUES, self._slot(agg[1], False, False), 0)
+            return 0
         # Raw: the stored bytes, not loaded as numbers.
-        raw = agg[1][0] == "ip" or self.layout.describe(agg[1][1])[1] == BYTES
+        raw = agg[1][0] != "calc" and (agg[1][0] == "ip" or self.layout.describe(agg[1][1])[1] == BYTES)
         slot = self._slot(agg[1], agg[0] == "hyper",
                           agg[0] in ("first", "last") or (raw and agg[0] in ("min", "max")))
         partial = self.value[slot].source.drop         # there are other numbers of values than of rows
@@ -187,16 +232,18 @@ cdef class Rollup:
         # The number of the Value of a field, created on first use.
         cdef Value* value
         cdef Source* s
-        if operand[0] not in ("column", "nonzero", "ip"):
+        if operand[0] not in ("column", "nonzero", "ip", "calc", "where", "missing"):
             raise ValueError(f"invalid operand {operand!r}")
-        if operand[0] != "ip" and 0 <= operand[1] < self.layout.n:
+        if operand[0] in ("column", "nonzero") and 0 <= operand[1] < self.layout.n:
             hashed = hashed and self.layout.column[operand[1]].code == BYTES
         name = (operand, hashed, raw)
         if name in self._slots:
             return self._slots[name]
         value = &self.value[self.values]
         s = &value.source
-        make_source(s, self.layout, operand, False, hashed, self.seed)
+        make_source(s, self.layout, operand, False, hashed, self.seed, self.kept)
+        if operand[0] == "where":
+            self.conditions = RowCondition(self.layout, operand[1], self.values, self.conditions)
         if s.kind == NUMBER:
             value.domain = FLOAT if s.code >= F32 else SIGNED if s.code >= I8 else UNSIGNED
         self.values += 1
@@ -316,6 +363,8 @@ cdef class Rollup:
         self.rows += n
         if not every:
             rows = picks.as_list()
+        if self.conditions is not None:
+            self.conditions.look(block, picks, self.value)
         if self.tally != NULL:
             if self.tallied > TALLY_LIMIT and self._untally() < 0:
                 return -1
@@ -353,10 +402,27 @@ cdef class Rollup:
                     reduce_column(&r, I64, self.times, c.n)
                     self.low, self.high = min(self.low, <int64_t>r.min), max(self.high, <int64_t>r.max)
             c.time = self.times if self.timed else NULL
+            start += c.n
             if self.tally == NULL and self._fold_chunk(done) < 0:
                 return -1
-            start += c.n
+            if self.groups.twice and self._fold_other_ends() < 0:
+                return -1
         return 0
+
+    cdef int _fold_other_ends(self) noexcept nogil:
+        # The rows of the chunk once more, for their second group.
+        cdef Chunk* c = &self.chunk
+        cdef int status = 0
+        cdef int64_t n = self.groups.other_ends(c, self.turned)
+        if n <= 0:
+            return <int>n
+        c.rows, c.n = self.turned, <uint32_t>n
+        if self.timed:
+            load_column(c, self.time, I64, 8, <uint64_t*>self.times)
+        self.groups.second = True
+        status = self._fold_chunk(False)
+        self.groups.second = False
+        return status
 
     cdef bint _reduces(self, int value) noexcept nogil:
         cdef int i
@@ -395,7 +461,8 @@ cdef class Rollup:
                     continue
                 if load_value_chunk(value, c) < 0:
                     return -1
-                if c.single >= 0 and value.source.kind == NUMBER and value.n and (not done or value.source.drop):
+                if c.single >= 0 and value.source.kind == NUMBER and value.n and (
+                        not done or value.source.drop or value.source.calc != NULL):
                     wide = F64 if value.domain == FLOAT else I64 if value.domain == SIGNED else U64
                     reduce_column(&r, wide, value.v, value.n)
             for i in range(self.states):
@@ -492,6 +559,11 @@ cdef class Rollup:
         return out
 
     @property
+    def ordered(self):
+        """Whether the result depends on the order of rows: first, last, and sums of floats, which are rounded."""
+        return any([self.state[i].kind in (FIRST, LAST, SUM_FLOAT, MOMENTS_FLOAT) for i in range(self.states)])
+
+    @property
     def memory(self):
         """Bytes of the groups, their values and states, without what it has from the beginning."""
         cdef uint64_t n = self.groups.memory()
@@ -544,9 +616,10 @@ cdef class Rollup:
 
     # ---- results
 
-    def finish(self, Layout layout not None, double seconds=NAN):
+    def finish(self, Layout layout not None, double seconds=NAN, int more=0):
         """The result as a `ResultTable` of ``layout``: the key columns, then the aggregates, in order.
 
+        ``more``: number of columns after these, which are zero.
         ``seconds``: divisor of rates.  A mean, deviation or quantile is rounded if its column is i64.  The roll-up may
         be updated afterwards.  Raises OverflowError if a sum of integers exceeds its 64-bit column.
         """
@@ -568,8 +641,8 @@ cdef class Rollup:
             at += finish_column(&self.output[i], self.state, self.value, rows, at, seconds)
         for i in range(self.states):
             forget_order(&self.state[i])
-        if at != layout.n:
-            raise ValueError(f"{layout.n} result columns for {at} values")
+        if at + more != layout.n:
+            raise ValueError(f"{layout.n} result columns for {at + more} values")
         return rows
 
 

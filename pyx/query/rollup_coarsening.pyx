@@ -3,29 +3,40 @@
 The coarser key of a group is a function of its finer key, so the rows are not needed.
 """
 
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 from c_hash_table cimport hash2, table_insert, table_insert2, table_reserve
 from c_source cimport (
-    BUCKET, IP, KEY, MAX_WORDS, V4, V6, WIDE, Source, bucket_start, floor_div, ip_of_code, local_times,
+    BUCKET, EITHER, HOURS, IP, KEY, MAX_WORDS, NANOSECONDS, V4, V6, WIDE, Source, ip_of_code,
 )
+from c_time_steps cimport DAY, QUARTER, local_times, step_number, step_start
 from confluo_tools.core.query.group_keys cimport GroupTable, KeyPart, intern_merge, part_of, renumber, source_room
 from confluo_tools.core.query.rollup cimport Rollup
 from confluo_tools.core.query.aggregate_states cimport DISTINCT, HISTOGRAM, HYPER, state_merge
 
 
+cdef bint _steps_derive(const Source* to, const Source* s):
+    # Whether each step of `to` begins where one of `s` does.  By local time, all are multiples of `grain` apart.
+    cdef int64_t grain = to.step
+    if s.kinds != NANOSECONDS or s.origin:
+        return False
+    if to.kinds != NANOSECONDS or to.origin:
+        grain = QUARTER if to.kinds == HOURS else DAY
+    if s.changes:
+        return grain % s.step == 0 and to.kinds != HOURS and to.changes == s.changes and memcmp(
+            to.change, s.change, <size_t>s.changes * 16) == 0
+    # Each change and each local day begin where a finer step begins.
+    return grain % s.step == 0 and (to.changes == 0 or (to.quarters and QUARTER % s.step == 0))
+
+
 cdef bint _derives(const Source* to, const Source* s):
     # Whether the value of `to` is a function of that of `s`.
     cdef int i
-    if to.kind != s.kind or to.col != s.col:
+    if to.kind != s.kind or to.col != s.col or to.calc != NULL or to.ends != s.ends or to.ends == EITHER:
         return False
     if to.kind == BUCKET:
-        if s.changes:
-            return to.step % s.step == 0 and to.changes == s.changes and memcmp(
-                to.change, s.change, <size_t>s.changes * 16) == 0
-        # By local time: each change and each local day begin where a finer step begins.
-        return to.step % s.step == 0 and (to.changes == 0 or (to.quarters and <int64_t>900000000000 % s.step == 0))
+        return _steps_derive(to, s)
     if to.kind == KEY:
         return to.shift >= s.shift
     if to.kind == IP:
@@ -45,10 +56,10 @@ cdef uint64_t _derive(Source* to, const Source* s, const uint32_t* renumbered, u
     if to.kind == KEY:
         return v >> (to.shift - s.shift) if to.bits else 0
     if to.kind == BUCKET:
-        start = bucket_start(<int64_t>(v + <uint64_t>floor_div(INT64_MIN, s.step)), s.step)
+        start = step_start(s, v)
         if to.changes and not s.changes:
             local_times(to, 1, <uint64_t*>&start)
-        return <uint64_t>floor_div(start, to.step) - <uint64_t>floor_div(INT64_MIN, to.step)
+        return step_number(to, start)
     if to.kind == IP:
         if v >> 32 == V4:
             return v & ~<uint64_t>0xFFFFFFFFu | <uint32_t>v & to.mask4
@@ -126,10 +137,12 @@ def absorb(Rollup to not None, Rollup other not None):
         return
     to._usable()
     other._usable()
+    if any([key[0] == "host" and key not in to.keys for key in other.keys]):
+        raise ValueError("groups of hosts have rows twice")
     for i in range(to.groups.parts):
         source[i] = -1
         for j in range(other.groups.parts):
-            if _derives(&to.groups.part[i].source, &other.groups.part[j].source):
+            if to.keys[i] == other.keys[j] or _derives(&to.groups.part[i].source, &other.groups.part[j].source):
                 source[i] = j
                 break
         if source[i] < 0:

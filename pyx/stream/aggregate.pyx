@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
+from c_posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.query.rollup cimport Rollup
 from confluo_tools.core.stream.event_windows cimport WindowStage
@@ -17,8 +18,9 @@ cdef class AggregateStage(WindowStage):
     the interpreter lock.
     """
 
-    def __init__(self, Layout layout not None, int time, int64_t every, int64_t late, make, answer, uint64_t groups):
-        super().__init__(layout, time, every, late)
+    def __init__(self, Layout layout not None, int time, int64_t every, int64_t late, make, answer, uint64_t groups,
+                 int slots=0):
+        super().__init__(layout, time, every, late, slots)
         if groups == 0:
             raise ValueError("no groups")
         self.make, self.answer, self.groups = make, answer, groups
@@ -60,10 +62,14 @@ cdef class AggregateStage(WindowStage):
                 self.lose(slot, MemoryError("no memory for more groups"))
                 self.renew(slot)
         elif (<Rollup>self.rollup[slot]).entries() > self.groups:
+            if self.gate != NULL:
+                pthread_mutex_lock(self.gate)
             with gil:
                 self.parts += 1
                 stopped = self.emit(slot, self.window[slot].start, now)
                 self.renew(slot)
+            if self.gate != NULL:
+                pthread_mutex_unlock(self.gate)
         return stopped
 
     cdef int close(self, int slot, int64_t start, int64_t now) noexcept nogil:
@@ -90,6 +96,20 @@ cdef class AggregateStage(WindowStage):
         self.rollups[slot] = None
         self.rollup[slot] = NULL
         return stopped
+
+    cdef void absorb(self, int slot, WindowStage other) noexcept:
+        cdef AggregateStage theirs = <AggregateStage>other
+        if theirs.rollup[slot] == NULL:
+            return
+        if self.rollup[slot] == NULL:
+            self.rollups[slot], self.rollup[slot] = theirs.rollups[slot], theirs.rollup[slot]
+        else:
+            try:
+                self.rollups[slot].merge(theirs.rollups[slot])
+            except Exception as e:
+                theirs.lose(slot, e)
+        theirs.rollups[slot] = None
+        theirs.rollup[slot] = NULL
 
     cdef void lose(self, int slot, problem) noexcept:
         self.problem = problem

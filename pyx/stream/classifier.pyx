@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
-from c_atomic cimport load_acquire32, store_release32
+from c_atomic cimport add32, load_acquire32, store_release32
 from c_bits cimport popcount64
 from c_block cimport BLOCK_ROWS, MASK_WORDS, U32
 from c_gather cimport gather
@@ -13,6 +13,7 @@ from confluo_tools.core.kernel.ring cimport BlockSink, STOPPED
 from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.stream.batch_queue cimport BATCH_HEAD, Batch, BatchQueue
 from confluo_tools.core.stream.flow_worker cimport FlowWorker
+from confluo_tools.core.stream.shared_windows cimport WindowClock
 from confluo_tools.core.stream.stage cimport StreamStage
 cimport cython
 
@@ -31,14 +32,17 @@ cdef class FlowRoute(StreamStage):
 
     A batch has the columns of ``batch``, found by name.  ``number``: of the flow.  ``goes_on``: its rows may go to
     later flows as well.  ``hash_column``: a u32 column of the block, its value chooses the worker; -1: they take turns.
+    ``clock``: of the windows; rows come from its `WindowLane`.
     Raises ValueError when a column is missing or has another type.
     """
 
     def __cinit__(self, Layout layout not None, Layout batch not None, int number, list workers not None, int lane, *,
-                  Program program=None, bint goes_on=False, int hash_column=-1, StreamStage first=None):
+                  Program program=None, bint goes_on=False, int hash_column=-1, StreamStage first=None,
+                  WindowClock clock=None):
         cdef size_t row = 0, room
         cdef int i, j
         self.program, self.goes_on, self.number, self.hash_column = program, goes_on, number, hash_column
+        self.clock = clock
         self.first, self.takes_all = first, program is None and first is None
         if not 0 < len(workers) <= MAX_WORKERS:
             raise ValueError(f"{len(workers)} workers")
@@ -105,6 +109,9 @@ cdef class FlowRoute(StreamStage):
                     queue.emptied.sleep(PAUSE)
                     batch = queue.reserve(size)
             batch.now, batch.flow, batch.rows = now, self.number, part
+            if self.clock is not None:
+                batch.window = self.clock.at
+                add32(&self.clock.pending[self.clock.at], part)
             at = <uint8_t*>batch + BATCH_HEAD
             for i in range(self.columns):
                 if rows == NULL:
@@ -182,6 +189,8 @@ cdef class Classifier(BlockSink):
         for i in range(<int>len(routes)):
             flow = <FlowRoute?>routes[i]
             flow.order, flow.ending, flow.wait = self.order, &self.ending, self.wait
+            if flow.clock is not None:
+                flow.clock.ending, flow.clock.wait = &self.ending, self.wait
             route[i] = <void*>flow
         free(self.route)
         self.route, self.n_routes, self.routes = route, <int>len(routes), routes

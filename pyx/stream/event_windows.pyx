@@ -12,9 +12,9 @@ Nothing here depends on how the rows are cut into blocks, and no clock can stop 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
-from c_block cimport BLOCK_ROWS, I64
+from c_block cimport BLOCK_ROWS
 from c_source cimport floor_div
-from confluo_tools.core.block.block cimport PICK_ALL, Block, Layout, Picks
+from confluo_tools.core.block.block cimport PICK_ALL, Block, Layout, Picks, check_time
 
 cdef extern from *:
     """
@@ -34,6 +34,7 @@ cdef enum:
 cdef class WindowStage(StreamStage):
     """Base class of functions over windows of ``every`` ns of the column ``time``; subclasses keep the windows.
 
+    ``slots``: of windows, if they must be more than rows need.
     Raises ValueError when more than 64 windows would be open at a time.
     """
 
@@ -41,10 +42,9 @@ cdef class WindowStage(StreamStage):
         self.current = self.doubted = -1
         self.due = INT64_MAX
 
-    def __init__(self, Layout layout not None, int time, int64_t every, int64_t late):
+    def __init__(self, Layout layout not None, int time, int64_t every, int64_t late, int slots=0):
         super().__init__(layout)
-        if not 0 <= time < layout.n or layout.column[time].code != I64 or layout.column[time].count != 1:
-            raise ValueError(f"column {time} is not a time")
+        check_time(layout, time)
         if not 0 < every <= MAX_TIME // 8 or not 0 <= late <= MAX_TIME // 8:
             raise ValueError(f"windows of {every} ns")
         if late // every + 4 > MAX_WINDOWS:
@@ -52,7 +52,7 @@ cdef class WindowStage(StreamStage):
         if self.window != NULL:
             raise ValueError("made twice")
         self.time, self.every, self.late, self.silence = time, every, late, every + late
-        self.slots = <int>(late // every) + 4
+        self.slots = max(slots, <int>(late // every) + 4)
         self.window = <EventWindow*>calloc(self.slots, sizeof(EventWindow))
         if self.window == NULL:
             raise MemoryError
@@ -83,6 +83,9 @@ cdef class WindowStage(StreamStage):
     cdef int close(self, int slot, int64_t start, int64_t now) noexcept nogil:
         """The window has ended: give its result."""
         return 0
+
+    cdef void absorb(self, int slot, WindowStage other) noexcept:
+        """Take what another stage of the same function has for the window; it forgets it."""
 
     # -- rows
 
@@ -203,21 +206,26 @@ cdef class WindowStage(StreamStage):
 
     cdef int open_at(self, int64_t t) noexcept nogil:
         cdef EventWindow* w
-        cdef int i
-        for i in range(self.slots):
+        cdef int i = self.free_slot()
+        if i >= 0:
             w = &self.window[i]
-            if w.open:
-                continue
             if w.rows == NULL:
                 w.rows = <uint16_t*>malloc(BLOCK_ROWS * sizeof(uint16_t))
             w.start = floor_div(t, self.every) * self.every
-            if w.rows == NULL or self.begin(i, w.start):
-                break
-            w.open = True
-            self.due = min(self.due, w.start + self.every + self.late)
-            return i
+            if w.rows != NULL and self.begin(i, w.start) == 0:
+                w.open = True
+                self.due = min(self.due, w.start + self.every + self.late)
+                return i
         self.dropped += 1                       # no memory
         return REFUSED
+
+    cdef int free_slot(self) noexcept nogil:
+        """A slot for a new window; -1: there is none."""
+        cdef int i
+        for i in range(self.slots):
+            if not self.window[i].open:
+                return i
+        return -1
 
     cdef int hand(self, int slot, Block block, int64_t now) noexcept nogil:
         """Add the rows of the block at hand to their window."""

@@ -6,6 +6,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from c_atomic cimport load_acquire32, store_release32
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.stream.batch_queue cimport BATCH_HEAD, Batch, BatchQueue, Bell
+from confluo_tools.core.stream.shared_windows cimport WindowPart
 from confluo_tools.core.stream.stage cimport StreamStage
 cimport cython
 
@@ -22,10 +23,14 @@ cdef inline int64_t _now() noexcept nogil:
 
 @cython.final
 cdef class FlowEnd:
-    """One flow in one worker: batches with columns of ``layout`` go to the chain that begins with ``head``."""
+    """One flow in one worker: batches with columns of ``layout`` go to the chain that begins with ``head``.
+
+    A `WindowPart` there gets them with their windows.
+    """
 
     def __cinit__(self, Layout layout not None, StreamStage head not None):
         self.head, self.view = head, Block(layout)
+        self.part = head if isinstance(head, WindowPart) else None
 
     cdef int take(self, Batch* batch, Picks picks) noexcept nogil:
         cdef uint8_t* at = <uint8_t*>batch + BATCH_HEAD
@@ -36,6 +41,8 @@ cdef class FlowEnd:
         self.view.rows = batch.rows
         self.taken += batch.rows
         picks.set_all(batch.rows)
+        if self.part is not None:
+            return self.part.take_window(batch.window, self.view, picks, batch.now)
         return self.head.feed(self.view, picks, batch.now)
 
 

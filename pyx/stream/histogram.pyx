@@ -159,10 +159,10 @@ cdef class HistogramStage(WindowStage):
     """
 
     def __init__(self, Layout layout not None, int time, int64_t every, int64_t late, tuple value not None,
-                 Bins bins not None, Layout out not None, names):
+                 Bins bins not None, Layout out not None, names, int slots=0):
         cdef int i, code
         cdef uint64_t v
-        super().__init__(layout, time, every, late)
+        super().__init__(layout, time, every, late, slots)
         for i in value[::2]:
             if not 0 <= i < layout.n or layout.column[i].count != 1 or layout.column[i].code == BYTES:
                 raise ValueError(f"column {i} is not a number")
@@ -297,6 +297,14 @@ cdef class HistogramStage(WindowStage):
                 n = 0
         memset(counts, 0, <size_t>bins * 4 * sizeof(uint64_t))
         return self.ship(n, now) if n else 0
+
+    cdef void absorb(self, int slot, WindowStage other) noexcept:
+        cdef uint64_t* ours = self.of_slot(slot)
+        cdef uint64_t* theirs = (<HistogramStage>other).of_slot(slot)
+        cdef uint32_t i
+        for i in range(self.bins.n * 4):
+            ours[i] += theirs[i]
+            theirs[i] = 0
 
     cdef int ship(self, uint32_t n, int64_t now) noexcept nogil:
         self.out.set_rows(n)

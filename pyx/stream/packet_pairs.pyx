@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from c_hash_table cimport (
     HashTable, LruTable, NOT_FOUND, hash_words, lru_free, lru_init, lru_insert, mum, slots_add, slots_home, slots_next,
     slots_remove, slots_reserve, table_free)
-from confluo_tools.core.block.block cimport Block, Layout, PICK_ALL, Picks, Staging
+from confluo_tools.core.block.block cimport Block, Layout, PICK_ALL, Picks, Staging, column_number
 cimport cython
 import os
 
@@ -104,17 +104,12 @@ cdef class PacketPairs:
 
     def __cinit__(self, Layout layout not None, Layout result not None, *, int64_t timeout, int64_t lateness,
                   int64_t offset=0, uint32_t most=1 << 20):
-        cdef int i, k
+        cdef int i
         cdef uint64_t seed[2]
         if timeout < 1 or lateness < 0 or not 16 <= most <= 1 << 26:
             raise ValueError(f"{timeout} ns, {lateness} ns, {most} packets")
         for i in range(USES):
-            k = layout.get(USED[i])
-            if k < 0 and i < NEEDS:
-                raise KeyError(USED[i])
-            if k >= 0 and layout.column[k].width != WIDTHS[i]:
-                raise ValueError(f"{USED[i]} has another type")
-            self.at[i] = k
+            self.at[i] = column_number(layout, USED[i], WIDTHS[i], i < NEEDS)
         if result.names != RESULT or any([result.column[i].width != RESULT_WIDTHS[i] for i in range(RESULTS)]):
             raise ValueError("the result has other columns")
         self.layout, self.result = layout, result

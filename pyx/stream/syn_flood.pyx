@@ -10,7 +10,7 @@ from c_huge_pages cimport huge_pages
 from c_syn_flood cimport (
     ACK, ANSWERED, Attempt, DONE, Flood, FloodEvent, OF_ADDRESS, OF_PORT, RST, SYN, Slot, TARGET_WORDS, Target,
     WAS_RESET, WAYS, advance, attempt, bucket_of, drop_target, mark_attempt, pair_hash, step_of, tick_to)
-from confluo_tools.core.block.block cimport Block, Layout, Picks, PICK_ALL
+from confluo_tools.core.block.block cimport Block, Layout, Picks, PICK_ALL, column_number
 cimport cython
 import os
 
@@ -62,19 +62,14 @@ cdef class SynFlood:
                   uint32_t attempts=1 << 20, uint32_t targets=1 << 16):
         cdef Flood* f = &self.flood
         cdef void* memory
-        cdef int i, k
+        cdef int i
         if steps < 1 or window < steps or window % steps or timeout < 1 or lateness < 0 or threshold < 1:
             raise ValueError(f"a window of {window} ns in {steps} steps")
         if attempts < WAYS or attempts & (attempts - 1) or not 1 <= targets <= 1 << 24:
             raise ValueError(f"{attempts} attempts, {targets} targets")
         self.layout = layout
         for i in range(USES):
-            k = layout.get(USED[i])
-            if k < 0 and i < NEEDS:
-                raise KeyError(USED[i])
-            if k >= 0 and layout.column[k].width != WIDTHS[i]:
-                raise ValueError(f"{USED[i]} has another type")
-            self.at[i] = k
+            self.at[i] = column_number(layout, USED[i], WIDTHS[i], i < NEEDS)
         f.step, f.steps, f.timeout, f.delay = window // steps, steps, timeout, timeout + lateness
         if f.delay // f.step > MAX_SLOTS:
             raise ValueError(f"{f.delay // f.step} steps at once")

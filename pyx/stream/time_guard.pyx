@@ -4,8 +4,7 @@ The rule is that of event_windows: one such row does not move the time; two in s
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from c_block cimport I64
-from confluo_tools.core.block.block cimport Block, Layout, Picks
+from confluo_tools.core.block.block cimport Block, Layout, Picks, check_time
 cimport cython
 
 cdef extern from *:
@@ -39,8 +38,7 @@ cdef class TimeGuard:
     cdef object held                    # its block
 
     def __init__(self, Layout layout not None, int time, int64_t far):
-        if not 0 <= time < layout.n or layout.column[time].code != I64 or layout.column[time].count != 1:
-            raise ValueError(f"column {time} is not a time")
+        check_time(layout, time)
         if not 0 < far <= MAX_TIME // 8:
             raise ValueError(f"{far} ns")
         self.layout, self.time, self.far = layout, time, far

@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod, strtof
 from libc.string cimport memcpy, memchr
+from c_civil cimport date_of, days_of
 
 cdef extern from *:
     """
@@ -178,22 +179,15 @@ cdef inline int64_t floor_div(int64_t a, int64_t b) noexcept nogil:
     return q - 1 if a % b < 0 else q
 
 cdef inline char* put_time(char* p, int64_t ns, TimeCache* cache) noexcept nogil:
-    # RFC 3339, UTC, nine digits; the text of a second is cached.  (Gregorian days: H. Hinnant's algorithm.)
-    cdef int64_t second = floor_div(ns, 1000000000), days, era, z, of_day
-    cdef uint32_t doe, yoe, doy, mp, day, month
+    # RFC 3339, UTC, nine digits; the text of a second is cached.
+    cdef int64_t second = floor_div(ns, 1000000000), days, year, of_day
+    cdef uint32_t day, month
     cdef char* t = cache.text
     if second != cache.second or t[0] == 0:
         days = floor_div(second, 86400)
         of_day = second - days * 86400
-        z = days + 719468
-        era = floor_div(z, 146097)
-        doe = <uint32_t>(z - era * 146097)
-        yoe = (doe - doe // 1460 + doe // 36524 - doe // 146096) // 365
-        doy = doe - (365 * yoe + yoe // 4 - yoe // 100)
-        mp = (5 * doy + 2) // 153
-        day = doy - (153 * mp + 2) // 5 + 1
-        month = mp + 3 if mp < 10 else mp - 9
-        t = put_padded(t, <uint32_t>(era * 400 + yoe + (1 if month <= 2 else 0)), 4)
+        year = date_of(days, &month, &day)
+        t = put_padded(t, <uint32_t>year, 4)
         t[0] = 45
         t = put_padded(t + 1, month, 2)
         t[0] = 45
@@ -384,16 +378,6 @@ cdef inline bint get_digits(const char* p, int n, uint32_t* out) noexcept nogil:
     out[0] = v
     return True
 
-cdef inline int64_t days_of(int64_t y, uint32_t m, uint32_t d) noexcept nogil:
-    cdef int64_t era
-    cdef uint32_t yoe, doy
-    if m <= 2:
-        y -= 1
-    era = floor_div(y, 400)
-    yoe = <uint32_t>(y - era * 400)
-    doy = (153 * (m - 3 if m > 2 else m + 9) + 2) // 5 + d - 1
-    return era * 146097 + <int64_t>(yoe * 365 + yoe // 4 - yoe // 100 + doy) - 719468
-
 cdef inline bint get_fraction(const char** at, const char* end, int64_t* ns) noexcept nogil:
     # After the point: up to nine digits count, further ones are dropped.
     cdef const char* p = at[0]
@@ -407,8 +391,19 @@ cdef inline bint get_fraction(const char** at, const char* end, int64_t* ns) noe
     at[0], ns[0] = p, v
     return True
 
-cdef inline bint get_time(const char* p, const char* end, int64_t* out) noexcept nogil:
-    """RFC 3339 (a blank or T between, Z or an offset or nothing), or seconds since 1970 with a fraction."""
+cdef inline bint get_epoch(uint64_t whole, int64_t part, bint minus, int64_t unit, int64_t* out) noexcept nogil:
+    """Units of ``unit`` ns since 1970, and ``part`` billionths of one."""
+    cdef int64_t sign = -1 if minus else 1, per_second = 1000000000 // unit, ns
+    if whole >> 63:
+        return False
+    ns = <int64_t>whole % per_second * unit + part // per_second
+    return in_ns(sign * (<int64_t>whole // per_second), sign * ns, out)
+
+cdef inline bint get_time(const char* p, const char* end, int64_t unit, int64_t* out) noexcept nogil:
+    """RFC 3339 (a blank or T between, Z or an offset or nothing), or units of ``unit`` ns since 1970 with a fraction.
+
+    Offsets are ``+01:00``, ``+0100`` or ``+01``.
+    """
     cdef uint32_t y, mo, d, h = 0, mi = 0, s = 0, oh, om
     cdef int64_t ns = 0, seconds, offset = 0
     cdef uint64_t whole
@@ -422,7 +417,7 @@ cdef inline bint get_time(const char* p, const char* end, int64_t* out) noexcept
             q += 1
         while q < end and 48 <= q[0] <= 57:
             q += 1
-        if not get_u64(p, q, &whole) or whole > <uint64_t>9223372037:
+        if not get_u64(p, q, &whole):
             return False
         if q < end:
             if q[0] != 46:
@@ -430,7 +425,7 @@ cdef inline bint get_time(const char* p, const char* end, int64_t* out) noexcept
             q += 1
             if not get_fraction(&q, end, &ns) or q != end:
                 return False
-        return in_ns(-<int64_t>whole, -ns, out) if minus else in_ns(<int64_t>whole, ns, out)
+        return get_epoch(whole, ns, minus, unit, out)
     if not (get_digits(p, 4, &y) and p[7] == 45 and get_digits(p + 5, 2, &mo) and get_digits(p + 8, 2, &d)):
         return False
     p += 10
@@ -450,11 +445,12 @@ cdef inline bint get_time(const char* p, const char* end, int64_t* out) noexcept
                     return False
         if p < end and (p[0] | 32) == 122:
             p += 1
-        elif end - p == 6 and (p[0] == 43 or p[0] == 45) and p[3] == 58:
-            if not get_digits(p + 1, 2, &oh) or not get_digits(p + 4, 2, &om):
+        elif (end - p == 6 and p[3] == 58 or end - p == 5 or end - p == 3) and (p[0] == 43 or p[0] == 45):
+            om = 0
+            if not get_digits(p + 1, 2, &oh) or end - p > 3 and not get_digits(end - 2, 2, &om):
                 return False
             offset = (oh * 3600 + om * 60) * (1 if p[0] == 43 else -1)
-            p += 6
+            p = end
         if p != end:
             return False
     if not 1 <= mo <= 12 or not 1 <= d <= 31 or h > 23 or mi > 59 or s > 60:

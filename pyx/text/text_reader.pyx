@@ -4,6 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int64_t
 from libc.stdlib cimport malloc, free
 from libc.string cimport memcpy, memset, memcmp, memchr
+from posix.strings cimport strncasecmp
 from c_block cimport U64, I64, F32, F64
 from c_ipv6_hash cimport fold6
 from c_json cimport SCRATCH, json_blank, json_skip, json_string
@@ -25,6 +26,11 @@ PROBLEMS = {
     7: "a comment or header",
     8: "a key that is not in the plan",
 }
+cdef const char* COMMA = b","
+
+cdef enum:
+    PATH = 1024         # bytes of the keys of nested objects; deeper ones are left out
+
 cdef enum Problem:
     FINE = 0
     BAD_VALUE = 1
@@ -57,6 +63,7 @@ cdef class Scanner(TextPlan):
     `feed` stops after a line that is not a row: `problem` is the reason, `field` the number of the field
     (-1: the whole line), `bad` the offset of the wrong text in the data.
     With `all_keys` it stops before a JSON object that has a key without a place in the plan: `new_key`.
+    The key of a value in nested objects has points: ``a.b``.  Arrays of texts are joined by commas.
     """
 
     cdef public bint all_keys
@@ -66,15 +73,17 @@ cdef class Scanner(TextPlan):
     cdef readonly int field
     cdef Py_ssize_t bad_start, bad_end
     cdef bytes header           # CSV: skip a line that repeats the header
+    cdef char delimiter         # of CSV
     cdef char* scratch
+    cdef char path[PATH]        # JSON: the keys of the objects around a value, each with a point
 
     def __cinit__(self, *args, **kwargs):
         self.scratch = <char*>malloc(SCRATCH)
         if self.scratch == NULL:
             raise MemoryError
 
-    def __init__(self, layout, plan, style, bytes header=b""):
-        self.header = header
+    def __init__(self, layout, plan, style, bytes header=b"", bytes delimiter=b","):
+        self.header, self.delimiter = header, delimiter[0]
 
     def __dealloc__(self):
         free(self.scratch)
@@ -194,18 +203,18 @@ cdef class Scanner(TextPlan):
                 if p >= end:
                     return OPEN_QUOTE
                 p += 1
-                if p < end and p[0] != 44:
+                if p < end and p[0] != self.delimiter:
                     return BAD_VALUE
                 text, q = self.scratch, self.scratch + n
             else:
                 text = p
-                q = <const char*>memchr(p, 44, end - p)
+                q = <const char*>memchr(p, self.delimiter, end - p)
                 if q == NULL:
                     q = end
                 p = q
             if i >= self.n:
                 return TOO_MANY
-            if q > text:
+            if q > text and not (self.delimiter == 32 and q - text == 1 and text[0] == 45):  # VPC: absent
                 result = self._store(i, text, q, out, row)
                 if result:
                     self.field, self.bad_start, self.bad_end = i, start - base, p - base
@@ -216,53 +225,70 @@ cdef class Scanner(TextPlan):
             p += 1
 
     cdef int _json(self, const char* p, const char* end, Staging out, uint32_t row, const char* base) noexcept nogil:
-        cdef int i, guess = 0
-        cdef int result, last = FINE
-        cdef const char* q
-        cdef const char* text
-        cdef const char* start
-        cdef uint32_t n
+        cdef int guess = 0, result = FINE, last = FINE
         p = json_blank(p, end)
         while end > p and ((end - 1)[0] == 32 or (end - 1)[0] == 9):
             end -= 1
         if end - p < 2 or p[0] != 123 or (end - 1)[0] != 125:
             return NOT_JSON
+        p = self._object(p, end, 0, &guess, out, row, base, &result, &last)
+        if p == NULL:
+            return result if result else NOT_JSON
+        return last if p == end else NOT_JSON
+
+    cdef const char* _object(self, const char* p, const char* end, uint32_t prefix, int* guess, Staging out,
+                             uint32_t row, const char* base, int* result, int* last) noexcept nogil:
+        # The object at p; its keys come after `prefix` bytes of the path.  NULL: `result`, or not JSON.
+        cdef int i
+        cdef const char* q
+        cdef const char* text
+        cdef const char* start
+        cdef uint32_t n
+        cdef bint fits
         p = json_blank(p + 1, end)
-        if p == end - 1:
-            return FINE
+        if p < end and p[0] == 125:
+            return p + 1
         while True:
             p = json_string(p, end, self.scratch, &text, &n)
             if p == NULL:
-                return NOT_JSON
-            i = self._find(text, n, guess)
-            if i < 0 and self.all_keys:
-                with gil:
-                    self.new_key = text[:n]
-                last = NEW_KEY
+                return NULL
+            fits = prefix + n < PATH
+            if fits:
+                memcpy(self.path + prefix, text, n)
+                text, n = self.path, prefix + n
+            i = self._find(text, n, guess[0]) if fits or not prefix else -1
             p = json_blank(p, end)
             if p >= end or p[0] != 58:
-                return NOT_JSON
+                return NULL
             p = json_blank(p + 1, end)
             start = p
-            if i >= 0 and self.item[i].op != SKIP:
-                guess = i + 1
-                p = self._json_value(i, p, end, out, row, &result)
+            if p < end and p[0] == 123 and fits and (i < 0 or self.item[i].op != SKIP):
+                self.path[n] = 46
+                p = self._object(p, end, n + 1, guess, out, row, base, result, last)
+                if p == NULL:
+                    return NULL
+            elif i >= 0 and self.item[i].op != SKIP:
+                guess[0] = i + 1
+                p = self._json_value(i, p, end, out, row, result)
             else:
-                result = FINE
+                if i < 0 and self.all_keys and (fits or not prefix):
+                    with gil:
+                        self.new_key = text[:n]
+                    last[0] = NEW_KEY
                 p = json_skip(p, end)
-            if p == NULL and not result:
-                return NOT_JSON
-            if result:
+            if p == NULL and not result[0]:
+                return NULL
+            if result[0]:
                 q = json_skip(start, end)
                 self.field, self.bad_start, self.bad_end = i, start - base, (q if q else end) - base
-                return result
+                return NULL
             p = json_blank(p, end)
             if p >= end:
-                return NOT_JSON
+                return NULL
             if p[0] == 125:
-                return last if p + 1 == end else NOT_JSON
+                return p + 1
             if p[0] != 44:
-                return NOT_JSON
+                return NULL
             p = json_blank(p + 1, end)
 
     cdef const char* _json_value(self, int i, const char* p, const char* end, Staging out, uint32_t row,
@@ -272,6 +298,8 @@ cdef class Scanner(TextPlan):
         cdef uint32_t n, k = 0
         result[0] = FINE
         if p < end and p[0] == 91:
+            if it.op == RAW:
+                return self._joined(it, p, end, out, row, result)
             if it.count == 1 and it.op != FLAGS:
                 result[0] = BAD_VALUE
                 return NULL
@@ -299,6 +327,38 @@ cdef class Scanner(TextPlan):
         if p != NULL and n:
             result[0] = self._store(i, text, text + n, out, row)
         return p
+
+    cdef const char* _joined(self, Item* it, const char* p, const char* end, Staging out, uint32_t row,
+                             int* result) noexcept nogil:
+        # An array as a text: its elements with commas between, those that are objects or arrays as they are.
+        cdef uint8_t* v = out.out[it.col] + <size_t>row * it.width
+        cdef const char* text
+        cdef uint32_t n, used = 0
+        p = json_blank(p + 1, end)
+        while p < end and p[0] != 93:
+            if used:
+                result[0] = _put_bytes(COMMA, COMMA + 1, v, it.size, &used, False)
+            if p[0] == 123 or p[0] == 91:
+                text, p = p, json_skip(p, end)
+                n = <uint32_t>(p - text) if p != NULL else 0
+            else:
+                p = self._token(p, end, &text, &n)
+            if p == NULL:
+                break
+            if not result[0]:
+                result[0] = _put_bytes(text, text + n, v, it.size, &used, not it.utf8)
+            if result[0]:
+                break
+            p = json_blank(p, end)
+            if p < end and p[0] == 44:
+                p = json_blank(p + 1, end)
+            elif p >= end or p[0] != 93:
+                p = NULL
+                break
+        if result[0] or p == NULL or p >= end:
+            memset(v, 0, it.width)
+            return NULL
+        return p + 1
 
     cdef const char* _token(self, const char* p, const char* end, const char** text, uint32_t* n) noexcept nogil:
         # A string, number, true or false; null has no length.
@@ -356,13 +416,21 @@ cdef class Scanner(TextPlan):
                       uint32_t k) noexcept nogil:
         cdef uint8_t* v = out.out[it.col] + <size_t>row * it.width + <size_t>k * it.size
         cdef uint64_t u = 0
+        cdef uint32_t used = 0
         cdef int64_t s
         cdef double d
         cdef float f
+        if it.op != RAW:                        # some programs pad columns
+            while p < end and p[0] == 32:
+                p += 1
+            while end > p and (end - 1)[0] == 32:
+                end -= 1
+            if p == end:
+                return FINE
         if it.count > 1 and end - p == 1 and p[0] == 48:
             return FINE                         # an empty element in a list; the row is zero already
         if it.op == RAW:
-            return _put_bytes(p, end, v, it.size, not it.utf8 or self.style == TSV)
+            return _put_bytes(p, end, v, it.size, &used, not it.utf8 or self.style == TSV)
         if it.op == ENUM or it.op == FLAGS:
             return _put_names(it, p, end, v)
         if it.op == IP:
@@ -374,7 +442,7 @@ cdef class Scanner(TextPlan):
             if not get_mac(p, end, <uint64_t*>v):
                 return BAD_VALUE
         elif it.op == TIME:
-            if not get_time(p, end, <int64_t*>v):
+            if not get_time(p, end, it.unit, <int64_t*>v):
                 return BAD_VALUE
         elif it.op == DURATION:
             if not get_duration(p, end, <int64_t*>v):
@@ -416,6 +484,19 @@ cdef int _put_ip(Item* it, const char* p, const char* end, uint8_t* v, Staging o
     return FINE
 
 
+cdef inline int _name(Item* it, const char* p, const char* end) noexcept nogil:
+    # The number of the name, else that of one that differs in capitals only; -1: none.
+    cdef int k
+    cdef uint32_t n = <uint32_t>(end - p)
+    for k in range(it.n_names):
+        if it.names[k].size == n and memcmp(it.names[k].text, p, n) == 0:
+            return k
+    for k in range(it.n_names):
+        if it.names[k].size == n and strncasecmp(it.names[k].text, p, n) == 0:
+            return k
+    return -1
+
+
 cdef int _put_names(Item* it, const char* p, const char* end, uint8_t* v) noexcept nogil:
     # A name or a number; flags: several with | between.
     cdef const char* q
@@ -427,13 +508,11 @@ cdef int _put_names(Item* it, const char* p, const char* end, uint8_t* v) noexce
             q = <const char*>memchr(p, 124, end - p)
         if q == NULL:
             q = end
-        for k in range(it.n_names):
-            if it.names[k].size == <size_t>(q - p) and memcmp(it.names[k].text, p, q - p) == 0:
-                one = it.names[k].value
-                break
-        else:
-            if not get_u64(p, q, &one) or it.size < 8 and one >> it.size * 8:
-                return BAD_VALUE
+        k = _name(it, p, q)
+        if k >= 0:
+            one = it.names[k].value
+        elif not get_u64(p, q, &one) or it.size < 8 and one >> it.size * 8:
+            return BAD_VALUE
         total |= one
         if q == end:
             break
@@ -446,9 +525,10 @@ cdef int _put_names(Item* it, const char* p, const char* end, uint8_t* v) noexce
     return FINE
 
 
-cdef int _put_bytes(const char* p, const char* end, uint8_t* v, uint32_t size, bint escapes) noexcept nogil:
-    # `escapes`: \xNN is one byte.
-    cdef uint32_t n = 0
+cdef int _put_bytes(const char* p, const char* end, uint8_t* v, uint32_t size, uint32_t* used,
+                    bint escapes) noexcept nogil:
+    # After the first `used` bytes of v.  `escapes`: \xNN is one byte.
+    cdef uint32_t n = used[0]
     while p < end:
         if n == size:
             memset(v, 0, size)
@@ -460,6 +540,7 @@ cdef int _put_bytes(const char* p, const char* end, uint8_t* v, uint32_t size, b
             v[n] = <uint8_t>p[0]
             p += 1
         n += 1
+    used[0] = n
     return FINE
 
 

@@ -1,9 +1,11 @@
 """Print rows as lines of TSV, CSV or NDJSON.  text_reader.pyx reads them.
 
 Printing and reading follow a *plan*, one entry per field in printed order, which formats/text.py makes from a Schema:
-(key, op, column, column of the 16 address bytes or -1, column of the IP version or -1, always, names).
+(key, op, column, column of the 16 address bytes or -1, column of the IP version or -1, always, names).  For all types
+but addresses, the fifth is the column, one byte wide, that is 0 in the rows without a value.
 ``names`` are (value, text) pairs; ``always`` fields are printed even when zero (a record's own time).
-The op ``literal`` is a text that is JSON itself, such as a number that may be absent.
+The op ``literal`` is a text that is JSON itself, such as a number that may be absent.  ``time_ms``, ``time_us`` and
+``time_ns`` are times that are read also from numbers of these units, ``time`` from seconds.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -19,8 +21,9 @@ cimport cython
 
 OPS = {
     "number": NUMBER, "bytes": RAW, "text": RAW, "ipv4": IPV4, "ip": IP, "mac": MAC, "time": TIME, "duration": DURATION,
-    "enum": ENUM, "flags": FLAGS, "literal": RAW, "skip": SKIP,
+    "enum": ENUM, "flags": FLAGS, "literal": RAW, "skip": SKIP, "time_ms": TIME, "time_us": TIME, "time_ns": TIME,
 }
+UNITS = {"time_ms": 1000000, "time_us": 1000, "time_ns": 1}  # ns of numbers that are times; seconds otherwise
 STYLES = {"tsv": TSV, "csv": CSV, "ndjson": JSON}
 
 
@@ -39,6 +42,7 @@ cdef class TextPlan:
             it = &self.item[i]
             it.op, it.col, it.col6, it.colv, it.always = OPS[op], col, col6, colv, always
             it.utf8 = op in ("text", "literal")
+            it.unit = UNITS.get(op, 1000000000)
             for k in (col, col6, colv):
                 if not -1 <= k < layout.n:
                     raise IndexError(k)
@@ -72,14 +76,15 @@ cdef class TextPlan:
 
 cdef int _check(Item* it, Layout layout) except -1:
     # Each op reads columns of certain widths: a wrong plan must not read outside them.
-    cdef bint fits = True
-    if it.op == RAW:
+    cdef bint fits = it.colv < 0 or layout.column[it.colv].width == 1
+    if not fits:
+        pass
+    elif it.op == RAW:
         fits = it.code == BYTES
     elif it.op == IPV4:
         fits = it.size == 4 and it.code != BYTES
     elif it.op == IP:
         fits = it.width == 4 and layout.column[it.col6].width == 16 and it.code != BYTES
-        fits = fits and (it.colv < 0 or layout.column[it.colv].width == 1)
     elif it.op == MAC or it.op == TIME or it.op == DURATION:
         fits = it.size == 8 and it.code != BYTES
     elif it.code == BYTES or it.op != NUMBER and (it.count != 1 or it.code > U64):
@@ -208,6 +213,8 @@ cdef class Printer(TextPlan):
         cdef const uint8_t* v = block.col[it.col] + <size_t>row * it.width
         cdef char* start = p
         cdef uint32_t n
+        if it.colv >= 0 and it.op != IP and block.col[it.colv][row] == 0:
+            return self._absent(p)
         if it.count > 1:
             return self._list(p, it, v)
         if it.op == RAW:

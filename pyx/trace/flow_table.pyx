@@ -7,7 +7,7 @@ from c_block cimport BYTES, F32
 from c_ipv6_hash cimport fold6
 from c_hash_table cimport lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_key, lru_value
 from c_traceroute_packets cimport put32
-from confluo_tools.core.block.block cimport Block, Layout, Staging
+from confluo_tools.core.block.block cimport Block, Layout, Staging, column_number
 cimport cython
 import os
 
@@ -352,14 +352,11 @@ cdef class FlowTable:
         a layout with the fields of schema `path`.
         """
         cdef int at[OUTS]
-        cdef int i, k
+        cdef int i
         cdef uint32_t row = 0, number
         cdef Flow* f
         for i in range(OUTS):
-            k = out.layout.get(FIELDS[i])
-            if k >= 0 and out.layout.column[k].width != OUT_WIDTHS[i]:
-                raise ValueError(f"{FIELDS[i]} has another type")
-            at[i] = k
+            at[i] = column_number(out.layout, FIELDS[i], OUT_WIDTHS[i], False)
         out.clear()
         number = start
         with nogil:

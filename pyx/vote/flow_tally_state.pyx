@@ -1,6 +1,6 @@
 """State of the flows of an epoch: as bytes for another process or host, and merged with that of other records.
 
-Bytes: magic, length and text of the question, then numbers as in c_state_bytes.pxd: totals, components, flows with
+Bytes: as state_bytes.pyx says, with numbers as in c_state_bytes.pxd: totals, components, flows with
 loss, their five-tuples, flows without loss by their ToRs, IPv6 addresses, failed links, and the records that are
 kept.  What is read is not trusted: every length and number is checked against what it counts or points to.
 """
@@ -13,11 +13,12 @@ from c_hash_table cimport hash1, hash2, table_insert, table_insert1, table_inser
 from c_state_bytes cimport (
     StateIn, StateOut, put_number, put_raw, put_signed, take_below, take_count, take_number, take_raw, take_signed,
 )
-from confluo_tools.core.base.state_bytes cimport state_bytes
+from confluo_tools.core.base.state_bytes cimport close_state, damaged_state, open_state, put_head, state_bytes
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.vote.flow_tally cimport ENDS6, MAX_PARTS, NONE, FlowTally, Seen
 
 MAGIC = b"CFPATHS\x01"
+cdef str SHARE = "paths"
 
 cdef enum:
     TOTALS = 12
@@ -45,14 +46,10 @@ def dump(FlowTally t not None):
     cdef StateOut o
     cdef Block block
     cdef int col
-    cdef bytes question = t.question
     if t.extended:
         raise ValueError("the paths are extended already")
     _totals(t, total)
-    memset(&o, 0, sizeof(StateOut))
-    put_raw(&o, <const char*>MAGIC, 8)
-    put_number(&o, len(question))
-    put_raw(&o, <const char*>question, len(question))
+    put_head(&o, MAGIC, t.question)
     with nogil:
         _put_totals(<const uint64_t**>total, &o)
         _put_components(&o, t)
@@ -132,8 +129,8 @@ cdef void _put_healthy(StateOut* o, FlowTally t) noexcept nogil:
 
 # ---- reading -----------------------------------------------------------------------------------------------------
 
-cdef _bad(what):
-    raise ValueError(f"the state of a share of paths is damaged: {what}")
+cdef int _bad(str what) except -1:
+    return damaged_state(SHARE, what)
 
 
 def load(FlowTally t not None, const uint8_t[::1] data not None, Layout layout=None):
@@ -144,18 +141,10 @@ def load(FlowTally t not None, const uint8_t[::1] data not None, Layout layout=N
     """
     cdef uint64_t* total[TOTALS]
     cdef StateIn b
-    cdef uint64_t n
     cdef int i
-    cdef const uint8_t* p
     if t.records or t.failures or t.table.count or t.keep != (layout is not None):
         raise ValueError("the tally is not empty, or the layout of its records is missing")
-    if data.shape[0] < 9 or bytes(data[:8]) != MAGIC:
-        raise ValueError("this is not the state of a share of paths")
-    b.at, b.end, b.bad = &data[0] + 8, &data[0] + data.shape[0], False
-    n = take_count(&b, 1)
-    p = take_raw(&b, n)
-    if p == NULL or p[:n] != t.question:
-        raise ValueError("the state of a share of paths has another question")
+    open_state(&b, data, MAGIC, t.question, SHARE)
     _totals(t, total)
     for i in range(TOTALS):
         total[i][0] = take_below(&b, MAX_TOTAL)
@@ -164,8 +153,7 @@ def load(FlowTally t not None, const uint8_t[::1] data not None, Layout layout=N
     _get_known(t, &b)
     _get_healthy(t, &b)
     _get_kept(t, &b, layout)
-    if b.bad or b.at != b.end:
-        _bad("it is cut off" if b.bad else "extra bytes at its end")
+    close_state(&b, SHARE)
 
 
 cdef int _get_components(FlowTally t, StateIn* b) except -1:

@@ -15,6 +15,7 @@ from confluo_tools.chart import model, scale, terminal
 from confluo_tools.chart.model import Chart, ChartLine, ChartMeasure
 from confluo_tools.chart.page import page
 from confluo_tools.chart.svg import PANEL, svg
+from confluo_tools.units import value_text
 from running import CAMPUS, lines, run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,7 +57,7 @@ def test_lines_have_the_values_of_the_table() -> None:
         assert found == pytest.approx(values, abs=ticks[-1] / 1500)
         tips = [t.text or "" for t in panel.iter(f"{SVG}title")]
         assert [t.split("\n")[0] for t in tips] == [row[0].partition(".")[0] + "Z" for row in rows]
-        assert [t.split("\n")[1] for t in tips] == [scale.value_text(v, ["B", ""][number]) for v in values]
+        assert [t.split("\n")[1] for t in tips] == [value_text(v, ["B", ""][number]) for v in values]
 
 
 def test_lines_by_name_are_those_with_the_largest_values() -> None:
@@ -79,14 +80,14 @@ def test_bars_have_the_values_of_the_table() -> None:
         values = [float(row[1 + number]) for row in rows]
         assert bars == pytest.approx([v * max(bars) / max(values) for v in values], abs=0.6)
         texts = [t.text for t in panel.iter(f"{SVG}title")]
-        assert texts == [f"{r[0]}: {scale.value_text(v, ['', 'B'][number])}" for r, v in zip(rows, values, strict=True)]
+        assert texts == [f"{r[0]}: {value_text(v, ['', 'B'][number])}" for r, v in zip(rows, values, strict=True)]
 
 
 def test_a_sparkline_has_a_character_for_each_step() -> None:
     words = ("--agg", "count", "--by", "1s")
     values = [float(row[1]) for row in table(*words)]
     first, drawn, when = query(*words, "-o", "spark").splitlines()
-    assert first == f"count, up to {scale.value_text(max(values))}"
+    assert first == f"count, up to {value_text(max(values))}"
     assert [terminal.BLOCKS.index(c) for c in drawn] == [min(int(v / max(values) * 8), 7) for v in values]
     assert when == "2026-11-21T01:18:38Z to 2026-11-21T01:18:50Z"
 
@@ -116,9 +117,19 @@ def test_ticks_of_time_are_few_and_told_apart(first: int, span: int) -> None:
         assert len({scale.time_text(t, ticks[1] - ticks[0]) for t in ticks}) == len(ticks)
 
 
+def test_bars_of_a_number_stay_in_its_order() -> None:
+    words = ("--agg", "count", "-o", "spark", "--by")
+    shown = [line.split()[0] for line in lines(run("confluo-query", CAMPUS, *words, "len"))[1:-1]]
+    assert len(shown) == model.MAX_BARS
+    assert shown == sorted(shown, key=int)
+    ports = lines(run("confluo-query", CAMPUS, *words, "src_ip,dst_ip,src_port"))[1:9]
+    sizes = [float(line.split()[3]) for line in ports]
+    assert sizes == sorted(sizes, reverse=True)
+
+
 @given(st.floats(1e-6, 1e17))
 def test_texts_of_values_are_right_to_three_digits(value: float) -> None:
-    number, _, prefix = scale.value_text(value, "").partition(" ")
+    number, _, prefix = value_text(value, "").partition(" ")
     size = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1, "m": 1e-3, "µ": 1e-6}[prefix]
     assert float(number) * size == pytest.approx(value, rel=0.0051)
 

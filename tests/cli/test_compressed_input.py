@@ -35,6 +35,7 @@ TEXT = {
     "tsv": b"#fields\ta\tb\n#types\tu32\tstring(8)\n1\tx\n2\ty\n",
     "csv": b"a,b\n1,x\n2,y\n",
     "ndjson": b'{"a":1,"b":"x"}\n{"a":2,"b":"y"}\n',
+    "json": b'[{"a":1,"b":"x"},{"a":2,"b":"y"}]\n',
     "flock": b"Failing_link 1 2 0.1\nFP 1 3 0 1 0 2\nFID 1 3 10 1.5 10 1\n",
     "tshark": b"frame.time_epoch\tip.src\tip.dst\n1.0\t10.0.0.1\t10.0.0.2\n",
     "pcap": pcap([(10**18 + i, FRAME) for i in range(3)]),

@@ -134,5 +134,5 @@ def test_an_error_names_the_formats_that_the_command_writes(
 ) -> None:
     main = import_module("confluo_tools.vote.command").main
     assert main(["bound", *words]) == 2
-    formats = "table, tsv, csv, ndjson, stream, arrow or parquet"
+    formats = "table, tsv, csv, ndjson, json, stream, arrow or parquet"
     assert capsys.readouterr().err == f"confluo-vote bound: {error}; use {formats}\n"

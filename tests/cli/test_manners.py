@@ -350,6 +350,8 @@ def test_a_narrow_terminal(log: Path) -> None:
     _, text = on_terminal("confluo-query", log, "-c", "3", columns=40)
     assert max(len(line) for line in strip(text).splitlines()) < 40
     assert "~" in text
+    _, text = on_terminal("confluo-query", log, "-c", "3", "-f", "flow,ts,len,eth_src,eth_dst", columns=160)
+    assert 80 < max(len(line) for line in strip(text).splitlines()) < 160
     _, text = on_terminal("confluo-query", log, "-c", "3", "-W", columns=40)
     assert max(len(line) for line in strip(text).splitlines()) > 80
 

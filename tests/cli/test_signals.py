@@ -105,7 +105,10 @@ DISCARDS = """
 import os, signal, sys, time, weakref
 from confluo_tools import cli, stop_signals
 from confluo_tools.errors import ConfluoError
+from confluo_tools.formats.output_file import FileSink
 stop_signals.AGAIN = 0.02
+if sys.argv[1] in ("end", "file"):
+    stop_signals.SOON = 60  # the command ends first
 app = cli.command_app("")
 sent = []
 
@@ -137,6 +140,13 @@ def endless() -> int:
             send()
         except BaseException:
             pass
+    if sys.argv[1] == "end":
+        Ends()
+        return 0
+    if sys.argv[1] == "file":
+        with FileSink(sys.argv[3]):
+            Ends()
+        print("written")
     while sent and sys.argv[1] != "error":
         time.sleep(0.01)
     if sys.argv[1] == "error":  # an input ends, because its sender had the signal as well
@@ -155,18 +165,20 @@ except BaseException:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("where", ["import", "__del__", "callback", "except", "error"])
+@pytest.mark.parametrize("where", ["import", "__del__", "callback", "except", "error", "end", "file"])
 def test_a_signal_is_not_lost_where_python_discards_exceptions(
     where: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     (tmp_path / "sends.py").write_text(SENDS)
-    argv = [sys.executable, "-c", DISCARDS, where, str(int(number))]
+    output = tmp_path / "output"
+    argv = [sys.executable, "-c", DISCARDS, where, str(int(number)), str(output)]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         argv, capture_output=True, timeout=60, check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
     )
     assert done.returncode == 128 + number
-    assert done.stderr == b""
+    assert done.stdout + done.stderr == b""
+    assert not output.exists()
 
 
 CLEANS_UP = """

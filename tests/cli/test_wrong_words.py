@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from confluo_tools.cli.output import choose_format, is_log_output
+from confluo_tools.cli.output import PACKET_FORMATS, choose_format, is_log_output
 from confluo_tools.console import printable
 from confluo_tools.errors import UsageError
 from running import CAMPUS, DATA, on_terminal, run
@@ -15,10 +15,9 @@ from running import CAMPUS, DATA, on_terminal, run
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("out.json", "a JSON object per line is .ndjson"),
-        ("o.tsv.gz", "-o FORMAT | gzip > FILE"),
-        ("o.csv.zst", "-o FORMAT | zstd > FILE"),
-        ("o.pcapng", "a capture is .pcap"),
+        ("o.gz", "as in x.tsv.gz"),
+        ("o.ml.zst", "as in x.tsv.zst"),
+        ("o.tsv.bz2", "use .tsv, .txt,"),
         ("o.foo", "use .tsv, .txt,"),
     ],
 )
@@ -38,6 +37,10 @@ def test_names_that_mean_something(tmp_path: Path) -> None:
     (tmp_path / "old.log").mkdir()
     assert is_log_output(str(tmp_path / "old.log"), None, tsv=False, ndjson=False)  # it exists
     assert choose_format(None, path="/dev/null") == "stream"
+    for name, kind in (("x.json", "json"), ("x.TSV.gz", "tsv"), ("x.csv.zst", "csv"), ("x.ndjson.xz", "ndjson")):
+        assert choose_format(None, path=name) == kind
+        assert not is_log_output(name, None, tsv=False, ndjson=False)
+    assert choose_format(None, path="x.pcapng.gz", formats=PACKET_FORMATS) == "pcapng"
     with pytest.raises(UsageError) as e:
         choose_format(None, path="x.ml")
     assert e.value.hint == "confluo-convert writes a MultiLog"

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +19,9 @@ from uuid import uuid4
 import pytest
 
 from clickhouse_lab import PASSWORD, ClickHouse, missing
+from confluo_tools.clickhouse import server
+from confluo_tools.clickhouse.address import parse as parse_address
+from confluo_tools.clickhouse.settings import ServerSettings
 from confluo_tools.formats.arrow import StreamWriter
 from kafka_lab import Broker
 from log_rows import SIGNED, signed_block
@@ -278,7 +283,7 @@ def test_other_places_that_are_wrong(clickhouse: ClickHouse) -> None:
     cases = {
         f"clickhouse://{host}/none.t": f"clickhouse://{host}/none.t: there is no database 'none'; make it,",
         f"clickhouse://127.0.0.1:{clickhouse.native}/t": "as ClickHouse does: HTTP 400 Bad Request 'Port ",
-        f"clickhouses://{host}/t": "does not speak TLS as we do: WRONG_VERSION_NUMBER; clickhouse:// is without TLS",
+        f"clickhouses://{host}/t": "; clickhouse:// is without TLS",
         f"clickhouse://127.0.0.1:{clickhouse.tls_port}/t": "check the address; clickhouses:// is with TLS",
         f"clickhouse://user:secret@{host}/t": f"clickhouse://...@{host}: has a user or a password in it, and other",
         f"clickhouse://{host}/": f"clickhouse://{host}/: names no table; write it as clickhouse://host:8123/db.table",
@@ -292,6 +297,34 @@ def test_other_places_that_are_wrong(clickhouse: ClickHouse) -> None:
         assert said in done.stderr.decode()
         assert done.stderr.count(b"\n") == 1
         assert b"secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "patience", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", DEADLINE, "does not speak TLS as we do: WRONG_VERSION_NUMBER;"),
+        (b"", 0.1, "no answer to TLS within 0.1 s; check the address;"),  # it waits for the rest of a line
+    ],
+)
+def test_tls_to_a_server_without(answer: bytes, patience: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE", patience)
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def serve() -> None:
+            link = plain.accept()[0]
+            with link, suppress(ConnectionResetError):
+                link.sendall(answer)
+                while link.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = parse_address(f"clickhouses://127.0.0.1:{plain.getsockname()[1]}/t")
+        with pytest.raises(server.NoAnswerError) as error, server.ClickHouseServer(address, ServerSettings()) as link:
+            link.ask("SELECT 1")
+        thread.join()
+    assert said in str(error.value)
+    assert str(error.value).endswith("clickhouse:// is without TLS")
 
 
 def test_options_that_do_not_go_together() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
@@ -15,6 +17,7 @@ import polars
 import pyarrow.parquet as pq
 import pytest
 
+from confluo_tools import multilog
 from confluo_tools.schema import builtin
 from running import BIN, CAMPUS, DATA, environment, lines, popen, run, shell
 
@@ -49,7 +52,7 @@ def truth() -> bytes:
 @pytest.fixture(scope="module")
 def by_time() -> bytes:
     """The same rows as a MultiLog gives them; the times of the capture go back."""
-    return run("confluo-convert", DATA / "links.pcapng.gz", "--sort", "-T").stdout
+    return run("confluo-convert", DATA / "links.pcapng.gz", "--sort-input", "-T").stdout
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,3 +244,57 @@ def test_readable_columns_for_others_and_back(
         for column in ("src_ip", "eth_dst", "proto", "tcp_flags"):
             found = duckdb.sql(f"select {column}, count(*) from '{path}' group by 1").fetchall()
             assert dict(found) == {v: sum(r[column] == v for r in rows) for v in {r[column] for r in rows}}
+
+
+@pytest.mark.skipif(not shutil.which("mergecap"), reason="needs mergecap")
+def test_several_captures_are_their_own_sources(tmp_path: Path) -> None:
+    """Files one after the other, as mergecap -a puts them."""
+    from confluo_tools.core.packets.pcap import Capture
+
+    inputs = [DATA / name for name in ("vlan.pcap.gz", "links.pcapng.gz", "vlan.pcap.gz", "loss.pcap.gz")]
+    subprocess.run(["mergecap", "-a", "-w", tmp_path / "theirs.pcapng", *inputs], check=True)
+    done = run("confluo-convert", *inputs, "-w", tmp_path / "ours.pcapng")
+    assert (done.returncode, done.stderr) == (0, b"")
+    packets = [
+        [(ts, link, wire, data) for ts, _, link, wire, _, data in Capture((tmp_path / name).read_bytes()).frames_of()]
+        for name in ("ours.pcapng", "theirs.pcapng")
+    ]
+    assert len(packets[0]) > 1000
+    assert packets[0] == packets[1]
+    (tmp_path / "x.tsv").write_bytes(run("confluo-convert", inputs[0], "-T").stdout)
+    done = run("confluo-convert", inputs[0], tmp_path / "x.tsv", "-o", "pcap")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"give the capture with --source" in done.stderr
+
+
+def test_types_of_columns_that_other_programs_wrote(tmp_path: Path) -> None:
+    """Lists of any length, and texts that are addresses, get types; Polars and DuckDB wrote them."""
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = {
+        "ts": [day, day + timedelta(seconds=1)],
+        "hops": [[1, 2, 3], []],
+        "rates": [[1.5], [2.5, 3.5]],
+        "times": [[day], None],
+        "client": ["10.0.0.1", "2001:db8::1"],
+        "station": ["00:11:22:33:44:55", None],
+        "code": ["zz:zz:zz:zz:zz:zz", "10.0.0.1"],
+    }
+    frame = polars.DataFrame(rows)
+    frame.write_parquet(tmp_path / "polars.parquet")
+    frame.write_ipc(tmp_path / "polars.arrow")
+    duckdb.sql(f"copy (from '{tmp_path}/polars.parquet') to '{tmp_path}/duckdb.parquet'")
+    for name in ("polars.parquet", "polars.arrow", "duckdb.parquet"):
+        assert run("confluo-convert", "-q", tmp_path / name, "-w", tmp_path / f"{name}.ml").returncode == 0
+        types = {f.name: f.type.text for f in multilog.open(tmp_path / f"{name}.ml").schema.fields}
+        assert types.pop("code").startswith("text")
+        assert types == {
+            "ts": "time", "hops": "list(i64, 8)", "rates": "list(f64, 8)", "times": "list(time, 8)", "client": "ip",
+            "station": "mac",
+        }  # fmt: skip
+        read = [json.loads(line) for line in run("confluo-query", tmp_path / f"{name}.ml", "-J").stdout.splitlines()]
+        shown = "2026-01-01T00:00:00.000000000Z"
+        assert [row["hops"] for row in read] == rows["hops"]
+        assert [row["rates"] for row in read] == rows["rates"]
+        assert [row["times"] for row in read] == [[shown], []]
+        for field in ("client", "station", "code"):
+            assert [row[field] for row in read] == rows[field]

@@ -18,6 +18,7 @@ from confluo_tools.expr import compile
 from dask_lab import DEADLINE, DaskCluster, until
 from engine_lab import KINDS, Inputs, aggregated, make_inputs, rows_of, same
 from running import BIN, ROOT, environment, popen, run
+from s3_lab import S3Server
 
 QUESTIONS = [("", None), ("a < 3 and b in 5..60000", "kind, 1h"), ("not (ts in @3600..@10000)", "a")]
 
@@ -35,11 +36,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return make_inputs(tmp_path_factory.mktemp("engine"))
 
 
-def asked(dask: DaskCluster, path: str, *words: str) -> subprocess.Popen[bytes]:
+def asked(dask: DaskCluster, path: str, *words: str, **env: str) -> subprocess.Popen[bytes]:
     """A question to the cluster, by the command, which goes on."""
     argv = [BIN / "confluo-query", path, *words, "--engine", dask.engine]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return popen(argv, stdin=subprocess.DEVNULL, env=environment(**dask.settings), **pipes)
+    return popen(argv, stdin=subprocess.DEVNULL, env=environment(**dask.settings, **env), **pipes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,6 +59,7 @@ def test_the_command(dask: DaskCluster, inputs: Inputs) -> None:
     for path, *words in [
         (inputs.log, "--count"),
         (inputs.moved, "a < 9", "--agg", "count, p99(c), last(b)", "--by", "kind, 1h", "--top", "7"),
+        (inputs.moved, "--agg", "count, max(c)", "--by", "d", "--top", "9", "--memory-limit", "300K"),
         (inputs.archive, "-f", "ts,a,name", "--limit", "50"),
     ]:
         one = run("confluo-query", path, "-J", *words)
@@ -146,6 +148,37 @@ def test_a_worker_that_lacks_what_it_needs(dask: DaskCluster, inputs: Inputs, tm
         line = refused.stderr.decode()
         assert f"{dask.engine}: worker {worker.address} {what}" in line
         assert line.count("\n") == 1
+
+
+def test_tasks_that_kill_their_worker(dask: DaskCluster, inputs: Inputs, tmp_path: Path) -> None:
+    own = tmp_path / "confluo_tools" / "engine"
+    own.mkdir(parents=True)
+    for folder, real in ((own.parent, ROOT / "confluo_tools"), (own, ROOT / "confluo_tools" / "engine")):
+        paths = [str(folder), str(real)]
+        (folder / "__init__.py").write_text((real / "__init__.py").read_text() + f"\n__path__ = {paths}\n")
+    text = (ROOT / "confluo_tools" / "engine" / "worker.py").read_text()
+    (own / "worker.py").write_text(text + "\n\ndef run(task, units):\n    os._exit(1)\n")
+    busy = dask.workers[0].busy(), dask.workers[1].busy()
+    with busy[0], busy[1], dask.failures_allowed(0), dask.worker(PYTHONPATH=str(tmp_path)) as worker:
+        out, err = asked(dask, inputs.log, "--count").communicate(timeout=DEADLINE)
+    line = (
+        f"{dask.engine}: several workers died doing the same task, the last of them {worker.address}; have they enough"
+    )
+    assert (out, err.count(b"\n")) == (b"", 1)
+    assert line in err.decode()
+
+
+def test_an_archive_in_a_store(dask: DaskCluster, s3: S3Server, inputs: Inputs) -> None:
+    bucket = s3.bucket()
+    for file in sorted(path for path in Path(inputs.archive).rglob("*") if path.is_file() and path.name != "lock"):
+        s3.put(bucket, f"a/{file.relative_to(inputs.archive)}", file.read_bytes())
+    words = ("--agg", "count, sum(c), last(name)", "--by", "a")
+    with dask.workers[0].busy(), dask.workers[1].busy(), dask.worker(**s3.env) as worker:
+        question = asked(dask, f"s3://{bucket}/a/", *words, **s3.env)
+        out, err = question.communicate(timeout=DEADLINE)
+        expected = run("confluo-query", inputs.archive, *words).stdout
+        assert (question.returncode, out, err) == (0, expected, b"")
+        assert worker.done() > 0
 
 
 def test_no_cluster(inputs: Inputs) -> None:

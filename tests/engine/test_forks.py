@@ -15,7 +15,7 @@ from archive_lab import QUESTIONS
 from confluo_tools import multilog
 from confluo_tools.engine import forks, worker
 from confluo_tools.engine.forks import Forks
-from confluo_tools.engine.reader import EngineReader
+from confluo_tools.engine.reader import EngineReader, waves
 from confluo_tools.engine.result import Result
 from confluo_tools.engine.unit import runs
 from confluo_tools.engine.unit_plan import UnitPlan
@@ -72,6 +72,11 @@ def test_groups_beyond_a_memory_limit_go_to_files(inputs: Inputs) -> None:
     wanted = compile("", reader.schema), [reader.schema.index("d")]
     rest, found = reader.fold(*wanted, spill)
     assert (spill.spilled, found) == (True, 11_000)
+    units = UnitPlan(reader.input, wanted[0], 3, spill.most_rows).units
+    sizes = [[unit.size for unit in wave] for wave in waves(units, spill.most_rows)]
+    assert [size for wave in sizes for size in wave] == [unit.size for unit in units]
+    assert all(len(wave) == 1 or sum(wave) <= (1 << 18) // 512 for wave in sizes)
+    assert len(sizes) > 5
     assert sum(map(len, spill.rollups(rest))) == len(inputs.open("log").fold(*wanted, question.rollup)[0]) > 5000
 
 
@@ -88,6 +93,25 @@ def test_the_units_are_all_rows_once(opened: Any) -> None:
         assert alone.count(expr) == 11_000
     reader = EngineReader(opened(), Forks(2))
     assert sum(b.rows if p is None else len(p) for b, p in reader.select(compile("", reader.schema))) == 11_000
+
+
+def test_few_rows_are_worth_no_fork(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user gives the number of processes."""
+    started: list[int] = []
+    start = forks._Processes.start
+    monkeypatch.setattr(forks._Processes, "start", lambda *words: (started.append(1), start(*words)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+
+    def number(slots: int | None) -> int:
+        started.clear()
+        aggregated(EngineReader(LogReader(inputs.log), Forks(slots)), "", "a")
+        return len(started)
+
+    assert (number(None), number(3)) == (0, 2)
+    monkeypatch.setattr(forks, "FEW_ROWS", 5000)
+    assert number(None) == 1
+    monkeypatch.setattr(forks, "FEW_ROWS", 100)
+    assert number(None) == 3
 
 
 def test_an_empty_log(tmp_path: Path) -> None:

@@ -36,23 +36,47 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return make_inputs(tmp_path_factory.mktemp("engine"))
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    made = SparkCluster(tmp_path_factory.mktemp("spark"))
-    yield made
-    made.close()
+class Session:
+    """A cluster of two workers, and one session with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = SparkCluster(folder)
+        self._before = dict(os.environ)
+        os.environ.update(self.cluster.settings())
+        self.spark = SparkRunner(self.cluster.address)
+
+    def close(self) -> None:
+        self.spark.close()
+        os.environ.clear()
+        os.environ.update(self._before)
+        self.cluster.close()
 
 
 @pytest.fixture(scope="module")
-def spark(cluster: SparkCluster) -> Iterator[SparkRunner]:
-    """One session for the tests of this module."""
-    before = dict(os.environ)
-    os.environ.update(cluster.settings())
-    made = SparkRunner(cluster.address)
+def sessions() -> Iterator[list[Session]]:
+    """The session that tests share, when there is one: a test that ends it takes it away."""
+    made: list[Session] = []
     yield made
-    made.close()
-    os.environ.clear()
-    os.environ.update(before)
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def session(sessions: list[Session], tmp_path_factory: pytest.TempPathFactory) -> Session:
+    if not sessions:
+        sessions.append(Session(tmp_path_factory.mktemp("spark")))
+    assert len(sessions[0].cluster.workers) == 2, "a test left other workers"
+    return sessions[0]
+
+
+@pytest.fixture
+def cluster(session: Session) -> SparkCluster:
+    return session.cluster
+
+
+@pytest.fixture
+def spark(session: Session) -> SparkRunner:
+    return session.spark
 
 
 def answer(reader: Reader, spark: SparkRunner | None = None) -> Any:
@@ -125,6 +149,7 @@ def test_a_damaged_result_is_done_again(inputs: Inputs, spark: SparkRunner, monk
 
 
 def test_tasks_that_hang_are_done_by_another_worker(inputs: Inputs, cluster: SparkCluster, spark: SparkRunner) -> None:
+    spark.check()
     hung = cluster.workers[0]
     hung.stop_tasks()
     found = answer(inputs.open("log"), spark)
@@ -136,12 +161,14 @@ def test_tasks_that_hang_are_done_by_another_worker(inputs: Inputs, cluster: Spa
 
 
 def test_a_worker_is_killed_and_another_one_comes(inputs: Inputs, cluster: SparkCluster, spark: SparkRunner) -> None:
+    spark.check()
     first, second = cluster.workers
     for worker in (first, second):
         worker.stop_tasks()
     later = Later(inputs, spark)
     cluster.add_worker()
     first.kill()
+    cluster.workers.remove(first)
     # Only the new worker can do a task.
     mine, count = later.get()
     second.go_on()
@@ -174,6 +201,7 @@ def test_a_late_worker_without_confluo_tools(
     with pytest.raises(ConfluoError, match=r"the worker on \S+ has no confluo-tools of this version; install it there"):
         answer(inputs.open("log"), spark)
     empty.kill()
+    cluster.workers.remove(empty)
     for worker in rest:
         worker.go_on()
 
@@ -195,7 +223,8 @@ def test_a_command_that_ends_leaves_no_java(inputs: Inputs, cluster: SparkCluste
         until(lambda: not left.keys() & running().keys(), "Java goes on")
 
 
-def test_a_cluster_that_dies(inputs: Inputs, cluster: SparkCluster, spark: SparkRunner) -> None:
+def test_a_cluster_that_dies(inputs: Inputs, sessions: list[Session], session: Session) -> None:
+    cluster, spark = session.cluster, session.spark
     expected = answer(inputs.open("log"))
     spark.check()
     cluster.master.kill()
@@ -204,6 +233,8 @@ def test_a_cluster_that_dies(inputs: Inputs, cluster: SparkCluster, spark: Spark
         worker.kill()
     with pytest.raises(ConfluoError, match=r"spark://127\S+: cannot be reached: Connection refused"):
         answer(inputs.open("log"), spark)
+    sessions.remove(session)
+    session.close()
 
 
 def test_no_cluster(inputs: Inputs) -> None:

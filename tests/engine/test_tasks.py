@@ -61,6 +61,9 @@ def test_every_kind_of_test_can_travel() -> None:
         leaves.Bytes(2, b"\xff", b"\xff", b"\x01"),
         leaves.Glob(2, b"a*"),
         leaves.Pair("<=", 0, 1, None),
+        leaves.ListElement(0, 1, leaves.Range(0, 1, 2)),
+        leaves.ListLength(0, ((1, 2),)),
+        leaves.ListSequence(0, "in", ((1.0, 2.0),)),
     ]
     assert {type(t) for t in trees} == set(get_args(leaves.Test))
     tree = leaves.And((leaves.Or(tuple(trees)), leaves.Not(trees[0]), leaves.TRUE))

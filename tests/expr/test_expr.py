@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from confluo_tools.core.block.block import Block
 from confluo_tools.expr import Expr, ExprError, compile, leaves, parse, parse_aggregates, parse_by, unparse
 from confluo_tools.expr.aggregate_functions import ALIASES, FUNCTIONS, ROWS, function_of
-from confluo_tools.expr.aggregates import Aggregate, GroupKey
+from confluo_tools.expr.aggregates import Aggregate
 from confluo_tools.expr.describe import describe
+from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.expr.leaves import FALSE, TRUE, And, InSet, Not, Or, Pair, Range, columns, depth, negate
 from confluo_tools.expr.parse import KEYWORDS
 from confluo_tools.expr.simplify import Simplifier, intersect, merge
@@ -379,7 +380,8 @@ def test_aggregates(text: str) -> None:
     [
         ("", 1, "an aggregate expected; write e.g. count, sum(len), p99(len)"),
         ("count,", 7, "an aggregate expected; write e.g. count, sum(len), p99(len)"),
-        ("a b", 1, "'a b' is not an aggregate; write e.g. count, sum(len), p99(len)"),
+        ("a b", 1, f"no aggregate 'a'; there are {KNOWN}"),
+        ("count sum(len)", 7, "'sum' after an aggregate; write a comma between aggregates"),
         ("cuont", 1, "no aggregate 'cuont'; did you mean 'count'?"),
         ("count, zzz(len)", 8, f"no aggregate 'zzz'; there are {KNOWN}"),
         ("sum", 1, "'sum' needs a field; write sum(len)"),
@@ -389,11 +391,23 @@ def test_aggregates(text: str) -> None:
         ("sum(ts)", 5, f"sum needs numbers; ts is time; {ANY}"),
         ("p99(proto)", 5, f"p99 needs numbers; proto is enum; {ANY}"),
         ("p0(len)", 1, "'p0' is not a quantile; write p1 to p99.99"),
-        ("count(len)", 7, "count counts rows; write count, or distinct(len)"),
+        ("count(lenn > 5)", 7, "no field 'lenn' in schema 'packet'; did you mean 'len'?"),
+        ("count(len > )", 12, "a value expected after '>', found the end"),
+        ("count, count(tcp", 17, "')' expected before the end"),
+        ("sum(len * )", 11, "a value expected, not ')'; write e.g. len * 8"),
+        ("sum(len * 8", 12, "')' expected, not the end; write e.g. sum(len * 8)"),
+        ("sum(len * src_ip)", 11, "src_ip (ip) is not a number; arithmetic needs numbers, durations or times"),
+        ("sum(len / 1s)", 9, "one row lasts no time; divide the aggregate: sum(len) / 1s"),
+        ("sum(ts - 5)", 8, "a time minus a number has no meaning; times can be subtracted, and moved by a duration"),
+        ("sum(8)", 5, "no field in '8'; write e.g. sum(len * 8)"),
+        ("count, 8 * 9", 8, "no aggregate in '8 * 9'; write e.g. count, sum(len), p99(len)"),
+        ("min(src_ip) + 1", 13, "'+' needs numbers"),
+        ("first(len * 8)", 7, "first takes a field; min and max take arithmetic"),
+        ("count as 5", 10, "a name expected, not '5'; write e.g. sum(len) as bytes"),
         ("sum(len), sum(len)", 11, "two columns would be called 'sum_len'; give one another name: ... as NAME"),
         ("count, rate as count", 16, "two columns would be called 'count'; give one another name: ... as NAME"),
-        ("count," * 65, 1, "more than 64 items"),
-        (f"sum(len) as {'x' * 80}", 1, f"'{'x' * 80}' is too long for a name; give one: ... as NAME"),
+        (",".join(f"count as c{i}" for i in range(65)), 822, "more than 64 items"),
+        (f"sum(len) as {'x' * 80}", 13, f"'{'x' * 80}' is too long for a name; give one: ... as NAME"),
     ],
 )
 def test_bad_aggregates(text: str, column: int, message: str) -> None:
@@ -423,6 +437,12 @@ GROUPS = {
         GroupKey("field", "proto", 0, 0, "proto"),
         GroupKey("prefix", "src_ip", 24, 64, "src_ip"),
     ],
+    "len/100": [GroupKey("step", "len", 100, 0, "len")],
+    "len / 1Ki as size": [GroupKey("step", "len", 1024, 0, "size")],
+    "LOG2(Len), log10( dst_port ) as port": [
+        GroupKey("power", "len", 2, 0, "len"),
+        GroupKey("power", "dst_port", 10, 0, "port"),
+    ],
     "switch_path": [GroupKey("field", "switch_path", 0, 0, "switch_path")],
 }
 
@@ -442,7 +462,16 @@ def test_groups(text: str) -> None:
         ("proto, src_ip/33/64", 15, "'33' is not a prefix length; 0 to 32"),
         ("src_ip/24/129", 11, "'129' is not a prefix length; 0 to 128"),
         ("src_ip/x", 8, "'x' is not a prefix length; 0 to 128"),
-        ("len/3", 4, "len (u32) has no prefixes; addresses have: dst_ip/24; times have steps: ts/1s"),
+        ("tcp_flags/3", 10, "tcp_flags (flags(u16)) has no prefixes; write e.g. dst_ip/24, ts/1s, len/100"),
+        ("len/x", 5, "'x' is not a whole number; write e.g. len/100"),
+        ("len/0.5", 5, "'0.5' is not a whole number; write e.g. len/100"),
+        ("len/0", 5, "a step of 0 is not possible; write e.g. len/100"),
+        ("len/9223372036854775808", 5, "a step of 9223372036854775808 is not possible; write e.g. len/100"),
+        ("len/100/5", 4, "len (u32) takes one step; write len/100"),
+        ("log2(ts)", 6, "ts (time) has no logarithm; whole numbers and durations have: log2(len)"),
+        ("log2(prto)", 6, "no field 'prto' in schema 'packet'; did you mean 'proto'?"),
+        ("log3(len)", 1, "no field 'log3(len)' in schema 'packet'; --fields help lists the names"),
+        ("log2(len)/2", 10, "log2(len) takes no step; write log2(len), or len/2"),
         ("eth_src/24/24", 8, "eth_src (mac) takes one prefix length; write eth_src/24"),
         ("ts/24", 4, "'24' is not a duration; write e.g. 1s, 100ms"),
         ("0", 1, "a step of 0 is not possible; write e.g. 1s, 100ms"),

@@ -85,8 +85,8 @@ def test_times_that_go_back_are_reported(tmp_path: Path) -> None:
     twice.write_bytes(capture + capture[24:])
     done = run("confluo-query", twice, "--flows", "--count")
     assert done.returncode == 2
-    assert b"so --flows may be wrong; sort the input with --sort" in done.stderr
-    done = run("confluo-query", twice, "--flows", "--sort", "--count")
+    assert b"so --flows may be wrong; sort the input with --sort-input" in done.stderr
+    done = run("confluo-query", twice, "--flows", "--sort-input", "--count")
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -22,8 +22,8 @@ from confluo_tools.core.block.block import Block, Picks
 from confluo_tools.errors import FormatError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow import StreamReader, StreamWriter, history_of, metadata_of
-from confluo_tools.formats.arrow_foreign import clean
 from confluo_tools.formats.bytestream import ByteStream
+from confluo_tools.formats.foreign_names import clean
 from confluo_tools.schema import Field, Schema, builtin, fold6
 
 
@@ -294,7 +294,7 @@ def test_other_types_and_what_is_left_out(tmp_path: Path) -> None:
             "day": [date(2026, 11, 20), None],
             "half": pa.array([1.5, 2.5], pa.float16()),
             "nested": [{"a": 1}, None],
-            "deep": [[1, 2], [3]],
+            "deep": [[[1, 2]], [[3]]],
             "word": pa.array(["a", "b"]).dictionary_encode(),
             "2nd": pa.array([9, 9], pa.uint8()),
         }

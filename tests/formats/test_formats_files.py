@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 from test_formats_arrow import Sink as Memory
 from test_text import ALL, block_of
 
@@ -454,6 +456,13 @@ def test_numbers_stand_right_and_text_left() -> None:
         "bcd  12345   1m1s  0.333333",
     ]
     assert table(schema, rows, header=False)[0] == "a        5  250us         1"
+    rows = [{"who": b"a", "n": 5, "took": 1, "x": x} for x in (1_009_376.4, -2.5e14 / 3, 1e-7, 2.5e20)]
+    assert [line.split()[-1] for line in table(schema, rows, header=False)] == [
+        "1009376",
+        "-83333333333333",
+        "1e-07",
+        "2.5e+20",
+    ]
 
 
 def test_a_table_stays_below_eighty_and_says_what_it_cut() -> None:
@@ -497,6 +506,15 @@ def test_the_day_is_said_once_unless_it_changes() -> None:
     assert two_days[2].startswith("2026-11-19 23:59:59.999999999")
 
 
+@given(st.lists(st.integers(0, 2 * 10**9), min_size=1, max_size=8), st.integers(20, 60), st.sampled_from([1, 10**3]))
+def test_times_of_a_narrow_table_stay_different(times: list[int], width: int, tick: int) -> None:
+    schema = Schema("t", [Field("ts", "time"), Field("who", "bytes(30)"), Field("n", "u32")])
+    rows: list[dict[str, Any]] = [{"ts": 10**18 + t // tick * tick, "who": b"w" * 30, "n": 1} for t in times]
+    shown = [line.split()[0] for line in table(schema, rows, width=width)[3:]]
+    assert len(set(shown)) == len({row["ts"] for row in rows})
+    assert not any("~" in time for time in shown)
+
+
 def test_what_a_table_shows_of_many_fields() -> None:
     assert default_fields(builtin("packet"))[:2] == ["ts", "src_ip"]
     for kind, first in {"alert": ["ts", "event", "trigger"], "probe": ["ts", "kind", "src"]}.items():
@@ -520,7 +538,7 @@ def test_a_drawn_table_has_the_same_cells() -> None:
 
 def test_every_format_takes_every_schema() -> None:
     for fmt in OUTPUTS:
-        if fmt == "pcap":
+        if fmt in ("pcap", "pcapng"):
             continue
         out = Memory()
         writer = open_writer(fmt, ALL, out)

@@ -49,13 +49,13 @@ def test_unknown_names() -> None:
     with pytest.raises(UsageError) as error:
         registry.input_format("table")
     assert str(error.value) == (
-        "-i: unknown input format 'table'; use tsv, csv, ndjson, stream, arrow, parquet, pcap, pcapng, flock, tshark "
-        "or multilog"
+        "-i: unknown input format 'table'; use tsv, csv, ndjson, json, stream, arrow, parquet, pcap, pcapng, flock, "
+        "tshark or multilog"
     )
     with pytest.raises(UsageError) as error:
-        registry.output_format("pcapng")
+        registry.output_format("flock")
     assert str(error.value) == (
-        "-o: unknown output format 'pcapng'; use table, tsv, csv, ndjson, stream, arrow, parquet or pcap"
+        "-o: unknown output format 'flock'; use table, tsv, csv, ndjson, json, stream, arrow, parquet, pcap or pcapng"
     )
 
 

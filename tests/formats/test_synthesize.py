@@ -115,7 +115,7 @@ def test_what_cannot_be_synthesized_is_refused(tmp_path: Path) -> None:
         b"confluo-query: --source and --synthesize exclude each other; --source writes the captured packets\n",
     )
     done = run("confluo-convert", CAMPUS, "-J", "--synthesize")
-    assert (done.returncode, done.stderr) == (2, b"confluo-convert: --synthesize is for -o pcap\n")
+    assert (done.returncode, done.stderr) == (2, b"confluo-convert: --synthesize: is for -o pcap and pcapng\n")
     done = run("confluo-query", "-", "-o", "pcap", stdin=CAMPUS.read_bytes())  # not a file that can be read again
     assert done.returncode == 2
     assert b"or build headers with --synthesize" in done.stderr

@@ -215,6 +215,36 @@ def test_a_time_range_ends_by_the_clock(topic: str) -> None:
     assert run("confluo-query", topic, "--follow", "--until", "now", "--count").stdout == b"%d\n" % PACKETS
 
 
+def test_a_cursor_goes_on_where_a_killed_reader_was(topic: str, batches: list[bytes], tmp_path: Path) -> None:
+    """All runs together print each packet; the cursor of another topic is refused."""
+    cursor = tmp_path / "cursor"
+    words = ["confluo-query", topic, "--cursor", cursor, "-f", FIELDS, "-T", "--no-header"]
+    found: Counter[str] = Counter()
+    with publisher(topic, batches) as send:
+        send(0.3)
+        with open(tmp_path / "out", "wb") as out, started(*words, "--follow", "-l", stdout=out) as process:
+            until(cursor.exists)
+            send(0.7)
+            until(lambda: (tmp_path / "out").stat().st_size > 100_000)
+            process.kill()
+        found |= Counter((tmp_path / "out").read_text().splitlines())
+        send(1)
+    for _ in range(2):
+        again = run(*map(str, words))
+        assert again.stderr == b""
+        found += Counter(lines(again))
+    assert again.returncode == 1
+    whole = Counter(packets(CAMPUS))
+    assert found.keys() == whole.keys()
+    assert all(found[line] >= n for line, n in whole.items())
+    known = json.loads(cursor.read_text())
+    known["inputs"][0]["identity"] = "other"
+    cursor.write_text(json.dumps(known))
+    refused = run(*map(str, words))
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert b"is not the topic that the cursor was made for" in refused.stderr
+
+
 def test_a_log_keeps_its_range_of_times(topic: str, tmp_path: Path) -> None:
     log = tmp_path / "t.ml"
     for since in ("2026-11-20", "2030-01-01"):
@@ -291,3 +321,26 @@ def test_windows_close_while_a_topic_is_followed(topic: str, tmp_path: Path) -> 
         found = [process.stdout.readline().decode().rstrip() for _ in wanted]
         ended(process)
     assert found == wanted
+
+
+def test_the_newest_records_of_a_topic(topic: str) -> None:
+    """Also while the brokers let the reader wait, before the first message and between partitions."""
+    run("confluo-stream", "publish", CAMPUS, "--to", topic)
+    newest = packets(topic)[-3:]
+    assert packets(topic, "--last", "3") == newest
+    words = ["confluo-query", topic, "--last", "3", "--follow", "-f", FIELDS, "-T", "--no-header"]
+    with started(*words, stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert [following.stdout.readline().decode().rstrip("\n") for _ in newest] == newest
+        following.terminate()
+
+
+def test_top_shows_what_comes_into_a_topic(topic: str, tmp_path: Path) -> None:
+    """The packets of the loopback interface, among them those that carry them to the broker."""
+    publish = ["confluo-stream", "publish", "-i", "lo", "--to", topic]
+    apart = environment(XDG_RUNTIME_DIR=str(tmp_path))  # not among the runs that other tests list
+    with started(*publish, env=apart), started("confluo-top", topic, "--by", "src_ip", "-n", "2", "-J") as top:
+        assert top.stdout is not None
+        looks = [json.loads(line) for line in top.stdout]
+        assert top.wait(PATIENCE) == 0
+    assert {"127.0.0.1"} <= {look["src_ip"] for look in looks if look["rate_len"] > 0}

@@ -40,7 +40,8 @@ def schema_text(**changed: Any) -> str:
 
 
 def many_fields(n: int) -> str:
-    return schema_text(fields=[{"name": f"f{i}", "type": "u8"} for i in range(n)])
+    fields = ",".join(f'{{"name":"f{i}","type":"u8"}}' for i in range(n))
+    return schema_text(fields=[]).replace("[]", f"[{fields}]")
 
 
 LIES: dict[str, tuple[bytes, str]] = {
@@ -69,7 +70,6 @@ LIES: dict[str, tuple[bytes, str]] = {
     "a column between words": (with_envelope(numbers(), buffers=places(1, 84, 40)), "numbers do not fit"),
     "body of 2 GB": (with_envelope(numbers(), body_length=2**31), "numbers do not fit"),
     "250 fields too many": (with_schema(many_fields(500)), "at most 250"),
-    "10^6 fields": (with_schema(many_fields(10**6)), "bytes of metadata"),
     "schema is deep": (with_schema("[" * 100_000), "not a schema in JSON"),
     "schema is null": (with_schema("null"), "is not a schema"),
     "kind has escapes": (with_schema(schema_text(schema="\x1b[2J")), "wrong name"),
@@ -88,7 +88,15 @@ LIES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_each_lie_is_told(name: str) -> None:
-    value, what = LIES[name]
+    told(*LIES[name])
+
+
+def test_a_million_fields_are_told() -> None:
+    """Not one of LIES: all workers would make its 33 MB."""
+    told(with_schema(many_fields(10**6)), "bytes of metadata")
+
+
+def told(value: bytes, what: str) -> None:
     with pytest.raises(FormatError, match=what) as error:
         MessageReader().read(value)
     assert len(str(error.value)) < 400

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from confluo_tools.kafka.address import parse
 from confluo_tools.kafka.topic_reader import TopicReader
 from hostile_messages import ROWS, numbers, with_envelope
 from lying_broker import OUT_OF_RANGE, Answer, LyingBroker, batch
-from running import lines, run
+from running import environment, lines, run
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
 COUNT = 6
@@ -182,3 +184,35 @@ def test_a_new_topic_is_waited_for(broker: LyingBroker) -> None:
     broker.unready = 5
     client.wait_for_leaders(parse(broker.topic), {}, 1)
     assert broker.unready < 0
+
+
+def decompresses(broker: LyingBroker, value: bytes, codec: str) -> None:
+    """The last message of the broker is ``value``, in a batch of its own that is compressed."""
+    last = batch(COUNT, [value], codec=codec)
+    broker.edges = lambda: (0, COUNT + 1)
+    fetches(broker, lambda broker, offset: (0, COUNT + 1, batch(offset, VALUES[offset:]) + last))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_message_too_large_after_decompression(broker: LyingBroker, codec: str) -> None:
+    """It is left out, and counted."""
+    decompresses(broker, bytes(17 << 20), codec)
+    done = run("confluo-query", broker.topic, "--count")
+    assert (done.returncode, done.stdout) == (2, b"%d\n" % ALL)
+    said = f"confluo-query: {broker.topic}: message 0:{COUNT} has {17 << 20} bytes, more than {16 << 20}\n"
+    assert done.stderr.decode() == said
+
+
+def test_a_batch_that_grows_without_end(broker: LyingBroker) -> None:
+    """librdkafka has no limit for gzip.  The reader does not wait for it, and does not take its memory."""
+    decompresses(broker, bytes(128 << 20), "gzip")
+    code = (
+        "import sys\n"
+        "from confluo_tools.kafka import fetch_memory\n"
+        "from confluo_tools.commands.query import main\n"
+        "fetch_memory.MAX_GROWTH = 32 << 20\n"
+        "sys.exit(main([sys.argv[1], '--count']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, broker.topic], capture_output=True, env=environment())
+    what = "messages grow to more than 32MiB when they are decompressed; --since begins after them"
+    assert (done.returncode, done.stderr.decode()) == (2, f"confluo-query: {broker.topic}: {what}\n")

@@ -53,6 +53,9 @@ def test_a_file_of_messages_has_all_rows(parts: list[bytes], tmp_path: Path) -> 
         run("confluo-query", CAMPUS, "-T", "-f", FIELDS)
     )
     assert sum(pa.ipc.open_stream(part).read_all().num_rows for part in parts) == PACKETS
+    # with a line feed after each, as kcat writes them
+    path.write_bytes(b"".join(part + b"\n" for part in parts))
+    assert run("confluo-query", path, "--count").stdout == b"%d\n" % PACKETS
     # as standard input, and compressed
     packed = subprocess.run(["gzip", "-c", path], capture_output=True, check=True).stdout
     assert run("confluo-query", "-", "--count", stdin=packed).stdout == b"%d\n" % PACKETS

@@ -332,6 +332,8 @@ def test_two_monitors_on_one_log(tmp_path: Path) -> None:
             time.sleep(0.3)
             first.send_signal(signal.SIGINT)
             assert first.wait(30) == 128 + signal.SIGINT
+            gone = first_line(waiting)
+            assert (gone["trigger"], gone["event"]) == ("silent", "clear")  # it fired, and was removed
             assert first_line(waiting)["trigger"] == "b"
 
 

@@ -89,7 +89,7 @@ def test_named_aggregates_bring_filter_and_keys() -> None:
         ("x: sum(src_ip) > 1 over 1s", 8, "sum needs numbers"),
         ("x: max(src_ip) > 1 over 1s", 4, "is not a number"),
         ("x: sum > 1 over 1s", 4, "needs a field"),
-        ("x: count(len) > 1 over 1s", 10, "count counts rows"),
+        ("x: count(lenn) > 1 over 1s", 10, "did you mean 'len'"),
         ("x: count > 10ms over 1s", 12, "a number is compared with a duration"),
         ("x: 1 > 2 over 1s", 4, "no aggregate"),
         ("x: count > 1 > 2 over 1s", 14, "after a comparison"),

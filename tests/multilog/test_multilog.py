@@ -32,6 +32,7 @@ from log_rows import (
     zones_in,
     zones_of,
 )
+from running import CAMPUS, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
@@ -451,3 +452,15 @@ def test_a_writer_is_for_one_thread(tmp_path: Path) -> None:
     assert rows == log.version().rows == (80 - len(refused)) * 65_536
     assert set(refused) <= {f"{log.path}: another thread is appending: use one writer per thread"}
     assert [b.rows for b in log.blocks()] == [65_536] * (80 - len(refused))
+
+
+def test_what_cannot_be_in_a_store(tmp_path: Path) -> None:
+    for argv, hint in [
+        (("confluo-capture", "-r", CAMPUS, "-w", "s3://b/t.ml"), b"a MultiLog is a folder of this host"),
+        (("confluo-archive", "s3://b/t.ml", "--to", "a"), b"a MultiLog is a folder of this host"),
+        (("confluo-query", "--at", "s3://b/cut.yaml", "--count"), b"copy it here: a snapshot is a file of this host"),
+        (("confluo-query", CAMPUS, "-w", "s3://b/x.tsv"), b"confluo-archive --to writes to stores"),
+    ]:
+        done = run(*map(str, argv), cwd=tmp_path)
+        assert (done.returncode, done.stderr.count(b"\n"), list(tmp_path.iterdir())) == (2, 1, []), argv
+        assert b": is in an object store; " + hint in done.stderr

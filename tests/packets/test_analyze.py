@@ -172,7 +172,7 @@ def test_appended_in_any_order_an_analysis_is_the_same(tmp_path: Path) -> None:
         piped = run("confluo-query", *read, *question)
         assert piped.returncode == (0 if name == "whole" else 2)
         assert ("earlier than one before, so --analyze tcp may be wrong" in piped.stderr.decode()) == (name != "whole")
-        assert output("confluo-query", *read, "--sort", *question) == answers["whole"]
+        assert output("confluo-query", *read, "--sort-input", *question) == answers["whole"]
     assert len(answers["whole"].splitlines()) > 100
     assert answers["parts"] == answers["whole"]
     assert answers["directions"] == answers["whole"]
@@ -183,13 +183,16 @@ def test_sorting_leaves_nothing_and_needs_times(tmp_path: Path) -> None:
     (tmp_path / "n.json").write_text('{"n":1}\n')
     (tmp_path / "tmp").mkdir()
     env = environment() | {"TMPDIR": str(tmp_path / "tmp")}
-    done = run("confluo-query", tmp_path / "t.csv", "--sort", "-f", "n", "-T", "--no-header", env=env)
+    done = run("confluo-query", tmp_path / "t.csv", "--sort-input", "-f", "n", "-T", "--no-header", env=env)
     assert [int(line) for line in done.stdout.split()] == sorted(range(100), key=lambda i: (7 * i % 100, i))
-    assert run("confluo-query", tmp_path / "t.csv", "--sort", "n < 10", "--count", env=env).stdout == b"10\n"
-    assert run("confluo-query", tmp_path / "t.csv", "--sort", "--agg", "first(n)", "-T", env=env).stdout[-2:] == b"0\n"
+    assert run("confluo-query", tmp_path / "t.csv", "--sort-input", "n < 10", "--count", env=env).stdout == b"10\n"
+    assert (
+        run("confluo-query", tmp_path / "t.csv", "--sort-input", "--agg", "first(n)", "-T", env=env).stdout[-2:]
+        == b"0\n"
+    )
     assert not list((tmp_path / "tmp").iterdir())
-    done = run("confluo-query", tmp_path / "n.json", "--sort", "--count")
-    assert (done.returncode, b"--sort" in done.stderr, b"no time field" in done.stderr) == (2, True, True)
+    done = run("confluo-query", tmp_path / "n.json", "--sort-input", "--count")
+    assert (done.returncode, b"--sort-input" in done.stderr, b"no time field" in done.stderr) == (2, True, True)
 
 
 def test_many_conversations(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import socket
@@ -96,6 +97,31 @@ def test_a_changed_trace_is_what_its_twin_reads_and_a_cut_one_is_none(trace: Tra
         assert bool(row["notes"] & MALFORMED) == (twin is None and text[:2] == b"\0\0")
     for cut in range(14 + 40, 14 + 40 + 2 + len(trace.data())):  # the options are not all there
         assert told(parse(carried(trace, 6)[:cut], length=len(frame))) == {}
+
+
+NOW = 1_795_000_000
+SECONDS = st.sampled_from([NOW, NOW + 1, NOW + 2208988800, 2208988799, 0xFFFFFFFF])
+FRACTIONS = (
+    st.integers(0, 2**32 - 1) | st.integers(0, 1_000_000) | st.sampled_from([0, 999_999, 999_999_999, 0xFFFFFFFF])
+)
+
+
+@given(
+    st.lists(st.builds(Hop, st.integers(1, 9), seconds=SECONDS, fraction=FRACTIONS), max_size=10),
+    st.sets(st.sampled_from(NAMES)),
+    st.booleans(),
+)
+def test_times_of_hops_and_between_them(hops: list[Hop], more: set[str], ns: bool) -> None:
+    trace = Trace(hops, sorted(more | {"id"}))
+    while len(trace.data()) > 255:
+        trace.hops.pop()
+    packets = Packets(SCHEMA.layout, rows=1, hop_ns=ns)
+    packets.add(carried(trace, 6))
+    block = packets.take()
+    row = {name: block.get(SCHEMA.index(name), 0) for name in ("hop_time", "hop_latency")}
+    times = [hop.time(ns) if {"seconds", "fraction"} <= set(trace.parts) else 0 for hop in trace.hops[:8]]
+    between = [b - a if a and b else 0 for a, b in itertools.pairwise(times)]
+    assert row == {"hop_time": (*times, *[0] * (8 - len(times))), "hop_latency": (*between, *[0] * (8 - len(between)))}
 
 
 GOOD = Trace([Hop(1, 5), Hop(2, 7)], free=8)
@@ -244,7 +270,7 @@ def test_routers_of_the_kernel_write_it() -> None:
             space.ip("-6", "route", "add", "fd00:99::/64", "via", f"fd00:{k}::2", "dev", f"v{k}r")
             space.ip("-6", "neigh", "add", f"fd00:{k}::2", "lladdr", mac, "dev", f"v{k}r", "nud", "permanent")
         src, dst = socket.inet_pton(socket.AF_INET6, "fd00:98::1"), socket.inet_pton(socket.AF_INET6, "fd00:99::1")
-        empty = Trace([], ["id", "queue"], free=40, namespace=7)
+        empty = Trace([], ["id", "seconds", "fraction", "queue"], free=64, namespace=7)
         packet = ip6(option(1, b"") + option(IOAM6, empty.data()), 17, UDP, src=src, dst=dst)
         to_first = bytes.fromhex("020000010002") + bytes.fromhex("020000010001") + b"\x86\xdd" + packet
         with b.inside():
@@ -256,6 +282,7 @@ def test_routers_of_the_kernel_write_it() -> None:
             sender.bind(("v0r", 0))
         with taker, sender:
             row: dict[str, Any] = {}
+            began = time.time_ns()
             deadline = time.monotonic() + 10
             while row.get("dst_port") != 2000 and time.monotonic() < deadline:
                 sender.send(to_first)
@@ -265,6 +292,10 @@ def test_routers_of_the_kernel_write_it() -> None:
                     continue
     assert row["switch_path"] == (101, 102, 103, 0, 0, 0, 0, 0)
     assert (row["dst_port"], row["ttl"], row["notes"]) == (2000, 61, OPTIONS)
+    times = [*row["hop_time"][:3], time.time_ns()]
+    assert began // 1000 * 1000 <= times[0]
+    assert times == sorted(times)
+    assert row.get("hop_latency", (0,) * 8)[:3] == (times[1] - times[0], times[2] - times[1], 0)
 
 
 def test_seeds_of_the_fuzzer_have_telemetry() -> None:

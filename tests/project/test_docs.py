@@ -271,6 +271,7 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {"PATH": path, "HOME": str(tmp_path), "CI": "true", "CONFLUO_FORMAT": "ndjson"}
     env |= {k: v for k, v in os.environ.items() if k.lower().startswith(("pip_", "ssl_", "http", "no_proxy"))}
+    env["PIP_NO_COMPILE"] = "no"  # that is how pip reads it: byte code only of what is imported
     shown = blocks(README.read_text(), "text")[0].splitlines()
     for _ in range(2):
         done = subprocess.run(

@@ -82,6 +82,7 @@ PROMISES: dict[str, tuple[int, dict[str, int]]] = {
             "icmpv6.type == 1 && icmpv6.code == 4": 1,
         },
     ),
+    "exports.pcap.gz": (100, {"udp.dstport == 2055": 30, "udp.dstport == 4739": 20, "udp.dstport == 6343": 20}),
 }
 OURS = re.compile(r"10\.|192\.0\.2\.|198\.51\.100\.|203\.0\.113\.|127\.|0\.0\.0\.0$|fd00:|fe80:|ff0|::1$|::$")
 
@@ -170,8 +171,11 @@ def test_can_be_recorded_again(recorder: list[str], tmp_path: Path) -> None:
     with subprocess.Popen([*recorder, str(tmp_path)], stderr=subprocess.PIPE, text=True) as process:
         _, said = process.communicate()
     assert process.returncode == 0, said
-    assert {p.name for p in tmp_path.iterdir()} == set(PROMISES)
-    assert {name: broken for name in PROMISES if (broken := broken_promises(tmp_path, name))} == {}
+    wanted = set(PROMISES)
+    if not (shutil.which("softflowd") and shutil.which("pmacctd")):
+        wanted.remove("exports.pcap.gz")  # the script says so
+    assert {p.name for p in tmp_path.iterdir()} == wanted
+    assert {name: broken for name in wanted if (broken := broken_promises(tmp_path, name))} == {}
     assert namespaces_of(process.pid) == []
 
 

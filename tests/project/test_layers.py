@@ -35,7 +35,7 @@ PLATFORM: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 # Each is a package with its own commands, algorithms and I/O.  What passes between them is records.
-SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream", "sql"}
+SYSTEMS = {"capture", "monitor", "retx", "trace", "vote", "pingmesh", "replay", "stream", "sql", "top"}
 COMMANDS = {"commands"}  # of the platform itself: query, index, info ...
 BELOW = {name: {"", *(n for line in PLATFORM[:i] for n in line)} for i, line in enumerate(PLATFORM) for name in line}
 ALLOWED: dict[str, set[str]] = {
@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
 CORE: tuple[tuple[str, ...], ...] = (
     ("base",),
     ("block",),
-    ("text", "packets", "query", "kafka"),
+    ("text", "packets", "query", "parquet", "kafka"),
     ("multilog", "clickhouse", "flows"),
     ("kernel",),
 )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -103,6 +104,8 @@ def test_the_archive_holds_every_source(sdist: Path) -> None:
             ("confluo_tools", "**/*.pyi"),
             ("confluo_tools", "**/*.yaml"),
             ("man", "*/*.[1-8]"),
+            ("completions", "*"),
+            ("packaging", "**/*"),
             ("docs", "*.md"),
             ("examples", "**/*.md"),
             ("confluo_tools/pingmesh/heatmap/page", "*"),
@@ -132,12 +135,27 @@ def test_the_wheel_holds_what_runs_and_no_more(wheel: Path) -> None:
     for part in (ROOT / "confluo_tools" / "pingmesh" / "heatmap" / "page").iterdir():
         assert f"confluo_tools/pingmesh/heatmap/page/{part.name}" in names
     assert "confluo_tools/py.typed" in names
+    shared = {name.partition("/data/share/")[2] for name in names}
+    for command in ["confluo", *(f"confluo-{name}" for name, _, _ in COMMANDS)]:
+        assert f"bash-completion/completions/{command}" in shared
+        assert f"fish/vendor_completions.d/{command}.fish" in shared
+    assert "zsh/site-functions/_confluo" in shared
+    for unit in (ROOT / "examples").glob("*.service"):
+        assert f"confluo-tools/systemd/{unit.name}" in shared
+    assert {"confluo-tools/pingmesh/grafana.json", "confluo-tools/stream/grafana.json"} <= shared
+
+
+def test_the_extra_all_is_every_extra_of_users() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert everything == f"confluo-tools[{','.join(name for name in extras if name not in ('all', 'test'))}]"
 
 
 def test_installed_into_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     tools = tmp_path / "venv" / "bin"
-    run(tools / "python", "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check", wheel)
+    pip = [sys.executable, "-m", "pip", "--python", tools / "python"]
+    run(*pip, "install", "-qq", "--no-input", "--no-compile", "--disable-pip-version-check", wheel)
     assert (tmp_path / "venv" / "share" / "man" / "man1" / "confluo-query.1").exists()
     for name, _, _ in COMMANDS:
         assert run(tools / f"confluo-{name}", "--version", cwd=tmp_path).startswith(f"confluo-{name} ")
@@ -146,3 +164,44 @@ def test_installed_into_a_fresh_environment(wheel: Path, tmp_path: Path) -> None
     run(tools / "confluo", "capture", "-q", "-r", capture, "-w", "vlan.ml", "--index", "src_ip", cwd=tmp_path)
     counted = run(tools / "confluo-query", "vlan.ml", "vlan == 10", "--count", cwd=tmp_path)
     assert int(counted) > 50
+
+
+def test_the_debian_package_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
+    if shutil.which("dpkg-deb") is None or os.geteuid():
+        pytest.skip("needs dpkg and root")
+    run(sys.executable, ROOT / "packaging" / "debian", wheel, tmp_path)
+    (package,) = tmp_path.glob("confluo-tools_*.deb")
+    system = tmp_path / "system"
+    (system / "var/lib/dpkg").mkdir(parents=True)
+    (system / "var/lib/dpkg/status").touch()
+    forced = ("--force-depends", "--force-script-chrootless", "--log=/dev/null")
+    run("dpkg", f"--root={system}", *forced, "-i", package)
+    assert "install ok installed" in run("dpkg-query", f"--admindir={system}/var/lib/dpkg", "-s", "confluo-tools")
+    for name in ("man/man5/confluo-schema.5.gz", "bash-completion/completions/confluo-query"):
+        assert (system / "usr/share" / name).exists()
+    assert (system / "usr/share/zsh/vendor-completions/_confluo").exists()
+    assert (system / "usr/lib/systemd/system/confluo-capture.service").exists()
+    # No package of this environment helps: -S leaves only the standard library.
+    tools = [sys.executable, "-I", "-S"]
+    for name, _, _ in COMMANDS:
+        assert os.path.islink(system / f"usr/bin/confluo-{name}")
+    capture = ROOT / "examples" / "data" / "vlan.pcap.gz"
+    run(*tools, system / "usr/bin/confluo-capture", "-q", "-r", capture, "-w", "vlan.ml", cwd=tmp_path)
+    counted = run(*tools, system / "usr/bin/confluo", "query", "vlan.ml", "vlan == 10", "--count", cwd=tmp_path)
+    assert int(counted) > 50
+    assert "confluo-vote" in run(*tools, system / "usr/bin/confluo-vote", "--help", cwd=tmp_path)
+
+
+def test_the_container_file_names_what_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = (ROOT / "packaging" / "Containerfile").read_text().splitlines()
+    copied = {name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]}
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    globs = [pattern for patterns in project["tool"]["setuptools"]["data-files"].values() for pattern in patterns]
+    assert {pattern.split("/")[0] for pattern in globs} - {"build"} <= copied
+    assert {"pyproject.toml", "setup.py", "pyx", "confluo_tools", project["project"]["readme"]} <= copied
+    extras = {
+        name for line in lines if "[" in line and "pip" in line for name in line.split("[")[1].split("]")[0].split(",")
+    }
+    assert extras
+    assert extras <= set(project["project"]["optional-dependencies"])

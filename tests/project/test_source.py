@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from cython_lint.cython_lint import PYCODESTYLE_CODES
 
 MAX_LINES = 700  # a file holds one idea; one that is longer than this holds two
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,13 +55,14 @@ def tracked() -> list[str]:
 
 
 def test_ruff() -> None:
-    python("ruff", "check", ".", "examples/record-data")
+    python("ruff", "check", ".", "examples/record-data", "examples/make-paths")
 
 
 @pytest.mark.slow
 def test_mypy_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     python("mypy")
-    python("mypy", "--scripts-are-modules", "examples/record-data")
+    for script in ("record-data", "make-paths"):
+        python("mypy", "--scripts-are-modules", f"examples/{script}")
     monkeypatch.setenv("MYPYPATH", "examples/lab")  # the other one uses its modules too
     for lab in ("lab", "clos"):
         python("mypy", *sorted((ROOT / "examples" / lab).glob("*.py")))
@@ -88,7 +91,24 @@ def test_every_extension_has_a_stub() -> None:
 
 
 def test_cython_lint() -> None:
-    python("cython_lint.cython_lint", "pyx", "confluo_tools/core")
+    """cython-lint starts pycodestyle for each file; here it is started once, as cython-lint would start it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cython-lint"]
+    python("cython_lint.cython_lint", "--no-pycodestyle", "pyx", "confluo_tools/core")
+    python(
+        "pycodestyle",
+        f"--ignore={','.join(PYCODESTYLE_CODES | set(settings['ignore']))}",
+        f"--max-line-length={settings['max-line-length']}",
+        "--filename=*.pyx,*.pxd",
+        "pyx",
+        "confluo_tools/core",
+    )
+
+
+def test_completions_have_the_options_of_the_commands() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "completions" / "update", "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("", ""), "run completions/update"
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

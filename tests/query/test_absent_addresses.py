@@ -15,8 +15,8 @@ import remote_lab
 from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
 from confluo_tools.core.query.rollup_codec import dump, load
-from confluo_tools.expr import compile
-from confluo_tools.expr.aggregates import parse_aggregates, parse_by
+from confluo_tools.expr import compile, parse_aggregates
+from confluo_tools.expr.group_keys import parse_by
 from confluo_tools.multilog.query.aggregation import Aggregation
 from confluo_tools.schema import Field, Schema
 from running import run

@@ -162,4 +162,9 @@ def test_what_does_not_fit_is_said_in_one_line(log: Path, bin_dir: Path) -> None
     assert full.returncode == 2
     assert b"groups cannot be written: File too large; set TMPDIR to a folder with more room" in full.stderr
     assert full.stderr.count(b"\n") == 1
-    assert run("confluo-query", str(log), "--agg", "count", *by, "--engine", "local").returncode == 2
+
+
+def test_workers_keep_the_limit_too(log: Path) -> None:
+    words = ("--agg", "count, max(key)", "--by", "key", "--top", "9", "--memory-limit", "2M")
+    one, several = (run("confluo-query", str(log), *words, *more) for more in ((), ("--engine", "local:2")))
+    assert (several.returncode, several.stdout, several.stderr) == (0, one.stdout, b"")

@@ -16,6 +16,10 @@ from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.query import predicate
 from confluo_tools.core.query.predicate import Program
 from confluo_tools.expr.leaves import (
+    BEFORE,
+    EXACT,
+    RUN,
+    STARTS,
     And,
     Bytes,
     Const,
@@ -24,6 +28,9 @@ from confluo_tools.expr.leaves import (
     InByteRanges,
     InRanges,
     InSet,
+    ListElement,
+    ListLength,
+    ListSequence,
     Not,
     Or,
     Pair,
@@ -124,7 +131,24 @@ def pairs(draw, bounds, gap):
 
 
 @st.composite
+def list_leaf(draw, columns):
+    """A test of an element, the length or a sequence of a column of numbers."""
+    col = draw(st.sampled_from([i for i, c in enumerate(columns) if c[0] != 11]))
+    code, _, count = columns[col]
+    what = draw(st.sampled_from(["element", "length", EXACT, STARTS, RUN, BEFORE]))
+    if what == "element":
+        return ListElement(col, draw(st.integers(-count, count - 1)), draw(value_leaf(columns, col)))
+    if what == "length":
+        return ListLength(col, pairs(draw, st.integers(0, count + 1), 2))
+    value = numbers(code) if code <= 8 else st.sampled_from([1.0, -1.0, 1.5, math.inf, 0.1])
+    items = draw(st.lists(st.tuples(value, value).map(sorted).map(tuple), min_size=1, max_size=count))
+    return ListSequence(col, what, tuple((lo, hi) for lo, hi in items if not lo <= 0 <= hi) or ((1, 1),))
+
+
+@st.composite
 def leaf(draw, columns):
+    if draw(st.integers(0, 3)) == 0 and any(c[0] != 11 for c in columns):
+        return draw(list_leaf(columns))
     col = draw(st.integers(0, len(columns) - 1))
     code, size, count = columns[col]
     if draw(st.integers(0, 4)) == 0 and count == 1:
@@ -141,6 +165,13 @@ def leaf(draw, columns):
         lo = draw(values(code, size))
         hi = lo if draw(st.booleans()) else draw(values(code, size))
         return Bytes(col, lo, hi, draw(st.one_of(st.none(), values(code, size))))
+    return draw(value_leaf(columns, col))
+
+
+@st.composite
+def value_leaf(draw, columns, col):
+    """A test of the numbers in a column."""
+    code = columns[col][0]
     if code > 8:
         lo, hi = sorted([draw(real(10)), draw(real(10))], key=lambda x: (x != x, x))
         return FRange(col, lo, hi, draw(st.booleans()), draw(st.booleans()))

@@ -17,7 +17,8 @@ from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.query.rollup import Rollup
 from confluo_tools.core.query.rollup_codec import dump, load
 from confluo_tools.errors import ConfluoError, UsageError
-from confluo_tools.expr.aggregates import Aggregate, GroupKey
+from confluo_tools.expr.aggregates import Aggregate
+from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.multilog.query.aggregation import Aggregation, aggregate
 from confluo_tools.schema.choose import FLOW_FIELDS
 from twin_rollup import SCHEMA, Row, address_bytes, block_of, key_of, picks_of, read, twin
@@ -56,6 +57,10 @@ KEYS = {
     "7ns": [GroupKey("bucket", "ts", 7, 0, "t")],
     "292y": [GroupKey("bucket", "ts", 2**63 - 1, 0, "t")],
     "gap/10": [GroupKey("bucket", "gap", 10, 0, "g")],
+    "gap power": [GroupKey("power", "gap", 10, 0, "g")],
+    **{f"{n}/{w}": [GroupKey("step", n, w, 0, "k")] for n, w in {"u8": 3, "u64": 7, "i8": 100, "i64": 9}.items()},
+    **{f"log2({n})": [GroupKey("power", n, 2, 0, "k")] for n in ("u64", "i16")},
+    "numbers": [GroupKey("power", "i8", 10, 0, "k"), GroupKey("step", "u16", 10, 0, "k2"), field("ip")],
     "two": [field("u16"), field("u32")],
     "two wide": [field("u64"), field("i64")],
     "net and second": [GroupKey("prefix", "ip", 24, 64, "net"), GroupKey("bucket", "ts", 10**9, 0, "t")],

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from confluo_tools.core.block.block import Block
-from confluo_tools.expr.aggregates import Aggregate, GroupKey
+from confluo_tools.expr.aggregates import Aggregate
+from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.multilog.query.aggregation import Aggregation
 from confluo_tools.schema import Schema
 

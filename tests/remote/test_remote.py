@@ -22,6 +22,7 @@ from confluo_tools.formats.reader import Reader
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.remote import frame_codec
 from confluo_tools.remote.address import parse
+from confluo_tools.remote.request import QueryRequest
 from confluo_tools.schema import Field, Schema
 from remote_lab import env
 from running import BIN, CAMPUS, lines, run
@@ -474,5 +475,17 @@ def test_frames() -> None:
     kind, size = frame_codec.parse_head(frame_codec.frame(frame_codec.QUERY, {"path": "ä\udcff"})[:8])
     assert (kind, size) == (frame_codec.QUERY, 14)
     assert frame_codec.parse(frame_codec.frame(frame_codec.QUERY, {"path": "ä\udcff"})[8:]) == {"path": "ä\udcff"}
-    assert frame_codec.parse_hello(frame_codec.hello("1.2")) == (frame_codec.PROTOCOL, "1.2", {"analyze", "alive"})
+    assert frame_codec.parse_hello(frame_codec.hello("1.2")) == (
+        frame_codec.PROTOCOL,
+        "1.2",
+        {"analyze", "alive", "follow", "unnest", "zone", "views"},
+    )
     assert frame_codec.parse_hello(b"confluo-serve 1 0.1.0\n") == (1, "0.1.0", set())
+
+
+@pytest.mark.parametrize(
+    "zone", [[[0, 0]], [[-(1 << 63), 1 << 60]], [[-(1 << 63), 0], [5, 0], [5, 1]], [["a", 0]], [[-(1 << 63)]], [3]]
+)
+def test_a_zone_of_another_program_is_checked(zone: list[object]) -> None:
+    with pytest.raises(ValueError, match="zone"):
+        QueryRequest.of({"zone": zone})

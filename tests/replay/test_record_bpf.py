@@ -44,8 +44,13 @@ def unusable() -> str:
     return ""
 
 
-WHY = unusable()
-pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(bool(WHY), reason=WHY)]
+@pytest.fixture(scope="module", autouse=True)
+def usable() -> None:
+    if why := unusable():
+        pytest.skip(why)
+
+
+pytestmark = [pytest.mark.root, pytest.mark.net]
 BPF = ("--source", "bpf")
 SIZE = 300_000
 # Of requests: equal calls in a row and between others, so that runs end and begin, some of them relative to others.

@@ -23,7 +23,7 @@ from confluo_tools.replay.engine.replay_command import main as replay
 from confluo_tools.replay.record import recorder as recorders
 from confluo_tools.replay.record import setting_rows
 from confluo_tools.replay.record.session import recording_schema
-from confluo_tools.replay.recording import pair_ends, read_ends
+from confluo_tools.replay.recording import ConnectionEnd, pair_ends, read_ends
 from confluo_tools.replay.recording.kinds import Kind, Note
 from netns import Lab
 from replay_lab import PORT, ROOT
@@ -31,6 +31,7 @@ from replay_lab import PORT, ROOT
 pytestmark = [pytest.mark.root, pytest.mark.net, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 TICK = 0.02  # s between two readings
+TRIES = 8  # the kernel gives the recorder the events of the whole system: on a busy one some of them are lost
 
 # ---------------------------------------------------------------- rights
 
@@ -112,9 +113,8 @@ def exchange(listener: socket.socket) -> None:
         assert len(b.recv(1000)) == 500
 
 
-@pytest.mark.parametrize("step", [-3_600_000_000_000, 7_000_000_000])
-def test_a_clock_that_is_set_spoils_only_the_connections_of_then(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, while and after the clock is set: only those of then cannot be replayed, and say why."""
+def ends_around_a_step(step: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[ConnectionEnd]]:
+    """Steps that the recorder saw, and the ends of four connections: before, two while, and after the clock is set."""
     schema = recording_schema(headers=False)
     blocks = []
     with Lab() as lab, lab.space().inside(), socket.create_server(("127.0.0.1", PORT)) as listener:
@@ -142,9 +142,19 @@ def test_a_clock_that_is_set_spoils_only_the_connections_of_then(step: int, monk
             blocks.extend(recorder.poll(last=True))
         finally:
             recorder.close()
-    ends = read_ends(blocks)
-    assert recorder.steps == 1
-    why = [end.problems for end in sorted(ends, key=lambda end: end.cookie)]
+            monkeypatch.undo()
+    return recorder.steps, sorted(read_ends(blocks), key=lambda end: end.cookie)
+
+
+@pytest.mark.parametrize("step", [-3_600_000_000_000, 7_000_000_000])
+def test_a_clock_that_is_set_spoils_only_the_connections_of_then(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, while and after the clock is set: only those of then cannot be replayed, and say why."""
+    for _ in range(TRIES):
+        steps, ends = ends_around_a_step(step, monkeypatch)
+        if not any("events were lost" in problem for end in ends for problem in end.problems):
+            break
+    assert steps == 1
+    why = [end.problems for end in ends]
     assert len(why) == 8
     assert why[:2] == [[], []]
     assert all("the clock of the host was set" in problems for problems in why[2:6])

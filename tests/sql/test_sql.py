@@ -316,7 +316,8 @@ def test_absent_numbers_are_null_in_arrow_data(tmp_path: Path, form: str) -> Non
         opened = pa.ipc.open_stream(path) if form == "stream" else pa.ipc.open_file(path)
         table = opened.read_all()
     table.validate(full=True)
-    types = [pa.int64(), pa.int64(), pa.float32(), pa.timestamp("ns", "UTC")]
+    zone = None if form == "parquet" else "UTC"  # Parquet is readable, see test_readable.py
+    types = [pa.int64(), pa.int64(), pa.float32(), pa.timestamp("ns", zone)]
     assert [table.schema.field(name).type for name in ("n", "big", "part", "ts")] == types
     assert table.schema.field("most").type == pa.int64()
     expected = duckdb.sql(f"select n, big, part, epoch_ns(ts), few, most from ({statement}) order by n").fetchall()

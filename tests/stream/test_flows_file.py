@@ -79,7 +79,11 @@ def test_a_change_is_told_by_flow() -> None:
             "flows.yaml: flow 'a': workers: only a topic or a table takes records from several workers",
         ),
         (
-            "flows: [{name: a, workers: 2, functions: [{aggregate: {agg: count, every: 1s}}]}]",
+            "flows: [{name: a, workers: 2, functions: [{aggregate: {agg: first(len), every: 1s}}]}]",
+            "flows.yaml: flow 'a': workers: aggregate: first, last and sums of floats depend on the order of records",
+        ),
+        (
+            "flows: [{name: a, workers: 2, functions: [sample: {rate: 1/s}, aggregate: {agg: count, every: 1s}]}]",
             "flows.yaml: flow 'a': workers: aggregate needs all records of the flow in one thread; write workers: 1",
         ),
         ("flows: [{name: a, workers: true}]", "flows.yaml: flow 'a': workers: 'True' is not from 1 to 64"),

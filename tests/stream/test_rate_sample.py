@@ -29,8 +29,8 @@ ARRIVALS = st.lists(st.tuples(GAPS, st.integers(0, 4)), min_size=1, max_size=150
 FIVE_TUPLES = [(1, 2, 3, 4, 6), (2, 1, 4, 3, 6), (1, 2, 3, 4, 17), (1, 2, 3, 5, 6), (9, 2, 3, 4, 6)]
 
 
-def packets(arrivals: list[tuple[int, int]]) -> list[dict[str, int]]:
-    times = accumulate((gap for gap, _ in arrivals), initial=START)
+def packets(arrivals: list[tuple[int, int]], start: int = START) -> list[dict[str, int]]:
+    times = accumulate((gap for gap, _ in arrivals), initial=start)
     return [
         {"ts": t, "len": i, **dict(zip(FLOW, FIVE_TUPLES[flow], strict=True))}
         for i, (t, (_, flow)) in enumerate(zip(times, arrivals, strict=False))
@@ -60,9 +60,14 @@ def expected_runs(rows: list[dict[str, int]], threshold: int, longest: int) -> l
     return sorted(out)
 
 
-@given(ARRIVALS, st.sampled_from(["1k/s", "100/s", "1G/s"]), st.lists(st.integers(1, 70), min_size=1, max_size=5))
-def test_runs_are_those_of_the_definition(arrivals: Any, rate: str, sizes: list[int]) -> None:
-    rows = packets(arrivals)
+@given(
+    ARRIVALS,
+    st.sampled_from([START, 2**61 - SECOND // 2, -(2**61)]),  # times that need care when they are subtracted
+    st.sampled_from(["1k/s", "100/s", "1G/s"]),
+    st.lists(st.integers(1, 70), min_size=1, max_size=5),
+)
+def test_runs_are_those_of_the_definition(arrivals: Any, start: int, rate: str, sizes: list[int]) -> None:
+    rows = packets(arrivals, start)
     out = FunctionRun({"sample": {"rate": rate}}, PACKET)
     for turn, block in enumerate(cut(block_of_rows(PACKET, rows), sizes)):
         assert out.stage.write(block, now=turn)

@@ -137,6 +137,13 @@ def test_set_is_refused_whole(eth0: ScriptedRun, runtime: dict[str, str], text: 
     assert eth0.flows == []
 
 
+def test_set_names_the_file_that_is_refused(eth0: ScriptedRun, runtime: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("flow: []")
+    done = run("confluo-stream", "set", tmp_path / "other.yaml", env=runtime)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith(f"confluo-stream set: {tmp_path}/other.yaml: has no list 'flows'; ")
+
+
 def test_set_needs_to_know_which_run(eth0: ScriptedRun, eth1: ScriptedRun, runtime: dict[str, str]) -> None:
     done = run("confluo-stream", "set", "-", stdin=b"flows:", env=runtime)
     assert done.returncode == 2

@@ -30,10 +30,12 @@ FLOWS = """flows:
 - name: talkers
   to: kafka://here/talkers
   functions: [aggregate: {agg: 'count, sum(len), distinct(dst_ip)', by: src_ip, every: 1s, late: 10s}, sample: 1/3]
+  workers: %d
   continue: true
 - name: sizes
   to: kafka://here/sizes
   functions: [histogram: {field: len, bins: 0..1500/100, every: 1s, late: 10s}]
+  workers: %d
 """
 
 
@@ -46,7 +48,7 @@ def answers(folder: Path, workers: int) -> dict[str, list[tuple[Any, ...]]]:
 
     with open_captures([str(CAMPUS)]) as captures:
         reader = FlowsReader(captures.schema, "kafka://here/rows")
-        flows = reader.text(FLOWS % (workers, workers))
+        flows = reader.text(FLOWS % ((workers,) * 4))
         collector = StreamCollector(reader, flows, open_place, lanes=1, workers=workers, wait=True, finite=True)
         lane = InputLane("rows", collector)
         collector.start()

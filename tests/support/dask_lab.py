@@ -96,6 +96,15 @@ class DaskCluster:
         """The number of tasks that the scheduler knows."""
         return int(self.client.run_on_scheduler(_tasks))
 
+    @contextmanager
+    def failures_allowed(self, number: int) -> Iterator[None]:
+        """Meanwhile a task is given up after its workers died more than ``number`` times."""
+        before = self.client.run_on_scheduler(_allow_failures, number)
+        try:
+            yield
+        finally:
+            self.client.run_on_scheduler(_allow_failures, before)
+
     def close(self) -> None:
         if hasattr(self, "client"):
             self.client.close(timeout=1)
@@ -119,6 +128,11 @@ def _settings(folder: Path, pem: Path, ca: Path | None) -> Path:
 
 def _tasks(dask_scheduler: Any) -> int:
     return sum(key.startswith("run-") for key in dask_scheduler.tasks)
+
+
+def _allow_failures(number: int, dask_scheduler: Any) -> int:
+    before, dask_scheduler.allowed_failures = dask_scheduler.allowed_failures, number
+    return int(before)
 
 
 def hold(file: str) -> None:

@@ -106,7 +106,8 @@ def odd_row(rng: Random) -> Row:
         elif kind == "list" and f.type.is_float:
             row[f.name] = tuple(rng.choices(FLOATS, k=3))
         elif kind == "list":
-            row[f.name] = tuple(rng.choices([0, *choices(f.type.bounds)], k=f.type.count))
+            some = [0, 1, 2, 5] if rng.random() < 0.7 else [0, *choices(f.type.bounds)]
+            row[f.name] = tuple(rng.choices(some, k=f.type.count))
         else:
             row[f.name] = rng.choice(choices(f.type.bounds, 7, 128))
     return row
@@ -287,7 +288,9 @@ def comparisons(draw: Any, schema: Schema) -> str:
     values = constants(field)
     if kind == "list":
         texts = values.filter(lambda t: t not in ("0", "0x0"))
-        if way < 5:
+        if way < 3:
+            return draw_list(draw, field, name, texts)
+        if way < 6:
             return f"{name} {draw(st.one_of(EQUAL, ORDER, st.just('has')))} {draw(texts)}"
         many = ranges(field).filter(lambda t: t not in ("0..0", "0-0"))
         return f"{name} {draw(st.sampled_from(['in', 'not in']))} {draw(joined(st.one_of(texts, many)))}"
@@ -315,6 +318,23 @@ def comparisons(draw: Any, schema: Schema) -> str:
     if way < 8 and kind == "ipv4":
         return f"{name} == {draw(WILD)}"
     return f"{name} {draw(MEMBER)} {draw(joined(st.one_of(values, ranges(field))))}"
+
+
+def draw_list(draw: Any, field: Field, name: str, texts: st.SearchStrategy[str]) -> str:
+    """A test of an element, of the length or of a sequence."""
+    most, form = field.type.count, draw(st.integers(0, 5))
+    if form == 0:
+        test = draw(st.sampled_from(["", f"== {most}", "> 1", "in {0, 2..3}", "!= 1", f"<= {most - 1}"]))
+        return f"len({name}) {test}"
+    if form < 3:
+        test = f"{draw(st.one_of(EQUAL, ORDER, st.just('in')))} {draw(texts)}" if form == 1 else ""
+        return f"{name}[{draw(st.integers(-most, most - 1))}] {test}"
+    some = [draw(texts) for _ in range(draw(st.integers(1, most)))]
+    if form == 3:
+        return f"{name} has {' before '.join([*some, some[0]][: max(2, len(some))])}"
+    if form == 4 and len(some) > 1:
+        return f"{name} {draw(st.sampled_from(['==', '!=', 'has', 'starts']))} {', '.join(some)}"
+    return f"{name} {draw(st.sampled_from(['==', '!=', 'has', 'starts']))} [{', '.join(some)}]"
 
 
 def draw_ip(draw: Any, name: str, way: int) -> str:

@@ -108,6 +108,7 @@ class Broker:
         self.configuration = folder / "server.properties"
         self.configuration.write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
+        self._alone = len(everyone) == 1 and not disk
         self._format()
         if voters is None:
             self.start()
@@ -117,9 +118,28 @@ class Broker:
         return f"kafka://{self.address}/{name}"
 
     def _command(self, *words: object) -> list[str]:
+        """``words``: options of java, a class and its arguments."""
         # One collector thread and the first compiler only: a broker for tests should start soon, and stay small.
         java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self.libs}/*"]
         return [*java, *(str(word) for word in words)]
+
+    def _classes(self) -> list[str]:
+        """Options of java: its classes from a file, parsed already.  That is half of a start.
+
+        The first broker that is alone, and has no disk of its own, makes the file when it ends; then it starts again.
+        """
+        file = self.libs.with_name(f"{self.libs.name}.jsa")
+        with open(self.libs.with_name("lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not file.exists() and self._alone:
+                unfinished = file.with_name("unfinished.jsa")
+                unfinished.unlink(missing_ok=True)
+                self._begin(f"-XX:ArchiveClassesAtExit={unfinished}")
+                self.wait()
+                self.end()
+                if unfinished.exists():
+                    unfinished.rename(file)
+        return [f"-XX:SharedArchiveFile={file}", "-Xshare:auto"] if file.exists() else []
 
     def _format(self) -> None:
         """Make its folder of data: the first one by Kafka's own tool, others as a copy with another number."""
@@ -146,11 +166,14 @@ class Broker:
         return ["unshare", "--mount", "sh", "-c", mount, self._disk, str(self.folder)]
 
     def start(self, *, wait: bool = True) -> None:
-        with open(self.folder / "broker.log", "ab") as log:
-            command = [*self._on_disk(), *self._command("kafka.Kafka", self.configuration)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._begin(*self._classes())
         if wait:
             self.wait()
+
+    def _begin(self, *options: str) -> None:
+        with open(self.folder / "broker.log", "ab") as log:
+            command = [*self._on_disk(), *self._command(*options, "kafka.Kafka", self.configuration)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def wait(self) -> None:
         """Until it takes part in its cluster."""
@@ -178,6 +201,15 @@ class Broker:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def end(self) -> None:
+        """End it as its operator does."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            self.process.wait(START)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

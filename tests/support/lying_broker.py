@@ -14,6 +14,8 @@ UNSUPPORTED, OUT_OF_RANGE, NOT_LEADER = 35, 1, 6  # errors
 TOPIC = "t"
 FIRST, LATEST = -2, -1  # times of requests for offsets
 
+CODECS = ("", "gzip", "snappy", "lz4", "zstd")  # numbers in batches
+
 Edges = tuple[int, int]  # offset of the first message, offset after the last one
 Answer = tuple[int, int, bytes]  # to a fetch: error, offset after the last message, batches
 
@@ -121,15 +123,31 @@ class LyingBroker:
         return struct.pack(">i", 0) + _array([_text(TOPIC) + _array([partition])])
 
 
-def batch(offset: int, values: Sequence[bytes], *, count: int | None = None, last: int | None = None) -> bytes:
+def batch(
+    offset: int, values: Sequence[bytes], *, count: int | None = None, last: int | None = None, codec: str = ""
+) -> bytes:
     """A batch of messages.  ``count``, ``last``: how many it says to have, and the distance to its last offset."""
     if not values:
         return b""
     records = b"".join(_record(i, value) for i, value in enumerate(values))
     count = len(values) if count is None else count
     last = len(values) - 1 if last is None else last
-    after_crc = struct.pack(">hiqqqhii", 0, last, 0, 0, -1, -1, -1, count) + records
+    if codec:
+        records = compressed(records, codec)
+    after_crc = struct.pack(">hiqqqhii", CODECS.index(codec), last, 0, 0, -1, -1, -1, count) + records
     return struct.pack(">qiibI", offset, 9 + len(after_crc), 0, 2, 0) + after_crc
+
+
+def compressed(data: bytes, codec: str) -> bytes:
+    """As Kafka has it in batches."""
+    import zlib
+
+    import pyarrow as pa
+
+    if codec == "gzip":
+        packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+        return packer.compress(data) + packer.flush()
+    return pa.Codec(codec).compress(data, asbytes=True)  # type: ignore[no-any-return]
 
 
 def _record(number: int, value: bytes) -> bytes:

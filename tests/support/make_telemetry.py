@@ -39,6 +39,18 @@ class Hop:
     queue: int | None = 0
     ttl: int = 64
     snapshot: bytes = b""
+    seconds: int = 0xFFFFFFFF
+    fraction: int = 0xFFFFFFFF
+
+    def time(self, ns: bool = False) -> int:
+        """Its time in ns; 0: none."""
+        if 0xFFFFFFFF in (self.seconds, self.fraction):
+            return 0
+        if self.seconds >= 2**31:  # NTP: from 1900
+            since = self.seconds - 2208988800
+            return since * 10**9 + (self.fraction * 10**9 >> 32) if since >= 0 else 0
+        rest = self.fraction * (1 if ns else 1000)
+        return self.seconds * 10**9 + rest if rest < 10**9 else 0
 
 
 @dataclass
@@ -60,8 +72,9 @@ class Trace:
                 out += struct.pack(">I", hop.ttl << 24 | hop.id & 0xFFFFFF)
             elif name == "id_wide":
                 out += struct.pack(">Q", hop.ttl << 56 | hop.id)
-            elif name == "queue":
-                out += struct.pack(">I", queue)
+            elif name in ("queue", "seconds", "fraction"):
+                value = {"queue": queue, "seconds": hop.seconds, "fraction": hop.fraction}[name]
+                out += struct.pack(">I", value)
             else:
                 out += b"\xee" * SIZES[name]
         if "snapshot" in self.parts:

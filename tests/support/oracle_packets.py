@@ -256,6 +256,7 @@ def tshark(path: Path) -> list[dict[str, list[str]]]:
     return [r for r in rows if r["frame.time_epoch"] or r["frame.protocols"] != ["data"]]
 
 
+QUOTING = ("icmp", "icmpv6", "sflow")
 OPTION_BITS = {2: 1, 3: 2, 4: 4, 5: 8, 8: 16, 34: 32, 30: 64}
 
 
@@ -265,8 +266,8 @@ class Layers:
     def __init__(self, row: dict[str, list[str]]) -> None:
         self.row = row
         chain = row["frame.protocols"][0].split(":")
-        quoted = next((i for i, name in enumerate(chain) if name in ("icmp", "icmpv6")), len(chain))
-        self.chain = chain[: quoted + 1]  # headers that an ICMP error quotes are not headers of this packet
+        quoted = next((i for i, name in enumerate(chain) if name in QUOTING), len(chain))
+        self.chain = chain[: quoted + 1]  # headers that ICMP errors and sFlow quote are not headers of this packet
         self.ips = [i for i, name in enumerate(self.chain) if name in ("ip", "ipv6")]
 
     def value(self, field: str, at: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from confluo_tools.expr.words import TCP_ANALYSIS_FLAGS
 from confluo_tools.formats.pcap import open_captures
 from confluo_tools.multilog.query.derived_fields import Analysis
-from oracle_packets import is_packet, nanoseconds
+from oracle_packets import QUOTING, is_packet, nanoseconds
 
 Row = dict[str, Any]
 NUMBERS = {
@@ -94,7 +94,7 @@ def reason(field: str, theirs: Row, mine: Row) -> str | None:
     if "tcp" not in chain:
         return None
     if sum(name in ("ip", "ipv6") for name in chain) > 1 and mine["proto"] != 6:
-        return "quoted" if "icmp" in chain or "icmpv6" in chain else "tunnel"
+        return "quoted" if any(name in chain for name in QUOTING) else "tunnel"
     if mine["notes"] & BROKEN:
         return "garbled"
     if mine["notes"] & 1 and not theirs[field]:

@@ -154,6 +154,9 @@ def update(path: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
+        servers = re.findall(r"\$(BROKER|CLICKHOUSE|DASK|BUCKET|METRICS)\b", Path(name).read_text())
+        if missing := sorted({one for one in servers if one not in os.environ}):
+            sys.exit(f"{name} needs servers: set {', '.join(missing)}, as tests/project/test_examples.py does")
         scratch = Path(tempfile.mkdtemp())
         try:
             update(Path(name), scratch)

@@ -79,8 +79,10 @@ class Daemon:
         return sorted(pid for pid, words in self.processes().items() if "pyspark.daemon" in words)
 
     def stop_tasks(self) -> None:
-        """Tasks there hang from now on, running ones too."""
-        for pid in self.pythons():
+        """Tasks there hang from now on, running ones too.  One must have run there: it started what is stopped."""
+        found = self.pythons()
+        assert found, "no task has run there"
+        for pid in found:
             os.kill(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import itertools
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -121,6 +122,15 @@ def moments(text: str, now_ns: int) -> tuple[int, int]:
     return first, first + (86400 * 10**9 - 1 if len(text) == 10 else 0)
 
 
+def length_of(x: tuple[Any, ...]) -> int:
+    return max((i + 1 for i, e in enumerate(x) if e != 0), default=0)
+
+
+def element_of(x: tuple[Any, ...], index: int) -> Any:
+    """x[index] of the list without the zeros at its end; 0 if there is none."""
+    return dict(enumerate(x)).get(index if index >= 0 else length_of(x) + index, 0)
+
+
 def flags_of(text: str, names: dict[int, str]) -> int:
     total = 0
     for part in re.split(r"[|+]", text):
@@ -145,6 +155,21 @@ class Meaning:
                 return not self.holds(item, row)
             case syntax.Word():
                 return self.word(node, row)
+            case syntax.Compare(syntax.ByteRef() as ref, op, values, many) if ref.proto in self.schema:
+                field, x = self.schema[ref.proto], element_of(row[ref.proto], ref.offset)
+                found = x != 0 and self.element(
+                    field, syntax.FieldRef(ref.proto), op.replace("!", "="), x, list(values)
+                )
+                return found != (op == "!=")
+            case syntax.Nonzero(syntax.ByteRef() as ref) if ref.proto in self.schema:
+                x = element_of(row[ref.proto], ref.offset)
+                return bool(x < 0 or x > 0)
+            case syntax.Compare(syntax.LengthRef(name), op, values):
+                return self.length(length_of(row[name]), op, [v.text for v in values])
+            case syntax.Nonzero(syntax.LengthRef(name)):
+                return length_of(row[name]) > 0
+            case syntax.ListCompare(syntax.FieldRef(name), op, values):
+                return self.sequence(self.schema[name], row[name], op, [v.text for v in values])
             case syntax.Compare(syntax.ByteRef() as ref, op, values):
                 return self.header(ref, op, [v.text for v in values], row)
             case syntax.Nonzero(syntax.ByteRef() as ref):
@@ -293,6 +318,31 @@ class Meaning:
         if ref.mask is not None:
             return bool(x & flags_of(ref.mask.text, field.names))
         return any(e < 0 or e > 0 for e in (x if isinstance(x, (tuple, bytes)) else (x,)))
+
+    # -- lists
+
+    def length(self, n: int, op: str, texts: list[str]) -> bool:
+        spans = [self.span(Field("n", "u32"), text) for text in texts]
+        if op in ("==", "!=", "in"):
+            return any(lo <= n <= hi for lo, hi in spans) != (op == "!=")
+        lo = hi = spans[0][0]
+        return bool({"<": n < lo, "<=": n <= hi, ">": n > hi, ">=": n >= lo}[op])
+
+    def sequence(self, field: Field, x: tuple[Any, ...], op: str, texts: list[str]) -> bool:
+        """Every choice of places that ``op`` allows is tried."""
+        if op == "!=":
+            return not self.sequence(field, x, "==", texts)
+        n, spans = len(texts), [self.span(field, text) for text in texts]
+        places: Iterable[tuple[int, ...]]
+        if op == "before":
+            places = itertools.combinations(range(len(x)), n)
+        else:
+            places = [tuple(range(at, at + n)) for at in range(len(x) - n + 1 if op == "has" else 1)]
+        there = any(
+            all(x[at] != 0 and lo <= x[at] <= hi for at, (lo, hi) in zip(chosen, spans, strict=True))
+            for chosen in places
+        )
+        return there and (op != "==" or length_of(x) == n)
 
     # -- words of pcap-filter
 

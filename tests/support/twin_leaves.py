@@ -50,6 +50,8 @@ def matches(tree: Any, row: Sequence[Any], codes: Sequence[int]) -> bool:
         return not matches(tree.item, row, codes)
     code = codes[tree.col]
     value = row[tree.col]
+    if isinstance(tree, (leaves.ListElement, leaves.ListLength, leaves.ListSequence)):
+        return of_list(tree, value if isinstance(value, tuple) else (value,), row, codes)
     if isinstance(tree, leaves.Pair):
         other = row[tree.col2]
         if tree.mask is not None:
@@ -80,6 +82,27 @@ def matches(tree: Any, row: Sequence[Any], codes: Sequence[int]) -> bool:
         if hit:
             return True
     return False
+
+
+def of_list(tree: Any, value: tuple[Any, ...], row: Sequence[Any], codes: Sequence[int]) -> bool:
+    n = len(value)
+    while n and value[n - 1] == 0:
+        n -= 1
+    if isinstance(tree, leaves.ListLength):
+        return any(lo <= n <= hi for lo, hi in tree.pairs)
+    if isinstance(tree, leaves.ListElement):
+        at = tree.index if tree.index >= 0 else n + tree.index
+        one = list(row)
+        one[tree.col] = value[at] if at >= 0 else type(value[0])()
+        return matches(tree.test, one, codes)
+    hits = [[lo <= one <= hi for lo, hi in tree.items] for one in value]
+    if tree.how == leaves.BEFORE:
+        item = 0
+        for hit in hits:
+            item += item < len(tree.items) and hit[item]
+        return item == len(tree.items)
+    starts = [all(hits[at + i][i] for i in range(len(tree.items))) for at in range(len(value) - len(tree.items) + 1)]
+    return any(starts) if tree.how == leaves.RUN else starts[0] and (tree.how == leaves.STARTS or n == len(tree.items))
 
 
 def select(tree: Any, block: Any) -> list[int]:

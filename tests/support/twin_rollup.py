@@ -11,7 +11,8 @@ from typing import Any
 
 from confluo_tools.core.block.block import Block, Picks
 from confluo_tools.expr import compile
-from confluo_tools.expr.aggregates import Aggregate, GroupKey
+from confluo_tools.expr.aggregates import Aggregate
+from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.schema import Field, Schema, fold6
 
 Row = dict[str, Any]
@@ -127,7 +128,10 @@ def key_of(row: Row, key: GroupKey, schema: Schema = SCHEMA, plain: bool = False
         return version(row.get("ip"))
     if plain and key.field == "ip" and key.kind == "field":
         return row.get("ip")
-    if key.kind == "bucket":
+    if key.kind == "power":
+        powers = [key.arg**i for i in range(65) if key.arg**i <= abs(value)]
+        return (-powers[-1] if value < 0 else powers[-1]) if powers else 0
+    if key.kind in ("bucket", "step"):
         return max(value // key.arg * key.arg, -(2**63))
     if field.type.kind == "ip":
         return masked(

@@ -145,4 +145,17 @@ SPECS = [
         2 * MS,
         lambda w: bool(w) and w[-1]["len"] > w[0]["len"],
     ),
+    Spec(
+        "y: count > 1 and count(len > 700) / count > 0.5 over 6ms every 2ms by dst_port",
+        6 * MS,
+        2 * MS,
+        lambda w: len(w) > 1 and sum(r["len"] > 700 for r in w) / len(w) > 0.5,
+        by=("dst_port",),
+    ),
+    Spec(
+        "z: count > 0 and sum((len - 20) * 8) / 1ms > max(len * 2) over 5ms every 1ms",
+        5 * MS,
+        MS,
+        lambda w: bool(w) and sum((r["len"] - 20) * 8 for r in w) / 5 > max(r["len"] * 2 for r in w),
+    ),
 ]

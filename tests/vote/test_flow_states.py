@@ -12,6 +12,7 @@ from confluo_tools.core.vote.flow_order import settle
 from confluo_tools.core.vote.flow_tally import FlowTally
 from confluo_tools.core.vote.flow_tally_state import dump, load, merge
 from confluo_tools.vote import models, result_rows
+from damaged_bytes import damaged
 from vote_rows import PATH, blocks, failed, flow
 
 SIX = [bytes(15) + bytes([i]) for i in range(4)]
@@ -141,21 +142,10 @@ STATES = [
 @given(st.sampled_from(range(len(STATES))), st.data())
 @settings(max_examples=400)
 def test_a_damaged_state_is_refused_or_another_state(number: int, data: st.DataObject) -> None:
-    bad, keep = bytearray(STATES[number]), number >= len(STATES) // 2
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(bad)))
-        kind = data.draw(st.sampled_from(["set", "cut", "insert", "remove"]))
-        if kind == "set" and at < len(bad):
-            bad[at] = data.draw(st.sampled_from([0, 1, 127, 128, 255]) | st.integers(0, 255))
-        elif kind == "cut":
-            del bad[at:]
-        elif kind == "insert":
-            bad[at:at] = data.draw(st.binary(max_size=12))
-        else:
-            del bad[at : at + data.draw(st.integers(1, 9))]
+    keep = number >= len(STATES) // 2
     t = FlowTally(keep=keep)
     try:
-        load(t, bytes(bad), PATH.layout if keep else None)
+        load(t, damaged(STATES[number], data), PATH.layout if keep else None)
     except (ValueError, MemoryError):
         return
     # What it says then can be sent on, merged and judged.

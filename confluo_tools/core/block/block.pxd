@@ -51,3 +51,5 @@ cdef enum:
     PICK_LIST = 2
 
 cdef const uint8_t* column_of(Block block, str name, size_t width) except NULL    # zeros when missing
+cdef int column_number(Layout layout, str name, size_t width, bint needed) except -2    # -1: missing
+cdef int check_time(Layout layout, int i) except -1             # ValueError unless column i has times

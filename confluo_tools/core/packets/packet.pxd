@@ -30,6 +30,7 @@ cdef class Packets:
     cdef readonly uint32_t capacity
     cdef readonly uint32_t waiting      # rows parsed and not yet taken
     cdef readonly bint inner
+    cdef readonly bint hop_ns
     cdef readonly uint32_t snap
     cdef PacketBlock block              # being filled
     cdef list pool                      # blocks to use again when they have no other owner
@@ -40,6 +41,8 @@ cdef class Packets:
     cdef int converts
     cdef int raw                        # schema column of the raw bytes, -1
     cdef size_t raw_at
+    cdef int digest                     # schema column of packet_digest, -1
+    cdef size_t digest_at
     cdef size_t extra_size
     cdef uint64_t[9] note_counts        # of NOTES, and of tunnels that were not followed
     cdef uint16_t[8] strange_link       # link types of frames that were not parsed

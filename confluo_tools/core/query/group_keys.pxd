@@ -1,7 +1,8 @@
 # Group keys of a roll-up.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from c_hash_table cimport HashTable
+from c_key_ends cimport KeyEnds
 from c_source cimport Chunk, Source
 from confluo_tools.core.block.block cimport Layout
 
@@ -14,13 +15,14 @@ cdef int source_room(Source* s, uint32_t n) noexcept nogil
 cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil
 cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil
 cdef uint64_t part_of(const KeyPart* p, const uint64_t* key) noexcept nogil
-cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed) except -1
+cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed, list kept) except -1
 
 cdef class GroupTable:
     cdef readonly Layout layout
     cdef readonly tuple keys
     cdef KeyPart* part
     cdef readonly int parts
+    cdef list kept                      # calculations of keys
     cdef uint32_t words
     cdef HashTable table                    # packed key -> number
     cdef uint32_t* direct               # single 8- or 16-bit key: number + 1 by value, instead of the table
@@ -29,6 +31,14 @@ cdef class GroupTable:
     cdef uint32_t missed                # number of chunks that would fit into another window
     cdef uint64_t** word                # the words of the keys of a chunk
     cdef bint narrow
+    cdef KeyEnds in_order               # of keys of connections
+    cdef KeyEnds exchanged              # of keys of hosts
+    cdef bint twice            # each row has two groups
+    cdef bint second                    # the second one is looked up
+    cdef int _take_ends(self, KeyEnds* e, int kind) except -1
+    cdef void _turn(self, const Chunk* c) noexcept nogil
+    cdef const Chunk* _seen(self, const Source* s, const Chunk* c) noexcept nogil
+    cdef int64_t other_ends(self, Chunk* c, uint16_t* rows) noexcept nogil
     cdef uint32_t count(self) noexcept nogil
     cdef int assign(self, Chunk* c, uint32_t* out) noexcept nogil
     cdef uint32_t at(self, uint64_t value) noexcept nogil

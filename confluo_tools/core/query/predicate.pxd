@@ -28,6 +28,8 @@ cdef class Program:
     cdef Node* make_integer(self, Node* node, object leaf, str kind) except NULL
     cdef Node* make_real(self, Node* node, object leaf) except NULL
     cdef Node* make_bytes(self, Node* node, object leaf, str kind) except NULL
+    cdef Node* make_list(self, Node* node, object leaf, str kind) except NULL
+    cdef int set_items(self, Node* node, object leaf) except -1
     cdef Node* make_search(self, Node* node, list ranges) except NULL
     cdef Node* make_byte_ranges(self, Node* node, object leaf) except NULL
     cdef Node* make_pair(self, Node* node, object leaf) except NULL

@@ -19,4 +19,5 @@ class AggregateStage(WindowStage):
         make: Callable[[], Rollup],
         answer: Callable[[Rollup, int], Iterable[Block]],
         groups: int,
+        slots: int = 0,
     ) -> None: ...

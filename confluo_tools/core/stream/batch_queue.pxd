@@ -13,6 +13,7 @@ cdef struct Batch:
     int64_t now                         # ns, monotonic, when it was classified
     uint32_t flow                       # number of the flow
     uint32_t rows
+    uint32_t window                     # slot of its window, see WindowClock
 
 # What one thread writes is in one cache line.  Positions count bytes since the beginning.
 cdef struct QueueEnds:

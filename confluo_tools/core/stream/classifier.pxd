@@ -5,11 +5,13 @@ from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.kernel.ring cimport BlockSink
 from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.stream.batch_queue cimport BatchQueue
+from confluo_tools.core.stream.shared_windows cimport WindowClock
 from confluo_tools.core.stream.stage cimport StreamStage
 
 cdef class FlowRoute(StreamStage):
     cdef StreamStage first              # of the functions in the lane, then the route; None: there are none
     cdef Program program                # None: all rows
+    cdef WindowClock clock              # that chooses the window of each row; None: there is none
     cdef bint takes_all                 # there is neither a program nor a function
     cdef readonly bint goes_on          # rows of this flow may go to later ones as well
     cdef list queues                    # of each worker

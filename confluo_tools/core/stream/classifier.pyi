@@ -4,6 +4,7 @@ from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.kernel.ring import BlockSink
 from confluo_tools.core.query.predicate import Program
 from confluo_tools.core.stream.flow_worker import FlowWorker
+from confluo_tools.core.stream.shared_windows import WindowClock
 from confluo_tools.core.stream.stage import StreamStage
 
 @final
@@ -21,6 +22,7 @@ class FlowRoute(StreamStage):
         goes_on: bool = False,
         hash_column: int = -1,
         first: StreamStage | None = None,
+        clock: WindowClock | None = None,
     ) -> None: ...
 
 @final

@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from confluo_tools.core.block.block cimport Block, Picks
 from confluo_tools.core.stream.stage cimport StreamStage
+from c_posix cimport pthread_mutex_t
 
 cdef enum:
     MAX_WINDOWS = 64                    # open at a time
@@ -33,10 +34,13 @@ cdef class WindowStage(StreamStage):
     cdef int64_t ticked                 # `now` of the last tick, ns
     cdef uint64_t seen                  # `taken` then
     cdef Picks part
+    cdef pthread_mutex_t* gate          # to hold while rows are given, if other threads give there, too; or NULL
     # To override.  `slot`: number of a window, below `slots`.  Each returns 0, or 1 when it was stopped.
     cdef int begin(self, int slot, int64_t start) noexcept nogil
     cdef int add(self, int slot, Block block, Picks picks, int64_t now) noexcept nogil
     cdef int close(self, int slot, int64_t start, int64_t now) noexcept nogil
+    cdef void absorb(self, int slot, WindowStage other) noexcept
+    cdef int free_slot(self) noexcept nogil
 
     cdef int spread(self, Block block, Picks picks, int64_t now) noexcept nogil
     cdef int refuse(self) noexcept nogil

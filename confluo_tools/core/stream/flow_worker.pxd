@@ -3,10 +3,12 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 from confluo_tools.core.stream.batch_queue cimport Batch, BatchQueue, Bell
+from confluo_tools.core.stream.shared_windows cimport WindowPart
 from confluo_tools.core.stream.stage cimport StreamStage
 
 cdef class FlowEnd:
     cdef readonly StreamStage head      # first stage of the chain
+    cdef WindowPart part                # the same, if it is one
     cdef readonly uint64_t taken        # rows
     cdef Block view                     # over the memory of a batch
     cdef int take(self, Batch* batch, Picks picks) noexcept nogil

@@ -25,4 +25,5 @@ class HistogramStage(WindowStage):
         bins: Bins,
         out: Layout,
         names: Mapping[str, bytes],
+        slots: int = 0,
     ) -> None: ...

@@ -1,6 +1,6 @@
 # The plan that text_writer prints and text_reader reads by; and the printer, for others that need single values.
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from c_text cimport TimeCache
 from confluo_tools.core.block.block cimport Block, Layout
 
@@ -35,6 +35,7 @@ cdef struct Item:
     int col
     int col6
     int colv
+    int64_t unit                # TIME: ns of a number's unit, when reading
     uint32_t size
     uint32_t count
     uint32_t width

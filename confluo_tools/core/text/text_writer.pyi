@@ -7,6 +7,7 @@ from confluo_tools.core.block.block import Block, Layout, Picks
 Item = tuple[bytes, str, int, int, int, bool, Sequence[tuple[int, bytes]]]
 
 OPS: dict[str, int]
+UNITS: dict[str, int]
 STYLES: dict[str, int]
 
 class TextPlan:

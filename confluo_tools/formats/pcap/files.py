@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import TracebackType
+from typing import Protocol
 
 from confluo_tools.core.block.block import Block
 from confluo_tools.core.packets.packet import Packets
@@ -15,6 +16,7 @@ from confluo_tools.errors import ConfluoError, FormatError, SchemaError
 from confluo_tools.formats.decompress import compression
 from confluo_tools.formats.pcap.bytes import ByteSource
 from confluo_tools.schema import Field, Schema, builtin
+from confluo_tools.schema.telemetry_fields import DIGEST, TELEMETRY
 
 ROWS = 1024  # rows per batch: few enough for the L2 cache, many enough to hide the cost of Python
 BATCH_BYTES = 1 << 22  # limit of a batch with wide rows (raw bytes)
@@ -31,21 +33,38 @@ def is_capture(start: bytes) -> bool:
 
 
 @cache
-def packet_schema(*, offset: bool = True, snap: int = 0, telemetry: bool = False) -> Schema:
+def packet_schema(*, offset: bool = True, snap: int = 0, telemetry: bool = False, digest: bool = False) -> Schema:
     """The packet schema of a capture.
 
     ``offset``: with the field file_offset.  ``snap``: with the first ``snap`` bytes of each packet in a field raw.
-    ``telemetry``: with the fields of in-band telemetry.
+    ``telemetry``: with the fields of in-band telemetry.  ``digest``: with the field packet_digest.
     """
     full = builtin("packet")
-    asked = {"file_offset": offset, "switch_path": telemetry, "queue_depth": telemetry}
+    asked = {"file_offset": offset, **dict.fromkeys(TELEMETRY, telemetry)}
     schema = full.project([f.name for f in full.fields if not f.optional or asked.get(f.name)])
+    if digest:
+        text = "hash of the bytes from the IP header on, without TTL and header checksum; to find copies"
+        schema = schema.plus([Field(DIGEST, "u64", "", text)])
     if not snap:
         return schema
     if not 1 <= snap <= MAX_SNAP:
         raise SchemaError(f"{snap} bytes of each packet cannot be kept", hint=f"1 to {MAX_SNAP} can")
     text = "first bytes of the packet; cap_len is their number"
     return schema.plus([Field("raw", f"bytes({snap})", "", text)])
+
+
+class FrameParser(Protocol):
+    """What makes rows of the frames of a capture: `Packets`, or another decoder."""
+
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def wire_bytes(self) -> int: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+    def fill(self, capture: Capture) -> str: ...
+    def take(self) -> Block: ...
+    def unknown_links(self) -> list[int]: ...
 
 
 class Captures:
@@ -56,6 +75,7 @@ class Captures:
     ``damaged``: some bytes were unreadable.
     ``live``: a read may have to wait (a pipe, or a followed file).
     A Block may be kept: its memory is not reused while it is referenced.
+    ``parser``: makes the rows of the frames; None: one row for each packet.
     """
 
     def __init__(
@@ -67,6 +87,8 @@ class Captures:
         follow: bool = False,
         rows: int = ROWS,
         begun: tuple[int, bytes] | None = None,
+        parser: FrameParser | None = None,
+        hop_ns: bool = False,
     ) -> None:
         if decap not in ("outer", "inner"):
             raise ConfluoError(f"decap '{decap}' is not possible", hint="write outer or inner")
@@ -74,14 +96,11 @@ class Captures:
         self.warnings: list[str] = []
         self.damaged = False
         self._stop = False
+        self.on_wait: Callable[[], None] = lambda: None  # called while there is nothing to read
         self._names = list(paths) or ["-"]
         if self._names.count("-") > 1:
             raise FormatError("can be read only once", where="standard input")
-        rows = max(min(rows, BATCH_BYTES // self.schema.layout.row_bytes), 16)
-        try:
-            self._packets = Packets(self.schema.layout, inner=decap == "inner", rows=rows)
-        except ValueError as e:
-            raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
+        self._packets = parser if parser is not None else self._parser(rows, decap == "inner", hop_ns)
         self._follow, self._begun = follow, begun
         self._source: ByteSource | None = None
         self._read = 0  # bytes of the finished files
@@ -89,6 +108,13 @@ class Captures:
         sizes = [_check(name, follow and name is self._names[-1]) for name in self._names]
         self.live = follow or None in sizes
         self.total_bytes = None if self.live else sum(size or 0 for size in sizes)
+
+    def _parser(self, rows: int, inner: bool, hop_ns: bool) -> Packets:
+        rows = max(min(rows, BATCH_BYTES // self.schema.layout.row_bytes), 16)
+        try:
+            return Packets(self.schema.layout, inner=inner, rows=rows, hop_ns=hop_ns)
+        except ValueError as e:
+            raise SchemaError(str(e), where=f"schema '{self.schema.kind}'") from None
 
     def __enter__(self) -> Captures:
         return self
@@ -135,6 +161,7 @@ class Captures:
                 while piece is None:
                     if packets.waiting:
                         yield packets.take()
+                    self.on_wait()
                     piece = b"" if self._stop else source.read(PATIENCE)
                 capture.feed(piece, not piece)
             else:
@@ -234,13 +261,18 @@ def open_captures(
     follow: bool = False,
     rows: int = ROWS,
     begun: tuple[int, bytes] | None = None,
+    parser: FrameParser | None = None,
+    hop_ns: bool = False,
 ) -> Captures:
     """Open capture files (pcap, pcapng, either compressed with gzip or zstd; ``-`` is standard input).
 
     ``schema``: fields to fill, by name (default: `packet_schema`).
     ``decap``: 'outer' takes IP and transport fields from the outermost IP header, 'inner' from the innermost.
     ``follow``: wait for the last file to grow.
+    ``hop_ns``: switches write the nanoseconds of their times, not microseconds.
     ``begun``: (descriptor, first bytes already read) of the first input if it is open already.
+    ``parser``: makes the rows of the frames; None: one row for each packet.
     Raises FormatError for a missing file or one that is not a capture, SchemaError for an unusable schema.
     """
-    return Captures(paths, schema, decap=decap, follow=follow, rows=rows, begun=begun)
+    more = {"begun": begun, "parser": parser, "hop_ns": hop_ns}
+    return Captures(paths, schema, decap=decap, follow=follow, rows=rows, **more)  # type: ignore[arg-type]

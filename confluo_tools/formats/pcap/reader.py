@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from confluo_tools.formats.bytestream import GrowingStream
 from confluo_tools.formats.pcap.files import open_captures
 from confluo_tools.formats.reader import Reader, Warn
 
@@ -19,6 +20,7 @@ ROWS = 1024  # rows per block
 class CaptureReader(Reader):
     """Packets of one capture file or pipe.  ``stream``: the same input, with its first bytes already read.
 
+    A ``stream`` that grows is followed until it is stopped.
     ``warn`` is called for damage, ``note`` for irregularities.
     """
 
@@ -28,26 +30,39 @@ class CaptureReader(Reader):
         super().__init__(stream.name, warn)
         self._note = note
         self._path, self._begun = path, (stream.fd, stream.taken())
-        self.captures = open_captures([path], rows=ROWS, begun=self._begun)
         self._stream = stream
-        self.schema = self.captures.schema
         self._idle: Callable[[], None] | None = None
+        self._open(None)
+
+    def _open(self, schema: Schema | None) -> None:
+        growing = self._stream.growing
+        self.captures = open_captures([self._path], schema, rows=ROWS, begun=self._begun, follow=growing)
+        if growing:
+            self.captures.on_wait = self._wait
+        self.schema = self.captures.schema
 
     def fill(self, schema: Schema) -> None:
         """Fill the fields of ``schema`` instead of the usual ones.  Call it before the first block is read."""
-        self.captures = open_captures([self._path], schema, rows=ROWS, begun=self._begun)
-        self.schema = schema
+        self._open(schema)
 
     def blocks(self) -> Iterator[Block]:
         live = self.captures.live
         for block in self.captures:
             yield block
-            if live and block.rows < ROWS and self._idle is not None:
+            if live and block.rows < ROWS and self._idle is not None and not self._stream.growing:
                 self._idle()  # not full: the next packet has not arrived yet
         report = self._warn if self.captures.damaged else self._note
         for line in self.captures.warnings:
             if report is not None:
                 report(line)
+
+    def _wait(self) -> None:
+        # At the end of a growing file.
+        stream = self._stream
+        if isinstance(stream, GrowingStream) and (stream.once or stream.stopped()):
+            self.captures.stop()
+        elif self._idle is not None:
+            self._idle()
 
     def on_idle(self, call: Callable[[], None]) -> None:
         self._idle = call

@@ -9,10 +9,10 @@ Not rebuilt: IPv4 options, IPv6 extension headers (a fragment header is), MPLS, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import UsageError
+from confluo_tools.formats.pcap import pcapng_blocks
 from confluo_tools.schema.link_types import ETHERNET, RAW_IP
 
 if TYPE_CHECKING:
@@ -207,8 +207,7 @@ class SynthesizedWriter:
         self._interfaces: dict[tuple[int, bool], int] = {}  # (link type, synthesized) -> number
 
     def start(self) -> None:
-        section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
-        self.out.write(_block(0x0A0D0D0A, section, [(1, COMMENT.encode())]))
+        self.out.write(pcapng_blocks.section([(pcapng_blocks.COMMENT, COMMENT.encode())]))
 
     def write(self, block: Block, picks: Picks | None = None) -> None:
         block = block.project(self.layout)
@@ -232,18 +231,14 @@ class SynthesizedWriter:
                     record.src, record.dst = (columns[n][i].to_bytes(4, "big") for n in ("src_ip", "dst_ip"))
                 (link, data), built = frame(record), True
             number = self._interface(link, built, pieces)
-            time = columns["ts"][i] & 0xFFFFFFFFFFFFFFFF
-            head = struct.pack("<5I", number, time >> 32, time & 0xFFFFFFFF, len(data), max(record.len, len(data)))
-            pieces.append(_block(6, head + data + bytes(-len(data) % 4)))
+            pieces.append(pcapng_blocks.packet(number, columns["ts"][i], record.len, data))
         self.out.write(b"".join(pieces))
 
     def _interface(self, link: int, built: bool, pieces: list[bytes]) -> int:
         if (link, built) not in self._interfaces:
             self._interfaces[link, built] = len(self._interfaces)
-            options = [(9, b"\x09")]  # if_tsresol: nanoseconds
-            if built:
-                options = [(1, COMMENT.encode()), (2, b"synthesized"), *options]
-            pieces.append(_block(1, struct.pack("<HHI", link, 0, 0), options))
+            options = [(pcapng_blocks.COMMENT, COMMENT.encode()), (pcapng_blocks.NAME, b"synthesized")]
+            pieces.append(pcapng_blocks.interface(link, options if built else ()))
         return self._interfaces[link, built]
 
     def _column(self, block: Block, i: int, column: Column) -> list[Any]:
@@ -261,12 +256,3 @@ class SynthesizedWriter:
             pieces: list[bytes] = []
             self._interface(ETHERNET, True, pieces)
             self.out.write(b"".join(pieces))
-
-
-def _block(kind: int, body: bytes, options: Sequence[tuple[int, bytes]] = ()) -> bytes:
-    """A pcapng block; ``body`` is a multiple of 4 bytes."""
-    for code, value in options:
-        body += struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
-    if options:
-        body += bytes(4)
-    return struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)

@@ -1,4 +1,4 @@
-"""Write records as packets: a classic pcap with nanoseconds, from the bytes kept at capture or from the source.
+"""Write records as packets, from the bytes kept at capture or from the source: pcap or pcapng, with nanoseconds.
 
 The field ``raw`` holds the first bytes of each packet when `confluo-capture -s` kept them.  Otherwise
 ``file_offset`` is the position of the packet in its source capture (decompressed; the captures of one run as if they
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.formats.bytestream import open_bytes, unzip
 from confluo_tools.formats.detect import PEEK, detect
+from confluo_tools.formats.pcap import pcapng_blocks
 from confluo_tools.schema.link_types import ETHERNET, link_name
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
+    from confluo_tools.formats.anonymize import AnonymizeChoice
     from confluo_tools.formats.pcap.synthesize import SynthesizedWriter
     from confluo_tools.schema import Schema
 
@@ -35,11 +37,12 @@ def open_pcap_writer(
     *,
     sources: Sequence[str] = (),
     synthesize: bool = False,
+    anonymize: AnonymizeChoice | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> PcapWriter | SynthesizedWriter:
     """The writer of captured packets, or with ``synthesize`` of headers built from the fields."""
     if not synthesize:
-        return PcapWriter(schema, out, sources=sources, warn=warn)
+        return PcapWriter(schema, out, sources=sources, anonymize=anonymize, warn=warn)
     if sources:
         raise UsageError("--source and --synthesize exclude each other", hint="--source writes the captured packets")
     from confluo_tools.formats.pcap.synthesize import SynthesizedWriter
@@ -47,16 +50,37 @@ def open_pcap_writer(
     return SynthesizedWriter(schema, out)
 
 
+def open_pcapng_writer(
+    schema: Schema,
+    out: Any,
+    *,
+    sources: Sequence[str] = (),
+    synthesize: bool = False,
+    anonymize: AnonymizeChoice | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> PcapWriter | SynthesizedWriter:
+    """As `open_pcap_writer`, for pcapng; what is synthesized is pcapng in both."""
+    if synthesize:
+        return open_pcap_writer(schema, out, sources=sources, synthesize=True)
+    return PcapngWriter(schema, out, sources=sources, anonymize=anonymize, warn=warn)
+
+
 class PcapWriter:
     """Rows of the packet schema as a pcap on ``out``.
 
     ``sources``: the captures the rows came from, those of one run in its order; by default ``raw`` is used.
     Packets that cannot be written (another link type than the first, not found in the source) are counted
-    and reported to ``warn``.
+    and reported to ``warn``.  With ``anonymize``, so are packets with addresses that may be anywhere.
     """
 
     def __init__(
-        self, schema: Schema, out: Any, *, sources: Sequence[str] = (), warn: Callable[[str], None] | None = None
+        self,
+        schema: Schema,
+        out: Any,
+        *,
+        sources: Sequence[str] = (),
+        anonymize: AnonymizeChoice | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         needed = ["ts", "len", "cap_len", "link_type", "file_offset" if sources else "raw"]
         missing = [n for n in needed if n not in schema]
@@ -70,6 +94,8 @@ class PcapWriter:
         self.layout = self.schema.layout
         self.out, self._warn = out, warn
         self._source = CaptureFiles(sources) if sources else None
+        self._anonymizer = anonymize.anonymizer() if anonymize is not None else None
+        self._unknown: dict[int, int] = {}  # packets that cannot be made anonymous, by link type
         self._link = -1
         self.other_link = self.not_found = 0
 
@@ -97,19 +123,26 @@ class PcapWriter:
             packets = [None] * block.rows
             for i in sorted(range(block.rows), key=offset.__getitem__):  # forward through a compressed file
                 packets[i] = self._source.packet(offset[i], length[i], cap[i], ts[i])
+        found = [i for i, data in enumerate(packets) if data is not None]
+        self.not_found += block.rows - len(found)
+        if self._anonymizer is not None:
+            for i in found:
+                packets[i] = self._anonymizer.frame(packets[i], length[i], link[i])
+                if packets[i] is None:
+                    self._unknown[link[i]] = self._unknown.get(link[i], 0) + 1
+            found = [i for i in found if packets[i] is not None]
+        if not found:
+            return
         if self._link < 0:
-            self._head(link[0])
-        pieces = []
-        for i, data in enumerate(packets):
-            if data is None:
-                self.not_found += 1
-            elif link[i] != self._link:
-                self.other_link += 1
-            else:
-                second, ns = divmod(ts[i], 10**9)
-                pieces.append(struct.pack("<IIII", second & 0xFFFFFFFF, ns, len(data), max(length[i], len(data))))
-                pieces.append(data)
-        self.out.write(b"".join(pieces))
+            self._head(link[found[0]])
+        self.out.write(b"".join(self._packet(link[i], ts[i], length[i], packets[i]) for i in found))
+
+    def _packet(self, link: int, time: int, wire: int, data: bytes) -> bytes:
+        if link != self._link:
+            self.other_link += 1
+            return b""
+        second, ns = divmod(time, 10**9)
+        return struct.pack("<IIII", second & 0xFFFFFFFF, ns, len(data), max(wire, len(data))) + data
 
     def _column(self, block: Block, i: int) -> list[int]:
         code = {1: "B", 2: "H", 3: "I", 4: "Q", 8: "q"}[self.schema.columns[i].code]
@@ -127,8 +160,26 @@ class PcapWriter:
             self._warn(f"{what}; select one link_type")
         if self._warn is not None and self.not_found:
             self._warn(f"{self.not_found} packets were not found in the source; check that it is the right capture")
+        if self._warn is not None and self._unknown:
+            names = ", ".join(link_name(link) for link in sorted(self._unknown))
+            what = "packets are left out: addresses may be anywhere in frames of their link type"
+            self._warn(f"{sum(self._unknown.values())} {what} ({names})")
         if self._source is not None:
             self._source.close()
+
+
+class PcapngWriter(PcapWriter):
+    """As `PcapWriter`, a pcapng: it has an interface for each link type, so none is left out."""
+
+    def _head(self, link: int) -> None:
+        self._link = link
+        self._numbers: dict[int, int] = {}
+        self.out.write(pcapng_blocks.section())
+
+    def _packet(self, link: int, time: int, wire: int, data: bytes) -> bytes:
+        known = link in self._numbers
+        number = self._numbers.setdefault(link, len(self._numbers))
+        return (b"" if known else pcapng_blocks.interface(link)) + pcapng_blocks.packet(number, time, wire, data)
 
 
 class CaptureFiles:

@@ -1,7 +1,12 @@
 """Archives: older rows of a log as Parquet files.
 
 parquet_parts         one Parquet file: names, writing, verification, reading
+batches               records and files of a log in an archive
+retention             remove the oldest parts
+compaction            merge small parts
 writer                move sealed segments of a log into an archive
+folders               which parts an archive has
+path_fields           host and date as fields of the rows
 reader                read an archive
 log_with_archive      read a log together with its archives
 """

@@ -10,17 +10,10 @@ from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader
 from confluo_tools.multilog.archive import writer as archive
+from confluo_tools.multilog.archive.folders import ArchiveFolder, archived_batches, find_parts, has_rows_of, may_hold
 from confluo_tools.multilog.archive.open_ahead import PartFile
-from confluo_tools.multilog.archive.reader import (
-    ArchiveScan,
-    Rows,
-    archived_batches,
-    find_parts,
-    has_rows_of,
-    may_hold,
-    report_damage,
-    tree_of,
-)
+from confluo_tools.multilog.archive.parquet_parts import PartName
+from confluo_tools.multilog.archive.reader import ArchiveScan, Rows, report_damage, tree_of
 from confluo_tools.multilog.archive.storage import real_path
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.objects.address import is_url
@@ -99,9 +92,14 @@ class LogWithArchiveReader(LogReader):
                 self._warn_once(f"{what} {entry.absolute}, which does not exist; {hint}")
             elif real_path(folder) not in map(real_path, folders):
                 folders.append(folder)
+        seen = set[tuple[str, PartName]]()  # several folders may be of one archive
         for folder in folders:
+            root = real_path(ArchiveFolder.of(folder).root)
             for place in find_parts(folder, tree, time):
                 if place.name.uuid == uuid and place.name.first < self.below(place.name.lane):
+                    if (root, place.name) in seen:
+                        continue
+                    seen.add((root, place.name))
                     if not self._permits(place.path):
                         self._warn_once(f"{place.path}: may not be read; its rows are left out")
                         continue

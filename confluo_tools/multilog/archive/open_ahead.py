@@ -34,7 +34,8 @@ class PartFile(NamedTuple):
 class Reading(NamedTuple):
     """What is read of a part: rows for which ``program`` holds (None: nothing is read), of its ``schema``.
 
-    ``first``: first row of its batch; ``rest``: columns that are read where a row matches.
+    ``first``: first row of its batch; ``rest``: columns that are read where a row matches; ``rows``: the first row
+    that ``program`` takes, and the one after the last.
     """
 
     place: PartFile
@@ -42,6 +43,7 @@ class Reading(NamedTuple):
     schema: Schema
     first: int
     rest: Sequence[int] = ()
+    rows: tuple[int, int] = (0, 0)
 
 
 class OpenedPart(NamedTuple):

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 from confluo_tools.errors import FormatError, SchemaError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.formats.arrow_foreign import pyarrow
+from confluo_tools.formats.parquet_columns import ParquetColumns, held, mapped
 from confluo_tools.formats.parquet_encoding import parquet_writer
 from confluo_tools.formats.parquet_ranges import ParquetRanges
 from confluo_tools.schema import Field, Schema
@@ -174,16 +175,11 @@ class PartBuilder:
         Raises FormatError when the rows span too many hours.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         table = pa.Table.from_batches(self._batches, self._arrow)  # shares the memory of the blocks
         self._batches, self.rows = [], 0
+        ordered, table = self._by_time(table)
         times = self._times(table)
-        ordered = len(times) < 2 or pc.all(pc.less_equal(times.slice(0, len(times) - 1), times.slice(1))).as_py()
-        if not ordered:
-            keys = [(self._arrow.names[self._time], "ascending"), (ROW, "ascending")]
-            table = table.take(pc.sort_indices(table, sort_keys=keys))
-            times = self._times(table)
         parts = []
         at = 0
         while at < len(times):
@@ -195,6 +191,34 @@ class PartBuilder:
                 what = f"has rows of more than {MAX_PARTS:,} different hours in one batch"
                 raise FormatError(what, hint="are their times right?")
         return bool(ordered), parts
+
+    def joined(self, tables: Sequence[Any]) -> tuple[bool, Any]:
+        """Parts of one hour in row order as one table sorted by time, and whether their rows were in that order.
+
+        Columns that a part lacks are zero.
+        """
+        import pyarrow as pa
+
+        whole = []
+        for table in tables:
+            columns = [
+                table.column(f.name)
+                if f.name in table.column_names
+                else _wrap(f.type, pa.py_buffer(bytes(width * table.num_rows)), table.num_rows)
+                for f, width in zip(self._arrow, self._widths, strict=True)
+            ]
+            whole.append(pa.Table.from_arrays(columns, schema=self._arrow))
+        return self._by_time(pa.concat_tables(whole).combine_chunks())
+
+    def _by_time(self, table: Any) -> tuple[bool, Any]:
+        # Whether the rows are in the order of time; the table, sorted if they are not.
+        import pyarrow.compute as pc
+
+        times = self._times(table)
+        if len(times) < 2 or pc.all(pc.less_equal(times.slice(0, len(times) - 1), times.slice(1))).as_py():
+            return True, table
+        keys = [(self._arrow.names[self._time], "ascending"), (ROW, "ascending")]
+        return False, table.take(pc.sort_indices(table, sort_keys=keys))
 
     def _times(self, table: Any) -> Any:
         import pyarrow as pa
@@ -296,18 +320,17 @@ class ParquetPart:
         import pyarrow.parquet as pq
 
         self.path = path
-        options: dict[str, Any] = {"memory_map": True} if file is None else {"pre_buffer": False}
         try:
-            self._file = pq.ParquetFile(path if file is None else file, page_checksum_verification=True, **options)
+            source = pa.memory_map(path) if file is None else file
+            self._file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+            self._columns = ParquetColumns(self._file, mapped(source) if file is None else held(file))
             self._arrow = self._file.schema_arrow
             self._ranges = None if file is None else ParquetRanges(file, self._file.metadata)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             if isinstance(e, OSError) and e.errno is not None:
                 raise
             raise FormatError(f"is not a complete Parquet file: {str(e).splitlines()[0]}", where=path) from None
-        self.metadata = {
-            k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (self._arrow.metadata or {}).items()
-        }
+        self.metadata = _as_text(self._arrow.metadata)
         self.rows: int = self._file.metadata.num_rows
         self.groups: int = self._file.metadata.num_row_groups
         self._types = dict(zip(self._arrow.names, self._arrow.types, strict=True))
@@ -334,16 +357,7 @@ class ParquetPart:
     @property
     def schema(self) -> Schema:
         """The schema of the log that the rows are from, without `ROW`."""
-        found = arrow_meta.schema_from_metadata(self.metadata)
-        if found is None or ROW not in found:
-            raise FormatError("is not part of an archive", where=self.path)
-        found = with_known(found)
-        fields = [
-            _named(f, f.name[:-1] if f.name.endswith("_") and _PARTITION.match(f.name) else f.name)
-            for f in found.fields
-            if f.name != ROW
-        ]
-        return Schema(found.kind, fields, found.description)
+        return schema_of(self.metadata, self.path)
 
     def group_rows(self, group: int) -> int:
         rows: int = self._file.metadata.row_group(group).num_rows
@@ -370,33 +384,62 @@ class ParquetPart:
             lo, hi = lo & (1 << unsigned) - 1, hi & (1 << unsigned) - 1
         return lo, hi
 
-    def read(self, group: int, schema: Schema, types: Sequence[Any], columns: Sequence[int]) -> dict[int, Any]:
+    def read(
+        self, group: int, schema: Schema, types: Sequence[Any], columns: Sequence[int], wanted: bytearray | None = None
+    ) -> dict[int, Any]:
         """{column: bytes} of ``columns`` (numbers in the `extended` ``schema``) of a row group, without missing ones.
 
-        ``types``: `arrow_types` of the schema.  Raises FormatError when a column is damaged or has another type.
+        ``types``: `arrow_types` of the schema.  ``wanted``: a byte for each 1,024 rows; where it is 0, values may be
+        zeros instead.  Raises FormatError when a column is damaged or has another type.
         """
         import pyarrow as pa
 
-        wanted = {schema.columns[i].name: i for i in columns if schema.columns[i].name in self._types}
-        if not wanted:
+        names = {schema.columns[i].name: i for i in columns if schema.columns[i].name in self._types}
+        if not names:
             return {}
         out = {}
         if self._ranges is not None:
             try:
-                self._ranges.fetch(group, list(wanted))
+                self._ranges.fetch(group, list(names))
             except OSError as e:
                 raise FormatError(f"cannot be read: {e.strerror or e}", where=self.path) from None
         try:
-            table = self._file.read_row_group(group, columns=list(wanted), use_threads=False)
-            for name, i in wanted.items():
-                column = table.column(name)
-                if column.type != types[i]:
-                    raise pa.ArrowInvalid(f"column {name} is of type {column.type}, not {types[i]}")
+            for name, i in names.items():
+                if self._types[name] != types[i]:
+                    raise pa.ArrowInvalid(f"column {name} is of type {self._types[name]}, not {types[i]}")
                 width = schema.columns[i].size * schema.columns[i].count
-                out[i] = _bytes(_whole(column), width)
+                found = self._columns.read(group, name, types[i], width, wanted)
+                if found is None:
+                    table = self._file.read_row_group(group, columns=[name], use_threads=False)
+                    found = _bytes(_whole(table.column(name)), width)
+                out[i] = found
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as e:
             raise FormatError(f"is damaged: {str(e).splitlines()[0]}", where=self.path) from None
         return out
+
+
+def schema_of(metadata: Mapping[Any, Any] | None, path: str) -> Schema:
+    """The schema of the log, from the metadata of the part at ``path``.  Raises FormatError."""
+    found = arrow_meta.schema_from_metadata(_as_text(metadata))
+    if found is None or ROW not in found:
+        raise FormatError("is not part of an archive", where=path)
+    found = with_known(found)
+    fields = [
+        _named(f, f.name[:-1] if f.name.endswith("_") and _PARTITION.match(f.name) else f.name)
+        for f in found.fields
+        if f.name != ROW
+    ]
+    return Schema(found.kind, fields, found.description)
+
+
+def _as_text(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+    pairs = (metadata or {}).items()
+    return {
+        key if isinstance(key, str) else key.decode("utf-8", "replace"): (
+            value if isinstance(value, str) else value.decode("utf-8", "replace")
+        )
+        for key, value in pairs
+    }
 
 
 def blocks(schema: Schema, rows: int, buffers: Mapping[int, Any]) -> Iterator[Block]:

@@ -21,10 +21,12 @@ from confluo_tools.expr import leaves, zones
 from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.multilog.archive import parquet_parts
+from confluo_tools.multilog.archive.folders import find_parts, hosts, merged_into
 from confluo_tools.multilog.archive.open_ahead import OpenedPart, PartFile, Reading, open_ahead
-from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart, PartName
-from confluo_tools.multilog.archive.part_check import HIDDEN, FooterCheck
-from confluo_tools.multilog.archive.storage import DiskFile, Storage, join, open_file, request_early, storage
+from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart
+from confluo_tools.multilog.archive.part_check import FooterCheck
+from confluo_tools.multilog.archive.path_fields import PathColumns, with_path_fields
+from confluo_tools.multilog.archive.storage import DiskFile, open_file, request_early, storage
 from confluo_tools.multilog.query import time_order
 
 if TYPE_CHECKING:
@@ -36,64 +38,21 @@ if TYPE_CHECKING:
 Rows = Iterator[tuple["Block", "Picks"]]
 Lane = tuple[str, int]  # uuid of the log, number of the lane
 BatchRows = tuple[list[PartFile], int, int]  # parts of a batch, the first row to read, and the one after the last
-DAY = 24 * HOUR
-
-
-def find_parts(
-    path: str, tree: leaves.Tree, time: int, hosts: Iterable[str] | None = None, files: Storage | None = None
-) -> Iterator[PartFile]:
-    """The parts of the archive at ``path`` that may contain rows for which ``tree`` holds, by host and hour.
-
-    ``time``: number of the time column; ``hosts``: only these hosts; ``files``: of this archive, if it is open.
-    """
-    files = files or storage(path, listed=True)
-
-    def possible(start: int, length: int) -> bool:
-        return may_hold(tree, time, start, start + length - 1)
-
-    for above in sorted(files.names(path)):
-        host = parquet_parts.host_of(above)
-        if host is None or (hosts is not None and host not in hosts):
-            continue
-        names = files.names(join(path, above))
-        days = [(day, join(path, above, n)) for n in names if (day := parquet_parts.day_of(n)) is not None]
-        days = sorted(one for one in days if possible(one[0] * DAY, DAY))
-        files.read_all([folder for _, folder in days])
-        for day, folder in days:
-            hours = [(hour, n) for n in files.names(folder) if (hour := parquet_parts.hour_of(n)) is not None]
-            for hour, inner in sorted(hours):
-                if not possible(day * DAY + hour * HOUR, HOUR):
-                    continue
-                for name in sorted(files.names(join(folder, inner))):
-                    batch = parquet_parts.batch_of(name)
-                    if batch is not None:
-                        place = join(folder, inner, name)
-                        yield PartFile(PartName(host, day * 24 + hour, *batch), place, files.stat(place))
-
-
-def may_hold(tree: leaves.Tree, time: int, oldest: int, newest: int) -> bool:
-    """Whether a row with a time from ``oldest`` to ``newest`` (ns) can satisfy ``tree``."""
-
-    def zone(col: int) -> tuple[int, int] | None:
-        return (oldest, newest) if col == time else None
-
-    return zones.holds(tree, zone) != zones.NONE
-
-
-def hosts(path: str, files: Storage | None = None) -> list[str]:
-    """Names of the hosts in the archive at ``path``."""
-    names = (files or storage(path)).names(path)
-    return sorted(host for name in names if (host := parquet_parts.host_of(name)) is not None)
+TRIES = 20
 
 
 class ArchiveScan:
     """One scan of parts of archives; the rows have ``schema``.
 
-    ``columns``: numbers of the columns to read, None for all.  ``damaged``: (path, problem) of damaged parts so far.
+    ``columns``: numbers of the columns to read, None for all; ``path_fields``: names of those that the path has.
+    ``damaged``: (path, problem) of damaged parts so far.
     """
 
-    def __init__(self, schema: Schema, tree: leaves.Tree, columns: Sequence[int] | None) -> None:
+    def __init__(
+        self, schema: Schema, tree: leaves.Tree, columns: Sequence[int] | None, path_fields: Sequence[str] = ()
+    ) -> None:
         self.schema, self.tree = schema, tree
+        self._path = PathColumns(schema, path_fields)
         self.columns = list(range(schema.layout.n)) if columns is None else sorted(set(columns))
         self.rows = self.parts = self.groups = self.skipped = 0
         self.damaged: list[tuple[str, str]] = []
@@ -133,7 +92,7 @@ class ArchiveScan:
         for batch, lo, hi in batches:
             program, schema = self._program(*_limits(batch, lo, hi))
             for place in batch:
-                yield Reading(place, program, schema, batch[0].name.first, rest)
+                yield Reading(place, program, schema, batch[0].name.first, rest, (lo, hi))
 
     def streams(self, parts: Sequence[PartFile], lane: int, below: int | None = None) -> list[Iterator[Ranked]]:
         """The rows of `lane` by time, as streams for `by_time`; ``lane``: its number among the lanes of the reader."""
@@ -144,7 +103,7 @@ class ArchiveScan:
         batches = []
         for batch, lo, hi in wanted:
             program = self._program(*_limits(batch, lo, hi))
-            batches.append(time_order.Span(*self._hours(batch), batch[0].name.first, (batch, program)))
+            batches.append(time_order.Span(*self._hours(batch), batch[0].name.first, (batch, program, (lo, hi))))
         if time_order.goes_back(batches):  # by the hour; the statistics are exact
             batches = [b._replace(lo=lo, hi=hi) for b in batches for lo, hi in [self._times(b)]]
         found = time_order.streams(batches)
@@ -180,9 +139,9 @@ class ArchiveScan:
     ) -> Iterator[Ranked]:
         # The parts of a batch are its hours, each sorted by time.
         readings = [
-            Reading(place, program, schema, span.first, self.columns)
+            Reading(place, program, schema, span.first, self.columns, rows)
             for span in stream
-            for places, (program, schema) in [span.item]
+            for places, (program, schema), rows in [span.item]
             for place in places
             if place.name.hour * HOUR <= hi and (place.name.hour + 1) * HOUR > lo
         ]
@@ -224,10 +183,10 @@ class ArchiveScan:
     def _count(self, reading: Reading, part: ParquetPart, group: int) -> int:
         rows, program, schema = part.group_rows(group), reading.program, reading.schema
         assert program is not None
-        if schema is self.schema and self._known(part, group) == zones.ALL:
+        if schema is self.schema and self._known(reading, part, group) == zones.ALL:
             return rows
         try:
-            columns = self._read(part, group, program.columns)
+            columns = self._read(reading, part, group, program.columns)
         except FormatError as e:
             self._damage(part.path, e)
             return 0
@@ -244,10 +203,13 @@ class ArchiveScan:
                 else:
                     pieces.append(block.take(picks))
         if pieces:
+            from confluo_tools.core.block.block import Block as Make
             from confluo_tools.core.block.block import Picks
 
-            for block in parquet_parts.in_row_order(self._wide, pieces):
-                yield block.project(self.schema.layout), Picks.of(block.rows)
+            n = self.schema.layout.n
+            for block in parquet_parts.in_row_order(self._wide, pieces):  # fields have other names there
+                buffers = [block.buffer(i) for i in range(n)]
+                yield Make.wrap(self.schema.layout, block.rows, buffers), Picks.of(block.rows)
 
     def _groups(self, readings: Iterable[Reading]) -> Iterator[tuple[Reading, ParquetPart, int]]:
         # The row groups of parts that may contain matching rows.  Of objects, the first are opened now.
@@ -267,45 +229,72 @@ class ArchiveScan:
                     yield reading, part, group
 
     def _opened(self, reading: Reading) -> OpenedPart:
-        place, program, schema, _, rest = reading
         try:
-            part = open_part(place, self._footers)
+            reading, part = self._open_or_merged(reading)
         except FormatError as e:
             return OpenedPart(reading, None, [], _left_out(e))
+        except FileNotFoundError:
+            return OpenedPart(reading, None, [], "was removed meanwhile; its rows are left out")
         except OSError as e:
             return OpenedPart(reading, None, [], f"cannot be opened: {e.strerror or e}")
-        known = [self._known(part, group) for group in range(part.groups)]
+        known = [self._known(reading, part, group) for group in range(part.groups)]
         groups = [group for group, holds in enumerate(known) if holds != zones.NONE]
-        if program is not None:
-            counted = schema is self.schema and not rest
+        if reading.program is not None:
+            counted = reading.schema is self.schema and not reading.rest
             read = [group for group in groups if not counted or known[group] != zones.ALL]
+            first = {*reading.program.columns} - self._path.numbers
             with suppress(OSError):  # it is said when they are read
-                part.plan(read, self._wide, program.columns, sorted({*rest} - {*program.columns}))
+                part.plan(read, self._wide, sorted(first), sorted({*reading.rest} - first - self._path.numbers))
         return OpenedPart(reading, part, groups)
 
-    def _known(self, part: ParquetPart, group: int) -> int:
+    def _open_or_merged(self, reading: Reading) -> tuple[Reading, ParquetPart]:
+        # The part, or the one with which it was merged since the archive was listed.
+        for _ in range(TRIES):
+            try:
+                return reading, open_part(reading.place, self._footers)
+            except FileNotFoundError:
+                place = merged_into(reading.place, *reading.rows)
+                if place is None:
+                    raise
+                program, schema = self._program(*reading.rows)
+                reading = reading._replace(
+                    place=place, program=None if reading.program is None else program, schema=schema
+                )
+        return reading, open_part(reading.place, self._footers)
+
+    def _known(self, reading: Reading, part: ParquetPart, group: int) -> int:
+        name = reading.place.name
+
         def zone(col: int) -> tuple[Any, Any] | None:
+            if col in self._path.numbers:
+                return (self._path.value(col, name.host, name.hour // 24),) * 2
             column = self._wide.columns[col]
             return part.zone(group, column.name, 8 * column.size if column.code <= 4 else 0)
 
         return zones.holds(self.tree, zone, self._lists)
 
-    def _read(self, part: ParquetPart, group: int, columns: Sequence[int]) -> dict[int, Any]:
+    def _read(
+        self, reading: Reading, part: ParquetPart, group: int, columns: Sequence[int], wanted: bytearray | None = None
+    ) -> dict[int, Any]:
         if not self._arrow:
             self._arrow = parquet_parts.arrow_types(self._wide)
-        return part.read(group, self._wide, self._arrow, columns)
+        own = [i for i in columns if i not in self._path.numbers]
+        found = part.read(group, self._wide, self._arrow, own, wanted)
+        return found | {i: self._path.repeated(i, reading.place.name) for i in columns if i in self._path.numbers}
 
     def _group(self, reading: Reading, part: ParquetPart, group: int, numbered: bool) -> Rows:
         # Read the columns of the expression first, the others only if a row matches.
+        from confluo_tools.core.parquet.column_chunk import wanted_stretches
+
         rows, program, schema = part.group_rows(group), reading.program, reading.schema
         assert program is not None
         try:
-            columns = self._read(part, group, program.columns)
+            columns = self._read(reading, part, group, program.columns)
             chosen = [program.select(block) for block in parquet_parts.blocks(schema, rows, columns)]
             if not any(map(len, chosen)):
                 return
             rest = {*self.columns, *([self._wide.layout.n - 1] if numbered else [])} - columns.keys()
-            columns |= self._read(part, group, sorted(rest))
+            columns |= self._read(reading, part, group, sorted(rest), wanted_stretches(chosen))
         except FormatError as e:
             self._damage(part.path, e)
             return
@@ -322,7 +311,8 @@ class ArchiveScan:
         kept = []
         for place in batch:
             before = self.rows, self.parts, self.groups, self.skipped, len(self.damaged)
-            if next(self._groups([Reading(place, None, self.schema, 0)]), None) is None:
+            rows = place.name.first, place.name.end
+            if next(self._groups([Reading(place, None, self.schema, 0, (), rows)]), None) is None:
                 continue
             self.rows, self.parts, self.groups, self.skipped = before[:4]  # counted when it is read
             del self.damaged[before[4] :]
@@ -359,31 +349,32 @@ def in_time_order(place: PartFile) -> bool:
     return part.in_time_order
 
 
-def _batches(parts: Sequence[PartFile]) -> list[tuple[tuple[int, int], list[PartFile]]]:
-    # The batches of one lane, in row order.  A batch that several archives contain is read from one of them.
-    found: dict[tuple[int, int], dict[str, list[PartFile]]] = {}
-    for place in parts:
-        root = place.path[: -len(place.name.path)]
-        found.setdefault((place.name.first, place.name.end), {}).setdefault(root, []).append(place)
-    out = []
-    for rows, copies in sorted(found.items(), key=lambda item: (item[0][0], -item[0][1])):
-        best = max(copies.values(), key=len)
-        out.append((rows, sorted(best, key=lambda p: p.name.hour)))
-    return out
-
-
 def ranges(
     parts: Sequence[PartFile], below: int | None = None, covered: int = 0
 ) -> Iterator[tuple[list[PartFile], int, int]]:
     """The batches of one lane in row order, and the rows to read of each: from a first one up to a last, not included.
 
+    A part has all rows of its hour from the first to the last row of its batch.  So batches that overlap, such as those
+    that are being merged or are in several archives, are sorted out hour by hour, and each row is read once.
     ``below``: only rows before this number; ``covered``: only rows from this number on.
     """
-    for (first, end), batch in _batches(parts):
-        lo, hi = max(first, covered), end if below is None else min(end, below)
-        if lo < hi:
-            covered = end
-            yield batch, lo, hi
+    roots: dict[str, int] = {}
+    hours: dict[int, list[tuple[PartFile, str]]] = {}
+    for place in parts:
+        root = place.path[: -len(place.name.path)]
+        roots[root] = roots.get(root, 0) + 1
+        hours.setdefault(place.name.hour, []).append((place, root))
+    found: dict[tuple[int, int, int, int], list[PartFile]] = {}
+    for hour in sorted(hours):
+        done = covered
+        for place, _ in sorted(hours[hour], key=lambda p: (p[0].name.first, -p[0].name.end, -roots[p[1]], p[1])):
+            first, end = place.name.first, place.name.end
+            lo, hi = max(first, done), end if below is None else min(end, below)
+            if lo < hi:
+                done = end
+                found.setdefault((first, end, lo, hi), []).append(place)
+    for (_, _, lo, hi), batch in sorted(found.items(), key=lambda one: (one[0][0], one[1][0].name.hour, one[0])):
+        yield batch, lo, hi
 
 
 def _limits(batch: Sequence[PartFile], lo: int, hi: int) -> tuple[int, int | None]:
@@ -402,17 +393,6 @@ def by_lane(places: Iterable[PartFile]) -> dict[Lane, list[PartFile]]:
     return dict(sorted(out.items(), key=lambda item: (oldest[item[0][0]], item[0])))  # lane order decides equal times
 
 
-def part_file(root: str, path: str) -> PartFile:
-    """The part at ``path``, relative to the archive ``root``.  Raises ValueError for a path that no part has."""
-    words = path.split("/")
-    names = parquet_parts.host_of, parquet_parts.day_of, parquet_parts.hour_of, parquet_parts.batch_of
-    found = [of(word) for of, word in zip(names, words, strict=False)]
-    if len(words) != 4 or None in found:
-        raise ValueError(f"'{path}' is not a part of an archive")
-    host, day, hour, batch = found
-    return PartFile(PartName(host, day * 24 + hour, *batch), join(root, path))  # type: ignore
-
-
 def tree_of(expr: Any) -> leaves.Tree:
     tree: leaves.Tree = leaves.TRUE if expr is None else expr.tree
     return tree
@@ -421,8 +401,8 @@ def tree_of(expr: Any) -> leaves.Tree:
 class ArchiveReader(Reader):
     """The rows of an archive by time: all hosts (or only ``host``), logs and lanes.
 
-    ``without``: uuids (hexadecimal) of logs to leave out.  Foreign files are skipped with a note, damaged files with a
-    warning.  Raises FormatError when the archive contains no part.
+    ``without``: uuids (hexadecimal) of logs to leave out.  ``path_fields``: fields to add.  Foreign files are skipped
+    with a note, damaged files with a warning.  Raises FormatError when the archive contains no part.
     """
 
     format = "archive"
@@ -434,6 +414,7 @@ class ArchiveReader(Reader):
         *,
         host: str | None = None,
         without: Iterable[str] = (),
+        path_fields: Iterable[str] = (),
         warn: Warn | None = None,
         note: Warn | None = None,
     ) -> None:
@@ -443,7 +424,8 @@ class ArchiveReader(Reader):
         self._hosts = None if host is None else {host}
         self.without = set(without)
         self._scan: ArchiveScan | None = None
-        self.schema = self._schema()
+        self.schema, self.path_fields = with_path_fields(self._schema(), path_fields)
+        self._path_columns = PathColumns(self.schema, self.path_fields)
         self._time = self.schema.index(self.schema.time_field.name) if self.schema.time_field is not None else -1
         hosts = self.hosts()
         if len(hosts) == 1:
@@ -458,6 +440,13 @@ class ArchiveReader(Reader):
         return sorted({place.name.uuid for place in self.places(leaves.TRUE)})
 
     def _schema(self) -> Schema:
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):  # a part was removed since the folders were listed
+                return self._merged_schema()
+            self._files = storage(self.path, listed=True)
+        return self._merged_schema()
+
+    def _merged_schema(self) -> Schema:
         # Columns may have been added to a log: merge the schemas of the newest part of each log.
         newest: dict[str, PartFile] = {}
         for place in find_parts(self.path, leaves.TRUE, -1, self._hosts, self._files):
@@ -481,7 +470,7 @@ class ArchiveReader(Reader):
 
     def places(self, tree: leaves.Tree) -> list[PartFile]:
         """The parts that may have rows for which ``tree`` holds."""
-        places = find_parts(self.path, tree, self._time, self._hosts, self._files)
+        places = find_parts(self.path, tree, self._time, self._hosts, self._files, self._path_columns)
         return [p for p in places if p.name.uuid not in self.without]
 
     def blocks(self) -> Iterator[Block]:
@@ -498,7 +487,7 @@ class ArchiveReader(Reader):
     def _select(self, tree: leaves.Tree, columns: Sequence[int] | None, by_time: bool) -> Rows:
         lanes = by_lane(self.places(tree))
         by_time = by_time and self._time >= 0
-        scan = self._scan = ArchiveScan(self.schema, tree, columns)
+        scan = self._scan = ArchiveScan(self.schema, tree, columns, self.path_fields)
         if by_time:
             if len(lanes) > 1:
                 scan.read_times()
@@ -511,7 +500,7 @@ class ArchiveReader(Reader):
 
     def count(self, expr: Any) -> int:
         tree = tree_of(expr)
-        scan = self._scan = ArchiveScan(self.schema, tree, [])
+        scan = self._scan = ArchiveScan(self.schema, tree, [], self.path_fields)
         found = sum(scan.count(parts) for parts in by_lane(self.places(tree)).values())
         self.rows += scan.rows
         report_damage(scan, self.warn_of_part)
@@ -545,21 +534,3 @@ def _merge_schemas(first: Schema, other: Schema, where: str) -> Schema:
             what = f"'{field.name}' has type {field.type.text}, in other parts {first[field.name].type.text}"
             raise SchemaError(what, where=where)
     return first.plus(new) if new else first
-
-
-def archived_batches(folder: str, uuid: str, lane: int) -> set[tuple[int, int]]:
-    """(first row, row after the last) of each batch of a lane in the archive at ``folder``."""
-    files, own = storage(folder), join(folder, HIDDEN, uuid)
-    if files.is_folder(own):
-        names = [n.removesuffix(".json").split("-") for n in files.names(join(own, f"lane-{lane:03d}"))]
-        return {(int(n[0]), int(n[1])) for n in names if len(n) == 2 and n[0].isdigit() and n[1].isdigit()}
-    parts = (place.name for place in find_parts(folder, leaves.TRUE, -1))
-    return {(part.first, part.end) for part in parts if (part.uuid, part.lane) == (uuid, lane)}
-
-
-def has_rows_of(folder: str, uuid: str) -> bool:
-    """Whether the archive at ``folder`` contains rows of the log ``uuid`` (hexadecimal)."""
-    files = storage(folder)
-    if files.is_folder(join(folder, HIDDEN)):
-        return files.is_folder(join(folder, HIDDEN, uuid))
-    return any(place.name.uuid == uuid for place in find_parts(folder, leaves.TRUE, -1))

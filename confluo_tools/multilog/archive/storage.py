@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from confluo_tools.objects.remote_file import RemoteFile
     from confluo_tools.objects.store import ObjectStat
 
+TRIES = 20
+
 
 def join(folder: str, *names: str) -> str:
     """The path of something in a folder."""
@@ -89,13 +91,25 @@ class DiskStorage:
         replace(path, data, sync=True)
 
     def move(self, path: str, to: str) -> None:
-        os.makedirs(os.path.dirname(to), exist_ok=True)
+        for _ in range(TRIES):
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            with suppress(FileNotFoundError):  # retention removed the folder, which was empty
+                os.rename(path, to)
+                return
         os.rename(path, to)
 
     def remove(self, path: str) -> None:
         """Remove a file that may be missing."""
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+    def remove_empty(self, root: str, folders: Iterable[str]) -> None:
+        """Remove folders, relative to ``root``, and those above them, if they are empty."""
+        for folder in folders:
+            with suppress(OSError):  # it has other files
+                while folder:
+                    os.rmdir(os.path.join(root, folder))
+                    folder = os.path.dirname(folder)
 
     def sync(self, folders: Sequence[str]) -> None:
         """The names in these folders reach the disk."""
@@ -123,7 +137,8 @@ class ObjectStorage:
     def __init__(self, url: str, *, listed: bool = False) -> None:
         from confluo_tools.objects.listing import FolderListing
 
-        self._listing = FolderListing(url, "host") if listed else None
+        partition = url.rstrip("/").rpartition("/")[2].startswith(("host=", "date=", "hour="))
+        self._listing = FolderListing(url, "" if partition else "host") if listed else None
 
     def names(self, folder: str) -> list[str]:
         from confluo_tools.objects.listing import FolderListing
@@ -178,6 +193,9 @@ class ObjectStorage:
 
         store, key = bucket(path)
         store.delete(key)
+
+    def remove_empty(self, root: str, folders: Iterable[str]) -> None:
+        """A store has no folders."""
 
     def sync(self, folders: Sequence[str]) -> None:
         """An answer of the store says that the object is safe."""

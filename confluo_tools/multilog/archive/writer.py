@@ -27,18 +27,12 @@ from typing import Any, NamedTuple
 
 from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc, fault
-from confluo_tools.errors import BusyError, ConfluoError, DiskFullError, FormatError, StoreError, UsageError
+from confluo_tools.errors import ConfluoError, DiskFullError, FormatError, StoreError, UsageError
 from confluo_tools.multilog import retain
-from confluo_tools.multilog.archive.parquet_parts import (
-    HOUR,
-    PartBuilder,
-    PartName,
-    batch_of,
-    day_of,
-    extended,
-    hour_of,
-)
-from confluo_tools.multilog.archive.part_check import HIDDEN, footer_crc, read_record
+from confluo_tools.multilog.archive.batches import TMP, BatchRecord, BatchStore, temporary_name
+from confluo_tools.multilog.archive.folders import ArchiveFolder
+from confluo_tools.multilog.archive.parquet_parts import HOUR, PartBuilder, PartName, day_of, extended, hour_of
+from confluo_tools.multilog.archive.part_check import HIDDEN, read_record
 from confluo_tools.multilog.archive.storage import join, real_path, storage
 from confluo_tools.multilog.atomic_file import replace
 from confluo_tools.multilog.log import Log
@@ -46,7 +40,6 @@ from confluo_tools.multilog.retain import SealedSegment, SegmentCatalog, disk_by
 from confluo_tools.objects.address import READ_ONLY, is_url, parse
 from confluo_tools.objects.faults import ObjectStoreError
 
-TMP = "tmp"
 ARCHIVES = "archives"  # file in the folder of a log that lists the archives of its older rows
 MAX_KIND = 1000  # bytes of the file with the kind of the records
 BATCH_ROWS = 1 << 20  # segments are combined into batches of at least this many rows
@@ -54,15 +47,6 @@ FORMAT = 1
 LINKS_HEAD = "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns."
 LINKS_CHECK = "# crc32c of the lines above: "
 Progress = Callable[[int], None]
-
-
-class BatchRecord(NamedTuple):
-    """Record of a batch: rows ``first`` to ``end`` - 1 of a lane, and its files: [(path in the archive, bytes)]."""
-
-    first: int
-    end: int
-    files: list[tuple[str, int]]
-    path: str
 
 
 class BatchResult(NamedTuple):
@@ -93,8 +77,7 @@ class ArchiveWriter:
             what = f"records of kind '{log.schema.kind}' have no time field, so they cannot be archived"
             raise UsageError(what, where=log.path, hint="write them to one file with confluo-convert -o parquet")
         self.files = storage(self.path)
-        self._own = join(self.path, HIDDEN, self.uuid)
-        self._tmp = join(self.path, HIDDEN, TMP)
+        self.batches = BatchStore(self.path, self.uuid, self.files)
         self._lock = -1
         if not is_url(self.path) and os.path.exists(os.path.join(self.path, "control")):
             raise UsageError("is a MultiLog", where=self.path, hint="name another folder for the archive")
@@ -105,7 +88,7 @@ class ArchiveWriter:
                     self._begin()
                 self._check_kind()
                 if not dry_run:
-                    self._roll_forward()
+                    self.batches.roll_forward()
         except BaseException:
             self.close()
             raise
@@ -124,12 +107,8 @@ class ArchiveWriter:
     # -- state of the archive
 
     def _begin(self) -> None:
-        try:
-            self._lock = self.files.lock(self._own, self.log.path)
-        except BlockingIOError:
-            what = f"another process is archiving {self.log.path} here"
-            raise BusyError(what, where=self.path, hint="try again later") from None
-        self.files.make_folder(self._tmp)
+        self._lock = self.batches.lock(self.log.path, f"another process is archiving {self.log.path} here")
+        self.files.make_folder(self.batches.tmp)
 
     def _check_kind(self) -> None:
         # Other Parquet tools read the archive as one table: all records must be of one kind.
@@ -144,54 +123,6 @@ class ArchiveWriter:
             what = f"holds records of kind '{there}'; those of {self.log.path} are of kind '{kind}'"
             raise UsageError(what, where=self.path, hint="choose another folder")
 
-    def records(self, lane: int, after: int = 0) -> list[BatchRecord]:
-        """The archived batches of ``lane``, in row order, without those that end at row ``after`` or earlier."""
-        found = []
-        for name in self.files.names(self._lane(lane)):
-            rows = name.removesuffix(".json").split("-")
-            if name.endswith(".json") and not (len(rows) == 2 and rows[1].isdigit() and int(rows[1]) <= after):
-                found.append(self._read_record(lane, name))
-        return sorted(found)
-
-    def _read_record(self, lane: int, name: str) -> BatchRecord:
-        path = join(self._lane(lane), name)
-        try:
-            data = read_record(path, self.uuid, lane)
-        except ValueError as e:
-            hint = "remove it; its rows are archived again"
-            raise StoreError(f"is damaged: {e}", where=path, hint=hint) from None
-        files = [(str(x["path"]), int(x["bytes"])) for x in data["files"]]
-        return BatchRecord(int(data["first"]), int(data["end"]), files, path)
-
-    def _roll_forward(self) -> None:
-        # Move the files of recorded batches of a killed run into place, and remove its other temporary files.
-        waiting = {n for n in self.files.names(self._tmp) if n.startswith(self.uuid)}
-        batches = {batch_of(name.split("@")[0] + ".parquet") for name in waiting}
-        for _, lane, first, end in sorted(batch for batch in batches if batch is not None):
-            try:
-                record = self._read_record(lane, os.path.basename(self._record(lane, first, end)))
-            except FileNotFoundError:
-                continue
-            for path, _ in record.files:
-                if _in_tmp(path) in waiting:
-                    self._move_into_place(path)
-                    waiting.discard(_in_tmp(path))
-        for name in waiting:
-            self.files.remove(join(self._tmp, name))
-
-    def _move_into_place(self, path: str) -> None:
-        self.files.move(join(self._tmp, _in_tmp(path)), join(self.path, path))
-        fault("archive-placed")
-
-    def _is_whole(self, record: BatchRecord) -> bool:
-        for path, size in record.files:
-            try:
-                if self.files.size(join(self.path, path)) != size:
-                    return False
-            except FileNotFoundError:
-                return False
-        return True
-
     # -- archiving
 
     def plan(self, before: int | None) -> list[tuple[list[SealedSegment], BatchRecord | None]]:
@@ -202,13 +133,13 @@ class ArchiveWriter:
         out: list[tuple[list[SealedSegment], BatchRecord | None]] = []
         for lane in range(self.log.control.claimed):
             segments = self._old(lane, before)
-            known = self.records(lane, segments[0].base) if segments else []
+            known = self.batches.records(lane, segments[0].base) if segments else []
             group: list[SealedSegment] = []
             for segment in segments:
                 record = next((r for r in known if r.first <= segment.base and segment.end <= r.end), None)
-                if record is not None and not self._is_whole(record):
+                if record is not None and not self.batches.is_whole(record):
                     if not self.dry_run:
-                        self._discard(record)
+                        self.batches.discard(record)  # while the log has the rows, archive them again
                     known.remove(record)
                     record = None
                 if record is not None:
@@ -241,12 +172,6 @@ class ArchiveWriter:
                 upto = i + 1
         return segments[:upto]
 
-    def _discard(self, record: BatchRecord) -> None:
-        # A file of the batch is missing: while the log has the rows, archive them again.
-        self.files.remove(record.path)
-        for path, _ in record.files:
-            self.files.remove(join(self.path, path))
-
     def run(
         self, batch: list[SealedSegment], record: BatchRecord | None, *, remove: bool = True, argv: str = ""
     ) -> BatchResult:
@@ -261,10 +186,11 @@ class ArchiveWriter:
                 try:
                     record = self._write(batch, argv)
                 except BaseException:
-                    self._remove_temporary(lane, first, end)
+                    with suppress(OSError, ObjectStoreError):
+                        self.batches.remove_temporary(lane, first, end)
                     raise
                 for path, _ in record.files:
-                    self._move_into_place(path)
+                    self.batches.move_into_place(path)
             self.files.sync(_folders(self.path, record))
             fault("archive-committed")
         if remove:
@@ -275,28 +201,14 @@ class ArchiveWriter:
                     retain.remove(self.log, {lane: end})
             except OSError as e:
                 raise self.log.write_error(e) from None
-        return done._replace(files=len(record.files), bytes=sum(n for _, n in record.files))
+        return done._replace(files=len(record.kept), bytes=sum(n for _, n in record.kept))
 
     def outline(self, batch: list[SealedSegment], record: BatchRecord | None, remove: bool) -> BatchResult:
         """The result that `run` would return for a batch of `plan`."""
         newest = max((n for s in batch if (n := self.catalog.newest(s)) is not None), default=None)
-        files = [] if record is None else [n for _, n in record.files]
+        files = [] if record is None else [n for _, n in record.kept]
         size = sum(disk_bytes(s.path) for s in batch)
         return BatchResult(batch[0].lane, batch[0].base, batch[-1].end, newest, size, len(files), sum(files), remove)
-
-    def _remove_temporary(self, lane: int, first: int, end: int) -> None:
-        # Remove the temporary files of a failed batch, unless a record lists them.
-        with suppress(OSError, ObjectStoreError):
-            if os.path.basename(self._record(lane, first, end)) not in self.files.names(self._lane(lane)):
-                for name in self.files.names(self._tmp):
-                    if batch_of(name.split("@")[0] + ".parquet") == (self.uuid, lane, first, end):
-                        self.files.remove(join(self._tmp, name))
-
-    def _record(self, lane: int, first: int, end: int) -> str:
-        return join(self._lane(lane), f"{first:016d}-{end:016d}.json")
-
-    def _lane(self, lane: int) -> str:
-        return join(self._own, f"lane-{lane:03d}")
 
     def _write(self, batch: list[SealedSegment], argv: str) -> BatchRecord:
         lane, first, end = batch[0].lane, batch[0].base, batch[-1].end
@@ -330,16 +242,7 @@ class ArchiveWriter:
         fault("archive-read")
         for hour, table in parts:
             name = PartName(self.host, hour, self.uuid, lane, first, end).path
-            temporary = join(self._tmp, _in_tmp(name))
-            written = rows.encode(table, metadata)
-            self.files.write(temporary, written)
-            fault("archive-written")
-            if not rows.same(self.files.read(temporary, len(written) + 1), table, written):
-                what = "the file differs from the data written: nothing was removed from the log"
-                raise StoreError(what, where=temporary, hint="check the disk")
-            checks = {"crc": f"{crc(written):08x}", "footer": footer_crc(written)}
-            files.append({"path": name, "rows": table.num_rows, "bytes": len(written), **checks})
-            fault("archive-verified")
+            files.append(self.batches.write_part(name, rows, table, metadata))
         data = {
             "format": FORMAT,
             "uuid": self.uuid,
@@ -352,10 +255,10 @@ class ArchiveWriter:
             "archived": time.time_ns(),
             "files": files,
         }
-        record = BatchRecord(first, end, [(f["path"], f["bytes"]) for f in files], self._record(lane, first, end))
-        self.files.sync([self._tmp])
-        self.files.replace(record.path, (json.dumps(data, indent=1) + "\n").encode())
-        self.files.sync([self._own, os.path.dirname(self._own), self.path])
+        path = self.batches.record_path(lane, first, end)
+        record = BatchRecord(first, end, [(f["path"], f["bytes"]) for f in files], path)
+        self.files.sync([self.batches.tmp])
+        self.batches.write_record(path, data)
         fault("archive-recorded")
         return record
 
@@ -401,15 +304,9 @@ class DamagedSegmentError(StoreError):
         self.at = at
 
 
-def _in_tmp(path: str) -> str:
-    # host=a/date=d/hour=h/NAME.parquet -> NAME@d@h@host: unique in one folder
-    host, date, hour, name = path.split("/")
-    return f"{name.removesuffix('.parquet')}@{date[5:]}@{hour[5:]}@{host[5:]}"
-
-
 def _folders(path: str, record: BatchRecord) -> list[str]:
     found = set()
-    for name, _ in record.files:
+    for name, _ in record.kept:
         folder = os.path.dirname(name)
         while folder:
             found.add(join(path, folder))
@@ -520,11 +417,13 @@ def _hours(paths: list[str]) -> tuple[int, int]:
 
 
 def check(path: str, progress: Progress | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (file, problem) for the files that the records of the archive at ``path`` list.
+    """Yield (file, problem) for the files that the records of the archive, or its partition, at ``path`` list.
 
     ``progress`` is called with the number of bytes read so far.
     """
     read = 0
+    path, names = ArchiveFolder.of(path)
+    partition = "".join(f"{name}/" for name in names)
     files, hidden = storage(path), join(path, HIDDEN)
     for uuid in sorted(files.names(hidden)):
         for lane in sorted(n for n in files.names(join(hidden, uuid)) if n.startswith("lane-")):
@@ -533,16 +432,16 @@ def check(path: str, progress: Progress | None = None) -> Iterator[tuple[str, st
                 try:
                     number = int(lane[5:]) if lane[5:].isdigit() else -1
                     listed = read_record(join(folder, name), uuid, number)["files"]
-                    parts = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in listed]
+                    parts = [(str(x["path"]), int(x["bytes"]), str(x["crc"])) for x in listed if not x.get("removed")]
                 except (OSError, ValueError) as e:
                     yield join(folder, name), f"the record is damaged: {e}"
                     continue
-                for part, size, expected in parts:
+                for part, size, expected in (one for one in parts if one[0].startswith(partition)):
                     where = join(path, part)
                     try:
                         data = files.read(where, size + 1)
                     except FileNotFoundError:
-                        waiting = _in_tmp(part) in files.names(join(hidden, TMP))
+                        waiting = temporary_name(part) in files.names(join(hidden, TMP))
                         yield where, "is still in the temporary folder: archive again" if waiting else "is missing"
                         continue
                     except OSError as e:

@@ -158,7 +158,9 @@ class OrderCheck:
         if not self.back:
             return None
         what = "record is" if self.back == 1 else "records are"
-        return f"{self.back:,} {what} earlier than one before, so {option} may be wrong; sort the input with --sort"
+        return (
+            f"{self.back:,} {what} earlier than one before, so {option} may be wrong; sort the input with --sort-input"
+        )
 
 
 def evictions(count: int, option: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError
@@ -10,8 +10,9 @@ from confluo_tools.formats.reader import Reader, Wrapper
 from confluo_tools.schema import Schema, builtin
 
 if TYPE_CHECKING:
-    from confluo_tools.core.block.block import Block
+    from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.core.flows.conn_table import ConnTable
+    from confluo_tools.expr.leaves import Tree
 
 MAX_FLOWS = 1 << 22  # 1 GB of memory, used as flows appear
 
@@ -52,15 +53,42 @@ class FlowReader(Wrapper):
     """The flows of the packets of ``reader`` for which ``packets`` (an Expr) holds, as rows of the schema `conn`.
 
     Rows come when their flows end; at the end of the input the earliest flow comes first.
+    ``alone``: no flow ends because of the packets of another one (no idle timeout).  Then a condition on flows also
+    chooses the packets that are read, where the order of these is not in question.
     """
 
     def __init__(
-        self, reader: Reader, packets: Any, table: ConnTable, *, warn: Callable[[str], None] | None = None
+        self,
+        reader: Reader,
+        packets: Any,
+        table: ConnTable,
+        *,
+        alone: bool = False,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(reader, warn)
         self.packets, self.table = packets, table
+        self._narrow = alone and reader.by_time
         self.schema = builtin("conn")
         self.metadata = {k: v for k, v in reader.metadata.items() if not k.startswith("confluo:schema")}
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        if self._narrow:
+            self._read_only(expr.tree)
+        yield from super().select(expr, columns, by_time=by_time)
+
+    def _read_only(self, tree: Tree) -> None:
+        # Leave out packets of flows that do not pass.
+        from confluo_tools.expr import Expr
+        from confluo_tools.expr.simplify import Simplifier
+        from confluo_tools.multilog.query.flow_conditions import packets_of
+
+        wanted, given, schema = packets_of(tree, self.schema, self.reader.schema), self.packets, self.reader.schema
+        if wanted is not None:
+            both = Simplifier(schema).both([given.tree, wanted])
+            self.packets = Expr(given.text, schema, given.syntax, both, given.notes, given.demands)
 
     def blocks(self) -> Iterator[Block]:
         from confluo_tools.multilog.query.derived_fields import OrderCheck

@@ -21,6 +21,7 @@ SHARES = 16
 LEVELS = 16
 CHECK_FROM = 1 << 16  # groups: memory of larger roll-ups is added up only
 CHECK_EVERY = 8  # times
+ROW_BYTES = 512  # of the memory of a worker and of its state, if each row is a group
 _SIZE = struct.Struct("<Q")
 
 
@@ -29,12 +30,16 @@ class GroupSpill:
 
     Tables double when they grow, and the result needs memory, too: a quarter of the limit is for the groups.
     ``spilled``: whether there are such files.  ``source``: of several inputs, the number of the one that is read.
+    ``most_rows``: with an engine, the workers do about this many rows at a time, so that their groups fit, too.
     """
 
     source: int | None = None
 
-    def __init__(self, make: Callable[[], Rollup], limit: int) -> None:
-        self._make, self.limit, self.budget = make, limit, limit // 4
+    def __init__(self, make: Callable[[], Rollup], limit: int | None) -> None:
+        """``limit``: None for half of the free memory of this host."""
+        self.most_rows = None if limit is None else max(limit // ROW_BYTES, 1)
+        self.limit = free_memory() // 2 if limit is None else limit
+        self._make, self.budget = make, self.limit // 4
         self._shares: _Shares | None = None
         self._calls = 0
         self._spans: list[tuple[int, int]] = []

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from confluo_tools.core.multilog.segment import SegmentBlock
     from confluo_tools.core.query.rollup import Rollup
     from confluo_tools.expr import Expr
-    from confluo_tools.expr.aggregates import Aggregate, GroupKey
+    from confluo_tools.expr.aggregates import Result
+    from confluo_tools.expr.group_keys import GroupKey
     from confluo_tools.expr.leaves import Tree
     from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.query.aggregation import Aggregation
@@ -86,7 +87,7 @@ class AggregateView(base.View):
         return self.expr.tree
 
     @property
-    def aggs(self) -> list[Aggregate]:
+    def aggs(self) -> list[Result]:
         from confluo_tools.expr import parse_aggregates
 
         return parse_aggregates(self.agg, self._schema)
@@ -102,7 +103,7 @@ class AggregateView(base.View):
     def aggregation(self) -> Aggregation:
         """The aggregation of the stored roll-ups: by time step and keys."""
         if self._aggregation is None:
-            from confluo_tools.expr.aggregates import GroupKey
+            from confluo_tools.expr.group_keys import GroupKey
             from confluo_tools.multilog.query.aggregation import Aggregation
 
             keys = self.keys
@@ -189,8 +190,9 @@ def add_aggregate(
     Adding the same view again has no effect.  Raises UsageError (invalid name, name in use, time step among the keys,
     expression relative to the current time), ExprError, StoreError (unknown filter).
     """
+    from confluo_tools.expr import parse_aggregates
     from confluo_tools.expr.aggregate_functions import WRITTEN
-    from confluo_tools.expr.aggregates import parse_aggregates, parse_by
+    from confluo_tools.expr.group_keys import parse_by
     from confluo_tools.multilog.query.aggregation import Aggregation
 
     check_name(log, "aggregate", name)
@@ -207,7 +209,7 @@ def add_aggregate(
     except ValueError as e:
         raise UsageError(f"invalid aggregate '{name}': {e}", where=log.path) from None
     keys = parse_by(by, log.schema) if by else []
-    if time is not None and any(key.kind == "bucket" and key.field == time.name for key in keys):
+    if time is not None and any(key.stepped and key.field == time.name for key in keys):
         raise UsageError("the time step cannot be a key", hint="write e.g. --bucket 10ms")
     Aggregation(log.schema, parse_aggregates(agg, log.schema), keys)
     about = ["# An aggregate of a MultiLog: its states are derived data, which may be deleted at any time."]

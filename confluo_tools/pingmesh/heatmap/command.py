@@ -384,10 +384,10 @@ def write_picture(
 
 
 def write_text(charts: list[Map], at: list[int], out: cli.OutputOptions, *, metric: str, palette: str) -> None:
-    from confluo_tools.formats.table import screen_width
+    from confluo_tools.formats.table import PIPE_WIDTH, screen_width
     from confluo_tools.pingmesh.heatmap.text import text_map
 
-    width = 1 << 14 if out.wide else screen_width() if out.output is None and cli.is_terminal(1) else 79
+    width = 1 << 14 if out.wide else screen_width() if out.output is None and cli.is_terminal(1) else PIPE_WIDTH
     colours = out.output is None and cli.colour(1, out.color)
     texts = [
         text_map(

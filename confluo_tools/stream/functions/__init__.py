@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
+    from confluo_tools.core.stream.event_windows import WindowStage
     from confluo_tools.core.stream.stage import StreamStage
     from confluo_tools.schema import Schema
+    from confluo_tools.stream.functions.words import Windows
 
 
 class FlowFunction(Protocol):
@@ -35,6 +37,22 @@ class FlowFunction(Protocol):
 
     def remarks(self, stage: Any) -> list[str]:
         """What a user should know of a stage that its counters do not say."""
+
+
+@runtime_checkable
+class WindowFunction(FlowFunction, Protocol):
+    """A function over windows.  Several workers may each fold a part of the rows: see `WindowClock`."""
+
+    @property
+    def windows(self) -> Windows:
+        """Its windows."""
+
+    @property
+    def ordered(self) -> bool:
+        """Its result depends on the order of rows, so that one worker must fold them all."""
+
+    def part(self, schema: Schema) -> WindowStage:
+        """As `stage`, for the part of one worker."""
 
 
 # word of flows.yaml: module here.  Each has `read(value, schema, where, flow)`, which makes a FlowFunction from what is

@@ -30,19 +30,21 @@ def read(value: Any, schema: Schema, where: str, flow: str) -> WindowAggregate:
     windows = words.windows(given, schema, where)
     groups = words.whole(given.get("groups", GROUPS), f"{where}: groups", 1, MAX_GROUPS)
     try:
-        from confluo_tools.expr.aggregates import parse_by
+        from confluo_tools.expr.group_keys import parse_by
 
         if any(key.field == windows.time for key in (parse_by(by, schema) if by else ())):
             raise UsageError(f"{windows.time} cannot be a key", hint="the windows of every: are one")
-        reads = aggregation(agg, by, windows, schema, timed=True).reads
+        whole = aggregation(agg, by, windows, schema, timed=True)
     except ConfluoError as e:
         raise UsageError(e.what, where=where, hint=e.hint) from None
-    return WindowAggregate(agg, by, windows, groups, frozenset([*reads, windows.time]))
+    needs = frozenset([*whole.reads, windows.time])
+    return WindowAggregate(agg, by, windows, groups, needs, whole.rollup().ordered)
 
 
 def aggregation(agg: str, by: str, windows: Windows, schema: Schema, *, timed: bool) -> Aggregation:
     """``timed``: with the window as the first key, as the result has it; otherwise for one window."""
-    from confluo_tools.expr.aggregates import GroupKey, parse_aggregates, parse_by
+    from confluo_tools.expr import parse_aggregates
+    from confluo_tools.expr.group_keys import GroupKey, parse_by
     from confluo_tools.multilog.query.aggregation import Aggregation
 
     keys = parse_by(by, schema) if by else []
@@ -60,6 +62,7 @@ class WindowAggregate:
     windows: Windows
     groups: int
     needs: frozenset[str]
+    ordered: bool
     keeps = False
     whole = True
 
@@ -75,8 +78,14 @@ class WindowAggregate:
             out.append(f"records were lost: {stage.problem}")
         return out
 
-    def stage(self, schema: Schema) -> AggregateStage:
+    def part(self, schema: Schema) -> AggregateStage:
+        from confluo_tools.core.stream.shared_windows import SLOTS
+
+        return self.stage(schema, SLOTS)
+
+    def stage(self, schema: Schema, slots: int = 0) -> AggregateStage:
         from confluo_tools.core.stream.aggregate import AggregateStage
+        from confluo_tools.multilog.query.aggregation import with_time
 
         window = aggregation(self.agg, self.by, self.windows, schema, timed=False)
         result, (time, every, late) = self.after(schema), self.windows
@@ -86,14 +95,4 @@ class WindowAggregate:
             return (with_time(result, block, start) for block in blocks)
 
         number = schema.index(time)
-        return AggregateStage(schema.layout, number, every, late, window.rollup, answer, self.groups)
-
-
-def with_time(result: Schema, block: Block, start: int) -> Block:
-    """The rows of a window with its beginning as their first column."""
-    from array import array
-
-    from confluo_tools.core.block.block import Block
-
-    columns = [block.buffer(i) for i in range(block.layout.n)]
-    return Block.wrap(result.layout, block.rows, [array("q", [start]) * block.rows, *columns])
+        return AggregateStage(schema.layout, number, every, late, window.rollup, answer, self.groups, slots)

@@ -126,6 +126,7 @@ class WindowHistogram:
     bins: EqualBins | None
     code: int
     windows: Windows
+    ordered = False
     keeps = False
     whole = True
 
@@ -149,7 +150,12 @@ class WindowHistogram:
 
         return Bins(self.code, *self.bins) if self.bins is not None else Bins(self.code)
 
-    def stage(self, schema: Schema) -> HistogramStage:
+    def part(self, schema: Schema) -> HistogramStage:
+        from confluo_tools.core.stream.shared_windows import SLOTS
+
+        return self.stage(schema, SLOTS)
+
+    def stage(self, schema: Schema, slots: int = 0) -> HistogramStage:
         from confluo_tools.core.stream.histogram import HistogramStage
 
         value: tuple[int, ...] = (schema.index(self.fields[0]),)
@@ -157,7 +163,8 @@ class WindowHistogram:
             value += (1 if self.fields[1] == "+" else -1, schema.index(self.fields[2]))
         (time, every, late), out = self.windows, self.after(schema)
         number = schema.index(time)
-        return HistogramStage(schema.layout, number, every, late, value, self.core_bins(), out.layout, self.texts(out))
+        texts, bins = self.texts(out), self.core_bins()
+        return HistogramStage(schema.layout, number, every, late, value, bins, out.layout, texts, slots)
 
     def texts(self, out: Schema) -> dict[str, bytes]:
         """The columns of text of its records, whole characters only."""

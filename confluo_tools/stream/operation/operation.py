@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from confluo_tools.stream.stage_counts import WatchedRun
 
-LOOPBACK = "127.0.0.1"  # where metrics are without an address
-
 
 class RunOperation:
     """Opens the sockets of a run; `serve` starts their threads, after the process has given up its privileges.
@@ -30,15 +28,14 @@ class RunOperation:
     """
 
     def __init__(self, name: str | None, inputs: Sequence[str], metrics: str | None, *, number: bool = False) -> None:
-        from confluo_tools.endpoint import listen_address
+        from confluo_tools.endpoint.metrics_endpoint import metrics_socket
 
         self.name = checked_name(name) if name is not None else default_name(inputs)
         self._stack = ExitStack()
         self._metrics: socket.socket | None = None
         with ExitStack() as stack:
             if metrics is not None:
-                host, port = listen_address.parse(metrics, "--metrics", host=LOOPBACK)
-                self._metrics = stack.enter_context(listen_address.listen(host, port, backlog=16))
+                self._metrics = stack.enter_context(metrics_socket(metrics))
             try:
                 self._control = _control_socket(self.name, needed=name is not None)
             except BusyError:

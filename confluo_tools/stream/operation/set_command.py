@@ -6,7 +6,9 @@ from typing import Annotated
 
 from confluo_tools import cli
 from confluo_tools.cli.options import argument
-from confluo_tools.errors import UsageError
+from confluo_tools.errors import ConfluoError, UsageError
+
+TEXT = "flows.yaml"  # as a run calls the text that it gets
 
 app = cli.command_app(
     """
@@ -36,7 +38,12 @@ def set_flows(
     if len(places) > 1:
         raise UsageError("there are several runs", hint=f"name one of {', '.join(p.name for p in places)}")
     with RunConnection(places[0]) as run:
-        changed = run.change(text)
+        try:
+            changed = run.change(text)
+        except ConfluoError as e:
+            if path != "-" and e.where.startswith(TEXT):  # the run has the text only
+                e.where = path + e.where[len(TEXT) :]
+            raise
     for line in changed or ["no change"]:
         cli.tell(line)
     return cli.OK

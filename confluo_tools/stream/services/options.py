@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from confluo_tools import cli
-from confluo_tools.cli.options import option
+from confluo_tools.cli.options import Metrics, option
 from confluo_tools.errors import UsageError
-from confluo_tools.stream.options import Metrics, RunName, Setting
+from confluo_tools.stream.options import RunName, Setting
 
 if TYPE_CHECKING:
     from confluo_tools.kafka.row_writer import PlaceWriter

@@ -69,6 +69,7 @@ class ServiceSource(following.Input):
             raise
 
     def _compile(self, schema: Schema) -> Expr:
+        from confluo_tools import config
         from confluo_tools.expr import compile, read_list
 
         filters = None
@@ -79,7 +80,9 @@ class ServiceSource(following.Input):
 
             filters = named_filters(self.log)
         now = time.time_ns()
-        expr = compile(self.text, schema, now_ns=now, filters=filters, local=self.local, lists=read_list)
+        expr = compile(
+            self.text, schema, now_ns=now, filters=filters, local=config.truth("local", self.local), lists=read_list
+        )
         for line in expr.notes:
             cli.tell(line)
         return expr.within(*self.span)

@@ -28,7 +28,7 @@ MAX_TOP = 10_000
 @app.command(panels={**SHARED, "Options": "--by --top --window --follow --to -w", "Analysis": "--rank", "Output": "-f"})
 def top(
     operands: cli.Operands = None,
-    by: Annotated[str, option("--by", metavar="LIST", help="Keys: fields, prefixes, flow (src_ip).")] = "src_ip",
+    by: Annotated[str, option("--by", metavar="LIST", help="Keys: fields, prefixes, flow, host (src_ip).")] = "src_ip",
     most: Annotated[
         int, option("--top", metavar="N", min=1, max=MAX_TOP, help="Report the N largest of each window (10).")
     ] = 10,

@@ -173,7 +173,7 @@ def test_partitions_and_row_groups_are_passed_over(tmp_path: Path, monkeypatch: 
     reads: list[Any] = []
     read = parquet_parts.ParquetPart.read
     monkeypatch.setattr(
-        parquet_parts.ParquetPart, "read", lambda s, g, *a: (reads.append(list(a[-1])), read(s, g, *a))[1]
+        parquet_parts.ParquetPart, "read", lambda s, g, *a: (reads.append(list(a[2])), read(s, g, *a))[1]
     )
     open_log(log.path).count(compile("", TIMED))
     assert [c for c in reads if c] == []  # statistics suffice

@@ -226,9 +226,9 @@ def test_deleting(tmp_path: Path) -> None:
     ("argv", "complaint"),
     [
         ([], "--to is missing; --to DIR archives, --keep TIME,SIZE --delete deletes"),
-        (["--keep", "1h"], "rows are deleted with --keep TIME,SIZE and --delete; --to DIR archives them"),
-        (["--delete"], "rows are deleted with --keep TIME,SIZE and --delete; --to DIR archives them"),
-        (["--keep", "1h", "--delete", "--to", "x"], "--keep and --delete exclude --to"),
+        (["--keep", "1h"], "rows of logs are deleted with --keep TIME,SIZE and --delete; --to DIR archives"),
+        (["--delete"], "rows of logs are deleted with --keep TIME,SIZE and --delete; --to DIR archives"),
+        (["--keep", "1h", "--delete", "--to", "x"], "--delete excludes --to"),
         (["--keep", "soon", "--delete"], "'soon' is neither a time nor a size"),
         (["--older-than", "1", "--to", "x"], "'1' is not a duration"),
         (["--to", "x", "--host", ""], "--host: is not a host name"),

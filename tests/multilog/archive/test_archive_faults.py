@@ -244,6 +244,7 @@ def points() -> list[str]:
     found = []
     for name in ("archive/writer", "retain"):
         found += re.findall(r'fault\("([\w-]+)"\)', (ROOT / f"confluo_tools/multilog/{name}.py").read_text())
+    found += ["archive-written", "archive-verified", "archive-placed"]  # of batches.py
     assert len(found) == len(set(found)) >= 11
     return [p for p in found if p != "retain-view"]  # tests/multilog/test_retain.py
 

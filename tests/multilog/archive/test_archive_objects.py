@@ -261,7 +261,7 @@ def test_a_bad_object_is_left_out_and_counted(s3: S3Server, stored: Stored) -> N
 
     for fault, what in (
         ((403, "AccessDenied"), "cannot be opened: access is denied (403 AccessDenied)"),
-        ((404, "NoSuchKey"), "cannot be opened: there is no such object"),
+        ((404, "NoSuchKey"), "was removed meanwhile; its rows are left out"),
         ((412, "PreconditionFailed"), "cannot be opened: it changed while it was read"),
     ):
         s3.relay.fault = only(fault)

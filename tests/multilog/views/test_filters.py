@@ -248,12 +248,14 @@ AGGS = {
     "load": ("avg(load), max(temp), min(len)", None, "kind == 1", "src/28"),
     "plain": ("count, avg(len), stddev(temp), min(ts), max(ts)", "big", "temp > 0", ""),
     "wide": ("count, first(len), last(len), p90(len), distinct(port), rate", None, "", "name, src"),
+    "terms": ("count(port == 53) / count as dns, sum(len * 8) / 1s, max(len - temp)", None, "", "port"),
 }
 BYS = {
     "bytes": ["port", "", "10ms", "1ms, port", "port, 1s"],
     "load": ["src/28", "src/24", "5ms, src/26", ""],
     "plain": ["", "1ms", "3ms"],
     "wide": ["name, src", "name", "src/24, 20ms", "1ms"],
+    "terms": ["port", "", "10ms", "1ms, port"],
 }
 
 

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
+import scipy  # loads scipy.stats at its first use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
 
 import small_fleet
 from confluo_tools.pingmesh.analysis import blackholes as algo
@@ -55,14 +55,14 @@ def test_paths_seen_is_the_most_that_are(ports: int) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 200), st.integers(0, 200), st.floats(0, 1))
 def test_the_binomial_tail_is_that_of_scipy(k: int, n: int, p: float) -> None:
-    assert algo.binomial_tail(k, n, p) == pytest.approx(float(binom.sf(k - 1, n, p)), rel=1e-6, abs=1e-12)
+    assert algo.binomial_tail(k, n, p) == pytest.approx(float(scipy.stats.binom.sf(k - 1, n, p)), rel=1e-6, abs=1e-12)
 
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_the_interval_is_wilsons(kn: tuple[int, int]) -> None:
     low, high = algo.wilson(*kn, z=1.959963984540054)
-    its = binomtest(*kn).proportion_ci(0.95, method="wilson")
+    its = scipy.stats.binomtest(*kn).proportion_ci(0.95, method="wilson")
     assert (low, high) == pytest.approx((its.low, its.high), abs=1e-9)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+import scipy  # loads scipy.stats at its first use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from confluo_tools.pingmesh.analysis import loss_bursts
 from confluo_tools.pingmesh.analysis.loss_bursts import BURST, NEW, STEADY, burst_periods, loss_period
@@ -98,10 +98,10 @@ def test_the_spread_is_that_of_scipy(counts: list[int]) -> None:
         assert (held, chance) == (0.0, 1.0)
         return
     part = max(1, -(-k // (3 * n)))
-    share = float(binom.sf(part - 1, k, 1 / n))
+    share = float(scipy.stats.binom.sf(part - 1, k, 1 / n))
     seen = sum(c >= part for c in counts)
     assert held == pytest.approx(min(1, seen / (n * share)), rel=1e-6)
-    assert chance == pytest.approx(min(1, float(binom.cdf(seen, n, share))), rel=1e-6, abs=1e-12)
+    assert chance == pytest.approx(min(1, float(scipy.stats.binom.cdf(seen, n, share))), rel=1e-6, abs=1e-12)
 
 
 @given(st.lists(st.integers(0, 60), min_size=3, max_size=14))

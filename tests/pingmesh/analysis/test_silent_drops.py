@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy  # loads scipy.stats at its first use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from confluo_tools import units
 from confluo_tools.pingmesh.analysis import silent_drops
@@ -79,8 +79,8 @@ def test_few_probes_say_nothing() -> None:
 @given(*[st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))] * 2)
 def test_the_gain_is_a_ratio_of_likelihoods(a: tuple[int, int], b: tuple[int, int]) -> None:
     both = (a[0] + b[0]) / (a[1] + b[1])
-    apart = sum(float(binom.logpmf(k, n, k / n)) for k, n in (a, b))
-    together = sum(float(binom.logpmf(k, n, both)) for k, n in (a, b))
+    apart = sum(float(scipy.stats.binom.logpmf(k, n, k / n)) for k, n in (a, b))
+    together = sum(float(scipy.stats.binom.logpmf(k, n, both)) for k, n in (a, b))
     assert silent_drops.likelihood_gain(Count(a[1], a[0]), Count(b[1], b[0])) == pytest.approx(
         apart - together, abs=1e-6
     )

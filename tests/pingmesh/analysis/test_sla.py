@@ -7,9 +7,9 @@ from itertools import pairwise
 from math import inf, isnan, nan
 
 import pytest
+import scipy  # loads scipy.stats at its first use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from confluo_tools.pingmesh.analysis import sla
 from confluo_tools.pingmesh.analysis.sla import (
@@ -60,13 +60,13 @@ def test_what_a_window_can_show(n: int, needed: int, one: str, two: str, ten: st
 
 @given(st.integers(0, 3000), st.integers(0, 3000), st.floats(1e-6, 1 - 1e-6))
 def test_tail_is_scipys(k: int, n: int, p: float) -> None:
-    assert sla.binomial_tail(k, n, p) == pytest.approx(float(stats.binom.sf(k - 1, n, p)), rel=1e-8, abs=1e-13)
+    assert sla.binomial_tail(k, n, p) == pytest.approx(float(scipy.stats.binom.sf(k - 1, n, p)), rel=1e-8, abs=1e-13)
 
 
 @given(st.integers(0, 5000), st.integers(1, 5000))
 def test_wilson_is_scipys(k: int, n: int) -> None:
     k = min(k, n)
-    found = stats.binomtest(k, n).proportion_ci(0.95, "wilson")
+    found = scipy.stats.binomtest(k, n).proportion_ci(0.95, "wilson")
     assert sla.wilson(k, n) == pytest.approx((found.low, found.high), rel=1e-9, abs=1e-12)
     assert sla.wilson(0, 0) == (0.0, 1.0)
 
@@ -75,8 +75,8 @@ def test_wilson_is_scipys(k: int, n: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_needed_is_the_least(n: int, rate: float, false_alarm: float) -> None:
     needed = ExcessTest(rate, 2 * rate, false_alarm).needed(n)
-    assert stats.binom.sf(needed - 1, n, rate) < false_alarm * (1 + 1e-9)
-    assert stats.binom.sf(needed - 2, n, rate) >= false_alarm * (1 - 1e-9)
+    assert scipy.stats.binom.sf(needed - 1, n, rate) < false_alarm * (1 + 1e-9)
+    assert scipy.stats.binom.sf(needed - 2, n, rate) >= false_alarm * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_times_are_judged_by_how_many_are_above() -> None:
 def test_good_windows_raise_no_alarms() -> None:
     """A million windows of 24,000 probes at the background: less than a handful."""
     rule = make_rule("drop", 1e-3)
-    dropped = stats.binom.rvs(24_000, 1e-4, size=1_000_000, random_state=7)
+    dropped = scipy.stats.binom.rvs(24_000, 1e-4, size=1_000_000, random_state=7)
     assert sum(rule.judge(Counts(24_000, int(k))).state == BAD for k in dropped[dropped >= 10]) <= 5
 
 

@@ -114,7 +114,7 @@ def test_rows_are_the_twins(tmp_path: Path, words: tuple[str, ...], by: tuple[st
 def test_like_duckdb(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     reader = Simulated(fault("spine_drops", "dc1", 0.05), seed=5, span=3 * MINUTE)
-    with RecordOutput(reader.schema, "parquet", path=str(path)) as out:
+    with RecordOutput(reader.schema, "parquet", path=str(path), readable=False) as out:
         for part in reader.blocks():
             out.write(part)
     with duckdb.connect() as db:

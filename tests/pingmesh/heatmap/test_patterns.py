@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+import scipy  # loads scipy.stats at its first use
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import poisson
 
 from confluo_tools.pingmesh.heatmap import patterns
 from confluo_tools.pingmesh.heatmap.patterns import ABSENT, GREEN, LETTERS, NONE, RED, YELLOW, classify
@@ -107,7 +107,7 @@ def test_limits_as_in_the_paper() -> None:
 
 @given(st.integers(0, 200), st.floats(0, 600))
 def test_the_chance_of_drops(k: int, mean: float) -> None:
-    assert patterns.at_least(k, mean) == pytest.approx(poisson.sf(k - 1, mean), rel=1e-6, abs=1e-12)
+    assert patterns.at_least(k, mean) == pytest.approx(scipy.stats.poisson.sf(k - 1, mean), rel=1e-6, abs=1e-12)
 
 
 def test_drops_are_red_only_beyond_chance() -> None:

@@ -5,6 +5,7 @@ The target's firewall drops the first N SYNs (or SYN-ACKs) of every connection: 
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -48,21 +49,37 @@ def connects(pair: tuple[Space, Space], n: int, *, seconds: float = 15.0, **more
         return probe(p, seconds)
 
 
+COUNT_SYNS = f"out: {SYN} update @lost {{ tcp sport counter }}"
+
+
+def syns(space: Space) -> dict[int, int]:
+    """SYNs by source port that left a namespace with the rule COUNT_SYNS."""
+    found = json.loads(space.run("nft", "-j", "list", "set", "inet", "loss", "lost").stdout)["nftables"]
+    elements = next(one["set"] for one in found if "set" in one)["elem"]
+    return {one["elem"]["val"]: one["elem"]["counter"]["packets"] for one in elements}
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 @pytest.mark.parametrize("timeouts", [4, 0])
 def test_lost_syns_are_counted_and_never_timed(pair: tuple[Space, Space], timeouts: int, lost: int) -> None:
-    """The reference's first acceptance check."""
+    """The reference's first acceptance check.  A busy host may lose some more: the firewall here counts all SYNs."""
     a, b = pair
     linear(a, timeouts)
+    lose(a, COUNT_SYNS)
     if lost:
         lose(b, f"in: {SYN} update @lost {{ tcp sport {LIMIT.format(lost)} }} drop")
     try:
         found = connects(pair, 1000)
+        sent = syns(a)
     finally:
+        restore(a)
         restore(b)
     assert len({r["src_port"] for r in found}) == 1000
-    assert Counter((r["outcome"], r["retries"]) for r in found) == {("ok", lost): 1000}
-    assert all((r["rtt"] > 0) == (lost == 0) for r in found)
+    assert [r for r in found if (r["outcome"], r["retries"]) != ("ok", sent[r["src_port"]] - 1)] == []
+    assert all((r["rtt"] > 0) == (r["retries"] == 0) for r in found)
+    assert min(r["retries"] for r in found) == lost
+    found = [r for r in found if r["retries"] == lost]
+    assert len(found) >= 950
     assert {r["hint"] for r in found} == {"forward" if lost == 1 else 0}
     least = {0: 0, 1: 1, 2: 2 if timeouts else 3}[lost]  # what a stopwatch would have to know
     assert all(least * SECOND <= r["elapsed"] < (least + 1.9) * SECOND for r in found)
@@ -100,6 +117,7 @@ def test_some_are_lost_and_the_others_keep_their_times(pair: tuple[Space, Space]
     """Source ports tell which: percentiles of what was not sent again are those of a network without loss."""
     a, b = pair
     linear(a, 4)
+    lose(a, COUNT_SYNS)
     lose(
         b,
         f"in: {SYN} tcp sport & 7 == 1 update @lost {{ tcp sport {LIMIT.format(1)} }} drop\n"
@@ -108,17 +126,23 @@ def test_some_are_lost_and_the_others_keep_their_times(pair: tuple[Space, Space]
     )
     try:
         found = connects(pair, 800, timeout=4 * SECOND)
+        sent = syns(a)
     finally:
+        restore(a)
         restore(b)
     assert len(found) == 800
+    more = 0  # that lost one more SYN, of a busy host
     for r in found:
         which = r["src_port"] & 7
         if which == 3:
             assert (r["outcome"], r["rtt"], r["errno"]) == ("timeout", 0, 110)
             assert 4 * SECOND <= r["elapsed"] < 5 * SECOND
         else:
-            assert (r["outcome"], r["retries"]) == ("ok", {1: 1, 2: 2}.get(which, 0))
-            assert 0 < r["rtt"] < 500 * MS if which not in (1, 2) else r["rtt"] == 0
+            assert (r["outcome"], r["retries"]) == ("ok", sent[r["src_port"]] - 1)
+            assert r["retries"] >= {1: 1, 2: 2}.get(which, 0)
+            more += r["retries"] > {1: 1, 2: 2}.get(which, 0)
+            assert 0 < r["rtt"] < 500 * MS if r["retries"] == 0 else r["rtt"] == 0
+    assert more <= 40
     # All residues occur: the walk through the ports leaves none out.
     assert set(Counter(r["src_port"] & 7 for r in found)) == set(range(8))
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # loads scipy.stats at its first use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from confluo_tools.errors import UsageError
 from confluo_tools.network.fleet import Fleet, FleetServer, make_fleet, make_grid
@@ -63,7 +63,7 @@ def table(sim: ProbeSimulation, kind: int = TCP) -> Table:
 
 def likely(found: int, of: int, chance: float) -> bool:
     """Whether a number of successes fits a probability; wrong one time in a million."""
-    return float(binomtest(int(found), int(of), chance).pvalue) > 1e-6
+    return float(scipy.stats.binomtest(int(found), int(of), chance).pvalue) > 1e-6
 
 
 def digest(sim: ProbeSimulation) -> str:

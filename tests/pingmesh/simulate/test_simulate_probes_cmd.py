@@ -39,7 +39,7 @@ def test_a_log_of_probes_answers_questions(tmp_path: Path) -> None:
     stream = shell.run(f"{words} -o stream | confluo-query - -T")
     assert stream == shell.run(f"{words} -T")
     # The records of faults come first, with times of their own: a log gives them by time.
-    assert shell.run(f"{words} -o stream | confluo-query - --sort -T") == shell.run("confluo-query probes.ml -T")
+    assert shell.run(f"{words} -o stream | confluo-query - --sort-input -T") == shell.run("confluo-query probes.ml -T")
     assert len(stream[1]) > 36000
     assert shell.run(f"{words} --seed 4 -T") != stream
 

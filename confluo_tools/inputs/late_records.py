@@ -1,12 +1,12 @@
-"""What a monitor says of records that came after their ticks: alerts can differ from those of a replay."""
+"""Remarks about records that came after the end of their window: results may differ from those of a replay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from confluo_tools.monitor.windows import SECOND
 from confluo_tools.units import format_duration
 
+SECOND = 1_000_000_000
 PAUSE = 10 * SECOND  # from one remark to the next
 MAX_LAG = 10 * SECOND  # a longer lag is not the remedy: clocks differ, or the writer was stopped
 
@@ -14,11 +14,12 @@ MAX_LAG = 10 * SECOND  # a longer lag is not the remedy: clocks differ, or the w
 class LateRecords:
     """Reports late records: the first at once, later ones at most every ten seconds, all of them at the end.
 
-    ``say`` gets the remarks.  ``latest``: the largest lateness, in ns from the time of a record until it was seen.
+    ``say`` gets the remarks.  ``effect``: what follows from late records.
+    ``latest``: the largest lateness, in ns from the time of a record until it was seen.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], effect: str = "alerts may differ") -> None:
+        self._say, self._effect = say, effect
         self.latest = 0
         self._count = self._said = 0
         self._due: int | None = None
@@ -28,9 +29,7 @@ class LateRecords:
         self._count, self.latest = count, max(self.latest, lateness)
         if self._due is None or now >= self._due:
             new = self._count - self._said
-            self._say(
-                f"{_records(new)} came late, by up to {_rounded(self.latest)}: alerts may differ; {self._remedy()}"
-            )
+            self._say(f"{_records(new)} came late, by up to {_rounded(self.latest)}: {self._effect}; {self._remedy()}")
             self._said, self._due = self._count, now + PAUSE
 
     def end(self) -> None:

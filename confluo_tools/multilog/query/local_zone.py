@@ -1,4 +1,4 @@
-"""Days of local time: when the offset of local time from UTC changed, and will change."""
+"""Local time: when its offset from UTC changed, and will change."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from confluo_tools.units import SECOND, utc_offset
 FIRST, LAST = 64_000_000, 9_223_372_036
 LOOK = 7 * 86400  # offsets that hold for a shorter time are not found; none is known
 
+Changes = tuple[tuple[int, int], ...]
 
-def offset_changes() -> tuple[tuple[int, int], ...]:
+
+def offset_changes() -> Changes:
     """(time in ns from which on it holds, offset in ns) of the local zone, the first from -2**63 on."""
     out = [(-(1 << 63), utc_offset(FIRST * SECOND) * SECOND)]
     for start in range(FIRST, LAST, LOOK):

@@ -1,0 +1,68 @@
+"""Fields that inputs have only if the question names them.
+
+In-band telemetry and digests of captures, host and date of archives, and what --geo says about addresses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluo_tools.formats.reader import Reader
+
+_TESTED = r"\s*(?:==|!=|=|<|>|!?~|not\s+in\b|in\b|like\b|not\s+like\b)"  # `host 10.1.2.3` is another thing
+
+
+def names_telemetry(texts: Iterable[str | None]) -> bool:
+    """Whether a part of the question names a field of in-band telemetry."""
+    from confluo_tools.schema.telemetry_fields import TELEMETRY
+
+    return any(text and re.search(rf"\b({'|'.join(TELEMETRY)})\b", text, re.IGNORECASE) for text in texts)
+
+
+def names_digest(texts: Iterable[str | None]) -> bool:
+    """Whether a part of the question names the digest of packets."""
+    from confluo_tools.schema.telemetry_fields import DIGEST
+
+    return any(text and re.search(rf"\b{DIGEST}\b", text, re.IGNORECASE) for text in texts)
+
+
+def path_fields(conditions: Iterable[str | None], texts: Iterable[str | None]) -> tuple[str, ...]:
+    """The fields that the path of an archive has, of those that the question names.
+
+    ``conditions``: expressions; ``texts``: lists of fields, groups and aggregates, or ``help`` for all of them.
+    """
+    tested, named = " ".join(filter(None, conditions)), [text for text in texts if text]
+    if "help" in named:
+        return "host", "date"
+    return tuple(
+        name
+        for name in ("host", "date")
+        if re.search(rf"\b{name}{_TESTED}", tested, re.IGNORECASE)
+        or any(re.search(rf"\b{name}\b", text, re.IGNORECASE) for text in named)
+    )
+
+
+def geo_fields(texts: Iterable[str | None]) -> tuple[str, ...]:
+    """The fields of --geo that a part of the question names; ``help`` names all of them."""
+    from confluo_tools.multilog.query.geo_fields import GEO_FIELDS
+
+    named = [text for text in texts if text]
+    if "help" in named:
+        return GEO_FIELDS
+    return tuple(name for name in GEO_FIELDS if any(re.search(rf"\b{name}\b", text, re.IGNORECASE) for text in named))
+
+
+def located(reader: Reader, files: Sequence[str] | None, names: Sequence[str]) -> Reader:
+    """``reader`` with the fields ``names`` of --geo, from the databases in ``files``; as it is without one of them."""
+    if not files or not names:
+        return reader
+    from confluo_tools.formats.address_database import AddressDatabase
+    from confluo_tools.multilog.query.geo_fields import GEO_FIELDS, GeoReader, may_have
+
+    databases = [AddressDatabase(path) for path in files]
+    if names is GEO_FIELDS:  # the list of --fields help
+        names = [name for name in names if any(may_have(database, name) for database in databases)]
+    return GeoReader(reader, databases, names, warn=reader._warn)
