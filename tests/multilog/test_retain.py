@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +307,10 @@ sys.path.insert(0, sys.argv[2])
 from timed_rows import block
 from confluo_tools import multilog
 log = multilog.open(sys.argv[1])
-for k in range(60):
+for k in range(30):
+    sys.stdout.write("1")
+    sys.stdout.flush()
+    sys.stdin.read(1)
     with log.writer(ahead=-1) as w:
         base = w.base
         for start in range(0, 2000 if k % 10 else 70000, 2000):
@@ -314,16 +318,31 @@ for k in range(60):
 """
 
 
+def go_on(writer: subprocess.Popen[bytes]) -> None:
+    """Let it write its next segments, if it waits."""
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    with suppress(BrokenPipeError):  # it has ended
+        writer.stdin.write(writer.stdout.read() or b"")
+
+
 def test_readers_meanwhile(tmp_path: Path) -> None:
     """Two writers add segments, a keeper removes them: each reader sees one contiguous range of rows per lane."""
     log = multilog.create(tmp_path / "t.ml", TIMED, segment_blocks=1)
-    processes = [subprocess.Popen([sys.executable, "-c", WRITE, log.path, str(SUPPORT)], cwd=ROOT) for _ in range(2)]
+    words = [sys.executable, "-c", WRITE, log.path, str(SUPPORT)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    processes = [subprocess.Popen(words, cwd=ROOT, **pipes) for _ in range(2)]
+    for p in processes:
+        assert p.stdout is not None
+        os.set_blocking(p.stdout.fileno(), False)
     keeper = retain.Keeper(multilog.open(log.path), 1)
     gone = seen = 0
     slow = multilog.open(log.path, readonly=True)
     for turn in itertools.count():
         if all(p.poll() is not None for p in processes):
             break
+        for p in processes:
+            go_on(p)
         fresh = slow if turn % 2 else multilog.open(log.path, readonly=True)
         version = fresh.version(pin=turn % 4 < 2)
         gone += keeper.step()
@@ -336,7 +355,9 @@ def test_readers_meanwhile(tmp_path: Path) -> None:
             assert first + n == tail
             assert n + missing.get(lane, 0) == tail - version.firsts[lane]
             seen += n
-    assert [p.wait() for p in processes] == [0, 0]
+    for p in processes:
+        p.communicate()
+    assert [p.returncode for p in processes] == [0, 0]
     keeper.step()
     assert rows_of(log) == {}
     assert gone > 50
