@@ -124,7 +124,8 @@ class EngineReader(Wrapper):
 
         ``most_rows``: the workers do about this many at a time, so their states have no more groups.
         """
-        plan = UnitPlan(self.input, expr, self.runner.slots, most_rows)
+        cluster = isinstance(self.runner, ClusterRunner)
+        plan = UnitPlan(self.input, expr, self.runner.slots, most_rows, open_parts=cluster)
         task = Task(expr, partial.fresh())
         found: list[Result] = []
         for wave in waves(plan.units, most_rows):

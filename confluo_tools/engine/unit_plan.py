@@ -32,19 +32,29 @@ SIGN = 1 << 63
 class UnitPlan:
     """The units of ``reader`` for ``expr``, in the order of the rows, and lane by lane.  ``slots``: of the engine.
 
-    ``most_rows``: of a unit of a log, about.
+    ``most_rows``: of a unit of a log, about.  ``open_parts``: parts of archives are also ruled out by their statistics
+    if the condition has no limits of time; False where those who read them are on this host, and open them anyway.
     ``given``: of each log and archive, its absolute path and the path that the user gave.
     ``left_out``: (path, problem) of what is damaged, as far as known; ``passed``: rows of archives that were ruled out.
     """
 
-    def __init__(self, reader: LogReader | ArchiveReader, expr: Expr, slots: int, most_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        reader: LogReader | ArchiveReader,
+        expr: Expr,
+        slots: int,
+        most_rows: int | None = None,
+        open_parts: bool = True,
+    ) -> None:
         self._expr, self._schema = expr, reader.schema
-        self._all = expr.tree == leaves.TRUE
         self._lists = frozenset(i for i, c in enumerate(reader.schema.columns) if c.count > 1)
         self._path_fields = reader.path_fields if isinstance(reader, ArchiveReader) else ()
         self._scan = ArchiveScan(reader.schema, expr.tree, [], self._path_fields)
         field = reader.schema.time_field
         self._time = -1 if field is None else reader.schema.index(field.name)
+        self._all = expr.tree == leaves.TRUE
+        # Parts have rows of a short time, so limits of time rule out many, other conditions hardly any.
+        self._open = not self._all and (open_parts or self._time in leaves.columns(expr.tree))
         self._segments: dict[tuple[int, int], SegmentPart] = {}
         self.given: dict[str, str] = {}
         self.left_out: Problems = []
@@ -60,7 +70,7 @@ class UnitPlan:
 
     def _batches(self, parts: Sequence[PartFile], below: int | None = None) -> Iterator[ArchiveBatch]:
         for batch, first, after in ranges(parts, below):
-            places = batch if self._all else self._scan.possible(batch)
+            places = self._scan.possible(batch) if self._open else batch
             alone = len(places) > 1 and in_time_order(places[0])
             for some in [[place] for place in places] if alone else [places] if places else []:
                 given, names = _root(some)

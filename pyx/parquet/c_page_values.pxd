@@ -12,6 +12,8 @@ cdef extern from "parquet_values.h" nogil:
     uint32_t parquet_crc(const uint8_t* p, size_t n)
     uint32_t unpack_bits(const uint8_t* p, const uint8_t* end, unsigned width, size_t n, uint32_t* out)
     void unpack_wide(const uint8_t* p, const uint8_t* end, unsigned width, size_t n, uint64_t* out)
+    size_t look_up_few(const uint8_t* p, const uint8_t* end, unsigned width, size_t n, const uint8_t* values,
+                       uint8_t* out, uint32_t* most)
     void look_up(const uint32_t* index, size_t n, const uint8_t* values, size_t size, uint8_t* out)
     uint64_t add_up(uint64_t value, uint64_t least, const uint32_t* more, size_t n, size_t size, uint8_t* out)
     uint64_t add_up_wide(uint64_t value, uint64_t least, const uint64_t* more, size_t n, size_t size, uint8_t* out)
@@ -22,9 +24,10 @@ cdef enum:
     DELTAS_AT_ONCE = 128
     AT_ONCE = 1024                   # numbers that are unpacked at once: they stay in the first cache
     MAX_DELTA_BLOCK = 65536
+    FEW_VALUES = 16                  # a dictionary of bytes that fits into a register
 
 cdef struct Dictionary:
-    const uint8_t* values            # of `size` bytes each
+    const uint8_t* values            # of `size` bytes each, and at least FEW_VALUES bytes
     uint32_t known
 
 
@@ -62,6 +65,12 @@ cdef inline int dictionary_values(const uint8_t* p, const uint8_t* end, Dictiona
             if <uint64_t>(end - p) < groups * width:
                 return -1
             at = 0
+            if size == 1 and dictionary.known <= FEW_VALUES:
+                number = 0
+                at = look_up_few(p, end, <unsigned>width, take, dictionary.values, out, &number)
+                if at and number >= dictionary.known:
+                    return -1
+                out += at
             while at < take:
                 some = min(take - at, <size_t>AT_ONCE)
                 if unpack_bits(p + at * width // 8, end, <unsigned>width, some, index) >= dictionary.known:

@@ -21,6 +21,7 @@ from c_page_header cimport (
     page_header,
 )
 from c_page_values cimport (
+    FEW_VALUES,
     Dictionary,
     delta_values,
     dictionary_values,
@@ -162,7 +163,7 @@ def decode(
         if h.type == DICTIONARY_PAGE:
             if h.encoding not in (ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY) or h.values == 0:
                 return False
-            keep = PyBytes_FromStringAndSize(NULL, h.values * size)
+            keep = PyBytes_FromStringAndSize(NULL, max(h.values * size, <int64_t>FEW_VALUES))
             dictionary.values, dictionary.known = <const uint8_t*>keep, <uint32_t>h.values
             narrow_values(values, stored, h.values, size, <uint8_t*>dictionary.values)
         elif h.values:

@@ -95,6 +95,18 @@ def test_the_units_are_all_rows_once(opened: Any) -> None:
     assert sum(b.rows if p is None else len(p) for b, p in reader.select(compile("", reader.schema))) == 11_000
 
 
+def test_parts_are_opened_before_the_forks_only_for_limits_of_time(inputs: Inputs) -> None:
+    def units(text: str, open_parts: bool) -> int:
+        reader = inputs.open("archive")
+        return len(UnitPlan(reader, compile(text, reader.schema), 2, open_parts=open_parts).units)
+
+    every = units("", False)
+    assert units("a == 99", True) == 0
+    assert units("a == 99", False) == every
+    assert units("ts < @10000 and a == 99", False) == 0
+    assert 0 < units("ts < @10000", False) <= every
+
+
 def test_few_rows_are_worth_no_fork(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the user gives the number of processes."""
     started: list[int] = []

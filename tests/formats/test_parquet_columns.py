@@ -103,6 +103,9 @@ def can_be(name: str, encoding: str) -> bool:
 )
 @example("uint16", "dictionary", "few", "zstd", "1.0", 5000, 1024, 1)
 @example("int64", "DELTA_BINARY_PACKED", "random", "none", "2.0", 5000, 20_000, 2)
+@example("uint8", "dictionary", "few", "none", "1.0", 5000, 20_000, 1)  # 2 values: 1 bit
+@example("uint8", "dictionary", "few", "none", "1.0", 5000, 1000, 5)  # 6 values: 3 bits
+@example("uint8", "dictionary", "few", "zstd", "1.0", 5000, 20_000, 14)
 def test_every_value_is_that_of_pyarrow(
     instructions: None, name: str, encoding: str, way: str, codec: str, version: str, rows: int, page: int, seed: int
 ) -> None:
