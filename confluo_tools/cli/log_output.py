@@ -60,13 +60,14 @@ class LogOutput:
         anonymous: AnonymousRecords | None = None,
     ) -> None:
         from confluo_tools import multilog
+        from confluo_tools.multilog.create import is_free
 
         if add_columns and not append:
             raise UsageError("--add-columns is for an existing log", hint="add --append")
         self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
         self._anonymous = anonymous
         self.rows = 0
-        self.exists = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
+        self.exists = not is_free(path)
         self._new: list[Field] = []
         self._names: dict[str, dict[int, str]] = {}
         if self.exists:

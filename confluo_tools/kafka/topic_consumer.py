@@ -22,6 +22,10 @@ OUTAGE = 600.0  # s between two lines about brokers that are away
 COMMIT = 5.0  # s to wait for the answer to a commit
 PEEK = 5.0  # s that a broker has to send one message
 MAX_PEEKED = 10_000
+PASSING = {"_DESTROY", "_DESTROY_BROKER", "_TRANSPORT", "_WAIT_COORD", "_WAIT_CACHE", "NOT_COORDINATOR"} | {
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+}
 ALONE = "confluo"  # group.id is required, also without a group
 DEFAULTS: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -92,8 +96,9 @@ class TopicConsumer:
         self._ends: dict[int, int] = {}
         self.progress = PartitionProgress()
         self._waiting: set[int] = set()  # partitions that another process has not left yet
+        self._unplaced: list[int] = []  # partitions of which no broker said yet where to begin
         self._refused: dict[int, float] = {}  # partition -> since when its next message is refused
-        self._assigned = self._answered = False
+        self._assigned = self._answered = self._closing = False
         self._event = time.monotonic()
         self._trouble = ""
         self._told: dict[str, float] = {}
@@ -155,6 +160,8 @@ class TopicConsumer:
 
     def poll(self, timeout: float) -> Any:
         """The next message; None if there is none within ``timeout`` s.  Raises ConfluoError."""
+        if self._unplaced:
+            self._place()
         if self._waiting:
             self._claim_waiting()
         event = self._memory.poll(timeout)
@@ -197,7 +204,8 @@ class TopicConsumer:
     @property
     def at_end(self) -> bool:
         """Whether every partition has been read to its end."""
-        return (self._assigned or self.group is None) and not self._waiting and self.progress.at_end
+        known = (self._assigned or self.group is None) and not self._waiting and not self._unplaced
+        return known and self.progress.at_end
 
     def lag(self) -> dict[int, int]:
         """{partition: messages that are there and not read}, as far as the last answers of brokers say."""
@@ -238,19 +246,31 @@ class TopicConsumer:
 
     def _given(self, _: Any, places: list[Any]) -> None:
         # The group's answer, or all partitions.
+        if self._closing:
+            return  # the group answers while this process leaves it
+        self._waiting = set()
+        self._assigned = True
+        self._unplaced = [place.partition for place in places]
+        self._place()
+
+    def _place(self) -> None:
+        """Begin to read the partitions that were given last.  Without an answer, a follower asks again later."""
         try:
-            self._waiting = set()
-            self._assigned = True
-            begin = self._begin([place.partition for place in places])
-            self._ends = {p: high for p, (_, high) in begin.items()}
-            free = {p: b for p, (b, _) in begin.items()}
-            if self.claims is not None:
-                self._waiting = {p for p in free if not self.claims.claim(p)}
-                free = {p: self._claimed(p, b) for p, b in free.items() if p not in self._waiting}
-            self._read_from(free)
-            self.joined()
-        except self._kafka.KafkaException as e:
-            raise client.unreachable(self.address, e.args[0]) from None
+            begin = self._begin(self._unplaced)
+        except client.UnreachableError as e:
+            if not self._follow:
+                raise
+            self.say_outage(e.what)
+            self._read_from({})
+            return
+        self._unplaced = []
+        self._ends = {p: high for p, (_, high) in begin.items()}
+        free = {p: b for p, (b, _) in begin.items()}
+        if self.claims is not None:
+            self._waiting = {p for p in free if not self.claims.claim(p)}
+            free = {p: self._claimed(p, b) for p, b in free.items() if p not in self._waiting}
+        self._read_from(free)
+        self.joined()
 
     def _claimed(self, p: int, begin: int) -> int:
         assert self.claims is not None
@@ -273,13 +293,28 @@ class TopicConsumer:
         begin = {p: low for p, (low, _) in edges.items()}
         if self.since is not None and partitions:
             wanted = [make(topic, p, max(0, self.since) // 1_000_000) for p in partitions]
-            for place in self._consumer.offsets_for_times(wanted, timeout=client.ANSWER):
+            for place in self._answer(self._consumer.offsets_for_times, wanted):
                 begin[place.partition] = place.offset if place.offset >= 0 else edges[place.partition][1]
         if self.group is not None and partitions:
-            for place in self._consumer.committed([make(topic, p) for p in partitions], timeout=client.ANSWER):
+            for place in self._answer(self._consumer.committed, [make(topic, p) for p in partitions]):
                 if place.offset >= 0:
                     begin[place.partition] = place.offset
         return {p: (begin[p], edges[p][1]) for p in partitions}
+
+    def _answer(self, ask: Callable[..., list[Any]], places: list[Any]) -> list[Any]:
+        """What brokers say about ``places``.  Raises UnreachableError.
+
+        librdkafka gives up a request at once when it replaces its connection to the broker, as it does when the
+        coordinator of a group becomes known: such a request is made again.
+        """
+        end = time.monotonic() + client.ANSWER
+        while True:
+            try:
+                return ask(places, timeout=client.ANSWER)
+            except self._kafka.KafkaException as e:
+                if e.args[0].name() not in PASSING or time.monotonic() > end:
+                    raise client.unreachable(self.address, e.args[0]) from None
+            time.sleep(REST)
 
     def _revoked(self, _: Any, places: list[Any]) -> None:
         self.leaving(False)
@@ -295,6 +330,7 @@ class TopicConsumer:
             self.next.pop(place.partition, None)
             self.progress.end(place.partition)
             self._waiting.discard(place.partition)
+        self._unplaced = []
         if self.claims is not None:
             self.claims.release([place.partition for place in places])
         self._consumer.unassign()
@@ -430,5 +466,6 @@ class TopicConsumer:
             self._tell(text)
 
     def close(self) -> None:
+        self._closing = True
         self._tell = lambda text: None  # giving partitions back is expected
         self._memory.close()

@@ -55,6 +55,13 @@ def shape(
     )
 
 
+def is_free(path: str | os.PathLike[str]) -> bool:
+    """Whether a log can be made here: nothing is there, or a folder with only files of a `create` that goes on."""
+    if not os.path.lexists(path):
+        return True
+    return os.path.isdir(path) and all(name.endswith(_TEMPORARY) for name in os.listdir(path))
+
+
 def create(
     path: str | os.PathLike[str],
     schema: Schema,
@@ -81,7 +88,7 @@ def create(
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(not name.endswith(_TEMPORARY) for name in os.listdir(folder)):
+        if not is_free(folder):
             raise _taken(folder)
         uuid = uuid or secrets.token_bytes(16)
         now = time.time_ns()
