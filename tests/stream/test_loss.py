@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import dpkt
 import pytest
 
 from kafka_lab import Broker
@@ -154,3 +155,23 @@ def test_errors_are_one_line(words: list[object], error: str) -> None:
     assert done.returncode == 2
     assert done.stderr.decode().startswith(f"confluo-stream service loss: {error}")
     assert done.stderr.count(b"\n") == 1
+
+
+def capture(path: Path, times: dict[int, float]) -> Path:
+    """Datagrams of one flow: {IP identification: time in s}."""
+    with path.open("wb") as f:
+        out = dpkt.pcap.Writer(f, linktype=dpkt.pcap.DLT_RAW)
+        for number, time in times.items():
+            payload = dpkt.udp.UDP(sport=7, dport=8, data=b"x", ulen=9)
+            packet = dpkt.ip.IP(id=number, src=bytes([10, 0, 0, 1]), dst=bytes([10, 0, 0, 2]), p=17, data=payload)
+            out.writepkt(bytes(packet), ts=time)
+    return path
+
+
+def test_a_flow_that_begins_with_a_lost_packet(tmp_path: Path) -> None:
+    """The windows before its first packet that both points saw count, too, when its way is known."""
+    a = capture(tmp_path / "a.pcap", {n: n + 0.5 for n in range(1, 5)})
+    b = capture(tmp_path / "b.pcap", {n: n + 0.6 for n in (3, 4)})
+    found = service(a, b, "--window", "1s", "--timeout", "300ms", "-f", "ts,way,sent,lost")
+    assert sorted((r["way"], r["sent"], r["lost"]) for r in found) == [(1, 1, 0), (1, 1, 0), (1, 1, 1), (1, 1, 1)]
+    assert len({r["ts"] for r in found}) == 4

@@ -25,6 +25,7 @@ FLOW_COLUMNS = ("ip_version", "proto", "src_ip", "src_ip6", "dst_ip", "dst_ip6",
 MEASURES = "count, min(delay), avg(delay), max(delay), p99(delay), p1(delay), sum(reordered)"
 MAX_GROUPS = 1 << 20  # of a window; then it is reported in parts
 MAX_WAYS = 1 << 16  # conversations with a way that is known
+MAX_HELD = 1 << 16  # rows that wait for it
 
 Flow = tuple[Any, ...]
 
@@ -80,8 +81,9 @@ class LossService:
         )
         self._windows: dict[int, Rollup] = {}
         self._ways: OrderedDict[Flow, int] = OrderedDict()
+        self._held: OrderedDict[Flow, list[tuple[int, Any]]] = OrderedDict()  # windows of flows without a known way
         self._done: list[Block] = []
-        self.packets = self.unknown = 0
+        self.packets = self.unknown = self._holding = 0
         self._first = (1 << 63) - 1
         self._least: list[int | None] = [None, None]  # of B minus A, on the way to b; of A minus B on the way to a
 
@@ -139,13 +141,31 @@ class LossService:
                 seen, *measures = (block.get(c, row) for c in values)
                 flows.setdefault(flow, {})[seen] = tuple(measures)
         rows = [self._row(start, flow, found, flows.get(back(flow), {})) for flow, found in flows.items()]
+        rows += [row for flow in flows for row in self._known_now(flow)] if self._held else []
         self._done += blocks_of_rows(self.schema, [row for row in rows if row])
+
+    def _known_now(self, flow: Flow) -> Iterator[dict[str, Any]]:
+        """The rows of earlier windows that waited for the way of this flow."""
+        for each in (flow, back(flow)):
+            if each in self._held and self._way(each, None, None):
+                held = self._held.pop(each)
+                self._holding -= len(held)
+                self.unknown -= len(held)
+                yield from (self._row(start, each, found, {}) for start, found in held)
+
+    def _hold_back(self, start: int, flow: Flow, found: Any) -> None:
+        # Its first packets may be the lost ones: a later window can tell where they went.
+        self._held.setdefault(flow, []).append((start, found))
+        self.unknown += 1
+        self._holding += 1
+        while self._holding > MAX_HELD:
+            self._holding -= len(self._held.popitem(last=False)[1])
 
     def _row(self, start: int, flow: Flow, found: dict[int, Any], other: dict[int, Any]) -> dict[str, Any]:
         way = self._way(flow, found.get(BOTH), other.get(BOTH))
         if not way:
-            self.unknown += 1
             if not self.everyone:
+                self._hold_back(start, flow, found)
                 return {}
             way = A_TO_B if A in found else B_TO_A
         first, second = (A, B) if way == A_TO_B else (B, A)
@@ -187,7 +207,8 @@ class LossService:
         elif other:
             way = B_TO_A if self._way(back(flow), other, None) == A_TO_B else A_TO_B
         else:
-            return self._ways.get(flow, 0)
+            there, here = self._ways.get(flow, 0), self._ways.get(back(flow), 0)
+            return there or (A_TO_B + B_TO_A - here if here else 0)
         self._ways[flow] = way
         self._ways.move_to_end(flow)
         if len(self._ways) > MAX_WAYS:
