@@ -9,6 +9,8 @@ after every block `Maintainer.step` brings all views up to date.  Time is that o
 Also 100 path conformance filters over one batch of 32 rows that stays in the cache (membership in a list of switches;
 addresses and switches).
 
+And an index of a list of five switches: to build it, and a condition on it with and without the index.
+
 Prints TSV: what, rows a batch, million rows a second, ns a row (the best of the rounds), and the bar.
 Bars: 64 filters >= 2 M rows/s, 16 >= 5 M rows/s, 64 filters and 5 indexes >= 1.5 M rows/s, an aggregate by key of
 10,000 matches to a millisecond <= 100 ns a row (appending not counted), 100 conformance filters <= 11 us for 32 rows.
@@ -21,6 +23,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,7 @@ from confluo_tools import expr, multilog
 from confluo_tools.core.block.block import Block
 from confluo_tools.core.query.shared_filters import SharedFilters
 from confluo_tools.multilog import views
+from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.schema import Field, Schema, builtin
 
 SOURCE_ROWS = 65_536
@@ -154,6 +158,41 @@ def conformance() -> list[tuple[str, float]]:
     return out
 
 
+def of_lists(folder: Path, rounds: int) -> list[tuple[str, float, str]]:
+    """(what, ns a row, a note), for paths of five of 2,000 switches."""
+    schema = Schema("path", [Field("ts", "time"), Field("switch_path", "list(u16, 8)")])
+    chance, blocks = np.random.default_rng(2), 16
+    log = multilog.create(folder / "lists.ml", schema, segment_blocks=blocks)
+    with log.writer() as writer:
+        for k in range(blocks):
+            path = np.zeros((SOURCE_ROWS, 8), "u2")
+            path[:, :5] = chance.integers(1, 2001, (SOURCE_ROWS, 5))
+            ts = START + np.arange(SOURCE_ROWS, dtype="i8") + k * SOURCE_ROWS
+            writer.append(Block.wrap(schema.layout, SOURCE_ROWS, [ts.tobytes(), path.tobytes()]))
+    view = views.build(log, views.add_index(log, "switch_path"))
+    size = views.coverage(log, view, log.version()).bytes / (blocks * SOURCE_ROWS)
+    out = [("an index of a list: build", best_of(rounds, lambda: views.rebuild(log, view)), f"{size:.1f} bytes a row")]
+    for text in ("switch_path == 7", "switch_path has 3, 7", "switch_path starts 3"):
+        question = expr.compile(text, schema)
+        for name, indexed in (("scan", False), ("index", True)):
+            spent = best_of(rounds * 5, lambda: _found(log, question, indexed))  # noqa: B023
+            out.append((f"{text}: {name}", spent, ""))
+    return [(what, seconds / (blocks * SOURCE_ROWS) * 1e9, note) for what, seconds, note in out]
+
+
+def best_of(rounds: int, work: Callable[[], object]) -> float:
+    best = 1e9
+    for _ in range(rounds):
+        begin = time.process_time()
+        work()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def _found(log: multilog.Log, question: expr.Expr, indexed: bool) -> int:
+    return sum(len(picks) for _, picks in QueryPlan(log, None, question, use_indexes=indexed))
+
+
 def main(million: float, rounds: int) -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows = max(int(million * 1e6) // SOURCE_ROWS, 1) * SOURCE_ROWS
@@ -174,6 +213,8 @@ def main(million: float, rounds: int) -> None:
                     run(Path(scratch), schema, blocks, batch, rows, filters, indexes, aggregate) for _ in range(rounds)
                 )
                 row(name, batch, 1e-6 / best, best * 1e9, bar)
+        for name, ns, note in of_lists(Path(scratch), rounds):
+            row(name, SOURCE_ROWS, 1e3 / ns, ns, note)
     for name, us in conformance():
         row(f"100 filters: {name}", 32, 32 / us, us * 1000 / 32, f"{us:.2f} us; <= 11 us")
 

@@ -8,7 +8,7 @@ from c_atomic cimport load_relaxed
 from c_block cimport BLOCK_ROWS
 from c_layout cimport PAGE
 from c_node cimport PEEK, Node
-from c_postings cimport CHUNK_MAX, Chunk
+from c_postings cimport Chunk, chunk_max
 from confluo_tools.core.block.block cimport Block, Layout, PICK_ALL, Picks, Staging, check_time
 from confluo_tools.core.multilog.view_file cimport ViewFile
 from confluo_tools.core.multilog.postings cimport Postings
@@ -78,8 +78,10 @@ cdef class LogScan:
         for column in postings:
             if not 0 <= column < self.program.layout.n or not isinstance(postings[column], Postings):
                 raise ValueError(f"column {column} has no Postings")
-            if self.own[column].buffer == NULL:
-                self.own[column].buffer = <uint8_t*>malloc(CHUNK_MAX)
+            if self.own[column].buffer == NULL or self.own[column].list != (<Postings>postings[column]).list:
+                free(self.own[column].buffer)
+                self.own[column].list = (<Postings>postings[column]).list
+                self.own[column].buffer = <uint8_t*>malloc(chunk_max(self.own[column].list))
                 if self.own[column].buffer == NULL:
                     raise MemoryError
         self.postings, self._columns = postings, list(postings)

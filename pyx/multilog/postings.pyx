@@ -9,17 +9,18 @@ A published chunk is never overwritten: a damaged file is rebuilt under a tempor
 
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.mman cimport MADV_DONTNEED, MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
 from posix.unistd cimport close
 from c_atomic cimport store_release
-from c_block cimport BLOCK_ROWS, Column
+from c_block cimport BLOCK_ROWS, BYTES, Column
 from c_crc cimport crc32c
 from c_fault cimport fault_point
 from c_posix cimport pwrite
-from c_postings cimport (CHUNK_MAX, Chunk, ChunkHeader, Sorter, build_chunk, chunk_check, chunk_key, chunk_open,
-                         chunk_rows, chunk_start, rows_at)
+from c_list_postings cimport ListSorter, build_list_chunk
+from c_postings cimport (CHUNK_MAX, LIST_CHUNK_MAX, Chunk, ChunkHeader, Sorter, build_chunk, checked_bytes, chunk_check,
+                         chunk_key, chunk_max, chunk_open, chunk_rows, chunk_start)
 from confluo_tools.core.block.block cimport Block
 from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.block_file cimport BlockFileShape, header_bytes, read_head, read_published
@@ -39,6 +40,9 @@ cdef enum:
     BLOCKS_AT = 52
     PUBLISHED_AT = 136
     TABLE_AT = 192
+    OF_LIST = 256                   # added to the code of the column: the rows that contain each element of a list
+
+LIST_CODE = OF_LIST
 
 cdef struct FileHeader:
     char magic[8]                   # INDEX_MAGIC
@@ -49,7 +53,7 @@ cdef struct FileHeader:
     uint64_t bucket                 # values per key; 1: exact
     uint32_t lane
     uint32_t blocks                 # entries of the table
-    uint32_t code, size             # of the column (c_block.pxd)
+    uint32_t code, size             # of the column (c_block.pxd), + OF_LIST
     char field[64]                  # name of the column, zeros after it
     uint32_t crc                    # CRC32C of the KEY_BYTES before it
     uint32_t reserved
@@ -58,7 +62,7 @@ cdef struct FileHeader:
 
 def file_key(bytes uuid not None, int lane, uint64_t base, str field not None, int code, uint32_t size,
              uint64_t bucket, uint32_t blocks):
-    """The header bytes of the posting file of this segment and column."""
+    """The header bytes of the posting file of this segment and column; ``code``: plus LIST_CODE for a list."""
     cdef FileHeader h
     memset(&h, 0, sizeof(h))
     name = field.encode()
@@ -97,6 +101,7 @@ cdef class Postings:
         start = read_head(self.fd, &_shape, key, "another segment", &self.blocks)
         memcpy(&h, <const char*>start, sizeof(h))
         self.lane, self.base, self.bucket, self.code = h.lane, h.base, h.bucket, <uint8_t>h.code
+        self.list = (h.code & OF_LIST) != 0
         self.table = <Entry*>malloc(max(self.blocks, 1) * sizeof(Entry))
         if self.table == NULL:
             raise MemoryError
@@ -128,7 +133,7 @@ cdef class Postings:
             if c.state != 0:
                 return c
         c.fd, c.at, c.room, c.base = self.fd, self.table[number].offset, self.table[number].bytes, base
-        c.bucket, c.code, c.state = self.bucket, self.code, 0
+        c.bucket, c.code, c.list, c.state = self.bucket, self.code, self.list, 0
         if c.at % 64 or c.at >> 62:
             c.state = -1
         elif self.map != NULL:
@@ -156,7 +161,7 @@ cdef class Postings:
         cdef Chunk own
         cdef Chunk* c
         cdef int i
-        own.buffer = <uint8_t*>malloc(CHUNK_MAX)
+        own.buffer = <uint8_t*>malloc(chunk_max(self.list))
         if own.buffer == NULL:
             raise MemoryError
         try:
@@ -164,7 +169,7 @@ cdef class Postings:
                 c = self.aim(&own, i, self.base + i * capacity)
                 if c != NULL and chunk_open(c) != 1:
                     return False
-                if c != NULL and whole and not chunk_check(c, c.key, rows_at(c.keys, c.key_bytes) + c.rows * 2):
+                if c != NULL and whole and c.posts and not chunk_check(c, c.key, checked_bytes(c)):
                     return False
             return True
         finally:
@@ -176,7 +181,7 @@ cdef class Postings:
         cdef Chunk* c
         cdef uint32_t i, a, b, k
         cdef const uint16_t* rows
-        own.buffer = <uint8_t*>malloc(CHUNK_MAX)
+        own.buffer = <uint8_t*>malloc(chunk_max(self.list))
         if own.buffer == NULL:
             raise MemoryError
         try:
@@ -200,7 +205,7 @@ cdef class Postings:
 
 @cython.final
 cdef class PostingsBuilder:
-    """Appends blocks to posting files; keeps the working memory (2 MiB) for sorting."""
+    """Appends blocks to posting files; keeps the working memory for sorting: 2 MiB, for lists up to 36 MiB."""
 
     def __cinit__(self):
         self.sorter = <Sorter*>malloc(sizeof(Sorter))
@@ -211,23 +216,45 @@ cdef class PostingsBuilder:
 
     def __dealloc__(self):
         free(self.sorter)
+        free(self.list_sorter)
         free(self.out)
 
-    cdef Column* column(self, Block block, int column, uint64_t bucket) except NULL:
+    cdef Column* column(self, Block block, int column, uint64_t bucket, bint list) except NULL:
         cdef Column* c
         if not 0 <= column < block.layout.n or block.rows == 0:
             raise ValueError(f"column {column} of a block of {block.rows} rows")
         c = &block.layout.column[column]
-        if c.count != 1 or bucket < 1 or bucket > 1 and (c.code > 8 or bucket > <uint64_t>1 << 62):
+        if (c.count != 1 and not list or list and c.code == BYTES or bucket < 1
+                or bucket > 1 and (c.code > 8 or bucket > <uint64_t>1 << 62)):
             raise ValueError(f"column {block.layout.names[column]} cannot be indexed with this bucket")
+        if list and self.list_sorter == NULL:
+            self.list_sorter = <ListSorter*>malloc(sizeof(ListSorter))
+            memory = <uint8_t*>realloc(self.out, LIST_CHUNK_MAX)
+            if memory != NULL:
+                self.out = memory
+            if self.list_sorter == NULL or memory == NULL:
+                free(self.list_sorter)
+                self.list_sorter = NULL
+                raise MemoryError
         return c
 
-    def chunk(self, Block block not None, int column, uint64_t bucket=1):
-        """The postings of one column of a block of at least one row, as bytes."""
+    cdef uint32_t build(self, Block block, int column, uint64_t bucket, bint list) noexcept nogil:
+        # The chunk, in self.out; returns its length, 0: the lists have too many elements.
+        cdef Column* c = &block.layout.column[column]
+        if list:
+            return build_list_chunk(self.list_sorter, block.col[column], block.rows, c.code, c.size, c.count, bucket,
+                                    block.base, self.out)
+        return build_chunk(self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base, self.out)
+
+    def chunk(self, Block block not None, int column, uint64_t bucket=1, bint list=False):
+        """The postings of one column of a block of at least one row, as bytes; ``list``: of its elements.
+
+        Empty if a block of lists has more than 1,048,576 elements.
+        """
         cdef uint32_t n
-        cdef Column* c = self.column(block, column, bucket)
+        self.column(block, column, bucket, list)
         with nogil:
-            n = build_chunk(self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base, self.out)
+            n = self.build(block, column, bucket, list)
         return self.out[:n]
 
     def append(self, int fd, int number, Block block, int column, uint64_t bucket):
@@ -236,7 +263,6 @@ cdef class PostingsBuilder:
         Returns the bytes written.  ``block`` None: no postings, readers scan the block.  Raises ValueError unless
         ``number`` is the next block.
         """
-        cdef Column* c
         cdef FileHeader* h
         cdef Entry* e
         cdef void* memory
@@ -244,8 +270,7 @@ cdef class PostingsBuilder:
         cdef uint64_t at
         cdef size_t size
         cdef int error = 0
-        if block is not None:
-            c = self.column(block, column, bucket)
+        cdef bint list
         size = os.fstat(fd).st_size
         if size < PAGE:
             raise ValueError("the posting file is cut short")
@@ -258,13 +283,15 @@ cdef class PostingsBuilder:
             at = _header_bytes(room)
             if room > 1 << 14 or at > size or <uint64_t>number != h.published or <uint32_t>number >= room:
                 raise ValueError(f"block {number} is not the next of the posting file")
+            list = (h.code & OF_LIST) != 0
+            if block is not None:
+                self.column(block, column, bucket, list)
             e = <Entry*>(<uint8_t*>memory + TABLE_AT) + number
             if number:
                 at = ((e - 1).offset + (e - 1).bytes + 63) // 64 * 64
             with nogil:
                 if block is not None:
-                    n = build_chunk(self.sorter, block.col[column], block.rows, c.code, c.size, bucket, block.base,
-                                    self.out)
+                    n = self.build(block, column, bucket, list)
                     error = _write(fd, self.out, n, at)
                 if not error:
                     fault_point("index-written")
@@ -325,5 +352,5 @@ def offsets():
             ("keys", <uint8_t*>&c.keys - <uint8_t*>&c), ("key_bytes", <uint8_t*>&c.key_bytes - <uint8_t*>&c),
             ("bytes", <uint8_t*>&c.bytes - <uint8_t*>&c), ("first", <uint8_t*>&c.first - <uint8_t*>&c),
             ("last", <uint8_t*>&c.last - <uint8_t*>&c), ("base", <uint8_t*>&c.base - <uint8_t*>&c),
-            ("crc", <uint8_t*>&c.crc - <uint8_t*>&c)]},
+            ("posts", <uint8_t*>&c.posts - <uint8_t*>&c), ("crc", <uint8_t*>&c.crc - <uint8_t*>&c)]},
     }

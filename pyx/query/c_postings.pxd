@@ -6,6 +6,8 @@
 #              u16 start[keys]             start of the rows of each key; padded to 8 bytes before and after
 #              u16 row[rows]               by key, ascending inside a key
 #
+# Lists (c_list_postings.pxd) have u32 start[keys] and u16 row[posts]: a row has an entry for each of its elements.
+#
 # A key is the order key of the value (c_sort_key.pxd), of time and integer buckets that of floor(value / bucket).
 # A granule is read and verified on first use, so that damage is detected before a row of it is used.
 # A single query uses pread, because copying the few pages of a lookup is cheaper than mapping them (0.5 us against
@@ -28,11 +30,14 @@ cdef extern from *:
 cdef enum:
     CHUNK_HEADER = 64
     CHUNK_START = 4096              # read at once: header, sums (never more) and the first granules
-    SEEN_WORDS = 13                 # 64 granules a word; the largest chunk has 768
+    SEEN_WORDS = 224                # 64 granules a word; the largest chunk has 14,336
     GRANULE = 1024
     CHUNK_CRC = 60                  # u32 in the header: CRC32C of the bytes before it, and of the granule sums
     # A chunk is largest when all rows differ: 8 bytes a key, 2 a start, 2 a row, and the sums of these.
     CHUNK_MAX = 64 + 65536 * 12 + 64 * 1024
+    # Of lists: 8 bytes a key, 4 a start, 2 a row, and the sums.  Blocks with more entries are not indexed.
+    MAX_POSTS = 1 << 20
+    LIST_CHUNK_MAX = 64 + MAX_POSTS * 14 + 64 * 1024
 
 cdef struct ChunkHeader:
     char magic[8]                   # CHUNK_MAGIC
@@ -43,7 +48,8 @@ cdef struct ChunkHeader:
     uint64_t first                  # smallest key
     uint64_t last                   # largest key
     uint64_t base                   # row number of row 0 in the lane
-    uint32_t reserved[3]
+    uint32_t posts                  # of a list: entries of rows; else 0
+    uint32_t reserved[2]
     uint32_t crc
 
 cdef struct Chunk:
@@ -52,15 +58,17 @@ cdef struct Chunk:
     uint32_t room                   # its size in the table of the file
     uint64_t base                   # the row it must start with
     int state                       # 0 not opened, 1 good, -1 damaged
-    uint8_t* buffer                 # CHUNK_MAX bytes: the parts read of the chunk, at their offsets; or the map
+    uint8_t* buffer                 # chunk_max bytes: the parts read of the chunk, at their offsets; or the map
     uint32_t have                   # bytes read from its start
     uint32_t rows, keys, key_bytes
+    uint32_t posts                  # entries of rows; `rows`, unless of a list
     uint64_t first, last
     uint64_t bucket                 # 1: none
     uint8_t code                    # of the column
+    bint list                       # of a list: zero elements have no entry
     const uint32_t* crc
     uint8_t* key                    # start of the checked bytes
-    const uint16_t* start
+    const uint8_t* start
     const uint16_t* row
     uint64_t seen[SEEN_WORDS]       # granules read and checked
 
@@ -70,8 +78,16 @@ cdef inline uint32_t sums_bytes(uint32_t checked) noexcept nogil:
 cdef inline uint32_t starts_at(uint32_t keys, uint32_t key_bytes) noexcept nogil:
     return (keys * key_bytes + 7) // 8 * 8
 
-cdef inline uint32_t rows_at(uint32_t keys, uint32_t key_bytes) noexcept nogil:
-    return starts_at(keys, key_bytes) + (keys * 2 + 7) // 8 * 8
+cdef inline uint32_t rows_at(uint32_t keys, uint32_t key_bytes, bint list) noexcept nogil:
+    return starts_at(keys, key_bytes) + (keys * (4 if list else 2) + 7) // 8 * 8
+
+cdef inline uint32_t chunk_max(bint list) noexcept nogil:
+    """Maximum size of a chunk in bytes."""
+    return LIST_CHUNK_MAX if list else CHUNK_MAX
+
+cdef inline uint32_t checked_bytes(const Chunk* c) noexcept nogil:
+    """Size of what the sums of an open chunk cover."""
+    return rows_at(c.keys, c.key_bytes, c.list) + c.posts * 2
 
 cdef inline int64_t floor_div(int64_t a, int64_t b) noexcept nogil:
     return a // b - (1 if a % b != 0 and a < 0 else 0)
@@ -87,31 +103,38 @@ cdef inline uint64_t bucket_key(uint8_t code, uint64_t key, uint64_t bucket) noe
 cdef inline int chunk_open(Chunk* c) noexcept nogil:
     """Read the start of the chunk once: 1 valid, -1 damaged."""
     cdef const ChunkHeader* h = <const ChunkHeader*>c.buffer
-    cdef uint32_t checked, sums
+    cdef uint32_t checked, sums, posts
     if c.state != 0:
         return c.state
     c.state = -1
     c.have = c.room if c.room < CHUNK_START or c.fd < 0 else CHUNK_START
-    if c.room < CHUNK_HEADER or c.room > CHUNK_MAX:
+    if c.room < CHUNK_HEADER or c.room > chunk_max(c.list):
         return -1
     if c.fd >= 0 and pread(c.fd, c.buffer, c.have, <off_t>c.at) != <ssize_t>c.have:
         return -1
     if memcmp(h.magic, CHUNK_MAGIC, 8) != 0 or h.base != c.base:
         return -1
-    if not 1 <= h.keys <= h.rows or h.rows > BLOCK_ROWS or (h.key_bytes != 4 and h.key_bytes != 8):
+    posts = h.posts if c.list else h.rows
+    if not 1 <= h.rows <= BLOCK_ROWS or posts > MAX_POSTS or h.keys > posts or (h.key_bytes != 4 and h.key_bytes != 8):
         return -1
-    checked = rows_at(h.keys, h.key_bytes) + h.rows * 2
+    if (h.keys == 0) != (posts == 0):
+        return -1
+    checked = rows_at(h.keys, h.key_bytes, c.list) + posts * 2
     sums = sums_bytes(checked)
     if CHUNK_HEADER + sums + checked > c.room or h.bytes != c.room or h.first > h.last:
         return -1
+    if CHUNK_HEADER + sums > c.have:
+        c.have = CHUNK_HEADER + sums
+        if pread(c.fd, c.buffer, c.have, <off_t>c.at) != <ssize_t>c.have:
+            return -1
     if crc32c(h, CHUNK_CRC) ^ crc32c(c.buffer + CHUNK_HEADER, sums) != h.crc:
         return -1
-    c.rows, c.keys, c.key_bytes, c.first, c.last = h.rows, h.keys, h.key_bytes, h.first, h.last
+    c.rows, c.keys, c.key_bytes, c.first, c.last, c.posts = h.rows, h.keys, h.key_bytes, h.first, h.last, posts
     c.crc = <const uint32_t*>(c.buffer + CHUNK_HEADER)
     c.key = c.buffer + CHUNK_HEADER + sums
-    c.start = <const uint16_t*>(c.key + starts_at(h.keys, h.key_bytes))
-    c.row = <const uint16_t*>(c.key + rows_at(h.keys, h.key_bytes))
-    memset(c.seen, 0, sizeof(c.seen))
+    c.start = c.key + starts_at(h.keys, h.key_bytes)
+    c.row = <const uint16_t*>(c.key + rows_at(h.keys, h.key_bytes, c.list))
+    memset(c.seen, 0, (checked // (64 * GRANULE) + 1) * 8)
     c.state = 1
     return 1
 
@@ -128,7 +151,7 @@ cdef inline bint chunk_check(Chunk* c, const void* p, uint32_t size) noexcept no
 
 cdef inline bint _chunk_load(Chunk* c, uint32_t g, uint32_t last) noexcept nogil:
     # Read granule g and the following unseen ones up to `last`.
-    cdef uint32_t total = rows_at(c.keys, c.key_bytes) + c.rows * 2
+    cdef uint32_t total = checked_bytes(c)
     cdef uint32_t start, n, stop = g
     while stop <= last and not c.seen[stop >> 6] >> (stop & 63) & 1:
         stop += 1
@@ -154,10 +177,10 @@ cdef inline uint64_t chunk_key(Chunk* c, uint32_t i) noexcept nogil:
 cdef inline uint32_t chunk_start(Chunk* c, uint32_t i) noexcept nogil:
     """Start of the rows of key i; for i = `keys` the end of all rows."""
     if i >= c.keys:
-        return c.rows
-    if not chunk_check(c, c.start + i, 2):
-        return 0
-    return c.start[i]
+        return c.posts
+    if c.list:
+        return (<const uint32_t*>c.start)[i] if chunk_check(c, c.start + <size_t>i * 4, 4) else 0
+    return (<const uint16_t*>c.start)[i] if chunk_check(c, c.start + <size_t>i * 2, 2) else 0
 
 cdef inline uint32_t chunk_lower(Chunk* c, uint64_t key) noexcept nogil:
     """Number of the first key not smaller than `key`."""
@@ -183,7 +206,7 @@ cdef inline uint32_t chunk_lower(Chunk* c, uint64_t key) noexcept nogil:
 
 cdef inline const uint16_t* chunk_rows(Chunk* c, uint32_t a, uint32_t b) noexcept nogil:
     """Rows a .. b of the lists, verified; NULL if damaged."""
-    if a > b or b > c.rows or not chunk_check(c, c.row + a, (b - a) * 2):
+    if a > b or b > c.posts or not chunk_check(c, c.row + a, (b - a) * 2):
         c.state = -1
         return NULL
     return c.row + a
@@ -355,7 +378,7 @@ cdef inline uint32_t build_chunk(Sorter* s, const uint8_t* column, uint32_t n, u
     """The chunk of a column of n >= 1 rows, into `out` (CHUNK_MAX bytes); returns its length."""
     cdef ChunkHeader* h = <ChunkHeader*>out
     cdef uint64_t first, last, k, before
-    cdef uint32_t i, j, keys, bits, at, sums, checked, g, m, total
+    cdef uint32_t i, j, keys, bits, at, m, total
     cdef uint8_t* body
     cdef uint16_t* start
     cdef uint16_t* row
@@ -432,28 +455,39 @@ cdef inline uint32_t build_chunk(Sorter* s, const uint8_t* column, uint32_t n, u
                 start[j] = <uint16_t>i
                 j += 1
                 before = k
-    checked = <uint32_t>(<uint8_t*>(row + n) - body)
-    sums = <uint32_t>(body - out) - CHUNK_HEADER
+    chunk_close(h, body, <uint32_t>(<uint8_t*>(row + n) - body))
+    return h.bytes
+
+cdef inline void chunk_close(ChunkHeader* h, uint8_t* body, uint32_t checked) noexcept nogil:
+    """The sums of the `checked` bytes of the body, and of the header."""
+    cdef uint8_t* out = <uint8_t*>h
+    cdef uint32_t sums = <uint32_t>(body - out) - CHUNK_HEADER, g, m
     memset(out + CHUNK_HEADER, 0, sums)
     for g in range((checked + GRANULE - 1) // GRANULE):
         m = checked - g * GRANULE
         (<uint32_t*>(out + CHUNK_HEADER))[g] = crc32c(body + g * GRANULE, m if m < GRANULE else GRANULE)
     memset(body + checked, 0, h.bytes - CHUNK_HEADER - sums - checked)
     h.crc = crc32c(out, CHUNK_CRC) ^ crc32c(out + CHUNK_HEADER, sums)
-    return h.bytes
 
 cdef inline uint8_t* chunk_layout(ChunkHeader* h, uint32_t n, uint32_t keys, uint32_t key_bytes, uint64_t first,
                                   uint64_t last, uint64_t base, uint16_t** start, uint16_t** row) noexcept nogil:
     # Write the header; returns the start of the keys.
-    cdef uint32_t checked = rows_at(keys, key_bytes) + n * 2
+    cdef uint8_t* body = chunk_head(h, n, keys, key_bytes, first, last, base, False, n)
+    start[0] = <uint16_t*>(body + starts_at(keys, key_bytes))
+    row[0] = <uint16_t*>(body + rows_at(keys, key_bytes, False))
+    return body
+
+cdef inline uint8_t* chunk_head(ChunkHeader* h, uint32_t n, uint32_t keys, uint32_t key_bytes, uint64_t first,
+                                uint64_t last, uint64_t base, bint list, uint32_t posts) noexcept nogil:
+    """Write the header of a chunk, of a `list` or not, and the gaps of its body; returns the body."""
+    cdef uint32_t starts = starts_at(keys, key_bytes), rows = rows_at(keys, key_bytes, list)
+    cdef uint32_t checked = rows + posts * 2, used = keys * (4 if list else 2)
     cdef uint8_t* body = <uint8_t*>h + CHUNK_HEADER + sums_bytes(checked)
     memset(h, 0, CHUNK_HEADER)
     memcpy(h.magic, CHUNK_MAGIC, 8)
     h.rows, h.keys, h.key_bytes, h.first, h.last, h.base = n, keys, key_bytes, first, last, base
+    h.posts = posts if list else 0
     h.bytes = (CHUNK_HEADER + sums_bytes(checked) + checked + 63) // 64 * 64
-    memset(body + keys * key_bytes, 0, starts_at(keys, key_bytes) - keys * key_bytes)
-    memset(body + starts_at(keys, key_bytes) + keys * 2, 0,
-           rows_at(keys, key_bytes) - starts_at(keys, key_bytes) - keys * 2)
-    start[0] = <uint16_t*>(body + starts_at(keys, key_bytes))
-    row[0] = <uint16_t*>(body + rows_at(keys, key_bytes))
+    memset(body + keys * key_bytes, 0, starts - keys * key_bytes)
+    memset(body + starts + used, 0, rows - starts - used)
     return body

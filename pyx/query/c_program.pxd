@@ -3,9 +3,10 @@
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from c_block cimport BLOCK_ROWS, MASK_WORDS
-from c_node cimport (ALL, LIST, MASK, N_AND, N_OR, N_SCAN, N_STORED, NONE, NOT_INDEXED, PEEK, SOME, Context, Found,
-                     Node, narrow, now_ns, scan, slot_list, slot_words)
+from c_block cimport BLOCK_ROWS, I8, MASK_WORDS
+from c_list_test cimport EXACT
+from c_node cimport (ALL, LIST, MASK, N_AND, N_LIST, N_OR, N_SCAN, N_STORED, NONE, NOT_INDEXED, PEEK, SOME, Context,
+                     Found, Node, narrow, now_ns, scan, slot_list, slot_words)
 from c_postings cimport Chunk, bucket_key, chunk_key, chunk_lower, chunk_open, chunk_rows, chunk_start
 from c_scan cimport SCAN_AND, SCAN_OR, SCAN_SET, scan_mask_rows
 
@@ -44,6 +45,28 @@ cdef inline bint mask_holds(const Node* node, uint64_t x) noexcept nogil:
         hit |= (x - node.test.range[i].lo & top) <= node.test.range[i].span
     return hit ^ (node.test.flip & 1)
 
+cdef inline void locate_sequence(Node* node, Chunk* h) noexcept nogil:
+    """The rows with an element for that item of a sequence which the fewest rows have: candidates."""
+    cdef uint64_t low, high
+    cdef uint32_t i, a, b, n
+    for i in range(node.list.items):
+        low = bucket_key(h.code, node.list.bound[2 * i], h.bucket)
+        high = bucket_key(h.code, node.list.bound[2 * i + 1], h.bucket)
+        a = chunk_lower(h, low)
+        b = h.keys if high >= h.last else chunk_lower(h, high + 1)
+        n = chunk_start(h, b) - chunk_start(h, a) if a < b else 0
+        if n < node.found:
+            node.found, node.spans = n, 1
+            node.span[0], node.span[1] = a, b
+        if n == 0:
+            break
+
+cdef inline bint absent_holds(const Node* node, const Chunk* h) noexcept nogil:
+    """Whether the test may hold for a zero element, which has no entry in the postings of a list."""
+    if node.key_mask:
+        return mask_holds(node, 0)
+    return key_holds(node, <uint64_t>1 << 63 if h.code >= I8 else 0)
+
 cdef inline void locate(Context* c, Node* node) noexcept nogil:
     """Find the lists of a test in the postings: node.span, node.found, node.sure."""
     cdef Chunk* h = c.chunk[node.col] if c.chunk != NULL and node.indexable else NULL
@@ -51,10 +74,14 @@ cdef inline void locate(Context* c, Node* node) noexcept nogil:
     cdef uint64_t lo, hi, low, high, next = 0
     cdef uint32_t i, a, b, first, mid
     cdef bint wrapped = False
-    node.found, node.spans, node.sure = NOT_INDEXED, 0, node.exact
+    node.found, node.spans, node.sure = NOT_INDEXED, 0, node.exact and node.kind != N_LIST
     if h == NULL or chunk_open(h) != 1 or h.rows < c.rows:
         return
-    if node.key_mask:
+    if h.list and absent_holds(node, h):
+        return
+    if node.kind == N_LIST and node.list.what >= EXACT:
+        locate_sequence(node, h)
+    elif node.key_mask:
         if h.bucket > 1 or h.keys > 2048:
             return
         node.found, node.sure = 0, True
@@ -124,7 +151,7 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
     if node.found == 0:
         out.kind, out.n = NONE, 0
         return True
-    if node.found == h.rows and node.sure:
+    if node.found == h.rows and node.sure and not h.list:
         out.kind, out.n = ALL, c.rows
         return True
     if node.spans == 1 and node.span[1] - node.span[0] == 1:        # one key: use its list directly
@@ -133,6 +160,9 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
         if h.state != 1 or row == NULL:
             return False
         n = b - a
+        if n > h.rows:                                              # a malicious file
+            h.state = -1
+            return False
         for i in range(n):
             top = row[i] if row[i] > top else top
         if top >= h.rows:
@@ -152,7 +182,8 @@ cdef inline bint by_index(Context* c, Node* node, uint64_t* first, int slot, Fou
             for i in range(b - a):
                 words[row[i] >> 6] |= <uint64_t>1 << (row[i] & 63)
         n = node.found
-        if c.rows < BLOCK_ROWS:                                     # an older version, or a malicious file
+        # A row of a list may have several of these values.
+        if c.rows < BLOCK_ROWS or h.list:                           # an older version, or a malicious file
             clear_tail(words, c.rows)
             n = c.kernel.count(words, MASK_WORDS)
         out.kind, out.words, out.n = MASK, words, n
@@ -476,7 +507,9 @@ cdef inline int64_t known_count(Context* c, Node* node) noexcept nogil:
     h = c.chunk[node.col] if c.chunk != NULL and node.kind >= N_SCAN and node.indexable else NULL
     if h != NULL:
         estimate(c, node)
-        if node.found != NOT_INDEXED and node.sure and h.rows == c.rows:
+        # In the lists of several elements, a row may occur several times.
+        if (node.found != NOT_INDEXED and node.sure and h.rows == c.rows
+                and (not h.list or node.spans == 0 or node.spans == 1 and node.span[1] - node.span[0] == 1)):
             node.by_index += 1
             node.posted += node.found
             node.posted_of += c.rows

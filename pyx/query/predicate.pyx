@@ -176,7 +176,8 @@ cdef class Program:
             node.state = node.state if not negated else ALL - node.state
             return node
         if node.test.count > 1:
-            node.indexable = False
+            # Postings have the rows with an element that passes: not those with none.
+            node.indexable = node.indexable and not negated
             node.cost += 0.6 + 0.1 * node.test.count
         if node.indexable:
             node.span_room = min(max(node.keys, <uint32_t>2048), <uint32_t>MAX_SPANS)

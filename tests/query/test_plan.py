@@ -15,7 +15,26 @@ from hypothesis import strategies as st
 import index_lab as lab
 from confluo_tools import expr, multilog
 from confluo_tools.errors import UsageError
-from confluo_tools.expr.leaves import And, Bytes, Const, FRange, Glob, InRanges, InSet, Not, Or, Pair, Range
+from confluo_tools.expr.leaves import (
+    BEFORE,
+    EXACT,
+    RUN,
+    STARTS,
+    And,
+    Bytes,
+    Const,
+    FRange,
+    Glob,
+    InRanges,
+    InSet,
+    ListElement,
+    ListLength,
+    ListSequence,
+    Not,
+    Or,
+    Pair,
+    Range,
+)
 from confluo_tools.expr.simplify import merge
 from confluo_tools.multilog import views
 from confluo_tools.multilog.query.plan import QueryPlan
@@ -66,13 +85,28 @@ def constants(name):
         "len": st.integers(30, 1600),
         "temp": st.integers(-45, 65),
         "kind": st.integers(0, 4),
-        "path": st.integers(0, 7),
+        "path": st.sampled_from([*range(8), *range(99, 166)]),
     }[name]
 
 
 @st.composite
+def of_list(draw):
+    """A test of an element, the length or a sequence.  An element test may hold for zero: an absent element."""
+    path, kind = COLUMN["path"], draw(st.sampled_from([ListElement, ListLength, ListSequence, ListSequence]))
+    if kind is ListLength:
+        return ListLength(path, tuple(merge(draw(st.sampled_from([[(0, 0)], [(1, 2)], [(3, 3)], [(0, 1), (3, 3)]])))))
+    if kind is ListElement:
+        lo, hi = sorted([draw(constants("path")), draw(constants("path"))])
+        test = draw(st.sampled_from([Range(path, lo, lo), Range(path, lo, hi), InSet(path, tuple({lo, hi}))]))
+        return ListElement(path, draw(st.integers(-3, 2)), test)
+    first = draw(st.lists(st.sampled_from([1, 2, 5, 100, 101, 130]), min_size=1, max_size=3))
+    items = tuple([(v, v + draw(st.sampled_from([0, 0, 3, 60]))) for v in first])
+    return ListSequence(path, draw(st.sampled_from([EXACT, STARTS, RUN, BEFORE])), items)
+
+
+@st.composite
 def leaf(draw):
-    names = ["ts", "src", "port", "port", "len", "temp", "kind", "path", "load", "name", "src6", "pair"]
+    names = ["ts", "src", "port", "port", "len", "temp", "kind", "path", "load", "name", "src6", "pair", "list"]
     name = draw(st.sampled_from(names))
     if name == "load":
         lo, hi = sorted([draw(st.integers(-6, 6)) / 2, draw(st.integers(-6, 6)) / 2])
@@ -85,6 +119,8 @@ def leaf(draw):
     if name == "src6":
         address = draw(st.sampled_from([*lab.V6, bytes(16)]))
         return Bytes(COLUMN[name], address, address)
+    if name == "list":
+        return draw(of_list())
     if name == "pair":
         a, b = draw(st.sampled_from([("len", "port"), ("temp", "kind"), ("port", "len"), ("temp", "load")]))
         return Pair(draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="])), COLUMN[a], COLUMN[b])
@@ -116,7 +152,7 @@ def test_any_tree_with_any_indexes(world, tmp_path, tree, fields, seed):
     dice = random.Random(seed)
     shutil.rmtree(os.path.join(log.path, "views"), ignore_errors=True)
     for field in fields:
-        bucket = dice.choice([None, 1, 10, 1_000_000]) if field in ("ts", "port", "len", "temp") else None
+        bucket = dice.choice([None, 1, 10, 1_000_000]) if field in ("ts", "port", "len", "temp", "path") else None
         update = dice.random() < 0.9
         view = views.add_index(log, field, bucket)
         if update:

@@ -27,7 +27,7 @@ SCHEMA = Schema(
     ],
 )
 DTYPES = {"ts": "i8", "id": "u8", "src": "u4", "port": "u2", "len": "u4", "temp": "i4", "load": "f8", "kind": "u1"}
-INDEXABLE = ("ts", "src", "port", "len", "temp", "load", "name", "kind")
+INDEXABLE = ("ts", "src", "port", "len", "temp", "load", "name", "kind", "path")
 START = 1_700_000_000_000_000_000
 V6 = [ipaddress.ip_address(f"2001:db8::{i:x}").packed for i in range(4)]
 
@@ -45,6 +45,8 @@ def rows(seed: int, lane: int, first: int, n: int) -> dict[str, np.ndarray]:
         src6[six & (which == i)] = np.frombuffer(packed, "u1")
     names = np.array([b"eth0", b"eth1", b"wlan0", b"lo", b"veth123", b"veth124", b""], dtype="S12")
     path = rng.integers(0, 6, (n, 3)).astype("u2")
+    rare = rng.random((n, 3)) < 0.02
+    path[rare] = rng.integers(100, 164, rare.sum())
     return {
         "ts": START + at * 1000 + rng.integers(-5000, 5000, n) // 2 * 2,  # not in order, with ties
         "id": (np.uint64(lane) << np.uint64(40)) | at.astype("u8"),
@@ -102,6 +104,8 @@ def holds(tree, columns: dict[str, np.ndarray]) -> np.ndarray:
     if isinstance(tree, leaves.Not):
         return ~holds(tree.item, columns)
     x = columns[SCHEMA.columns[tree.col].name]
+    if isinstance(tree, (leaves.ListElement, leaves.ListLength, leaves.ListSequence)):
+        return _list(tree, x, columns)
     if isinstance(tree, leaves.Pair):
         y = columns[SCHEMA.columns[tree.col2].name]
         x = x if tree.mask is None else x & x.dtype.type(tree.mask)
@@ -130,6 +134,30 @@ def holds(tree, columns: dict[str, np.ndarray]) -> np.ndarray:
         x = x.astype(object) if x.ndim == 1 else x  # bounds may be beyond the type of the column
         hit = ((x >= tree.lo) & (x <= tree.hi)).astype(bool)
     return hit.any(axis=1) if hit.ndim == 2 else hit
+
+
+def _list(tree, x: np.ndarray, columns: dict[str, np.ndarray]) -> np.ndarray:
+    width = x.shape[1]
+    length = np.max(np.where(x != 0, np.arange(1, width + 1), 0), axis=1)
+    if isinstance(tree, leaves.ListLength):
+        return np.logical_or.reduce([(length >= lo) & (length <= hi) for lo, hi in tree.pairs])
+    if isinstance(tree, leaves.ListElement):
+        at = np.full(len(x), tree.index) if tree.index >= 0 else length + tree.index
+        one = np.where(at >= 0, x[np.arange(len(x)), np.maximum(at, 0)], 0).astype(x.dtype)
+        return holds(tree.test, columns | {SCHEMA.columns[tree.col].name: one})
+    hits = [(x >= lo) & (x <= hi) for lo, hi in tree.items]
+    n = len(hits)
+    runs = [np.logical_and.reduce([hits[i][:, at + i] for i in range(n)]) for at in range(width - n + 1)]
+    if tree.how == leaves.STARTS:
+        return runs[0]
+    if tree.how == leaves.EXACT:
+        return runs[0] & (length == n)
+    if tree.how == leaves.RUN:
+        return np.logical_or.reduce(runs)
+    done = np.zeros(len(x), int)  # BEFORE: how many items have been found, element by element
+    for k in range(width):
+        done += np.choose(np.minimum(done, n - 1), [hit[:, k] for hit in hits]) & (done < n)
+    return done == n
 
 
 def _bytes(tree, x: np.ndarray) -> np.ndarray:

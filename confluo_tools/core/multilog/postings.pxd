@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from c_block cimport Column
+from c_list_postings cimport ListSorter
 from c_postings cimport Chunk, Sorter
 from confluo_tools.core.block.block cimport Block
 
@@ -19,6 +20,7 @@ cdef class Postings:
     cdef readonly bytes key             # identity of the file: expected header bytes
     cdef readonly set damaged           # numbers of the blocks with damaged postings found so far
     cdef uint8_t code
+    cdef bint list                      # of the elements of a list
     cdef int fd
     cdef Entry* table
     cdef uint8_t* map                   # of the file, or NULL
@@ -30,5 +32,7 @@ cdef class Postings:
 
 cdef class PostingsBuilder:
     cdef Sorter* sorter
+    cdef ListSorter* list_sorter        # NULL before the first list
     cdef uint8_t* out
-    cdef Column* column(self, Block block, int column, uint64_t bucket) except NULL
+    cdef Column* column(self, Block block, int column, uint64_t bucket, bint list) except NULL
+    cdef uint32_t build(self, Block block, int column, uint64_t bucket, bint list) noexcept nogil

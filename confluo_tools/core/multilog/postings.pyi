@@ -2,6 +2,8 @@ from typing import final
 
 from confluo_tools.core.block.block import Block
 
+LIST_CODE: int
+
 def file_key(
     uuid: bytes, lane: int, base: int, field: str, code: int, size: int, bucket: int, blocks: int
 ) -> bytes: ...
@@ -27,5 +29,5 @@ class Postings:
 
 @final
 class PostingsBuilder:
-    def chunk(self, block: Block, column: int, bucket: int = 1) -> bytes: ...
+    def chunk(self, block: Block, column: int, bucket: int = 1, list: bool = False) -> bytes: ...
     def append(self, fd: int, number: int, block: Block | None, column: int, bucket: int) -> int: ...

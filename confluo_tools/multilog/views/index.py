@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from confluo_tools.core.multilog.postings import Postings, PostingsBuilder, blank, file_key
+from confluo_tools.core.multilog.postings import LIST_CODE, Postings, PostingsBuilder, blank, file_key
 from confluo_tools.errors import StoreError, UsageError
 from confluo_tools.multilog.views import base
 
@@ -31,7 +31,7 @@ class IndexView(base.View):
         self.field, self.bucket = field, bucket
         self.column = log.schema.index(field)
         self.columns = (self.column,)
-        self.code, self.size = found.type.code, found.type.size
+        self.code, self.size = found.type.code + (LIST_CODE if found.type.is_list else 0), found.type.size
 
     @property
     def name(self) -> str:
@@ -74,7 +74,8 @@ class IndexView(base.View):
 
 def default_bucket(log: Log, field: str) -> int:
     """Default number of values per key: 1 ms for times (queries test the exact time anyway), else 1."""
-    return MS if log.schema[field].type.kind == "time" else 1
+    type_ = log.schema[field].type
+    return MS if (type_.element if type_.is_list else type_.kind) == "time" else 1
 
 
 def load(log: Log, label: str, path: str, about: dict[str, str]) -> IndexView:
@@ -107,13 +108,13 @@ def find(log: Log, field: str) -> IndexView:
 def add_index(log: Log, field: str, bucket: int | None = None) -> IndexView:
     """Add an index of ``field`` unless it exists.  `build` or a `Maintainer` then fills it for the existing rows.
 
-    Raises UsageError (unknown field, list, invalid bucket, index with another bucket), StoreError, DiskFullError.
+    Of a list, the index contains the rows with each element.
+    Raises UsageError (unknown field, invalid bucket, index with another bucket), StoreError, DiskFullError.
     """
     found = log.schema[field]
     wanted = default_bucket(log, field) if bucket is None else bucket
-    if found.type.is_list:
-        raise UsageError(f"'{field}' is a list", hint="only fields with one value per record can be indexed")
-    if not 1 <= wanted <= MAX_BUCKET or (wanted > 1 and (found.type.code > 8 or found.type.kind in ("ip", "ipv4"))):
+    kind = found.type.element if found.type.is_list else found.type.kind
+    if not 1 <= wanted <= MAX_BUCKET or (wanted > 1 and (found.type.code > 8 or kind in ("ip", "ipv4"))):
         raise UsageError(f"'{field}' cannot have a bucket of {wanted}", hint="only numbers and times can have buckets")
     try:
         view = next((v for v in indexes(log) if v.field == field), None)

@@ -94,7 +94,6 @@ def test_formats_and_stat(log):
         (["add"], "add needs a field; for example: confluo-index LOG add src_ip"),
         (["add", "prot"], "no field 'prot'; did you mean 'port'?"),
         (["add", "nothing"], "no field 'nothing'; confluo-info --fields LOG lists the names"),
-        (["add", "path"], "'path' is a list; only fields with one value per record can be indexed"),
         (["add", "load:10"], "'load' cannot have a bucket of 10; only numbers and times can have buckets"),
         (["add", "port:x"], "'x'"),
         (["ad", "port"], "unknown verb 'ad'; did you mean 'add'?"),

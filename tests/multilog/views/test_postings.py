@@ -248,7 +248,7 @@ def test_hostile_counts_are_bounded(tmp_path):
     assert postings.damaged == {1}
 
 
-def test_lists_and_odd_buckets_cannot_be_indexed():
+def test_lists_need_a_list_index_and_floats_no_buckets():
     lists = Block.wrap(Layout([("x", 2, 2, 4)]), 1, [bytes(8)])
     with pytest.raises(ValueError, match="cannot be indexed"):
         PostingsBuilder().chunk(lists, 0)

@@ -77,3 +77,28 @@ def test_a_reader_written_from_the_page(tmp_path):
         for i, value in enumerate(key):
             stop = start[i + 1] if i + 1 < keys else rows
             assert row[start[i] : stop].tolist() == np.flatnonzero(block // 7 == value).tolist()
+
+
+def test_a_reader_of_lists_written_from_the_page(tmp_path):
+    log, lanes = lab.make(tmp_path / "f.ml", (100_000,))
+    view = views.build(log, views.add_index(log, "path"))
+    data = Path(view.file(log.segments()[0])).read_bytes()
+    assert [number(data, "index file", n) for n in ("version", "code", "size")] == [1, 2 + 256, 2]
+    at = number(data, "index entry", "offset", DOC["index file"]["table"][0])
+    chunk = data[at:]
+    rows, keys, key_bytes, first, posts = (
+        number(chunk, "index chunk", n) for n in ("rows", "keys", "key_bytes", "first", "posts")
+    )
+    assert rows == 65536
+    starts_at = -(-keys * key_bytes // 8) * 8
+    rows_at = starts_at + -(-keys * 4 // 8) * 8
+    sums = -(-(-(-(rows_at + posts * 2) // 1024) * 4) // 64) * 64
+    body = chunk[64 + sums :]
+    key = np.frombuffer(body[: keys * key_bytes], f"u{key_bytes}").astype(int) + first
+    start = np.frombuffer(body[starts_at : starts_at + keys * 4], "u4").tolist()
+    row = np.frombuffer(body[rows_at : rows_at + posts * 2], "u2")
+    block = lanes[0]["path"][:65536]
+    assert key.tolist() == [v for v in np.unique(block).tolist() if v]
+    for i, value in enumerate(key.tolist()):
+        stop = start[i + 1] if i + 1 < keys else posts
+        assert row[start[i] : stop].tolist() == np.flatnonzero((block == value).any(axis=1)).tolist()

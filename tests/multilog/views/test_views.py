@@ -20,6 +20,7 @@ from confluo_tools.errors import BusyError, UsageError
 from confluo_tools.multilog import views
 from confluo_tools.multilog.query.plan import QueryPlan
 
+QUESTION = {"port": "port == 53", "path": "path starts 101, 2"}
 ROOT = Path(__file__).resolve().parents[3]
 SUPPORT = ROOT / "tests" / "support"
 
@@ -38,6 +39,7 @@ def count(log, text="port == 53"):
 def log(tmp_path):
     made, lanes = lab.make(tmp_path / "v.ml", (140_000, 500))
     made.truth = int(sum((c["port"] == 53).sum() for c in lanes.values()))
+    made.lists = int(sum((c["path"][:, :2] == [101, 2]).all(axis=1).sum() for c in lanes.values()))
     return made
 
 
@@ -56,7 +58,7 @@ def test_which_fields_can_be_indexed(log):
         view = views.build(log, views.add_index(log, field))
         assert views.coverage(log, view, log.version())[:2] == (140_500, 140_500)
     assert views.find(log, "ts").bucket == 1_000_000
-    for field, bucket in [("path", None), ("load", 10), ("src", 256), ("name", 2), ("port", 0), ("port", 1 << 63)]:
+    for field, bucket in [("load", 10), ("src", 256), ("name", 2), ("port", 0), ("port", 1 << 63)]:
         with pytest.raises(UsageError):
             views.add_index(multilog.open(log.path), field, bucket)
 
@@ -203,20 +205,23 @@ def test_maintained_while_others_write_and_ask(tmp_path):
 
 INDEX = (
     "from confluo_tools import multilog\nfrom confluo_tools.multilog import views\nlog = multilog.open(sys.argv[1])\n"
-    "views.build(log, views.add_index(log, 'port'))\nviews.rebuild(log, views.find(log, 'port'))\n"
+    "field = sys.argv[2]\n"
+    "views.build(log, views.add_index(log, field))\nviews.rebuild(log, views.find(log, field))\n"
 )
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 6])
 @pytest.mark.parametrize("point", ["index-half", "index-written", "index-entered", "index-published"])
-def test_killed_between_the_steps_of_a_block(log, point, n):
-    child = python(INDEX, log.path, CONFLUO_FAULT=f"{point}:{n}")
+@pytest.mark.parametrize("field", ["port", "path"])
+def test_killed_between_the_steps_of_a_block(log, field, point, n):
+    truth = log.truth if field == "port" else log.lists
+    child = python(INDEX, log.path, field, CONFLUO_FAULT=f"{point}:{n}")
     assert child.wait(30) == -signal.SIGKILL
     for _ in range(2):
-        plan = QueryPlan(multilog.open(log.path), None, expr.compile("port == 53", log.schema))
-        assert plan.count() == log.truth
+        plan = QueryPlan(multilog.open(log.path), None, expr.compile(QUESTION[field], log.schema))
+        assert plan.count() == truth
         assert plan.warnings == []
-        view = views.build(log, views.add_index(log, "port"))  # the next maintainer continues
+        view = views.build(log, views.add_index(log, field))  # the next maintainer continues
     assert views.coverage(log, view, log.version())[0] == 140_500
     assert list(views.check(log, view)) == []
 
@@ -224,11 +229,11 @@ def test_killed_between_the_steps_of_a_block(log, point, n):
 @pytest.mark.slow
 def test_killed_at_any_instant(log):
     dice = random.Random(7)
-    again = "views.drop_index(log, 'port')\n    views.bring_up_to_date(log, views.add_index(log, 'port'))"
+    again = "views.drop_index(log, field)\n    views.bring_up_to_date(log, views.add_index(log, field))"
     code = INDEX + f"while True:\n    {again}\n"
     killed = 0
     for _ in range(25):
-        child = python(code, log.path)
+        child = python(code, log.path, "port")
         time.sleep(0.15 + dice.random() * 0.25)
         child.kill()
         killed += child.wait(30) == -signal.SIGKILL
