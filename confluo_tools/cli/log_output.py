@@ -80,9 +80,7 @@ class LogOutput:
                 self._fit(log.schema, schema, extra_fields, needed, add_columns)
         self.index = [name.strip() for name in index.split(",") if name.strip()] if index else []
         for name in self.index:
-            if self.schema[name].type.is_list:
-                hint = "fields with one value a record can be indexed"
-                raise UsageError(f"'{name}' is a list", where="--index", hint=hint)
+            _ = self.schema[name]  # SchemaError: unknown
         self._limits: tuple[int | None, int | None] | None = None
         if keep is not None:
             from confluo_tools.multilog.retain import parse_keep

@@ -217,3 +217,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "indexes  path (3 blocks)" in told
     told = run("confluo-query", "v.ml", "--unnest", "path", "path == 101", "--explain", cwd=tmp_path).stdout.decode()
     assert "indexes  path (3 blocks)" in told
+    made = run("confluo-convert", "v.ml", "-w", "w.ml", "--index", "path", cwd=tmp_path)
+    assert (made.returncode, made.stderr) == (0, b"")
+    rows = json.loads(run("confluo-index", "w.ml", "list", "-J", cwd=tmp_path).stdout)
+    assert rows["covered"] == 140_000
