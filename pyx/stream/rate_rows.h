@@ -10,7 +10,7 @@
 #define RATE_UNBOUNDED (1LL << 62)
 #define RATE_SANE (1LL << 61)           /* the difference of two times below this does not overflow */
 
-typedef struct {                        /* a flow: a cache line */
+typedef struct {                        /* a flow: a cache line; the four words from `time` on are its state */
     uint64_t used;                      /* as in LruTable: time of last use, key, value */
     uint64_t key[2];
     int64_t time;                       /* of the row that was kept */
@@ -20,24 +20,19 @@ typedef struct {                        /* a flow: a cache line */
     int64_t unused;
 } rate_flow;
 
-typedef struct {                        /* the run that a row has ended, as in the flow, and this row */
-    int64_t time, low, high;
-    uint32_t count, row;
-    uint32_t begun;
-    uint32_t unused;
-} rate_end;
-
 typedef struct {
     const int64_t *time;                /* columns, row by row */
     const uint32_t *source, *target;
     const uint16_t *source_port, *target_port;
     const uint8_t *proto;
-    uint64_t hosts[RATE_AHEAD];         /* their keys */
-    uint64_t ports[RATE_AHEAD];
+    uint64_t key[RATE_AHEAD][2];        /* addresses; ports and protocol */
     uint64_t hash[RATE_AHEAD];
     uint32_t guess[RATE_AHEAD];         /* numbers of flows */
-    rate_end end[RATE_AHEAD + 1];
-    uint32_t ends;                      /* runs that have ended: as many as have begun */
+    /* The runs that have ended, by their numbers, and the rows that ended them: stored 8 at a time. */
+    int64_t low[RATE_AHEAD + 8], high[RATE_AHEAD + 8];
+    uint64_t run[RATE_AHEAD + 8];       /* row << 32 | count, as in the flow */
+    uint32_t begun[RATE_AHEAD + 8];
+    uint32_t ends;                      /* as many have begun */
     uint32_t next_row;                  /* number of the next row that is kept */
     uint64_t clock;
     int64_t threshold;
@@ -51,6 +46,12 @@ static inline uint64_t rate_mix(uint64_t a, uint64_t b) {       /* mum of c_hash
     return (uint64_t)r ^ (uint64_t)(r >> 64);
 }
 
+/* Fetch a part of a column that is read soon. */
+static inline void rate_fetch(const uint8_t *column, size_t size) {
+    for (size_t at = 0; at < size; at += 64)
+        __builtin_prefetch(column + at);
+}
+
 /* Keys and hashes of n rows; their slots are fetched. */
 RATE_CLONES static void rate_keys(rate_batch *b, uint32_t n, uint64_t seed0, uint64_t seed1, const uint64_t *slots,
                                   int shift) {
@@ -58,7 +59,7 @@ RATE_CLONES static void rate_keys(rate_batch *b, uint32_t n, uint64_t seed0, uin
     const uint32_t *restrict source = b->source, *restrict target = b->target;
     const uint16_t *restrict source_port = b->source_port, *restrict target_port = b->target_port;
     const uint8_t *restrict proto = b->proto;
-    uint64_t *restrict hosts = b->hosts, *restrict ports = b->ports, *restrict hash = b->hash;
+    uint64_t (*restrict key)[2] = b->key, *restrict hash = b->hash;
     uint64_t wild = 0;
     int64_t latest = b->latest;
     for (uint32_t i = 0; i < n; i++) {
@@ -69,18 +70,18 @@ RATE_CLONES static void rate_keys(rate_batch *b, uint32_t n, uint64_t seed0, uin
     b->latest = latest;
     b->wild |= wild != 0;
     for (uint32_t i = 0; i < n; i++) {
-        hosts[i] = (uint64_t)source[i] << 32 | target[i];
-        ports[i] = (uint64_t)source_port[i] << 32 | (uint32_t)target_port[i] << 16 | proto[i];
+        key[i][0] = (uint64_t)source[i] << 32 | target[i];
+        key[i][1] = (uint64_t)source_port[i] << 32 | (uint32_t)target_port[i] << 16 | proto[i];
     }
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t h = rate_mix(rate_mix(hosts[i] ^ seed0, seed1) ^ ports[i], seed1);
+        uint64_t h = rate_mix(rate_mix(key[i][0] ^ seed0, seed1) ^ key[i][1], seed1);
         hash[i] = h;
         __builtin_prefetch(slots + (h >> shift));
     }
 }
 
-/* The flows that the rows probably have; they are fetched. */
-RATE_CLONES static void rate_guess(rate_batch *b, uint32_t n, const uint64_t *slots, uint64_t mask, int shift,
+/* The flows that the rows probably have, 0 if none; they are fetched.  Who uses a guess compares its key. */
+RATE_CLONES static void rate_guess_plain(rate_batch *b, uint32_t n, const uint64_t *slots, uint64_t mask, int shift,
                                    const rate_flow *flows) {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t h = b->hash[i], at = h >> shift, slot = slots[at];
@@ -88,9 +89,8 @@ RATE_CLONES static void rate_guess(rate_batch *b, uint32_t n, const uint64_t *sl
             at = (at + 1) & mask;
             slot = slots[at];
         }
-        b->guess[i] = (uint32_t)slot - 1;               /* of a free slot: NOT_FOUND */
-        if (slot)
-            __builtin_prefetch(flows + (uint32_t)slot - 1);
+        b->guess[i] = (uint32_t)slot - (slot != 0);
+        __builtin_prefetch(flows + b->guess[i]);
     }
 }
 
@@ -100,17 +100,15 @@ typedef double rate_quotients __attribute__((vector_size(16)));
 static inline __attribute__((always_inline)) uint32_t rate_rows(rate_batch *restrict b, uint32_t start, uint32_t n,
                                                                 rate_flow *restrict flows, int wild) {
     const int64_t *restrict time = b->time;
-    const uint64_t *restrict hosts = b->hosts, *restrict ports = b->ports;
+    const uint64_t (*restrict key)[2] = (const uint64_t (*)[2])b->key;
     const uint32_t *restrict guess = b->guess;
     const int64_t threshold = b->threshold;
     const uint64_t reach = b->reach;
-    rate_end *restrict end = b->end + b->ends;
-    uint32_t next_row = b->next_row, i;
+    uint32_t next_row = b->next_row, at = b->ends, i;
     uint64_t clock = b->clock;
     for (i = start; i < n; i++) {
         rate_flow *restrict f = flows + guess[i];
-        if (__builtin_expect(guess[i] == UINT32_MAX, 0) ||
-            __builtin_expect((f->key[0] ^ hosts[i]) | (f->key[1] ^ ports[i]), 0))
+        if (__builtin_expect((f->key[0] ^ key[i][0]) | (f->key[1] ^ key[i][1]), 0))
             break;
         f->used = ++clock;
         int64_t t = time[i], old = f->time;
@@ -128,11 +126,10 @@ static inline __attribute__((always_inline)) uint32_t rate_rows(rate_batch *rest
         int64_t low = steps[0] > f->low ? steps[0] : f->low, high = steps[1] < f->high ? steps[1] : f->high;
         fits &= low <= high;
         /* The run so far is noted; it counts if the row does not fit. */
-        end->low = f->low;
-        end->high = f->high;
-        end->count = (uint32_t)count;
-        end->row = f->row;
-        end->begun = i;
+        b->low[at] = f->low;
+        b->high[at] = f->high;
+        b->run[at] = (uint64_t)f->row << 32 | count;
+        b->begun[at] = i;
         uint64_t goes_on = -fits, ends = fits ^ 1;
         f->time = (int64_t)(((uint64_t)old & goes_on) | ((uint64_t)t & ~goes_on));
         f->low = (int64_t)((uint64_t)low & goes_on);
@@ -140,9 +137,9 @@ static inline __attribute__((always_inline)) uint32_t rate_rows(rate_batch *rest
         f->row = (f->row & (uint32_t)goes_on) | (next_row & ~(uint32_t)goes_on);
         f->count = (uint32_t)(count & goes_on) + 1;
         next_row += (uint32_t)ends;
-        end += ends;
+        at += (uint32_t)ends;
     }
-    b->ends = (uint32_t)(end - b->end);
+    b->ends = at;
     b->next_row = next_row;
     b->clock = clock;
     return i;
@@ -153,62 +150,34 @@ RATE_CLONES static uint32_t rate_plain(rate_batch *b, uint32_t start, uint32_t n
 }
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-/* As rate_rows, with the state of a flow (time, low, high, count and row) in one register. */
-__attribute__((target("avx512f,avx512vl,avx512dq,bmi2"))) static uint32_t
-rate_wide(rate_batch *restrict b, uint32_t start, uint32_t n, rate_flow *restrict flows) {
-    const int64_t *restrict time = b->time;
-    const uint64_t *restrict hosts = b->hosts, *restrict ports = b->ports;
-    const uint32_t *restrict guess = b->guess;
-    const uint64_t threshold = (uint64_t)b->threshold, reach = b->reach;
-    const __m256i one_more = _mm256_set_epi64x(1, 0, 0, 0), next_number = _mm256_set_epi64x(1LL << 32, 0, 0, 0);
-    __m256i fresh = _mm256_set_epi64x((int64_t)((uint64_t)b->next_row << 32 | 1), RATE_UNBOUNDED, 0, 0);
-    rate_end *restrict end = b->end + b->ends;
-    uint64_t clock = b->clock;
-    uint32_t i;
-    for (i = start; i < n; i++) {
-        rate_flow *f = flows + guess[i];
-        if (__builtin_expect(guess[i] == UINT32_MAX, 0) ||
-            __builtin_expect((f->key[0] ^ hosts[i]) | (f->key[1] ^ ports[i]), 0))
-            break;
-        f->used = ++clock;
-        __m256i state = _mm256_loadu_si256((const __m256i *)&f->time);
-        uint64_t count = f->count, ahead = (uint64_t)time[i] - (uint64_t)f->time + threshold;
-        __mmask8 near = (__mmask8)((ahead < reach) & (count < UINT32_MAX));
-        /* Rounded up from `late`, down from `ahead`. */
-        __m128i numbers = _mm_and_si128(_mm_set1_epi64x((int64_t)ahead), _mm_set1_epi64x((1LL << 52) - 1));
-        __m128i late = _mm_max_epi64(_mm_sub_epi64(numbers, _mm_set1_epi64x(2 * (int64_t)threshold)), _mm_setzero_si128());
-        late = _mm_add_epi64(late, _mm_set1_epi64x((int64_t)count - 1));
-        numbers = _mm_mask_mov_epi64(numbers, 1, late);
-        __m128d rows = _mm_cvtepi64_pd(_mm_set1_epi64x((int64_t)count));
-        __m128i steps = _mm_cvttpd_epi64(_mm_div_pd(_mm_cvtepi64_pd(numbers), rows));
-        __m128i bounds = _mm_loadu_si128((const __m128i *)&f->low);
-        bounds = _mm_mask_mov_epi64(_mm_min_epi64(steps, bounds), 1, _mm_max_epi64(steps, bounds));
-        __mmask8 fits = near & _mm_cmple_epi64_mask(bounds, _mm_unpackhi_epi64(bounds, bounds)) & 1;
-        /* The run so far is noted; it counts if the row does not fit. */
-        _mm256_storeu_si256((__m256i *)end, state);
-        end->begun = i;
-        __m256i on = _mm256_mask_permutex_epi64(state, 6, _mm256_castsi128_si256(bounds), 0x10);   /* lanes 1 and 2 */
-        on = _mm256_add_epi64(on, one_more);
-        __m256i begin = _mm256_mask_set1_epi64(fresh, 1, time[i]);
-        __mmask8 all = (__mmask8)-fits;
-        _mm256_storeu_si256((__m256i *)&f->time, _mm256_mask_mov_epi64(begin, all, on));
-        fresh = _mm256_mask_add_epi64(fresh, (__mmask8)~all, fresh, next_number);
-        end += fits ^ 1;
-    }
-    b->next_row += (uint32_t)(end - b->end) - b->ends;
-    b->ends = (uint32_t)(end - b->end);
-    b->clock = clock;
-    return i;
-}
+#include "rate_wide.h"
 #endif
+
+static inline void rate_guess(rate_batch *b, uint32_t n, const uint64_t *slots, uint64_t mask, int shift,
+                              const rate_flow *flows) {
+#if defined(__x86_64__)
+    if (rate_is_wide())
+        return rate_guess_wide(b, n, slots, mask, shift, flows);
+#endif
+    rate_guess_plain(b, n, slots, mask, shift, flows);
+}
 
 /* Take rows from `start` on; returns the number of the first one that has another flow than was guessed, or n. */
 static inline uint32_t rate_take(rate_batch *b, uint32_t start, uint32_t n, rate_flow *flows) {
 #if defined(__x86_64__)
-    if (!b->wild && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (!b->wild && rate_is_wide())
         return rate_wide(b, start, n, flows);
 #endif
     return rate_plain(b, start, n, flows);
+}
+
+/* Store the packets and steps of the runs that have ended, by the numbers of their rows. */
+RATE_CLONES static void rate_store(rate_batch *restrict b, uint32_t *restrict packets, int64_t *restrict step) {
+    for (uint32_t i = 0; i < b->ends; i++)
+        b->low[i] = (uint32_t)b->run[i] > 1 ? (b->low[i] + b->high[i]) >> 1 : 0;
+    for (uint32_t i = 0; i < b->ends; i++) {
+        uint32_t row = (uint32_t)(b->run[i] >> 32);
+        packets[row] = (uint32_t)b->run[i];
+        step[row] = b->low[i];
+    }
 }

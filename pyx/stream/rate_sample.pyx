@@ -5,7 +5,7 @@ known within a threshold.  Kept rows of a five-tuple are more than a threshold a
 The loops over rows are in rate_rows.h.
 """
 
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, UINT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from c_gather cimport gather
@@ -24,11 +24,13 @@ cdef extern from *:
     const int64_t LONGEST "CFL_LONGEST_RUN"
 
 cdef extern from "rate_rows.h" nogil:
+    void rate_fetch(const uint8_t* column, size_t size) noexcept
     void rate_keys(rate_batch* b, uint32_t n, uint64_t seed0, uint64_t seed1, const uint64_t* slots,
                    int shift) noexcept
     void rate_guess(rate_batch* b, uint32_t n, const uint64_t* slots, uint64_t mask, int shift,
                     const rate_flow* flows) noexcept
     uint32_t rate_take(rate_batch* b, uint32_t start, uint32_t n, rate_flow* flows) noexcept
+    void rate_store(rate_batch* b, uint32_t* packets, int64_t* step) noexcept
 
 cdef enum:
     MAX_FLOWS = 1 << 24
@@ -70,6 +72,8 @@ cdef class RateSampleStage(StreamStage):
                 or not lru_init(&self.flows, 2, sizeof(rate_flow) - ENTRY_HEAD - 16, most, seed)):
             raise MemoryError
         self.batch.latest, self.batch.threshold, self.batch.reach = INT64_MIN, threshold, longest + threshold
+        # A row without a guess is compared with the first entry, which must not be like a row before it is used.
+        (<rate_flow*>self.flows.entries).key[1] = UINT64_MAX
         self.flows.drop, self.flows.context = evict, <void*>self
 
     def __dealloc__(self):
@@ -93,6 +97,8 @@ cdef class RateSampleStage(StreamStage):
             n = min(picks.n - start, <uint32_t>RATE_AHEAD)
             self.make_room()
             self.load(block, rows + start, n, together)
+            if together:
+                self.fetch(block, rows[start] + n, min(picks.n - start - n, <uint32_t>RATE_AHEAD))
             begun = self.sample(rows + start, n)
             self.rows.begin(block.col, self.begun, begun)
             start += n
@@ -112,6 +118,12 @@ cdef class RateSampleStage(StreamStage):
         rate_keys(b, n, index.seed[0], index.seed[1], index.slots, index.shift)
         rate_guess(b, n, index.slots, index.mask, index.shift, <rate_flow*>self.flows.entries)
 
+    cdef void fetch(self, Block block, uint32_t row, uint32_t n) noexcept nogil:
+        """The columns of the rows that are next come while those before them are sampled."""
+        cdef int i
+        for i in range(6):
+            rate_fetch(block.col[self.source[i]] + <size_t>row * self.width[i], <size_t>n * self.width[i])
+
     cdef const uint8_t* column(self, Block block, int i, const uint16_t* rows, uint32_t n,
                                bint together) noexcept nogil:
         cdef int width = self.width[i]
@@ -126,7 +138,6 @@ cdef class RateSampleStage(StreamStage):
         """Take the times of the rows; `begun` are those that begin a run.  Returns how many."""
         cdef rate_batch* b = self.batch
         cdef uint32_t first = self.rows.next_row(), at = 0, i
-        cdef const rate_end* end
         b.ends, b.next_row = 0, first
         while True:
             b.clock = self.flows.clock
@@ -137,20 +148,17 @@ cdef class RateSampleStage(StreamStage):
             if self.insert(at) == NULL:
                 self.dropped += 1
                 at += 1
+        rate_store(b, self.rows.packets, self.rows.step)
         for i in range(b.ends):
-            end = &b.end[i]
-            self.rows.packets[end.row] = end.count
-            self.rows.step[end.row] = (end.low + end.high) >> 1 if end.count > 1 else 0
-            self.begun[i] = rows[end.begun]
-            self.rows.owner[first + i] = b.guess[end.begun]
+            self.begun[i] = rows[b.begun[i]]
+            self.rows.owner[first + i] = b.guess[b.begun[i]]
         return b.ends
 
     cdef rate_flow* insert(self, uint32_t i) noexcept nogil:
         """The flow of a row that was not guessed, now the guess of it and of later rows; NULL: no memory."""
         cdef bint fresh
         cdef rate_batch* b = self.batch
-        cdef uint64_t[2] key = [b.hosts[i], b.ports[i]]
-        cdef void* value = lru_insert(&self.flows, key, b.hash[i], &fresh)
+        cdef void* value = lru_insert(&self.flows, b.key[i], b.hash[i], &fresh)
         cdef rate_flow* flow
         if value == NULL:
             return NULL

@@ -5,16 +5,22 @@ the number of its row when it ends.  A part is free when all its rows were given
 not hold many parts: they are moved behind all others.
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint8_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 from c_gather cimport gather
 from confluo_tools.core.block.block cimport Block, Layout, Picks
 cimport cython
 
+cdef extern from "marked_rows.h" nogil:
+    bint can_copy_marked() noexcept
+    bint copy_marked(uint8_t* to, const uint8_t* column, const uint64_t* marks, uint32_t words, uint32_t width) noexcept
+
 cdef enum:
     PART_ROWS = 1024
     MIN_FILLED = 768                    # of a part that is not the newest
+    MARK_WORDS = 8                      # rows that are copied by marks are within 512
+    MARKED_FROM = 6                     # and every sixth at least is one
 
 
 @cython.final
@@ -31,7 +37,7 @@ cdef class RunRows:
             raise ValueError("rows of another schema")
         self.layout, self.view, self.picks = layout, Block(out), Picks()
         for i in range(layout.n):
-            self.part_bytes += (<size_t>layout.column[i].width * PART_ROWS + 63) & ~<size_t>63
+            self.part_bytes += column_bytes(layout.column[i].width)
         self.parts = parts_for(most)
         rows = <size_t>self.parts * PART_ROWS + 1
         self.nowhere = <uint32_t>(rows - 1)
@@ -67,15 +73,27 @@ cdef class RunRows:
         return self.newest * PART_ROWS + self.part[self.newest].filled
 
     cdef void begin(self, const uint8_t** columns, const uint16_t* rows, uint32_t n) noexcept nogil:
-        """Copy rows; their ``owner`` is set."""
+        """Copy rows, in ascending order; their ``owner`` is set."""
         cdef RunPart* part = &self.part[self.newest]
         cdef uint8_t* to = self.memory + self.newest * self.part_bytes
-        cdef uint32_t width
-        cdef int i
-        for i in range(self.layout.n):
-            width = self.layout.column[i].width
-            gather(to + <size_t>part.filled * width, columns[i], rows, n, width)
-            to += (<size_t>width * PART_ROWS + 63) & ~<size_t>63
+        cdef uint64_t[MARK_WORDS] marks
+        cdef uint32_t words = 0, width, span, i
+        cdef int c
+        if n == 0:
+            return
+        span = <uint32_t>rows[n - 1] - rows[0] + 1
+        if n * MARKED_FROM >= span and span <= 64 * MARK_WORDS and can_copy_marked():
+            words = (span + 63) // 64
+            for i in range(words):
+                marks[i] = 0
+            for i in range(n):
+                marks[(<uint32_t>rows[i] - rows[0]) // 64] |= <uint64_t>1 << (<uint32_t>rows[i] - rows[0]) % 64
+        for c in range(self.layout.n):
+            width = self.layout.column[c].width
+            if not (words and copy_marked(to + <size_t>part.filled * width, columns[c] + <size_t>rows[0] * width,
+                                          marks, words, width)):
+                gather(to + <size_t>part.filled * width, columns[c], rows, n, width)
+            to += column_bytes(width)
         part.filled += n
 
     cdef bint crowded(self, uint32_t waiting) noexcept nogil:
@@ -110,7 +128,7 @@ cdef class RunRows:
         cdef int c
         for c in range(self.layout.n):
             self.view.col[c] = at
-            at += (<size_t>self.layout.column[c].width * PART_ROWS + 63) & ~<size_t>63
+            at += column_bytes(self.layout.column[c].width)
         self.view.col[self.layout.n] = <const uint8_t*>(self.packets + first)
         self.view.col[self.layout.n + 1] = <const uint8_t*>(self.step + first)
         self.view.rows = filled
@@ -139,7 +157,7 @@ cdef class RunRows:
                 n += 1
         for c in range(self.layout.n):
             self.view.col[c] = at
-            at += (<size_t>self.layout.column[c].width * PART_ROWS + 63) & ~<size_t>63
+            at += column_bytes(self.layout.column[c].width)
         self.begin(self.view.col, self.moving, n)
         return n
 
@@ -152,3 +170,8 @@ cdef class RunRows:
 cdef inline uint32_t parts_for(size_t waiting) noexcept nogil:
     """Twice the parts of the rows that may wait: a part has on average as many rows to give as to move."""
     return <uint32_t>(2 * ((waiting + MIN_FILLED - 1) // MIN_FILLED) + 2)
+
+
+cdef inline size_t column_bytes(size_t width) noexcept nogil:
+    """Of a part: `copy_marked` writes 64 bytes after its rows."""
+    return ((width * PART_ROWS + 63) & ~<size_t>63) + 64

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from confluo_tools.core.block.block import Picks
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.replay.sampling import RateSampler, TimeRun, inferred_times
@@ -77,6 +78,41 @@ def test_runs_are_those_of_the_definition(arrivals: Any, start: int, rate: str, 
     assert sum(packets for _, packets, _ in found) == len(rows)
     for number, *flow in out.rows("len", *FLOW):
         assert flow == [rows[number][name] for name in FLOW]
+
+
+WIDE = builtin("packet").project([*(f.name for f in PACKET.fields), "ip_version", "tcp_seq", "tcp_flags"])
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([3, 40, 3000]),  # flows: neighbours in a block are of one, of some, of none
+    st.sampled_from(["1/s", "1k/s", "1G/s"]),
+    st.sampled_from([1, 3, 20]),  # of so many rows one is passed on
+)
+@settings(max_examples=20, deadline=None)
+def test_runs_of_many_flows_keep_their_rows(seed: int, flows: int, rate: str, every: int) -> None:
+    random = Random(seed)
+    times = accumulate((random.choice([0, 1000, 1000, 500_000]) for _ in range(2500)), initial=START)
+    hosts = [random.randrange(2**32) for _ in range(flows)]
+    rows = [
+        {"ts": t, "len": i, "src_ip": random.choice(hosts), "dst_ip": 1, "src_port": 2, "dst_port": 3, "proto": 6}
+        | {"tcp_seq": i * 2654435761 % 2**32, "tcp_flags": i % 512, "ip_version": i % 7}
+        | {"src_ip6": random.randbytes(16)}
+        for i, t in enumerate(times)
+    ]
+    out = FunctionRun({"sample": {"rate": rate}}, WIDE)
+    taken: list[dict[str, Any]] = []
+    for turn, block in enumerate(cut(block_of_rows(WIDE, rows), [1000, 301])):
+        chosen = [i for i in range(block.rows) if random.randrange(every) == 0]
+        taken += [rows[block.get(WIDE.index("len"), i)] for i in chosen]
+        picks = None if every == 1 else Picks.of(block.rows, chosen)
+        assert out.stage.write(block, picks, now=turn)
+    out.finish()
+    found = sorted(out.rows("len", "run_packets", "run_step"))
+    assert found == expected_runs(taken, threshold_of(rate, ""), SECOND)
+    names = [name for name in rows[0] if name != "len"]
+    for number, *values in out.rows("len", *names):
+        assert values == [rows[number][name] for name in names]
 
 
 @given(ARRIVALS, st.lists(st.integers(1, 9), min_size=1, max_size=5))

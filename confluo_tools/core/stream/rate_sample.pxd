@@ -10,17 +10,12 @@ cdef extern from "rate_rows.h":
     enum:
         RATE_AHEAD                      # rows looked up together
     ctypedef struct rate_flow:          # an entry of an LruTable
+        uint64_t[2] key
         int64_t time
         int64_t low
         int64_t high
         uint32_t count
         uint32_t row
-    ctypedef struct rate_end:
-        int64_t low
-        int64_t high
-        uint32_t count
-        uint32_t row
-        uint32_t begun
     ctypedef struct rate_batch:
         const int64_t* time
         const uint32_t* source
@@ -28,11 +23,10 @@ cdef extern from "rate_rows.h":
         const uint16_t* source_port
         const uint16_t* target_port
         const uint8_t* proto
-        uint64_t* hosts
-        uint64_t* ports
+        uint64_t[2]* key
         uint64_t* hash
         uint32_t* guess
-        rate_end* end
+        uint32_t* begun
         uint32_t ends
         uint32_t next_row
         uint64_t clock
@@ -57,6 +51,7 @@ cdef class RateSampleStage(StreamStage):
     cdef int64_t now
     cdef bint stopped
     cdef void load(self, Block block, const uint16_t* rows, uint32_t n, bint together) noexcept nogil
+    cdef void fetch(self, Block block, uint32_t row, uint32_t n) noexcept nogil
     cdef const uint8_t* column(self, Block block, int i, const uint16_t* rows, uint32_t n,
                                bint together) noexcept nogil
     cdef uint32_t sample(self, const uint16_t* rows, uint32_t n) noexcept nogil
