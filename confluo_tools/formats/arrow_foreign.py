@@ -7,10 +7,11 @@ guessed from Arrow's.  What cannot be a fixed-width column is left out, with a w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
+from confluo_tools.formats.arrow_enums import enum_field, enum_numbers
 from confluo_tools.formats.arrow_meta import ArrowField, Message
 from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.foreign_names import detached, our_names, schema_of
@@ -146,7 +147,10 @@ class _Bytes:
 
 
 class Foreign:
-    """Blocks of pyarrow record batches.  ``schema`` is ours."""
+    """Blocks of pyarrow record batches.  ``schema`` is ours.
+
+    ``dictionaries``: all dictionaries of a column with one; without it, that of the first batch.
+    """
 
     def __init__(
         self,
@@ -157,9 +161,10 @@ class Foreign:
         warn: Warn,
         tell: Warn | None = None,
         rename: Mapping[str, str] | None = None,
+        dictionaries: Callable[[int], Iterable[Any]] | None = None,
     ) -> None:
         self.name, self._warn = name, warn
-        self._batches = batches
+        self._batches, self._dictionaries = batches, dictionaries
         self._ahead: list[Any] = []
         known = _known(exact)
         ours = our_names(schema.names, rename, name)
@@ -193,6 +198,10 @@ class Foreign:
         t = pa.types
         if t.is_dictionary(type_):
             type_ = type_.value_type
+            if str(type_) in STRINGS and not self._address_type(i):
+                field = enum_field(name, self._dictionaries_of(i))
+                if field is not None:
+                    return field
         text = ""
         if t.is_boolean(type_):
             text = "u8"
@@ -224,6 +233,12 @@ class Foreign:
         texts = [] if first is None else [v for v in first.column(i).slice(0, GUESSED_ROWS).to_pylist() if v]
         found = guess_type(texts) if texts else ""
         return found if found in ("ip", "mac") else ""
+
+    def _dictionaries_of(self, i: int) -> Iterable[Any]:
+        if self._dictionaries is not None:
+            return self._dictionaries(i)
+        first = self._first_batch()
+        return [] if first is None else [first.column(i).dictionary]
 
     def _list_type(self, i: int, type_: Any) -> str:
         """Of a list of numbers, times or durations; with room for twice the longest of the first batch."""
@@ -289,9 +304,9 @@ class Foreign:
                     except ConfluoError:
                         raise
                     except Exception as e:  # pyarrow has many kinds
-                        raise FormatError(
-                            f"field '{field.name}' cannot be read as {field.type.text}: {_first(e)}", where=self.name
-                        ) from None
+                        what = f"field '{field.name}' cannot be read as {field.type.text}: {_first(e)}"
+                        hint = "--schema sets its type, such as text(16)" if field.type.kind == "enum" else ""
+                        raise FormatError(what, where=self.name, hint=hint) from None
                 yield Block.wrap(layout, part.num_rows, buffers)
 
 
@@ -343,9 +358,13 @@ def convert(array: Any, field: Field, six: Any = None) -> list[Any]:
     import pyarrow as pa
 
     t = pa.types
-    if t.is_dictionary(array.type):
-        array = array.dictionary_decode()
     kind = field.type.kind
+    if t.is_dictionary(array.type):
+        if kind == "enum" and str(array.type.value_type) in STRINGS:
+            numbers = enum_numbers(array, field)
+            if numbers is not None:
+                return [_values(numbers.cast(_arrow_type(pa, field.type.base)), field.type.size)]
+        array = _decoded(array)
     text = str(array.type) in STRINGS
     if field.type.is_list:
         return [_list(array, field)]
@@ -360,6 +379,14 @@ def convert(array: Any, field: Field, six: Any = None) -> list[Any]:
     if kind != "ip":
         return [main]
     return [main, None if six is None else _fixed(six, 16)]
+
+
+def _decoded(array: Any) -> Any:
+    import pyarrow as pa
+
+    if str(array.type.value_type) == "string_view":  # pyarrow takes no elements of these
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_string()))
+    return array.dictionary_decode()
 
 
 def _arrow_type(pa: Any, base: str) -> Any:
@@ -465,7 +492,10 @@ def _parse(text: str, field: Field) -> tuple[int, bytes]:
     values = {n: v for v, n in field.names.items()}
     total = 0
     for word in text.split("|") if kind == "flags" else [text]:
-        total |= values[word] if word in values else int(word, 0)
+        try:
+            total |= values[word] if word in values else int(word, 0)
+        except ValueError:
+            raise ValueError(f"'{word}' is none of its names") from None
     if not 0 <= total < 1 << 8 * field.type.size:
         raise ValueError(f"'{text}' is too large")
     return total, b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
@@ -235,6 +236,7 @@ class ArrowFileReader(Reader):
         self.stream = stream
         try:
             source: Any = None
+            dictionaries = None
             if type(stream) is ObjectStream and format == "parquet":
                 source = stream.file
             elif not stream.waits and stream.offset == 0 and type(stream) is ByteStream:
@@ -252,6 +254,8 @@ class ArrowFileReader(Reader):
                 schema = reader.schema_arrow
                 lengthy = [t for t in schema.types if not _fixed_width(t)]
                 size = FEW if lengthy else 65536
+                if reader.num_row_groups > 1:
+                    dictionaries = partial(self._dictionaries, reader)
                 if type(stream) is ObjectStream:
                     batches = self._fetched(reader, ParquetRanges(stream.file, reader.metadata), size)
                 else:
@@ -266,7 +270,9 @@ class ArrowFileReader(Reader):
                 exact = with_known(exact)
             only_foreign(rename, exact, self.name)
             known = known_fields(types, exact)
-            self._foreign = Foreign(schema, self._guarded(batches), known, self.name, self._report, tell, rename)
+            self._foreign = Foreign(
+                schema, self._guarded(batches), known, self.name, self._report, tell, rename, dictionaries
+            )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             raise FormatError(f"is not a complete {format} file: {str(e).splitlines()[0]}", where=self.name) from None
         self.schema = self._foreign.schema
@@ -278,6 +284,19 @@ class ArrowFileReader(Reader):
     def _ipc(self, reader: Any) -> Iterator[Any]:
         for i in range(reader.num_record_batches):
             yield reader.get_batch(i)
+
+    def _dictionaries(self, reader: Any, column: int) -> Iterator[Any]:
+        # Each row group of Parquet has its own dictionary.  A second look at an object store costs
+        # requests, so such a column stays text there.
+        if type(self.stream) is ObjectStream:
+            return
+        name = reader.schema_arrow.names[column]
+        before = None
+        for batch in self._guarded(reader.iter_batches(batch_size=65536, columns=[name])):
+            found = batch.column(0).dictionary
+            if before is None or not found.equals(before):
+                yield found
+            before = found
 
     def _fetched(self, reader: Any, ranges: ParquetRanges, size: int) -> Iterator[Any]:
         names = [name.split(".")[0] for name in (column.path for column in reader.schema)]
