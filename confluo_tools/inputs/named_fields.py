@@ -15,18 +15,23 @@ if TYPE_CHECKING:
 _TESTED = r"\s*(?:==|!=|=|<|>|!?~|not\s+in\b|in\b|like\b|not\s+like\b)"  # `host 10.1.2.3` is another thing
 
 
+def _named(word: str, texts: Iterable[str | None]) -> bool:
+    # ``word`` is a regular expression.
+    return any(text and re.search(rf"\b(?:{word})\b", text, re.IGNORECASE) for text in texts)
+
+
 def names_telemetry(texts: Iterable[str | None]) -> bool:
     """Whether a part of the question names a field of in-band telemetry."""
     from confluo_tools.schema.telemetry_fields import TELEMETRY
 
-    return any(text and re.search(rf"\b({'|'.join(TELEMETRY)})\b", text, re.IGNORECASE) for text in texts)
+    return _named("|".join(TELEMETRY), texts)
 
 
 def names_digest(texts: Iterable[str | None]) -> bool:
     """Whether a part of the question names the digest of packets."""
     from confluo_tools.schema.telemetry_fields import DIGEST
 
-    return any(text and re.search(rf"\b{DIGEST}\b", text, re.IGNORECASE) for text in texts)
+    return _named(DIGEST, texts)
 
 
 def path_fields(conditions: Iterable[str | None], texts: Iterable[str | None]) -> tuple[str, ...]:
@@ -40,8 +45,7 @@ def path_fields(conditions: Iterable[str | None], texts: Iterable[str | None]) -
     return tuple(
         name
         for name in ("host", "date")
-        if re.search(rf"\b{name}{_TESTED}", tested, re.IGNORECASE)
-        or any(re.search(rf"\b{name}\b", text, re.IGNORECASE) for text in named)
+        if re.search(rf"\b{name}{_TESTED}", tested, re.IGNORECASE) or _named(name, named)
     )
 
 
@@ -52,7 +56,7 @@ def geo_fields(texts: Iterable[str | None]) -> tuple[str, ...]:
     named = [text for text in texts if text]
     if "help" in named:
         return GEO_FIELDS
-    return tuple(name for name in GEO_FIELDS if any(re.search(rf"\b{name}\b", text, re.IGNORECASE) for text in named))
+    return tuple(name for name in GEO_FIELDS if _named(name, named))
 
 
 def located(reader: Reader, files: Sequence[str] | None, names: Sequence[str]) -> Reader:

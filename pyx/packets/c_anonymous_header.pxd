@@ -47,16 +47,24 @@ cdef inline uint32_t hide_arp(Pan* pan, uint8_t* p, uint32_t left) noexcept nogi
     return at
 
 
+cdef inline uint32_t _option(uint8_t* p, uint32_t size) noexcept nogil:
+    """Bytes of the option of IPv4 or TCP at p.  0: it does not fit into size; all that is left becomes no operation."""
+    cdef uint32_t length
+    if p[0] <= NO_OPERATION:
+        return 1
+    length = p[1] if size >= 2 else 0
+    if 2 <= length <= size:
+        return length
+    memset(p, NO_OPERATION, size)
+    return 0
+
+
 cdef inline void hide_ip4_options(Pan* pan, uint8_t* p, uint32_t size) noexcept nogil:
     """Routes keep their addresses, rewritten; other options but the router alert become no operation."""
     cdef uint32_t at = 0, length, slot
     while at < size:
-        if p[at] <= NO_OPERATION:
-            at += 1
-            continue
-        length = p[at + 1] if size - at >= 2 else 0
-        if length < 2 or length > size - at:
-            memset(p + at, NO_OPERATION, size - at)
+        length = _option(p + at, size - at)
+        if length == 0:
             return
         if p[at] == 7 or p[at] == 131 or p[at] == 137:      # the route so far, a loose one, a strict one
             slot = at + 3
@@ -66,7 +74,7 @@ cdef inline void hide_ip4_options(Pan* pan, uint8_t* p, uint32_t size) noexcept 
                 slot += 4
             if slot < at + length:
                 memset(p + slot, 0, at + length - slot)
-        elif p[at] != 148 or length != 4:
+        elif length > 1 and (p[at] != 148 or length != 4):
             memset(p + at, NO_OPERATION, length)
         at += length
 
@@ -81,14 +89,10 @@ cdef inline void hide_tcp_options(uint8_t* p, uint32_t size) noexcept nogil:
     """Options that say nothing about hosts stay; others, such as those of Multipath TCP, become no operation."""
     cdef uint32_t at = 0, length
     while at < size:
-        if p[at] <= NO_OPERATION:
-            at += 1
-            continue
-        length = p[at + 1] if size - at >= 2 else 0
-        if length < 2 or length > size - at:
-            memset(p + at, NO_OPERATION, size - at)
+        length = _option(p + at, size - at)
+        if length == 0:
             return
-        if not _is_plain_option(p[at], length):
+        if length > 1 and not _is_plain_option(p[at], length):
             memset(p + at, NO_OPERATION, length)
         at += length
 

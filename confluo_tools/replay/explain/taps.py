@@ -112,7 +112,7 @@ class Taps:
     def _open(self, paths: Sequence[str]) -> Reader:
         from confluo_tools.formats.reader import Chain
 
-        if len(paths) > 1 and any(_is_capture(path) for path in paths):
+        if len(paths) > 1 and any(_is_local_file(path) for path in paths):
             reader: Reader = Chain(self._one(paths[0]), paths[1:], self._one, cli.warn)
         else:
             reader = self._one(paths[0]) if len(paths) == 1 else self.ins.open(paths)
@@ -197,7 +197,7 @@ def _merge(cursors: list[_Cursor]) -> None:
         cursors[0].feed(cursors[1].ts if len(cursors) > 1 else NO_TIME)
 
 
-def _is_capture(path: str) -> bool:
+def _is_local_file(path: str) -> bool:
     from confluo_tools.formats import detect
 
     return cli.remote(path) is None and not detect.is_folder(path)
