@@ -118,7 +118,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("words", [[], ["--idle-timeout", "100ms"], ["--active-timeout", "50ms"]], ids=" ".join)
 def test_a_log_with_indexes(log: Path, words: list[str]) -> None:
-    """Records of a log, whose indexes may choose packets, and of its capture, all of which is read."""
+    """Records of a log, where indexes may select packets, and of its capture, which is read completely."""
     for test in ("src_ip == 10.1.0.13", "dst_ip == 10.1.0.11", "src_ip == 10.1.0.12 and dst_port == 443"):
         here = run("confluo-query", log, "--flows", test, *words, "-T")
         assert (here.returncode, here.stderr) == (0, b"")

@@ -268,7 +268,7 @@ def test_hostile_files(tmp_path: Path) -> None:
     about = maxminddb.open_database(tmp_path / "good.mmdb").metadata()
     start, marker = about.node_count * 6 + 16, good.rfind(MARKER)
     loops = {
-        "itself": b"\xe1\x41a\x20\x00",  # a map whose value is a pointer to it
+        "itself": b"\xe1\x41a\x20\x00",  # a map that contains itself
         "wide": b"\xe2\x41a\x20\x00\x41b\x20\x00",  # two of them: 2 ** depth values
         "pointers": b"\x20\x00",
         "deep": b"\x01\x04" * 5000,  # arrays in arrays
