@@ -1,7 +1,8 @@
 """A cluster of Dask that is there already (`dask.distributed`), as an engine.
 
 Who may connect, TLS and timeouts are settings of Dask: in its files of settings, or in the environment.  Dask does the
-tasks of a lost worker again, on another one, and gives tasks to workers that come late.
+tasks of a lost worker again, on another one, and gives tasks to workers that come late.  Tasks that hang are also given
+to other workers (`dask_watch`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from confluo_tools.engine import worker
+from confluo_tools.engine.dask_watch import LATE, DaskWatch
 from confluo_tools.engine.runner import ClusterRunner
 from confluo_tools.engine.task import unlike
 from confluo_tools.errors import ConfluoError
@@ -82,46 +84,60 @@ class DaskRunner(ClusterRunner):
     def results(self, task: bytes, runs: Sequence[bytes]) -> Iterator[bytes]:
         """See `ClusterRunner.results`; a result is kept by its worker until its turn comes."""
         futures = self._client.map(worker.run, [task] * len(runs), list(runs), pure=False, batch_size=64)
+        tries = [[one] for one in futures]  # of each run; none once its result is here
+        watch = DaskWatch(self._client, self.name)
         try:
-            for i, future in enumerate(futures):
-                self._wait(future, futures)
-                yield self._result(future)
-                future.release()
-                futures[i] = None
+            for run, own in zip(runs, tries, strict=True):
+                yield self._first(task, run, own, tries, watch)
+                if len(own) > 1:
+                    self._client.cancel(own, force=True)
+                own[0].release()
+                own.clear()
         finally:
-            left = [one for one in futures if one is not None]
+            left = [one for own in tries for one in own]
             if left and self._client.status == "running":
                 self._client.cancel(left, force=True)
 
-    def _wait(self, future: Any, futures: Sequence[Any]) -> None:
-        """Wait until ``future`` is done.  Raises ConfluoError: no worker for too long."""
+    def _first(
+        self, task: bytes, run: bytes, own: list[Any], tries: Sequence[Sequence[Any]], watch: DaskWatch
+    ) -> bytes:
+        """The first result of ``own``, futures that do the same run; one more where a worker hangs.
+
+        Raises ConfluoError.
+        """
         alone = time.monotonic()
-        while not future.done():
-            done = sum(one is None or one.status == "finished" for one in futures)
-            self.progress(done, len(futures))
-            if self._client.status != "running":
-                return  # `_result` says so
-            try:
-                future.result(timeout=TICK)
-            except TimeoutError:
-                pass
-            except Exception:
-                return
+        while True:
+            done = sum(not each or any(one.status == "finished" for one in each) for each in tries)
+            self.progress(done, len(tries))
+            for future in own:
+                # A result that is there is only to be sent, which may take longer than a tick.
+                found = self._result(future, LATE if future.status == "finished" else TICK)
+                if found is not None:
+                    self.progress(done, len(tries))
+                    return found
             if self._workers():
                 alone = time.monotonic()
             elif time.monotonic() - alone > ALONE:
                 what = f"has had no worker for {ALONE:g} s"
                 raise ConfluoError(what, where=self.name, hint="start one: dask worker HOST:PORT")
-        self.progress(sum(one is None or one.status == "finished" for one in futures), len(futures))
+            try:
+                places = watch.places(own, done)
+            except (OSError, RuntimeError) as e:
+                raise self._lost(e) from None
+            if places:
+                own.append(self._client.submit(worker.run, task, run, workers=places, pure=False, priority=1))
 
-    def _result(self, future: Any) -> bytes:
+    def _result(self, future: Any, seconds: float) -> bytes | None:
+        """What ``future`` gives within ``seconds``; None: it takes longer.  Raises ConfluoError."""
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
 
         try:
-            data: bytes = future.result()
+            data: bytes = future.result(timeout=seconds)
             return data
+        except TimeoutError:
+            return None
         except (CancelledError, OSError) as e:
             raise self._lost(e) from None
         except KilledWorker as e:

@@ -51,6 +51,14 @@ MORE = "CONFLUO_DEBUG=1 shows what Spark says"
 STOP = 10.0  # s to end the session
 POLL = 0.05  # s between looks at running jobs
 REPORT = 0.5  # s between reports of progress
+# Tasks that hang are done by another worker, too, as tasks of the same job take seconds to minutes.  The default of
+# Spark is never.
+COPIES = {
+    "spark.speculation": "true",
+    "spark.speculation.minTaskRuntime": "60s",
+    "spark.speculation.quantile": "0.25",  # of the tasks of a job that are done: a host that hangs may have most
+    "spark.speculation.task.duration.threshold": "60s",  # of a job that has no more tasks than an executor has places
+}
 AHEAD = 2  # waves of tasks at a time: the next one runs on what the end of the other leaves idle
 
 
@@ -152,6 +160,8 @@ class Session:
         conf.set("spark.ui.showConsoleProgress", "false")
         conf.setIfMissing("spark.ui.enabled", "false")
         conf.setIfMissing("spark.executor.memory", "512m")  # of Java; tasks run in Python, outside it
+        for key, value in COPIES.items():
+            conf.setIfMissing(key, value)
         if "SPARK_LOCAL_IP" not in os.environ:
             conf.setIfMissing("spark.driver.host", own)
         os.environ.setdefault("PYSPARK_PYTHON", conf.get("spark.pyspark.python", sys.executable))

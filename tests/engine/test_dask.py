@@ -6,18 +6,23 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker_certificates import Authority
+from confluo_tools.engine import dask_watch
 from confluo_tools.engine.dask_runner import DaskRunner
 from confluo_tools.engine.reader import EngineReader
+from confluo_tools.errors import ConfluoError
 from confluo_tools.expr import compile
 from dask_lab import DEADLINE, DaskCluster, until
 from engine_lab import KINDS, Inputs, aggregated, make_inputs, rows_of, same
-from running import BIN, ROOT, environment, popen, run
+from running import BIN, ROOT, SUPPORT, environment, popen, run
 from s3_lab import S3Server
 
 QUESTIONS = [("", None), ("a < 3 and b in 5..60000", "kind, 1h"), ("not (ts in @3600..@10000)", "a")]
@@ -41,6 +46,18 @@ def asked(dask: DaskCluster, path: str, *words: str, **env: str) -> subprocess.P
     argv = [BIN / "confluo-query", path, *words, "--engine", dask.engine]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return popen(argv, stdin=subprocess.DEVNULL, env=environment(**dask.settings, **env), **pipes)
+
+
+def own_worker(folder: Path, text: str) -> str:
+    """The PYTHONPATH of workers with ``text`` at the end of `engine.worker`."""
+    own = folder / "confluo_tools" / "engine"
+    own.mkdir(parents=True)
+    for package, real in ((own.parent, ROOT / "confluo_tools"), (own, ROOT / "confluo_tools" / "engine")):
+        paths = [str(package), str(real)]
+        (package / "__init__.py").write_text((real / "__init__.py").read_text() + f"\n__path__ = {paths}\n")
+    whole = (ROOT / "confluo_tools" / "engine" / "worker.py").read_text()
+    (own / "worker.py").write_text(f"{whole}\n\n{text}")
+    return str(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,6 +118,55 @@ def test_a_killed_worker_and_a_late_one(dask: DaskCluster, inputs: Inputs) -> No
     assert (question.returncode, out, err) == (0, expected.stdout, b"")
 
 
+@pytest.mark.parametrize("how", ["stopped", "never ends"])
+def test_tasks_that_hang_are_done_by_another_worker(
+    dask: DaskCluster, runner: DaskRunner, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(dask_watch, "LATE", 1.0)
+    path = own_worker(tmp_path, "def run(task, units):\n    __import__('time').sleep(1e6)\n")
+    found: list[Any] = []
+
+    def ask() -> None:
+        found.append(aggregated(EngineReader(inputs.open("log"), runner), *QUESTIONS[1]))
+
+    runner.check()
+    question = threading.Thread(target=ask, daemon=True)
+    with (
+        ExitStack() as busy,
+        dask.worker(**({"PYTHONPATH": f"{path}:{SUPPORT}"} if how == "never ends" else {})) as hung,
+    ):
+        for one in (*dask.workers, hung):
+            busy.enter_context(one.busy())
+        question.start()
+        until(hung.has_tasks, "tasks for a worker")
+        if how == "stopped":
+            hung.process.send_signal(signal.SIGSTOP)
+        busy.close()
+        question.join(DEADLINE)
+    mine, expected = found[0], aggregated(inputs.open("log"), *QUESTIONS[1])
+    assert same(mine[0], expected[0])
+    assert mine[1] == expected[1]
+
+
+def test_all_workers_hang(
+    dask: DaskCluster, runner: DaskRunner, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_watch, "LATE", 1.0)
+    runner.check()
+    runner._fits = True
+    for one in dask.workers:
+        one.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(ConfluoError, match=r"dask://127\S+: no worker has answered for 1 s; are their hosts"):
+            aggregated(EngineReader(inputs.open("log"), runner), "", "a")
+    finally:
+        for one in dask.workers:
+            one.process.send_signal(signal.SIGCONT)
+    assert same(
+        aggregated(EngineReader(inputs.open("log"), runner), "", "a")[0], aggregated(inputs.open("log"), "", "a")[0]
+    )
+
+
 def test_an_interrupt_cancels_the_tasks(dask: DaskCluster, inputs: Inputs) -> None:
     with dask.workers[0].busy(), dask.workers[1].busy():
         question = asked(dask, inputs.log, "--count")
@@ -151,15 +217,9 @@ def test_a_worker_that_lacks_what_it_needs(dask: DaskCluster, inputs: Inputs, tm
 
 
 def test_tasks_that_kill_their_worker(dask: DaskCluster, inputs: Inputs, tmp_path: Path) -> None:
-    own = tmp_path / "confluo_tools" / "engine"
-    own.mkdir(parents=True)
-    for folder, real in ((own.parent, ROOT / "confluo_tools"), (own, ROOT / "confluo_tools" / "engine")):
-        paths = [str(folder), str(real)]
-        (folder / "__init__.py").write_text((real / "__init__.py").read_text() + f"\n__path__ = {paths}\n")
-    text = (ROOT / "confluo_tools" / "engine" / "worker.py").read_text()
-    (own / "worker.py").write_text(text + "\n\ndef run(task, units):\n    os._exit(1)\n")
+    path = own_worker(tmp_path, "def run(task, units):\n    os._exit(1)\n")
     busy = dask.workers[0].busy(), dask.workers[1].busy()
-    with busy[0], busy[1], dask.failures_allowed(0), dask.worker(PYTHONPATH=str(tmp_path)) as worker:
+    with busy[0], busy[1], dask.failures_allowed(0), dask.worker(PYTHONPATH=path) as worker:
         out, err = asked(dask, inputs.log, "--count").communicate(timeout=DEADLINE)
     line = (
         f"{dask.engine}: several workers died doing the same task, the last of them {worker.address}; have they enough"

@@ -17,15 +17,13 @@ from running import ROOT
 
 START = 120.0  # s that a step may take on a busy machine
 JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # one collector thread and the first compiler only
-# Tasks that hang are given out again soon: the tests stop processes.
+# Tasks that hang are given out again, as always, but soon: the tests stop processes.
 SETTINGS = {
     "spark.master.rest.enabled": "false",
     "spark.driver.extraJavaOptions": JVM,
     "spark.executor.extraJavaOptions": JVM,
-    "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "1s",
-    "spark.speculation.quantile": "0.25",
 }
 SPARK = "org.apache.spark.deploy"
 
@@ -102,6 +100,7 @@ class Daemon:
             return not self.processes()
 
         until(gone, "processes that cannot be killed")
+        self._process.wait(START)
 
 
 def running() -> dict[int, tuple[int, int, str]]:
