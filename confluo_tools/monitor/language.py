@@ -276,6 +276,9 @@ class TriggerParser:
                 deep += 1
             elif token in ")]}":
                 deep -= 1
+            elif deep <= 0 and token.lower() == "unnest" and token not in self.schema:
+                hint = "watch a log of them: confluo-query LOG --unnest LIST -w ELEMENTS.ml"
+                raise self.fail("a trigger is about records, not about elements of lists", match.start(), hint)
             elif deep <= 0 and token.lower() in _CLAUSES:
                 if not self.text[begin : match.start()].strip():
                     raise self._nothing(word, match.start())

@@ -71,6 +71,7 @@ def test_named_aggregates_bring_filter_and_keys() -> None:
         ("x: ", 3, "a condition expected"),
         ("x: over 1s", 4, "a condition expected"),
         ("x: count > 1", 13, "'over WINDOW' is missing"),
+        ("x: count > 1 over 1s unnest switch_path", 22, "a trigger is about records, not about elements of lists"),
         ("x: count > 1 over", 18, "something expected after 'over'"),
         ("x: count > 1 over 1s over 2s", 22, "occurs twice"),
         ("x: count over 1s", 4, "a number, not a condition"),
