@@ -96,7 +96,7 @@ class TopicConsumer:
         self._ends: dict[int, int] = {}
         self.progress = PartitionProgress()
         self._waiting: set[int] = set()  # partitions that another process has not left yet
-        self._unplaced: list[int] = []  # partitions of which no broker said yet where to begin
+        self._unplaced: list[int] = []  # partitions that no broker gave an offset to begin at yet
         self._refused: dict[int, float] = {}  # partition -> since when its next message is refused
         self._assigned = self._answered = self._closing = False
         self._event = time.monotonic()

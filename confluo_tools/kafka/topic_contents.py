@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from confluo_tools.kafka.address import TopicAddress
 from confluo_tools.kafka.message import MessageReader
 from confluo_tools.kafka.schema_topic import SchemaTopic
 
-MESSAGE = 5.0  # s that a broker has to send a last message
+WAIT = 10  # ms that a broker waits for more: a request for the next topic waits behind one for this
+MESSAGE = 5.0  # s that brokers have to send the last messages of a topic
 
 
 def partitions_of(
@@ -27,7 +29,12 @@ def partitions_of(
     if address.topic and address.topic not in topics:
         raise ConfluoError("the topic does not exist", where=str(address))
     consumer = kafka.Consumer(
-        {**client.admin_settings(address, settings), "group.id": group or "confluo", "enable.auto.commit": False}
+        {
+            **client.admin_settings(address, settings),
+            "group.id": group or "confluo",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": WAIT,
+        }
     )
     try:
         for topic, count in sorted(topics.items()):
@@ -36,28 +43,46 @@ def partitions_of(
             places = [kafka.TopicPartition(topic, number) for number in range(count)]
             edges = client.edges(TopicAddress(address.brokers, topic), settings, range(count))
             done = [p.offset for p in consumer.committed(places, timeout=client.ANSWER)] if group else []
-            for number, place in enumerate(places):
+            reader = MessageReader(SchemaTopic(replace(address, topic=topic), settings).find)
+            last = _last_messages(consumer, topic, edges)
+            for number in range(count):
                 low, high = edges[number]
                 row = {"topic": topic, "partition": number, "partitions": count, "begin": low, "end": high}
                 if group:
                     row |= {"committed": max(done[number], -1), "lag": high - min(max(done[number], low), high)}
-                reader = MessageReader(SchemaTopic(replace(address, topic=topic), settings).find)
-                yield row | {"messages": high - low} | _last(consumer, reader, place, low, high)
+                yield row | {"messages": high - low} | _fields(reader, last.get(number))
     except kafka.KafkaException as e:
         raise client.unreachable(address, e.args[0]) from None
     finally:
         consumer.close()
 
 
-def _last(consumer: Any, reader: MessageReader, place: Any, low: int, high: int) -> dict[str, Any]:
-    """Fields of the last message of a partition."""
-    if high <= low:
-        return {}
-    place.offset = high - 1
-    consumer.assign([place])
-    message = consumer.poll(MESSAGE)
+def _last_messages(consumer: Any, topic: str, edges: dict[int, tuple[int, int]]) -> dict[int, Any]:
+    """The last message of each partition that sends one in time: one request for all, as each may wait."""
+    kafka = client.python_client()
+    wanted = {p for p, (low, high) in edges.items() if high > low}
+    found: dict[int, Any] = {}
+    if not wanted:
+        return found
+    consumer.assign([kafka.TopicPartition(topic, p, edges[p][1] - 1) for p in sorted(wanted)])
+    end = time.monotonic() + MESSAGE
+    while wanted and (left := end - time.monotonic()) > 0:
+        message = consumer.poll(left)
+        if message is None:
+            break
+        p = message.partition()
+        if message.topic() != topic or p not in wanted:  # a later one, or an error of the client
+            continue
+        wanted.remove(p)
+        if message.error() is None:
+            found[p] = message
     consumer.unassign()
-    if message is None or message.error() is not None:
+    return found
+
+
+def _fields(reader: MessageReader, message: Any) -> dict[str, Any]:
+    """Fields of the last message of a partition."""
+    if message is None:
         return {}
     row = {"ts": max(0, message.timestamp()[1]) * 1_000_000, "bytes": len(message.value() or b"")}
     try:
