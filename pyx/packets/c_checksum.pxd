@@ -1,4 +1,4 @@
-# Internet checksums (RFC 1071) of packets that are rewritten: right stays right, wrong stays wrong.
+# Internet checksums (RFC 1071), also of packets that are rewritten: right stays right, wrong stays wrong.
 # Bytes that are not in the output count as zeros, so a checksum does not describe them.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t

@@ -9,6 +9,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from c_bits cimport bswap16, bswap32
+from c_checksum cimport fold_sum, sum_bytes
 from c_wire cimport be16, be32
 
 cdef enum:
@@ -60,16 +61,7 @@ cdef inline void put32(uint8_t* p, uint32_t v) noexcept nogil:
 
 cdef inline uint32_t ones(const uint8_t* p, uint32_t n, uint32_t sum) noexcept nogil:
     """The Internet checksum's sum over n bytes, not yet inverted."""
-    cdef uint64_t s = sum
-    cdef uint32_t i = 0
-    while i + 1 < n:
-        s += be16(p + i)
-        i += 2
-    if i < n:
-        s += <uint32_t>p[i] << 8
-    while s >> 16:
-        s = (s & 0xFFFF) + (s >> 16)
-    return <uint32_t>s
+    return fold_sum(<uint64_t>sum_bytes(p, n) + sum)
 
 
 cdef inline void _tcp(uint8_t* p, const Tuple* t, uint32_t seq, uint32_t pseudo) noexcept nogil:
