@@ -24,6 +24,7 @@ from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.multilog.query.unnested import UnnestedReader
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.multilog.retain import remove
+from remote_lab import env
 from running import run
 
 
@@ -221,3 +222,17 @@ def test_the_commands(tmp_path: Path) -> None:
     assert (made.returncode, made.stderr) == (0, b"")
     rows = json.loads(run("confluo-index", "w.ml", "list", "-J", cwd=tmp_path).stdout)
     assert rows["covered"] == 140_000
+
+
+def test_a_log_of_another_host(tmp_path: Path) -> None:
+    lab.make(tmp_path / "v.ml", (70_000,))
+    log = f"sw1:{tmp_path}/v.ml"
+    done = run("confluo-index", log, "add", "path", "--stat", "-J", env=env(tmp_path))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["covered"] == 70_000
+    for words in (["path starts 101, 2"], ["--unnest", "path", "path == 101"]):
+        there = run("confluo-query", log, *words, "--explain", env=env(tmp_path))
+        assert b"indexes  path (2 blocks)" in there.stdout, there.stderr
+        there = run("confluo-query", log, *words, "--count", env=env(tmp_path))
+        here = run("confluo-query", tmp_path / "v.ml", *words, "--count")
+        assert (there.returncode, there.stdout) == (here.returncode, here.stdout)
