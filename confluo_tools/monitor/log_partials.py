@@ -12,7 +12,7 @@ from confluo_tools.formats.merge import HOST, Shaped
 from confluo_tools.multilog.growing_log import GrownRows
 from confluo_tools.multilog.open_log import open_log
 from confluo_tools.multilog.views import named_filters
-from confluo_tools.remote.connect import Connection, RemoteError, RemoteShell
+from confluo_tools.remote.connect import Connection, RemoteError, RemoteShell, connected
 from confluo_tools.remote.reader import RemoteReader
 from confluo_tools.remote.request import QueryRequest
 
@@ -143,16 +143,8 @@ class RemotePartials(LogPartials):
 
     def _connected(self) -> Connection:
         if self._peer is None:
-            peer = Connection(self.address, self.shell)
-            try:
-                peer.greet()
-                if "follow" not in peer.can:
-                    what = f"runs confluo-tools {peer.version}, which cannot be monitored from elsewhere"
-                    raise RemoteError(what, where=peer.name, hint="install the same version at both ends")
-            except BaseException:
-                peer.close()
-                raise
-            self._peer, self._own = peer, None
+            self._peer = connected(self.address, self.shell, "follow", "cannot be monitored from elsewhere")
+            self._own = None
         return self._peer
 
     def grown(self) -> Iterator[Part]:

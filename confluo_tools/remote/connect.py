@@ -204,6 +204,14 @@ class Connection:
             raise self.reported(message)
         return kind, message
 
+    def require(self, ability: str, what: str) -> None:
+        """Greet the server.  Raises RemoteError: it is not reached, or lacks the ability; ``what`` it then cannot do."""
+        if not self.version:
+            self.greet()
+        if ability not in self.can:
+            hint = "install the same version at both ends"
+            raise RemoteError(f"runs confluo-tools {self.version}, which {what}", where=self.name, hint=hint)
+
     # -- errors
 
     def silent(self, seconds: float) -> HostLostError:
@@ -333,6 +341,17 @@ def _ignore_sigpipe() -> None:
 
     with suppress(ValueError):  # not in the main thread: embedded in another program
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def connected(address: Address, shell: RemoteShell, ability: str, what: str) -> Connection:
+    """A connection to a server with this ability; see `Connection.require`.  Raises RemoteError."""
+    peer = Connection(address, shell)
+    try:
+        peer.require(ability, what)
+    except BaseException:
+        peer.close()
+        raise
+    return peer
 
 
 def begin(addresses: Sequence[Address], shell: RemoteShell) -> list[Connection | RemoteError]:

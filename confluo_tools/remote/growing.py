@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.formats.growing import GrowingInput
 from confluo_tools.formats.reader import Warn
 from confluo_tools.multilog.growing_log import other_log
-from confluo_tools.remote.connect import Connection, RemoteError, RemoteShell
+from confluo_tools.remote.connect import Connection, RemoteError, RemoteShell, connected
 from confluo_tools.remote.reader import RemoteReader
 from confluo_tools.remote.request import QueryRequest
 
@@ -80,16 +80,7 @@ class GrowingRemoteLog(GrowingInput):
         return list(self._rows)
 
     def _connected(self) -> Connection:
-        peer = Connection(self.address, self._shell)
-        try:
-            peer.greet()
-            if "follow" not in peer.can:
-                what = f"runs confluo-tools {peer.version}, which cannot be followed from elsewhere"
-                raise RemoteError(what, where=peer.name, hint="install the same version at both ends")
-        except BaseException:
-            peer.close()
-            raise
-        return peer
+        return connected(self.address, self._shell, "follow", "cannot be followed from elsewhere")
 
     def _reader(self, request: QueryRequest) -> RemoteReader:
         assert self._peer is not None

@@ -78,15 +78,12 @@ class RemoteReader(Reader):
         """Wait for the server and the schema.  Raises RemoteError: no such log, or not the log of the snapshot."""
         if not self.peer.version:
             self.peer.greet()
-        if self.analyzed and "analyze" not in self.peer.can:
-            what = f"runs confluo-tools {self.peer.version}, which does not analyze for others"
-            raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
-        if self.unnested and "unnest" not in self.peer.can:
-            what = f"runs confluo-tools {self.peer.version}, which does not know --unnest"
-            raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
-        if self.request.local and "zone" not in self.peer.can:
-            what = f"runs confluo-tools {self.peer.version}, which does not know --local of groups"
-            raise RemoteError(what, where=self.peer.name, hint="install the same version at both ends")
+        if self.analyzed:
+            self.peer.require("analyze", "does not analyze for others")
+        if self.unnested:
+            self.peer.require("unnest", "does not know --unnest")
+        if self.request.local:
+            self.peer.require("zone", "does not know --local of groups")
         while True:
             kind, message = self.peer.receive(frame_codec.META, frame_codec.WARN, frame_codec.NOTE, wait=wait)
             if kind == frame_codec.META:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluo_tools.multilog.views.view_work import COLUMNS, ViewUpdate
 from confluo_tools.remote import frame_codec
-from confluo_tools.remote.connect import Connection, RemoteError
+from confluo_tools.remote.connect import Connection
 
 if TYPE_CHECKING:
     from confluo_tools.remote.address import Address
@@ -35,11 +35,7 @@ class RemoteViews:
     ) -> tuple[list[dict[str, Any]], list[ViewUpdate]]:
         """The list of views, and what was updated.  Raises RemoteError."""
         peer = self._peer
-        if not peer.version:
-            peer.greet()
-        if "views" not in peer.can:
-            what = f"runs confluo-tools {peer.version}, which does not change views for others"
-            raise RemoteError(what, where=peer.name, hint="install the same version at both ends")
+        peer.require("views", "does not change views for others")
         while True:
             kind, message = peer.receive(frame_codec.END, frame_codec.WARN, frame_codec.NOTE)
             try:
