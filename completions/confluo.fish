@@ -2228,7 +2228,7 @@ end
 
 complete -c confluo-archive -l older-than -x -d 'Archive only rows older than TIME: 1h, 7d (all).'
 complete -c confluo-archive -l to -r -F -d 'Archive: a folder, which is created, or s3://BUCKET/NAME/.'
-complete -c confluo-archive -l host -x -d 'Host that captured the rows (this host\'s name).'
+complete -c confluo-archive -l host -x -d 'Host that captured the rows (that of the log).'
 complete -c confluo-archive -l keep-log -d 'Archive; do not remove the rows from the logs.'
 complete -c confluo-archive -l keep -x -d 'Keep this much of the archive: 90d,500G or either.'
 complete -c confluo-archive -l delete -d 'With --keep: delete the oldest rows of logs.'
@@ -2276,7 +2276,7 @@ end
 complete -c confluo-serve -l stdio -d 'Serve on standard input and output.'
 complete -c confluo-serve -l root -x -a '(__fish_complete_directories)' -d 'Serve only logs inside DIR (repeatable).'
 complete -c confluo-serve -l max-freeze -x -d 'Limit freezes to TIME (10s).'
-complete -c confluo-serve -l read-only -d 'Answer queries; refuse freezes and changes of views.'
+complete -c confluo-serve -l read-only -d 'Answer queries; refuse freezes, changes of views, removals.'
 complete -c confluo-serve -l idle -x -d 'Exit after TIME without a request.'
 complete -c confluo-serve -s q -l quiet -d 'Print only errors on stderr.'
 complete -c confluo-serve -s h -d 'Print usage, the main options and examples.'

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
+from confluo_tools.inputs.logs import remote
+from confluo_tools.remote.connect import HostLostError, RemoteError
 
 if TYPE_CHECKING:
+    from confluo_tools.multilog.archive.segment_source import SegmentSource
     from confluo_tools.multilog.archive.writer import ArchiveWriter, BatchResult
-    from confluo_tools.multilog.log import Log
     from confluo_tools.multilog.retain import SealedSegment
+    from confluo_tools.remote.address import Address
+
+PAUSES = (0.5, 1.0, 2.0, 4.0)  # s before a lost host is tried again
 
 app = cli.command_app(
     """
@@ -27,6 +33,9 @@ confluo-archive live.ml --older-than 1h --to archive/ --dry-run
 
 # to an object store; AWS_ENDPOINT_URL and AWS_PROFILE, or the keys, name the server and who asks
 confluo-archive live.ml --older-than 1d --to s3://bucket/archive/
+
+# the logs of two hosts into one archive on this host, over ssh
+confluo-archive gw1:/var/log/live.ml gw2:/var/log/live.ml --older-than 1h --to archive/
 
 # several logs into one archive, as of another host; the logs keep their rows
 confluo-archive a.ml b.ml --to archive/ --host gw1 --keep-log
@@ -51,7 +60,12 @@ confluo-archive live.ml --keep 1h,10G --delete
 )
 def archive(
     logs: Annotated[
-        list[str] | None, typer.Argument(metavar="LOG...", help="MultiLogs; --keep: or archives.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG...",
+            help="MultiLogs, --to: also of other hosts (HOST:PATH); --keep: or archives.",
+            show_default=False,
+        ),
     ] = None,
     older_than: Annotated[
         str | None, option("--older-than", metavar="TIME", help="Archive only rows older than TIME: 1h, 7d (all).")
@@ -60,7 +74,7 @@ def archive(
         str | None, option("--to", metavar="DIR", help="Archive: a folder, which is created, or s3://BUCKET/NAME/.")
     ] = None,
     host: Annotated[
-        str | None, option("--host", metavar="NAME", help="Host that captured the rows (this host's name).")
+        str | None, option("--host", metavar="NAME", help="Host that captured the rows (that of the log).")
     ] = None,
     keep_log: Annotated[bool, option("--keep-log", help="Archive; do not remove the rows from the logs.")] = False,
     keep: Annotated[
@@ -86,6 +100,7 @@ def archive(
     from confluo_tools.formats.detect import is_archive
     from confluo_tools.multilog.retain import parse_keep
 
+    check_places(logs, to, to is not None and not compact)
     if part_size is not None and not compact:
         raise UsageError("is for --compact", where="--part-size", hint="leave it out")
     if compact:
@@ -109,14 +124,24 @@ def archive(
     if to is None:
         raise UsageError("--to is missing", hint="--to DIR archives, --keep TIME,SIZE --delete deletes")
     age = cli.duration("--older-than", older_than, 0) if older_than is not None else None
-    name = check_host(host if host is not None else socket.gethostname())
+    named = None if host is None else check_host(host)
     before = None if age is None else time.time_ns() - age
     if keep is not None:
         parse_keep(keep)  # an error comes before anything is written
-    status = ArchiveRun(to, name, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
+    status = ArchiveRun(to, named, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
     if keep is not None and is_archive(to) and shorten(to, str(keep), dry_run, common.stats):
         return cli.OK
     return status
+
+
+def check_places(logs: Sequence[str], to: str | None, archives: bool) -> None:
+    """Raises UsageError: an archive on another host, or a log of one that is not archived (``archives``)."""
+    if to is not None and remote(to) is not None:
+        hint = "run the command on that host, or use a store"
+        raise UsageError("an archive is a folder of this host, or a URL", where=to, hint=hint)
+    away = next((path for path in logs if remote(path) is not None), None)
+    if away is not None and not archives:
+        raise UsageError("logs of other hosts are only archived", where=away, hint="add --to, or run it on that host")
 
 
 def check_host(name: str) -> str:
@@ -126,25 +151,53 @@ def check_host(name: str) -> str:
     return name
 
 
+class LogTry(NamedTuple):
+    """A log to archive, not before ``due`` (monotonic s); how often its host was lost without a batch in between."""
+
+    path: str
+    due: float = 0.0
+    failed: int = 0
+
+
+def place(path: str, where: str) -> str:
+    """Where an error is, so that it names the log and its host."""
+    address = remote(path)
+    return path if where in ("", path) or address is None or where == address.label else where
+
+
 class ArchiveRun:
     """One run of the command: archive logs in the folder ``to``."""
 
-    def __init__(self, to: str, host: str, before: int | None, keep_log: bool, dry_run: bool, stats: bool) -> None:
+    def __init__(
+        self, to: str, host: str | None, before: int | None, keep_log: bool, dry_run: bool, stats: bool
+    ) -> None:
         self.to, self.host, self.before = to, host, before
         self.keep_log, self.dry_run, self.stats = keep_log, dry_run, stats
         self.done: list[tuple[str, BatchResult]] = []
 
     def run(self, logs: list[str], tsv: bool, ndjson: bool) -> int:
         begin = time.perf_counter()
-        for path in logs:
+        left = [LogTry(path) for path in logs]
+        while left:
+            one = min(left, key=lambda each: each.due)  # the first of those that have not failed
+            left.remove(one)
+            time.sleep(max(one.due - time.monotonic(), 0))
+            done = len(self.done)
             try:
-                self.one(path)
+                self.one(one.path)
             except DiskFullError:
                 raise  # the next log would not fit either
-            except (BusyError, StoreError) as e:
+            except (BusyError, StoreError, RemoteError) as e:
+                lost = isinstance(e, HostLostError) or (one.failed > 0 and isinstance(e, BusyError | RemoteError))
+                failed = 0 if len(self.done) > done else one.failed
+                if lost and failed < len(PAUSES):
+                    left.append(LogTry(one.path, time.monotonic() + PAUSES[failed], failed + 1))
+                    if not one.failed:
+                        cli.tell(f"{e}; it is tried again")
+                    continue
                 if len(logs) == 1:
                     raise
-                cli.warn(e.what, where=e.where, hint=e.hint)
+                cli.warn(e.what, where=place(one.path, e.where), hint=e.hint)
         if self.dry_run:
             show([row(path, d) for path, d in self.done], tsv, ndjson)
         elif self.stats:
@@ -152,35 +205,56 @@ class ArchiveRun:
         return cli.OK if self.done else cli.NOTHING
 
     def one(self, path: str) -> None:
+        from confluo_tools.multilog.archive.writer import SegmentRemovedError
+
+        address = remote(path)
+        for _ in range(100):
+            try:
+                if address is None:
+                    self.local(path)
+                else:
+                    self.away(path, address)
+                break
+            except SegmentRemovedError:  # `capture --keep` removed them first: plan again
+                continue
+
+    def local(self, path: str) -> None:
         from confluo_tools import multilog
-        from confluo_tools.multilog.archive.writer import ArchiveWriter, SegmentRemovedError
+        from confluo_tools.multilog.archive.segment_source import LogSegments
 
         with multilog.open(path, readonly=self.dry_run or self.keep_log) as log:
-            if not log.control.writable and not (self.dry_run or self.keep_log):
-                hint = "--keep-log archives without removing"
-                raise StoreError("nothing can be removed", where=path, hint=f"you may only read it; {hint}")
-            if self.dry_run:
-                self.would(path, log)
-                return
+            self.check_writable(path, log.control.writable)
             if log.control.writable:
                 log.seal_orphans()  # rows of a dead writer can be archived, too
-            with ArchiveWriter(log, self.to, self.host) as archive:
-                for _ in range(100):
-                    try:
-                        self.batches(path, log, archive)
-                        break
-                    except SegmentRemovedError:  # `capture --keep` removed them first: plan again
-                        continue
+            self.move(path, LogSegments(log), socket.gethostname())
 
-    def would(self, path: str, log: Log) -> None:
+    def away(self, path: str, address: Address) -> None:
+        from confluo_tools.inputs.logs import shell
+        from confluo_tools.remote.archive_client import RemoteSegments
+
+        change = not (self.dry_run or self.keep_log)
+        with RemoteSegments(address, shell(), lock=not self.dry_run, change=change) as source:
+            self.check_writable(path, source.writable)
+            self.move(path, source, address.label)
+
+    def check_writable(self, path: str, writable: bool) -> None:
+        if not writable and not (self.dry_run or self.keep_log):
+            hint = "--keep-log archives without removing"
+            raise StoreError("nothing can be removed", where=path, hint=f"you may only read it; {hint}")
+
+    def move(self, path: str, source: SegmentSource, host: str) -> None:
         from confluo_tools.multilog.archive.writer import ArchiveWriter
 
-        with ArchiveWriter(log, self.to, self.host, dry_run=True) as archive:
+        name = check_host(host if self.host is None else self.host)
+        with ArchiveWriter(source, self.to, name, dry_run=self.dry_run) as archive:
+            if not self.dry_run:
+                self.batches(path, archive)
+                return
             for batch, record in archive.plan(self.before):
                 if record is None or not self.keep_log:
                     self.done.append((path, archive.outline(batch, record, not self.keep_log)))
 
-    def batches(self, path: str, log: Log, archive: ArchiveWriter) -> None:
+    def batches(self, path: str, archive: ArchiveWriter) -> None:
         from confluo_tools.multilog.archive.writer import DamagedSegmentError
 
         plan = [(b, r) for b, r in archive.plan(self.before) if r is None or not self.keep_log]

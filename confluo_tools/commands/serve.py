@@ -136,12 +136,12 @@ def typed_app() -> "App":
             str, option("--max-freeze", metavar="TIME", help="Limit freezes to TIME (10s).")
         ] = MAX_FREEZE,
         read_only: Annotated[
-            bool, option("--read-only", help="Answer queries; refuse freezes and changes of views.")
+            bool, option("--read-only", help="Answer queries; refuse freezes, changes of views, removals.")
         ] = False,
         idle: Annotated[str | None, option("--idle", metavar="TIME", help="Exit after TIME without a request.")] = None,
         quiet: cli.Quiet = False,
     ) -> int:
-        """Serve logs to commands on another host: confluo-query, -snapshot, -monitor, -index.
+        """Serve logs to commands on another host: confluo-query, -snapshot, -monitor, -index, -archive.
 
         ssh starts it.  It exits at the end of standard input, and thaws what it froze.
         """

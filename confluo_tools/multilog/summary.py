@@ -55,7 +55,7 @@ def summary(log: Log, version: Any, warn: Callable[[str, str], None]) -> dict[st
     disk, in_views = disk_use(log.path)
     moved = []
     if os.path.exists(os.path.join(log.path, "archives")):
-        from confluo_tools.multilog.archive.writer import linked_archives
+        from confluo_tools.multilog.archive.links import linked_archives
 
         for entry in linked_archives(log):
             there = entry.path(log)

@@ -36,7 +36,7 @@ def verify(log: Log, progress: Callable[[int], None] | None = None) -> Iterator[
     ``progress`` is called with the number of rows checked so far.  Every changed bit in a sealed segment is found.
     Segments that are still written have no checksums; only their structure is checked.
     """
-    from confluo_tools.multilog.archive.writer import ARCHIVES, read_links
+    from confluo_tools.multilog.archive.links import ARCHIVES, read_links
 
     version = log.version()
     control = log.control

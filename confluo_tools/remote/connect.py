@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from confluo_tools import __version__
-from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.errors import BusyError, ConfluoError, UsageError
 from confluo_tools.remote import frame_codec
 from confluo_tools.remote.address import Address
 from confluo_tools.remote.ssh_process import SshProcess, take_started
@@ -205,7 +205,7 @@ class Connection:
         return kind, message
 
     def require(self, ability: str, what: str) -> None:
-        """Greet the server.  Raises RemoteError: it is not reached, or lacks the ability; ``what`` it then cannot do."""
+        """Greet the server.  Raises RemoteError: it is not reached, or without the ability it ``what``."""
         if not self.version:
             self.greet()
         if ability not in self.can:
@@ -244,7 +244,8 @@ class Connection:
             )
         except ValueError as e:
             return self.protocol_error(str(e))
-        return RemoteError(what or "reports an error", where=f"{self.name}:{where}" if where else self.name, hint=hint)
+        kind = BusyError if message.get("kind") == BusyError.__name__ else RemoteError
+        return kind(what or "reports an error", where=f"{self.name}:{where}" if where else self.name, hint=hint)
 
     def protocol_error(self, what: str) -> RemoteError:
         return RemoteError(f"protocol error: {what}", where=self.name)

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["ABILITIES", "FREEZE", "FROZEN", "HEAD_BYTES", "HELLO", "MAX_FRAME", "PROTOCOL", "THAW", "THAWED", "hello"]
 
 HELLO_BYTES = 128  # at most
-OPEN, QUERY, VIEWS = 1, 4, 5  # client to server
+OPEN, QUERY, VIEWS, ARCHIVE = 1, 4, 5, 6  # client to server
 OPENED, META, DATA, PARTIAL, END, ERROR, WARN, NOTE, ALIVE = 65, 68, 69, 70, 71, 72, 73, 74, 75  # server to client
 KINDS = {
     OPEN: "open",
     QUERY: "query",
     VIEWS: "views",
+    ARCHIVE: "archive",
     FREEZE: "freeze",
     THAW: "thaw",
     OPENED: "opened",

@@ -12,7 +12,7 @@ from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.merge import HOST
 from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.remote import frame_codec
-from confluo_tools.remote.connect import Connection, RemoteError
+from confluo_tools.remote.connect import Connection
 from confluo_tools.remote.request import QueryRequest
 from confluo_tools.schema import Schema
 

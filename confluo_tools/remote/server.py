@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from confluo_tools.expr import Expr
     from confluo_tools.formats.reader import Reader
     from confluo_tools.multilog.growing_log import GrownRows
+    from confluo_tools.remote.archive_server import ArchiveServer
     from confluo_tools.schema import Schema
 
 ALIVE = 5.0  # seconds from one ALIVE frame to the next
@@ -58,7 +59,7 @@ class QueryServer:
     """Answers on ``fd_out`` the requests on ``fd_in``.
 
     ``roots``: folders that logs may be in; empty: any folder.  ``max_freeze``: longest freeze, ns.
-    ``read_only``: refuse freezes.  ``idle``: exit after this time without a request, seconds.
+    ``read_only``: refuse freezes and changes.  ``idle``: exit after this time without a request, seconds.
     ``alive``: seconds between two ALIVE frames, while the server works on an answer.
     """
 
@@ -85,6 +86,7 @@ class QueryServer:
         self._until: float | None = None  # when the message that has begun must be complete
         self._busy = False
         self._watched_for = False
+        self._archiving: ArchiveServer | None = None
         self._writing = _thread.allocate_lock()  # a frame is written as a whole
 
     def run(self) -> None:
@@ -109,6 +111,9 @@ class QueryServer:
             elif kind == frame_codec.VIEWS:
                 with self._alive_frames():
                     self._views(frame_codec.parse(body))
+            elif kind == frame_codec.ARCHIVE:
+                with self._alive_frames():
+                    self._archive(frame_codec.parse(body))
             else:
                 raise ValueError(f"a frame '{frame_codec.KINDS[kind]}' out of turn")
         except ConfluoError as e:
@@ -341,6 +346,15 @@ class QueryServer:
         self._answering = False  # nothing follows the END frame
         self._put(frame_codec.frame(frame_codec.END, end))
 
+    def _archive(self, message: dict[str, Any]) -> None:
+        if self._archiving is None:
+            from confluo_tools.remote.archive_server import ArchiveServer
+
+            self._archiving = ArchiveServer(self)
+        end = self._archiving.answer(message)
+        self._answering = False  # nothing follows the END frame
+        self._put(frame_codec.frame(frame_codec.END, end))
+
     @contextmanager
     def _alive_frames(self) -> Iterator[None]:
         """Send ALIVE frames, if the client knows them."""
@@ -407,6 +421,10 @@ class QueryServer:
             pass  # the client has hung up
         finally:
             self._writing.release()
+
+    def send(self, kind: int, *pieces: bytes | memoryview) -> None:
+        """Send a frame with this body."""
+        self._put(frame_codec.head(kind, sum([len(piece) for piece in pieces])), *pieces)
 
     def tell(self, kind: int, what: str) -> None:
         """Send a WARN or a NOTE frame."""

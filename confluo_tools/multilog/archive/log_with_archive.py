@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError
 from confluo_tools.formats.merge import by_time as merged_by_time
 from confluo_tools.formats.reader import Reader
-from confluo_tools.multilog.archive import writer as archive
+from confluo_tools.multilog.archive import links
 from confluo_tools.multilog.archive.folders import ArchiveFolder, archived_batches, find_parts, has_rows_of, may_hold
 from confluo_tools.multilog.archive.open_ahead import PartFile
 from confluo_tools.multilog.archive.parquet_parts import PartName
@@ -46,7 +46,7 @@ class LogWithArchiveReader(LogReader):
             self.version = self.log.pin(self.version)
         uuid = self.log.uuid.hex()
         self.folders = [folder for folder in folders if has_rows_of(folder, uuid)]
-        self.linked_archives = archive.linked_archives(self.log) if linked else []
+        self.linked_archives = links.linked_archives(self.log) if linked else []
         self.scan: ArchiveScan | None = None
         if self.log.removed:  # removed since the snapshot; not lost if an archive has the rows
             self.log.removed[:] = [left for gone in self.log.removed for left in self._lost(*gone)]

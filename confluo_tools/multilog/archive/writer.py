@@ -10,7 +10,7 @@ A batch is one or more whole segments of one lane.  The steps:
 1. write its files to tmp, sync them, read them back and compare byte for byte;
 2. rename its record into place: from now on the rows are archived;
 3. move the files to their final paths;
-4. link the archive in the log, and remove the segments with `retain`.
+4. link the archive in the log, and remove the segments with `retain` (of another host: remote/archive_client.py).
 A killed run leaves files in tmp: the next run moves those that a record lists and removes the others.
 Between steps 2 and 4 rows are in the log and in the archive; `log_with_archive` then reads those of the log.
 """
@@ -18,34 +18,28 @@ Between steps 2 and 4 rows are in the log and in the archive; `log_with_archive`
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import crc, fault
 from confluo_tools.errors import ConfluoError, DiskFullError, FormatError, StoreError, UsageError
-from confluo_tools.multilog import retain
 from confluo_tools.multilog.archive.batches import TMP, BatchRecord, BatchStore, temporary_name
 from confluo_tools.multilog.archive.folders import ArchiveFolder
 from confluo_tools.multilog.archive.parquet_parts import HOUR, PartBuilder, PartName, day_of, extended, hour_of
 from confluo_tools.multilog.archive.part_check import HIDDEN, read_record
-from confluo_tools.multilog.archive.storage import join, real_path, storage
-from confluo_tools.multilog.atomic_file import replace
+from confluo_tools.multilog.archive.segment_source import LogSegments, SegmentSource
+from confluo_tools.multilog.archive.storage import join, storage
 from confluo_tools.multilog.log import Log
-from confluo_tools.multilog.retain import SealedSegment, SegmentCatalog, disk_bytes
-from confluo_tools.objects.address import READ_ONLY, is_url, parse
+from confluo_tools.multilog.retain import SealedSegment
+from confluo_tools.objects.address import is_url
 from confluo_tools.objects.faults import ObjectStoreError
 
-ARCHIVES = "archives"  # file in the folder of a log that lists the archives of its older rows
 MAX_KIND = 1000  # bytes of the file with the kind of the records
 BATCH_ROWS = 1 << 20  # segments are combined into batches of at least this many rows
 FORMAT = 1
-LINKS_HEAD = "# Where confluo-archive moved rows of this MultiLog: relative path, absolute path, their times in ns."
-LINKS_CHECK = "# crc32c of the lines above: "
 Progress = Callable[[int], None]
 
 
@@ -63,19 +57,25 @@ class BatchResult(NamedTuple):
 
 
 class ArchiveWriter:
-    """Archives rows of ``log`` in the archive at ``path``, which is created if missing and locked until `close`.
+    """Archives rows of a log in the archive at ``path``, which is created if missing and locked until `close`.
+
+    ``log``: a log of this host, or the segments of one.
 
     ``dry_run``: change and lock nothing; only `plan` and `outline` may be called.
     Raises BusyError when another process archives the same log there, UsageError, StoreError.
     """
 
-    def __init__(self, log: Log, path: str | os.PathLike[str], host: str, *, dry_run: bool = False) -> None:
-        self.log, self.path, self.host, self.dry_run = log, os.fspath(path), host, dry_run
+    def __init__(
+        self, log: Log | SegmentSource, path: str | os.PathLike[str], host: str, *, dry_run: bool = False
+    ) -> None:
+        self.source: SegmentSource = LogSegments(log) if isinstance(log, Log) else log
+        self.log = log = self.source.log
+        self.path, self.host, self.dry_run = os.fspath(path), host, dry_run
         self.uuid = log.uuid.hex()
-        self.catalog = SegmentCatalog(log)
         if log.schema.time_field is None:
             what = f"records of kind '{log.schema.kind}' have no time field, so they cannot be archived"
-            raise UsageError(what, where=log.path, hint="write them to one file with confluo-convert -o parquet")
+            hint = "write them to one file with confluo-convert -o parquet"
+            raise UsageError(what, where=self.source.name, hint=hint)
         self.files = storage(self.path)
         self.batches = BatchStore(self.path, self.uuid, self.files)
         self._lock = -1
@@ -107,7 +107,7 @@ class ArchiveWriter:
     # -- state of the archive
 
     def _begin(self) -> None:
-        self._lock = self.batches.lock(self.log.path, f"another process is archiving {self.log.path} here")
+        self._lock = self.batches.lock(self.log.path, f"another process is archiving {self.source.name} here")
         self.files.make_folder(self.batches.tmp)
 
     def _check_kind(self) -> None:
@@ -120,7 +120,7 @@ class ArchiveWriter:
                 self.files.replace(name, f"{kind}\n".encode())
             return
         if there != kind:
-            what = f"holds records of kind '{there}'; those of {self.log.path} are of kind '{kind}'"
+            what = f"holds records of kind '{there}'; those of {self.source.name} are of kind '{kind}'"
             raise UsageError(what, where=self.path, hint="choose another folder")
 
     # -- archiving
@@ -131,7 +131,7 @@ class ArchiveWriter:
         Each with its record if it is archived already and only has to be removed from the log.
         """
         out: list[tuple[list[SealedSegment], BatchRecord | None]] = []
-        for lane in range(self.log.control.claimed):
+        for lane in range(self.source.lanes):
             segments = self._old(lane, before)
             known = self.batches.records(lane, segments[0].base) if segments else []
             group: list[SealedSegment] = []
@@ -160,12 +160,12 @@ class ArchiveWriter:
         return out
 
     def _old(self, lane: int, before: int | None) -> list[SealedSegment]:
-        segments = self.catalog.lane(lane)
+        segments = self.source.lane(lane)
         if before is None:
             return segments
         upto = 0
         for i, segment in enumerate(segments):
-            newest = self.catalog.newest(segment)
+            newest = self.source.newest(segment)
             if newest is not None:
                 if newest >= before:
                     break
@@ -194,20 +194,14 @@ class ArchiveWriter:
             self.files.sync(_folders(self.path, record))
             fault("archive-committed")
         if remove:
-            try:
-                link_archive(self.log, self.path, *_hours([path for path, _ in record.files]))
-                fault("archive-remembered")
-                with retain.removal_lock(self.log, 5.0):
-                    retain.remove(self.log, {lane: end})
-            except OSError as e:
-                raise self.log.write_error(e) from None
+            self.source.remove(lane, end, self.path, *_hours([path for path, _ in record.files]))
         return done._replace(files=len(record.kept), bytes=sum(n for _, n in record.kept))
 
     def outline(self, batch: list[SealedSegment], record: BatchRecord | None, remove: bool) -> BatchResult:
         """The result that `run` would return for a batch of `plan`."""
-        newest = max((n for s in batch if (n := self.catalog.newest(s)) is not None), default=None)
+        newest = max((n for s in batch if (n := self.source.newest(s)) is not None), default=None)
         files = [] if record is None else [n for _, n in record.kept]
-        size = sum(disk_bytes(s.path) for s in batch)
+        size = sum(self.source.disk_bytes(s) for s in batch)
         return BatchResult(batch[0].lane, batch[0].base, batch[-1].end, newest, size, len(files), sum(files), remove)
 
     def _write(self, batch: list[SealedSegment], argv: str) -> BatchRecord:
@@ -266,7 +260,7 @@ class ArchiveWriter:
         # Verifies the checksum of every page: damaged rows are not archived.  Raises ValueError, OSError.
         damage: list[tuple[str, int | None, str]] = []
         total = segment.end - segment.base
-        opened = self.log.open_segment(segment.path, segment.lane, segment.base, total, damage)
+        opened = self.source.open(segment, damage)
         if opened.sealed != total:
             raise ValueError(f"it has {opened.sealed:,} of {total:,} rows")
         for number in range(-(-total // opened.capacity)):
@@ -312,96 +306,6 @@ def _folders(path: str, record: BatchRecord) -> list[str]:
             found.add(join(path, folder))
             folder = os.path.dirname(folder)
     return [*sorted(found, reverse=True), path]
-
-
-# -- archives linked in a log ------------------------------------------------------------------------------------------
-
-
-class LinkedArchive(NamedTuple):
-    """An archive linked in a log: its path, relative to the log and absolute, and the times (ns) of its rows."""
-
-    relative: str
-    absolute: str
-    oldest: int
-    newest: int
-
-    def path(self, log: Log) -> str | None:
-        """The path of the archive, if it exists and contains rows of the log, else None.
-
-        Raises ConfluoError: its store cannot be used.
-        """
-        if is_url(self.absolute):
-            if parse(self.absolute).scheme in READ_ONLY:
-                return None  # this program never writes such a link
-            found = storage(self.absolute).is_folder(join(self.absolute, HIDDEN, log.uuid.hex()))
-            return self.absolute if found else None
-        for path in (os.path.normpath(os.path.join(os.path.realpath(log.path), self.relative)), self.absolute):
-            if os.path.isdir(os.path.join(path, HIDDEN, log.uuid.hex())):
-                return path
-        return None
-
-
-def link_archive(log: Log, archive: str, oldest: int, newest: int) -> None:
-    """Record in ``log`` that rows from ``oldest`` to ``newest`` (ns) are in ``archive``.  Raises OSError."""
-    here, there = os.path.realpath(log.path), real_path(archive)
-    entry = LinkedArchive(there if is_url(there) else os.path.relpath(there, here), there, oldest, newest)
-    entries, problem = read_links(log.path)
-    if problem:
-        hint = "remove it, and name the archive as an input"
-        raise StoreError(problem, where=os.path.join(log.path, ARCHIVES), hint=hint)
-    for i, known in enumerate(entries):
-        if known[:2] == entry[:2]:
-            entries[i] = entry._replace(oldest=min(oldest, known.oldest), newest=max(newest, known.newest))
-            if entries[i] == known:
-                return
-            break
-    else:
-        entries.append(entry)
-    text = "\n".join([LINKS_HEAD, *map(json.dumps, entries)]) + "\n"
-    text += f"{LINKS_CHECK}{crc(text.encode()):08x}\n"
-    replace(os.path.join(log.path, ARCHIVES), text.encode(), sync=True)
-
-
-def read_links(log_path: str) -> tuple[list[LinkedArchive], str]:
-    """The archives linked in a log, and what is wrong with the file that lists them ('' if nothing is).
-
-    A file without checksum is of an earlier program.
-    """
-    try:
-        with open(os.path.join(log_path, ARCHIVES), "rb", opener=open_log_file) as f:
-            data = f.read(1 << 20)
-    except FileNotFoundError:
-        return [], ""
-    except OSError as e:
-        return [], f"cannot be read: {e.strerror}"
-    found, problem = [], ""
-    head, mark, check = data.rpartition(LINKS_CHECK.encode())
-    if mark and check != f"{crc(head):08x}\n".encode():
-        problem = "is damaged: wrong checksum"
-    for line in (head if mark else data).decode("utf-8", "replace").splitlines():
-        try:
-            if line == LINKS_HEAD:
-                continue
-            relative, absolute, oldest, newest = json.loads(line)
-            if not isinstance(relative, str) or not isinstance(absolute, str) or "\0" in relative + absolute:
-                raise ValueError(line)
-            found.append(LinkedArchive(relative, absolute, int(oldest), int(newest)))
-        except (ValueError, TypeError, RecursionError):
-            problem = problem or "is damaged: a line is not an archive"
-    if not problem and not data.startswith(f"{LINKS_HEAD}\n".encode()):
-        problem = "is damaged: the first line is missing"
-    return found, f"{problem}; rows that were moved to an archive may be missing" if problem else ""
-
-
-def linked_archives(log: Log) -> list[LinkedArchive]:
-    """The archives linked in ``log``.  What cannot be read is noted as damage of the log."""
-    found, problem = read_links(log.path)
-    if not problem:
-        return found
-    path = os.path.join(log.path, ARCHIVES)
-    if (path, None, problem) not in log.damage:
-        log.damage.append((path, None, problem))
-    return [entry._replace(oldest=-(1 << 63), newest=(1 << 63) - 1) for entry in found]  # its times may be wrong
 
 
 def _hours(paths: list[str]) -> tuple[int, int]:

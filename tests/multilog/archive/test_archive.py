@@ -21,9 +21,8 @@ from confluo_tools.core.block.block import Block
 from confluo_tools.expr import compile
 from confluo_tools.multilog import retain
 from confluo_tools.multilog.add_columns import add_columns
-from confluo_tools.multilog.archive import parquet_parts
+from confluo_tools.multilog.archive import links, parquet_parts
 from confluo_tools.multilog.archive import reader as archive_reader
-from confluo_tools.multilog.archive import writer as archive
 from confluo_tools.multilog.archive.reader import ArchiveReader
 from confluo_tools.multilog.archive.writer import ArchiveWriter
 from confluo_tools.multilog.open_log import open_log
@@ -282,9 +281,9 @@ def test_where_the_archive_is(tmp_path: Path) -> None:
     log = multilog.create(home / "t.ml", TIMED)
     fill(log, (100, 1000), (100, 20_000), (100, 90_000))
     expected = rows_of(LogReader(log.path))
-    assert archive.linked_archives(log) == []
+    assert links.linked_archives(log) == []
     run_all(log, home / "archive", 30_000 * SECOND)
-    (entry,) = archive.linked_archives(log)
+    (entry,) = links.linked_archives(log)
     assert entry[:2] == ("../archive", str(home / "archive"))
     assert entry.oldest <= 999 * SECOND <= 20_000 * SECOND <= entry.newest < 22_000 * SECOND
     (tmp_path / "moved").mkdir()
@@ -324,7 +323,7 @@ def test_a_damaged_list_of_archives_is_damage(tmp_path: Path) -> None:
         data = bytearray(good)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
-        if not archive.read_links(log.path)[1]:
+        if not links.read_links(log.path)[1]:
             silent.append(bit)
     assert silent == []
     path.write_bytes(good[: len(good) // 3])
@@ -340,7 +339,7 @@ def test_a_damaged_list_of_archives_is_damage(tmp_path: Path) -> None:
 def test_a_list_that_cannot_be_read_is_damage(tmp_path: Path, text: str) -> None:
     log = multilog.create(tmp_path / "t.ml", TIMED)
     (tmp_path / "t.ml" / "archives").write_bytes(text.encode("latin-1"))
-    assert archive.linked_archives(log) == []
+    assert links.linked_archives(log) == []
     assert len(log.damage) == 1
     told: list[str] = []
     assert open_log(log.path, warn=told.append).count(compile("", TIMED)) == 0

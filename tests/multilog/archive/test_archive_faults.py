@@ -242,7 +242,7 @@ with multilog.open(sys.argv[1]) as log, ArchiveWriter(log, sys.argv[2], "h") as 
 
 def points() -> list[str]:
     found = []
-    for name in ("archive/writer", "retain"):
+    for name in ("archive/writer", "archive/segment_source", "retain"):
         found += re.findall(r'fault\("([\w-]+)"\)', (ROOT / f"confluo_tools/multilog/{name}.py").read_text())
     found += ["archive-written", "archive-verified", "archive-placed"]  # of batches.py
     assert len(found) == len(set(found)) >= 11
