@@ -8,10 +8,13 @@ from confluo_tools.errors import UsageError
 
 
 def use_zone(name: str) -> None:
-    """Make ``name`` (Europe/Berlin) the zone of local times in this process.  Raises UsageError: it is not known."""
+    """Make ``name`` (Europe/Berlin) the zone of local times in this process.  Raises UsageError: it is not known.
+
+    ``os.environ`` keeps the zone of the user, and programs that this process starts get that.
+    """
     from time import tzset
 
-    os.environ["TZ"] = _file(name)
+    os.putenv("TZ", _file(name))  # of the C library only
     tzset()
 
 

@@ -138,6 +138,7 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=os.environ,  # without the zone of --tz
             start_new_session=True,  # Ctrl-C is for this process, which then ends that one
         )
         assert self._process.stdin is not None

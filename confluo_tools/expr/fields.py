@@ -10,6 +10,7 @@ from confluo_tools.expr.simplify import FEW, Intervals, Simplifier, merge
 from confluo_tools.expr.syntax import Compare, ExprError, FieldRef, Value
 from confluo_tools.expr.values import NUMBERS, Typer, wildcard
 from confluo_tools.schema import Field, Schema, fold6
+from confluo_tools.schema.geo_fields import GEO_FIELDS
 from confluo_tools.units import try_ip_range
 
 ALL4 = (1 << 32) - 1
@@ -57,6 +58,8 @@ class FieldTests:
 
         if name in UNSUPPORTED:
             return self.fail(pos, f"'{name}' of pcap-filter is not possible here", UNSUPPORTED[name])
+        if name in GEO_FIELDS:
+            return self.fail(pos, f"no field '{name}' in schema '{self.schema.kind}'", self.schema.suggest(name))
         names = [f.name for f in self.schema.fields]
         near = get_close_matches(name, [*names, *KEYWORDS], n=1, cutoff=0.75)
         hint = f"did you mean '{near[0]}'?" if near else HINTS.get(name, "") or self.schema.suggest(name)

@@ -51,7 +51,7 @@ def path_fields(conditions: Iterable[str | None], texts: Iterable[str | None]) -
 
 def geo_fields(texts: Iterable[str | None]) -> tuple[str, ...]:
     """The fields of --geo that a part of the question names; ``help`` names all of them."""
-    from confluo_tools.multilog.query.geo_fields import GEO_FIELDS
+    from confluo_tools.schema.geo_fields import GEO_FIELDS
 
     named = [text for text in texts if text]
     if "help" in named:
@@ -64,7 +64,8 @@ def located(reader: Reader, files: Sequence[str] | None, names: Sequence[str]) -
     if not files or not names:
         return reader
     from confluo_tools.formats.address_database import AddressDatabase
-    from confluo_tools.multilog.query.geo_fields import GEO_FIELDS, GeoReader, may_have
+    from confluo_tools.multilog.query.geo_fields import GeoReader, may_have
+    from confluo_tools.schema.geo_fields import GEO_FIELDS
 
     databases = [AddressDatabase(path) for path in files]
     if names is GEO_FIELDS:  # the list of --fields help

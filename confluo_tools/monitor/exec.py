@@ -6,6 +6,7 @@ dropped.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -80,7 +81,12 @@ class CommandRunner:
 
     def _run(self, line: bytes) -> str:
         try:
-            child = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=2)  # our stdout is for the alerts
+            child = subprocess.Popen(
+                self.words,
+                stdin=subprocess.PIPE,
+                stdout=2,  # our stdout is for the alerts
+                env=os.environ,  # without the zone of --tz
+            )
         except OSError as e:
             return e.strerror or str(e)
         try:

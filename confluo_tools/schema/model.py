@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import SchemaError
+from confluo_tools.schema.geo_fields import GEO_FIELDS
 from confluo_tools.schema.types import BYTES, Type
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class Schema:
         """A hint: a similar name, or where the names are listed."""
         from difflib import get_close_matches
 
+        if name in GEO_FIELDS and f"{name[:3]}_ip" in self:
+            return "--geo FILE.mmdb has it: see confluo-query(1)"
         near = get_close_matches(name, self._field, n=1, cutoff=0.6)
         return f"did you mean '{near[0]}'?" if near else "--fields help lists the names"
 

@@ -19,8 +19,9 @@ from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.expr import compile
 from confluo_tools.formats.address_database import MARKER, AddressDatabase
 from confluo_tools.formats.reader import Reader
-from confluo_tools.multilog.query.geo_fields import GEO_FIELDS, GeoReader
+from confluo_tools.multilog.query.geo_fields import PLACES, GeoReader
 from confluo_tools.schema import Field, Schema, fold6
+from confluo_tools.schema.geo_fields import GEO_FIELDS, PLACE_NAMES
 from remote_lab import env
 from running import CAMPUS, run
 
@@ -312,3 +313,15 @@ def test_rows_without_addresses(tmp_path: Path) -> None:
     assert one.numbers(next(AddressRows([("10.1.1.1", "10.1.1.1")] * 2).blocks()), 0, 1, Picks.of(2, [1])) == bytes(
         [0, 0, 0, 0, 1, 0, 0, 0]
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["dst_country == DE"], ["--agg", "count", "--by", "dst_country"], ["--agg", "max(src_asn)"], ["-f", "src_city"]],
+)
+def test_the_option_that_has_the_field_is_named(words: list[str]) -> None:
+    done = run("confluo-query", CAMPUS, *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"no field '" in done.stderr
+    assert b"; --geo FILE.mmdb has it: see confluo-query(1)" in done.stderr
+    assert tuple(PLACES) == PLACE_NAMES

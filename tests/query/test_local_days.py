@@ -303,3 +303,25 @@ def test_steps_of_the_calendar_that_are_refused(by: str, what: str) -> None:
 
     with pytest.raises(ExprError, match=what):
         parse_by(by, Schema("calls", [Field("ts", "time"), Field("d", "duration")]))
+
+
+def test_other_programs_have_the_zone_of_the_user(tmp_path: Path) -> None:
+    """--tz is for this process: the remote shell and commands of alerts get TZ as it was."""
+    log = tmp_path / "t.ml"
+    with multilog.create(log, SCHEMA) as made, made.writer(ahead=-1) as writer:
+        writer.append(block_of([1000]))
+    rsh = tmp_path / "zoned"
+    rsh.write_text(f'#!/bin/sh\nshift\necho "${{TZ-none}}" >> {tmp_path}/zones\nexec "$@"\n')
+    rsh.chmod(0o755)
+    env = {**remote_lab.env(tmp_path), "CONFLUO_RSH": str(rsh)}
+    words = ["--agg", "count", "--by", "1d", "-T", "--no-header", "--tz", "Europe/Berlin"]
+    for more in ({}, {"TZ": "Asia/Tokyo"}):
+        done = run("confluo-query", f"sw1:{log}", *words, env={**env, **more})
+        assert done.stdout.decode().startswith("1969-12-31T23:00:00"), done.stderr
+    command = f"sh -c 'cat >/dev/null; echo \"$TZ\" >> {tmp_path}/zones'"
+    fire = ["--once", "-t", "x: count > 0 over 1s", "--exec", command, "--tz", "Europe/Berlin", "-T"]
+    done = run("confluo-monitor", log, *fire, env={**env, "TZ": "Asia/Tokyo"})
+    assert done.returncode == 0, done.stderr
+    zones = (tmp_path / "zones").read_text().split()
+    assert zones[:2] == ["none", "Asia/Tokyo"]
+    assert set(zones[2:]) == {"Asia/Tokyo"}

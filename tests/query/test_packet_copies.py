@@ -16,6 +16,7 @@ from confluo_tools.core.packets.packet import Packets
 from confluo_tools.core.query.packet_copies import PacketCopies
 from confluo_tools.formats.pcap import packet_schema
 from confluo_tools.schema import Field, Schema
+from remote_lab import env
 from running import CAMPUS, lines, run
 
 PLAIN = Schema("packet", [Field("ts", "time"), Field("packet_digest", "u64")])
@@ -167,3 +168,24 @@ def test_messages(tmp_path: Path) -> None:
         done = run("confluo-query", CAMPUS, *words)
         assert done.returncode in (1, 2)
         assert done.stderr.startswith(b"confluo-query: " + what), done.stderr
+
+
+def test_logs_of_other_hosts(tmp_path: Path) -> None:
+    """One packet captured at two places counts once, wherever the logs are; the digest comes with their rows."""
+    here, there = tmp_path / "0.ml", tmp_path / "1.ml"
+    for log in (here, there):
+        assert run("confluo-capture", "-q", "--digest", "-r", CAMPUS, "-w", log).returncode == 0
+    words = ["--dedup", "10ms", "-T", "-f", "ts,src_ip,dst_ip,len,packet_digest"]
+    once = run("confluo-query", here, *words)
+    assert once.returncode == 0
+    for names in ([here, f"sw1:{there}"], [f"sw1:{here}", f"sw2:{there}"], [f"sw1:{here}"]):
+        inputs = [word for name in names for word in ("-r", name)]
+        for more in ([], ["tcp"]):
+            done = run("confluo-query", *inputs, *words, *more, env=env(tmp_path))
+            assert done.returncode == 0, done.stderr
+            assert done.stdout == (run("confluo-query", here, *more, *words).stdout if more else once.stdout)
+    both = ["-r", here, "-r", f"sw1:{there}"]
+    done = run("confluo-query", *both, "--count", env=env(tmp_path))
+    assert int(done.stdout) == 2 * int(run("confluo-query", here, "--count").stdout)
+    table = ["--dedup", "10ms", "--agg", "count, sum(len)", "--by", "src_ip", "-T"]
+    assert run("confluo-query", *both, *table, env=env(tmp_path)).stdout == run("confluo-query", here, *table).stdout

@@ -36,7 +36,6 @@ PLACES = {
         f"text({TEXT})", "who runs the autonomous system of the {} address", ("autonomous_system_organization",)
     ),
 }
-GEO_FIELDS = tuple(f"{side}_{what}" for what in PLACES for side in SIDES)
 # What databases of these kinds have; others may have anything.
 HAS = {"City": {"country", "city"}, "Country": {"country"}, "ASN": {"asn", "org"}}
 
