@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -390,7 +391,8 @@ def test_readers_meanwhile(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     mover = subprocess.Popen([sys.executable, "-c", loop, log.path, tmp_path / "archive", tmp_path / "stop"], env=env)
     looks = joined = 0
-    while any(p.poll() is None for p in writers):
+    end = time.monotonic() + 60
+    while any(p.poll() is None for p in writers) or (not joined and time.monotonic() < end):
         told: list[str] = []
         reader = open_log(log.path, warn=told.append)
         seq: dict[int, list[Any]] = {}
