@@ -2,12 +2,14 @@
 
 #include <stdint.h>
 
+static int marked_wanted = 1; /* 0 in tests */
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 /* Whether `copy_marked` may be called. */
 static inline int can_copy_marked(void) {
-    return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") &&
+    return marked_wanted && __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
 }
 
@@ -47,7 +49,7 @@ copy_marked(uint8_t *restrict to, const uint8_t *restrict from, const uint64_t *
 }
 #undef COPY_MARKED
 #else
-static inline int can_copy_marked(void) { return 0; }
+static inline int can_copy_marked(void) { return marked_wanted & 0; }
 static inline int copy_marked(uint8_t *to, const uint8_t *from, const uint64_t *marks, uint32_t words, uint32_t width) {
     return 0;
 }

@@ -151,6 +151,8 @@ RATE_CLONES static uint32_t rate_plain(rate_batch *b, uint32_t start, uint32_t n
 
 #if defined(__x86_64__)
 #include "rate_wide.h"
+#else
+static int rate_wants_wide; /* without effect */
 #endif
 
 static inline void rate_guess(rate_batch *b, uint32_t n, const uint64_t *slots, uint64_t mask, int shift,

@@ -24,6 +24,7 @@ cdef extern from *:
     const int64_t LONGEST "CFL_LONGEST_RUN"
 
 cdef extern from "rate_rows.h" nogil:
+    int rate_wants_wide
     void rate_fetch(const uint8_t* column, size_t size) noexcept
     void rate_keys(rate_batch* b, uint32_t n, uint64_t seed0, uint64_t seed1, const uint64_t* slots,
                    int shift) noexcept
@@ -35,6 +36,12 @@ cdef extern from "rate_rows.h" nogil:
 cdef enum:
     MAX_FLOWS = 1 << 24
     CLEAR = 100_000_000                 # ns after which rows are given though older ones wait
+
+
+def use_wide(bint wanted):
+    """Take 8 rows at a time with AVX-512 if the processor has it, or do not."""
+    global rate_wants_wide
+    rate_wants_wide = wanted
 
 
 @cython.final

@@ -13,6 +13,7 @@ from confluo_tools.core.block.block cimport Block, Layout, Picks
 cimport cython
 
 cdef extern from "marked_rows.h" nogil:
+    int marked_wanted
     bint can_copy_marked() noexcept
     bint copy_marked(uint8_t* to, const uint8_t* column, const uint64_t* marks, uint32_t words, uint32_t width) noexcept
 
@@ -21,6 +22,12 @@ cdef enum:
     MIN_FILLED = 768                    # of a part that is not the newest
     MARK_WORDS = 8                      # rows that are copied by marks are within 512
     MARKED_FROM = 6                     # and every sixth at least is one
+
+
+def use_marked(bint wanted):
+    """Copy marked rows with AVX-512 if the processor has it, or do not."""
+    global marked_wanted
+    marked_wanted = wanted
 
 
 @cython.final

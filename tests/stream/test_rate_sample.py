@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confluo_tools.core.block.block import Picks
+from confluo_tools.core.stream import rate_sample, run_rows
 from confluo_tools.errors import UsageError
 from confluo_tools.formats.block_builder import block_of_rows
 from confluo_tools.replay.sampling import RateSampler, TimeRun, inferred_times
@@ -28,6 +30,16 @@ GAPS = st.one_of(
 )
 ARRIVALS = st.lists(st.tuples(GAPS, st.integers(0, 4)), min_size=1, max_size=150)
 FIVE_TUPLES = [(1, 2, 3, 4, 6), (2, 1, 4, 3, 6), (1, 2, 3, 4, 17), (1, 2, 3, 5, 6), (9, 2, 3, 4, 6)]
+
+
+@pytest.fixture(scope="module", autouse=True, params=[True, False], ids=["wide", "narrow"])
+def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All tests with the wide instructions of the processor, and without."""
+    rate_sample.use_wide(request.param)
+    run_rows.use_marked(request.param)
+    yield
+    rate_sample.use_wide(True)
+    run_rows.use_marked(True)
 
 
 def packets(arrivals: list[tuple[int, int]], start: int = START) -> list[dict[str, int]]:

@@ -3,6 +3,8 @@ from typing import final
 from confluo_tools.core.block.block import Layout
 from confluo_tools.core.stream.stage import StreamStage
 
+def use_wide(wanted: bool) -> None: ...
+
 @final
 class RateSampleStage(StreamStage):
     threshold: int
