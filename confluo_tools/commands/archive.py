@@ -13,7 +13,6 @@ from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
 from confluo_tools.inputs.logs import remote
-from confluo_tools.remote.connect import HostLostError, RemoteError
 
 if TYPE_CHECKING:
     from confluo_tools.multilog.archive.segment_source import SegmentSource
@@ -176,6 +175,8 @@ class ArchiveRun:
         self.done: list[tuple[str, BatchResult]] = []
 
     def run(self, logs: list[str], tsv: bool, ndjson: bool) -> int:
+        from confluo_tools.remote.connect import HostLostError, RemoteError
+
         begin = time.perf_counter()
         left = [LogTry(path) for path in logs]
         while left:

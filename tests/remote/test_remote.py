@@ -478,7 +478,7 @@ def test_frames() -> None:
     assert frame_codec.parse_hello(frame_codec.hello("1.2")) == (
         frame_codec.PROTOCOL,
         "1.2",
-        {"analyze", "alive", "follow", "unnest", "zone", "views"},
+        {"analyze", "alive", "archive", "follow", "unnest", "zone", "views"},
     )
     assert frame_codec.parse_hello(b"confluo-serve 1 0.1.0\n") == (1, "0.1.0", set())
 

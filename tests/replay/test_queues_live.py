@@ -25,10 +25,10 @@ switches:
   router: {level: tor, pod: left, buffer: {size: 30481, private: true}}
   far: {level: tor, pod: right}
 server_link: {speed: 100Gbit, delay: 0s}
-links: [[router, far, {speed: 50.79Mbit, delay: 0s}]]
+links: [[router, far, {speed: 5.079Mbit, delay: 0s}]]
 dcs: {d: {s: {left: {client: CLIENT}, right: {server: SERVER}}}}
 """
-BURST = 3000 * 8 / 50e6 * 1e9  # ns: tbf sends so much at once when its queue was empty
+BURST = 3000 * 8 / 5e6 * 1e9  # ns: tbf sends so much at once when its queue was empty
 
 
 class Packet(NamedTuple):
@@ -55,7 +55,7 @@ def answer(shell: Shell, words: str) -> list[list[str]]:
 def recorded(folder: Path, level: str, size: int, *, six: bool = False) -> None:
     """Record and capture a transfer at both ends."""
     with Lab() as lab:
-        path = routed(lab, rate="50mbit", limit=30_000, version=6 if six else 4)
+        path = routed(lab, rate="5mbit", limit=30_000, version=6 if six else 4)
         with dumped(path, folder):
             record(path, folder, BULK, size, options=("--level", level))
         ends = path.client.address, path.server.address
@@ -80,7 +80,7 @@ def packets(folder: Path, *names: str) -> tuple[Collector, dict[str, list[Packet
 
 def replayed(folder: Path) -> RoutedQueue:
     """Record a transfer by signals, replay its queues."""
-    recorded(folder, "signals", 2_000_000)
+    recorded(folder, "signals", 500_000)
     shell = Shell(folder)
     answer(shell, "confluo-replay queues client.ml server.ml --topology path.yaml -q -w queues.ml")
     by_place = "confluo-query queues.ml 'event == dropped' --agg count --by switch,to,why -T"

