@@ -1,4 +1,4 @@
-"""Numbers, sizes, rates, durations, times and addresses as people write them, and back.
+"""Numbers, sizes, rates, durations, times and addresses as people write them, and back; and their order.
 
 One parser for all commands and expressions.  Each reader raises UsageError saying what was expected;
 each ``format_*`` prints what its reader reads back to the same value.  Times and durations are integers
@@ -48,6 +48,7 @@ DAY = 86400 * SECOND
 _NUMBER = re.compile(
     r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,3}))?([kKMGTP]i?)?)\Z"
 )
+_DIGITS = re.compile(r"([0-9]+)")
 _PART = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|μs|ms|min|[smhdw])")
 _TIME = re.compile(
     r"(\d{4})-(\d\d)(?:-(\d\d)(?:[Tt _](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?)?)?\s?([Zz]|[+-]\d\d(?::?\d\d)?)?\Z"
@@ -566,3 +567,9 @@ def mac(text: str) -> int:
 def format_mac(value: int) -> str:
     """``00:11:22:aa:bb:cc``.  ``mac`` reads it back."""
     return ":".join(f"{value:012x}"[i : i + 2] for i in range(0, 12, 2))
+
+
+def natural_key(text: str) -> list[tuple[int, int, str]]:
+    """A key that sorts p2 before p10."""
+    parts = _DIGITS.split(text)  # every second one is a number
+    return [(0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part]

@@ -21,6 +21,7 @@ from confluo_tools.monitor.notes import AlertLines, TriggerNotes
 from confluo_tools.multilog.atomic_file import replace
 from confluo_tools.multilog.locks import lock, open_lock
 from confluo_tools.schema import Schema, builtin
+from confluo_tools.units import natural_key
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -104,12 +105,11 @@ class AlertBlocks:
         return rows.block()
 
     def block(self, events: Sequence[Event]) -> Block:
-        """Records of ``events``, in their order."""
+        """Records of the ``events`` of a tick, by trigger and key: hashes of keys differ between logs."""
         rows = _AlertRows(self, len(events))
         put = rows.put
-        for row, e in enumerate(events):
+        for row, (e, known) in enumerate(sorted(((e, self.known(e)) for e in events), key=_place)):
             trigger = self.engine.triggers[e.trigger]
-            known = self.known(e)
             put("ts", row, struct.pack("<q", e.tick))
             put("trigger", row, _text(trigger.name, self._size("trigger")))
             put("event", row, bytes([KINDS[e.kind]]))
@@ -202,6 +202,11 @@ class KeyNames:
     def _alert_width(self, name: str) -> int:
         _, _, size, count = self.alert.layout.describe(self.alert.index(name))
         return size * count
+
+
+def _place(one: tuple[Event, AlertKey]) -> tuple[int, list[tuple[int, int, str]], int]:
+    event, known = one
+    return event.trigger, natural_key(known.text.decode("utf-8", "replace")), event.hash
 
 
 def _text(text: str, most: int) -> bytes:

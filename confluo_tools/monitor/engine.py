@@ -198,7 +198,7 @@ class TriggerEngine:
         return t
 
     def tick(self, t: int) -> list[Event]:
-        """Evaluate all triggers that have a tick at ``t``, which is `next`; returns the events in a fixed order."""
+        """Evaluate all triggers that have a tick at ``t``, which is `next`; returns the events, by trigger and hash."""
         changed: list[tuple[int, int, int, int]] = []  # trigger, hash, state, id
         found = self._pass.tick(t)
         if found is not None:

@@ -145,6 +145,18 @@ def test_once_looks_at_the_newest_record(tmp_path: Path, condition: str, status:
     assert not (tmp_path / "x.alerts.ml").exists()
 
 
+def test_alerts_of_a_tick_are_in_the_order_of_triggers_and_keys(tmp_path: Path) -> None:
+    """Hashes of keys differ between logs: their order is that of no reader."""
+    log = made(tmp_path / "x.ml", [(START + i, 10 + i, port) for i, port in enumerate((443, 80, 9, 8080, 22, 5201))])
+    found = alerts(
+        log, "--once", "-t", "b: max(len) > 1 over 1s by dst_port", "-t", "a: count > 0 over 1s by dst_port,len"
+    )
+    assert [(a["trigger"], a["key"]) for a in found] == [
+        *(("b", f"dst_port={port}") for port in (9, 22, 80, 443, 5201, 8080)),
+        *(("a", f"dst_port={p} len={n}") for p, n in ((9, 12), (22, 14), (80, 11), (443, 10), (5201, 15), (8080, 13))),
+    ]
+
+
 def test_once_at_a_time_sees_absence(tmp_path: Path) -> None:
     log = made(tmp_path / "x.ml", [(START, 10, 80)])
     text = "silent: count < 1 over 5m every 1s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.pingmesh.heatmap.model import CLASS, COUNTS, MAX_U32, UNIT, ColourLimits, Map, Sheet, group
 from confluo_tools.schema import Field, Schema
+from confluo_tools.units import natural_key
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -22,7 +22,6 @@ NS = 1_000_000_000
 Unit = tuple[str, str, str]  # data centre, podset, name
 COLOURS = {1: "green", 2: "yellow", 3: "red"}
 _PARTS = (("_dc", 16), ("_podset", 16), ("", 32))  # fields of a unit, and their bytes
-_NUMBERS = re.compile(r"(\d+)")
 
 
 def cell_schema() -> Schema:
@@ -93,11 +92,6 @@ def pattern_schema() -> Schema:
     )
 
 
-def natural(text: str) -> list[Any]:
-    """A key that sorts p2 before p10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _NUMBERS.split(text) if part]
-
-
 class Cells:
     """Collects cells of all windows, then makes the `maps`."""
 
@@ -154,7 +148,7 @@ class Cells:
         for window in self._windows.values():
             self.senders |= set(window.columns[0])
         order = {unit: i for i, unit in enumerate(known)}
-        units = sorted({*self.units, *known}, key=lambda u: (order.get(u, len(order)), *map(natural, u)))
+        units = sorted({*self.units, *known}, key=lambda u: (order.get(u, len(order)), *map(natural_key, u)))
         dcs: dict[str, list[Unit]] = {}
         for unit in units:
             dcs.setdefault(unit[0], []).append(unit)
