@@ -13,7 +13,7 @@ from c_source cimport (
     load_value, no_ipv6, row_of, wide_codes, wide_hashes,
 )
 from confluo_tools.core.query.calculation cimport CALC_NO_FIT, calc, calc_run
-from confluo_tools.core.query.group_keys cimport source_room
+from confluo_tools.core.query.group_source cimport source_room
 from confluo_tools.core.query.sketch cimport (
     distinct_update, histogram_update, hyper_merge, hyper_update, merge_distinct, merge_histogram,
 )

@@ -13,7 +13,8 @@ from c_block cimport BYTES, F32, F64, I8, I64, U64
 from c_sketch cimport FLOAT, SIGNED, UNSIGNED, Hyper
 from c_source cimport CHUNK, IP, IP_HASH, NUMBER, WIDE, ZEROS, Chunk, Source, load_column
 from confluo_tools.core.block.block cimport PICK_ALL, Block, Layout, Picks, zero_bytes
-from confluo_tools.core.query.group_keys cimport GroupTable, intern_merge, make_source
+from confluo_tools.core.query.group_keys cimport GroupTable
+from confluo_tools.core.query.group_source cimport intern_merge, make_source
 from confluo_tools.core.query.predicate cimport Program
 from confluo_tools.core.query.rollup_result cimport (
     F_AVG, F_COUNT, F_DISTINCT, F_FIRST, F_HYPER, F_LAST, F_MAX, F_MIN, F_QUANTILE, F_RATE, F_STDDEV, F_SUM, Output,

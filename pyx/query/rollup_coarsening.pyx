@@ -11,7 +11,8 @@ from c_source cimport (
     BUCKET, EITHER, HOURS, IP, KEY, MAX_WORDS, NANOSECONDS, V4, V6, WIDE, Source, ip_of_code,
 )
 from c_time_steps cimport DAY, QUARTER, local_times, step_number, step_start
-from confluo_tools.core.query.group_keys cimport GroupTable, KeyPart, intern_merge, part_of, renumber, source_room
+from confluo_tools.core.query.group_keys cimport GroupTable, KeyPart, part_of
+from confluo_tools.core.query.group_source cimport intern_merge, renumber, source_room
 from confluo_tools.core.query.rollup cimport Rollup
 from confluo_tools.core.query.aggregate_states cimport DISTINCT, HISTOGRAM, HYPER, state_merge
 

@@ -9,7 +9,7 @@ from c_hash_table cimport (
 )
 from c_sketch cimport FLOAT, Hyper, buckets_of, hyper_estimate, hyper_insert, hyper_register
 from c_source cimport NUMBER, fixed_hash, fixed_hashes, is_nan, plain_float
-from confluo_tools.core.query.group_keys cimport renumber
+from confluo_tools.core.query.group_source cimport renumber
 from confluo_tools.core.query.aggregate_states cimport State, Value
 
 

@@ -11,11 +11,7 @@ cdef struct KeyPart:
     uint32_t word           # position of its bits in the packed key
     uint32_t shift
 
-cdef int source_room(Source* s, uint32_t n) noexcept nogil
-cdef uint32_t* intern_merge(Source* ours, const Source* theirs) noexcept nogil
-cdef uint64_t renumber(const Source* s, const uint32_t* to, uint64_t v) noexcept nogil
 cdef uint64_t part_of(const KeyPart* p, const uint64_t* key) noexcept nogil
-cdef int make_source(Source* s, Layout layout, tuple spec, bint key, bint hashed, bytes seed, list kept) except -1
 
 cdef class GroupTable:
     cdef readonly Layout layout

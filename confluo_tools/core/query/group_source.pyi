@@ -1,0 +1,1 @@
+# C functions only; no Python interface.
