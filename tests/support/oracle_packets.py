@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,7 @@ def expected(t: dict[str, str]) -> Row:
     return row
 
 
+@lru_cache(1 << 16)
 def address(value: int, value6: bytes, version: int) -> str | None:
     if version == 6:
         return str(ip_address(value6))
@@ -242,17 +244,31 @@ _LIVE = (
 LIVE = _LIVE.split()
 
 
-def tshark(path: Path) -> list[dict[str, list[str]]]:
-    """Every packet of a capture by the fields of LIVE, lists of all occurrences."""
+PLACE = {name: i for i, name in enumerate(LIVE)}
+
+
+class LiveRow:
+    """A packet by the fields of LIVE, lists of all occurrences, made when they are asked for."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, line: str) -> None:
+        self.values = line.split("\t")
+        assert len(self.values) == len(LIVE), line
+
+    def __getitem__(self, name: str) -> list[str]:
+        value = self.values[PLACE[name]]
+        return value.split("|") if value else []
+
+
+def tshark(path: Path) -> list[LiveRow]:
+    """Every packet of a capture."""
     options = ("ip.defragment:FALSE", "ipv6.defragment:FALSE", "tcp.desegment_tcp_streams:FALSE")
     command = ["tshark", "-n", "-r", str(path), *(w for o in options for w in ("-o", o))]
     command += ["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a", "-E", "aggregator=|"]
     command += [w for name in LIVE for w in ("-e", name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    rows = []
-    for line in done.stdout.splitlines():
-        values = line.split("\t")
-        rows.append({n: v.split("|") if v else [] for n, v in zip(LIVE, values, strict=True)})
+    rows = map(LiveRow, done.stdout.splitlines())
     return [r for r in rows if r["frame.time_epoch"] or r["frame.protocols"] != ["data"]]
 
 
@@ -263,7 +279,7 @@ OPTION_BITS = {2: 1, 3: 2, 4: 4, 5: 8, 8: 16, 34: 32, 30: 64}
 class Layers:
     """The layers of one live row: which header is the outermost or innermost, and its values."""
 
-    def __init__(self, row: dict[str, list[str]]) -> None:
+    def __init__(self, row: LiveRow) -> None:
         self.row = row
         chain = row["frame.protocols"][0].split(":")
         quoted = next((i for i, name in enumerate(chain) if name in QUOTING), len(chain))
@@ -309,7 +325,7 @@ class Layers:
         return row
 
 
-def outer(row: dict[str, list[str]]) -> Row:
+def outer(row: LiveRow) -> Row:
     """Fields that only live columns tell, of the outermost headers."""
     layers = Layers(row)
     chain, out = layers.chain, Row()
@@ -356,7 +372,7 @@ def outer(row: dict[str, list[str]]) -> Row:
     return out
 
 
-def innermost(row: dict[str, list[str]], mine: Row) -> Row:
+def innermost(row: LiveRow, mine: Row) -> Row:
     """IP and transport fields of the innermost IP header."""
     layers = Layers(row)
     return layers.five_tuple(layers.ips[-1]) if layers.ips else {}
