@@ -65,6 +65,7 @@ class LogOffsets:
         self._lock = -1
         self._next: dict[int, Place] = {}  # of all partitions, as far as the log was searched
         self._saved: dict[int, Place] = {}
+        self._heard: dict[int, int] = {}  # the saved sequences have the messages before these offsets
         self._searched: dict[int, int] = {}  # lane -> rows
         self._sequences: list[list[Any]] = []
         self._columns: list[int] = []
@@ -143,8 +144,8 @@ class LogOffsets:
 
     def begin(self, partition: int) -> int | None:
         """The offset to read a partition from: messages before are known, and their numbers in the sequences, too."""
-        known = self._saved.get(partition) or self._next.get(partition)
-        return None if known is None else known[0]
+        known = self._next.get(partition)
+        return self._heard.get(partition, None if known is None else known[0])
 
     def release(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
@@ -158,6 +159,7 @@ class LogOffsets:
         """All rows of the messages before the offsets ``taken`` are in the log, and published."""
         for partition, offset in taken.items():
             self._next[partition] = max(self._next.get(partition, (0, 1)), (offset, 1))
+            self._heard[partition] = max(self._heard.get(partition, 0), offset)
         writer, mine = self._writer(), {}
         if writer is not None and self._log is not None and not writer.closed:
             if not self._whole:  # rows of an earlier owner of the lane, which no other process would search for
@@ -167,7 +169,11 @@ class LogOffsets:
             self._searched |= mine
         with self._locked():
             data = self._read()
-            saved, lanes = (self._places(data), self._lanes(data)) if data is not None else ({}, {})
+            saved, lanes, heard = {}, {}, {}
+            if data is not None:  # other processes save their partitions
+                saved, lanes, heard = self._places(data), self._lanes(data), self._read_to(data)
+                self._sequences = _merged(self._sequences, data["sequences"])
+            self._heard = {p: max(heard.get(p, 0), self._heard.get(p, 0)) for p in {*heard, *self._heard}}
             self._saved = {p: max(saved.get(p, (0, 1)), self._next.get(p, (0, 1))) for p in {*saved, *self._next}}
             self._sequences = _merged(self._sequences, sequences)
             self._write(self._saved, lanes | mine)
@@ -181,6 +187,8 @@ class LogOffsets:
         searched = self._lanes(data)
         if any(rows > (tails[lane] if lane < len(tails) else 0) for lane, rows in searched.items()):
             return False  # a power failure took rows that were counted: only the rows say what is there
+        for partition, offset in self._read_to(data).items():
+            self._heard[partition] = max(offset, self._heard.get(partition, 0))
         for partition, place in self._places(data).items():
             self._saved[partition] = max(place, self._saved.get(partition, place))
             self._next[partition] = max(place, self._next.get(partition, place))
@@ -197,6 +205,10 @@ class LogOffsets:
     def _places(data: dict[str, Any]) -> dict[int, Place]:
         return {int(p): (int(place[0]), int(place[1])) for p, place in data["places"].items()}
 
+    @staticmethod
+    def _read_to(data: dict[str, Any]) -> dict[int, int]:
+        return {int(p): int(offset) for p, offset in data.get("read", {}).items()}
+
     def _read(self) -> dict[str, Any] | None:
         path = os.path.join(self.path, STATE)
         try:
@@ -206,7 +218,7 @@ class LogOffsets:
                 isinstance(data[k], dict) for k in ("options", "places", "searched")
             ):
                 raise ValueError
-            self._places(data), self._lanes(data)
+            self._places(data), self._lanes(data), self._read_to(data)
             _merged(data["sequences"], [])
             if data["since"] is not None:
                 int(data["since"])
@@ -215,7 +227,7 @@ class LogOffsets:
             return None
         except OSError as e:
             raise StoreError(f"cannot be read: {e.strerror}", where=path) from None
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             raise StoreError("is damaged", where=path, hint="write into another log") from None
 
     def _write(self, places: dict[int, Place], searched: dict[int, int]) -> None:
@@ -226,6 +238,7 @@ class LogOffsets:
             "options": self.options,
             "since": self.since,
             "places": {str(p): place for p, place in sorted(places.items())},
+            "read": {str(p): offset for p, offset in sorted(self._heard.items())},
             "searched": {str(lane): rows for lane, rows in sorted(searched.items())},
             "sequences": self._sequences,
         }

@@ -12,6 +12,8 @@ from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
 from confluo_tools.errors import StoreError
 from confluo_tools.kafka.log_offsets import OFFSET, PARTITION, ROW, STATE, LogOffsets
+from confluo_tools.kafka.message import Envelope
+from confluo_tools.kafka.sequences import SequenceCheck
 from confluo_tools.multilog import Log, LogWriter
 from confluo_tools.schema import Field, Schema
 
@@ -26,7 +28,7 @@ def topic(rng: random.Random) -> list[list[list[int]]]:
 
 
 class LogWriterProcess:
-    """What a process does that writes the odd numbers of a topic to the log."""
+    """What a process does that writes the odd numbers of a topic to the log; it misses no message."""
 
     def __init__(self, path: Path, messages: list[list[list[int]]]) -> None:
         self.messages = messages
@@ -37,12 +39,14 @@ class LogWriterProcess:
         self.log: Log = multilog.open(str(path))
         self.writer: LogWriter | None = None
         self.offsets.attach(self.log, lambda: self.writer)
+        self.sequences = SequenceCheck()
         self.next: dict[int, int] = {}
         self.taken: dict[int, int] = {}
 
     def claim(self, partition: int) -> None:
         if partition not in self.next and self.offsets.claim(partition):
             self.next[partition] = self.offsets.begin(partition) or 0
+            self.sequences.restore(self.offsets.sequences())
 
     def release(self, partition: int) -> None:
         if partition in self.next:
@@ -53,13 +57,15 @@ class LogWriterProcess:
 
     def save(self) -> None:
         assert self.offsets.published()
-        self.offsets.save(self.taken, [])
+        self.offsets.save(self.taken, self.sequences.saved())
 
     def read(self, partition: int, most: int) -> bool:
         """The next message; only its first ``most`` rows are written before the process dies.  Whether it lives."""
         if partition not in self.next or self.next[partition] >= len(self.messages[partition]):
             return True
         offset = self.next[partition]
+        self.sequences.is_new(Envelope("h", 0, 1, partition, offset, 0, 0, 6, 0))
+        assert self.sequences.missing == 0
         values = self.messages[partition][offset]
         block = Block.wrap(SCHEMA.layout, len(values), [b"".join(v.to_bytes(8, "little") for v in values)])
         placed = self.offsets.placed(block, partition, offset) if values else None
