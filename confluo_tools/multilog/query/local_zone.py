@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from confluo_tools.units import SECOND, utc_offset
+from itertools import pairwise
+from time import localtime
+
+from confluo_tools.units import SECOND
 
 # From 1972, when the last zone (Liberia) got a legal time in whole quarters of an hour, to 2262, s: later times do not
 # fit into ns.  Records of before 1972 have the offset of 1972.
@@ -14,21 +17,20 @@ Changes = tuple[tuple[int, int], ...]
 
 def offset_changes() -> Changes:
     """(time in ns from which on it holds, offset in ns) of the local zone, the first from -2**63 on."""
-    out = [(-(1 << 63), utc_offset(FIRST * SECOND) * SECOND)]
-    for start in range(FIRST, LAST, LOOK):
-        end = min(start + LOOK, LAST)
-        after = utc_offset(end * SECOND) * SECOND
-        if after != out[-1][1]:
-            out.append((_change(start, end) * SECOND, after))
+    times = [*range(FIRST, LAST, LOOK), LAST]
+    offsets = [then.tm_gmtoff for then in map(localtime, times)]
+    out = [(-(1 << 63), offsets[0] * SECOND)]
+    for (start, before), (end, after) in pairwise(zip(times, offsets, strict=True)):
+        if after != before:
+            out.append((_change(start, end, after) * SECOND, after * SECOND))
     return tuple(out)
 
 
-def _change(low: int, high: int) -> int:
-    """The first second of the offset of ``high``; ``low`` has another."""
-    after = utc_offset(high * SECOND)
+def _change(low: int, high: int, after: int) -> int:
+    """The first second of the offset ``after``, that of ``high``; ``low`` has another."""
     while high - low > 1:
         middle = (low + high) // 2
-        if utc_offset(middle * SECOND) == after:
+        if localtime(middle).tm_gmtoff == after:
             high = middle
         else:
             low = middle
