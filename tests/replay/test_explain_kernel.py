@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from real_time import in_real_time
 from wire_lab import carried, explained, needs_wire, packets, sent_again, stalls
 
 DELAY = 0.005
@@ -116,6 +117,7 @@ SCENARIOS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.root
 @pytest.mark.net
 @pytest.mark.parametrize("name", SCENARIOS)
+@in_real_time
 def test_the_kernel_and_tshark_agree(name: str, tmp_path: Path) -> None:
     rule, traffic = SCENARIOS[name]
     needs_wire()
