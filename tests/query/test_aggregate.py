@@ -270,11 +270,11 @@ def test_addresses_in_a_log(tmp_path: Path) -> None:
             writer.close()
         blocks = [*log.blocks()]
         assert any(b.zones(packet.index("ip_version")) == (0, 4) for b in blocks)
+        plain = [(block_of(part, packet, n % 3), None) for n, part in enumerate(parts)]
         text = "count, sum(len), distinct(src_ip), distinct~(src_ip) as about, min(src_ip), max(src_ip), first(src_ip)"
         for by in ("", "src_ip", "src_ip/24", "src_ip/8/16, ip_version"):
             keys = parse_by(by, packet) if by else []
             aggs = parse_aggregates(text, packet)
-            plain = [(block_of(part, packet, n % 3), None) for n, part in enumerate(parts)]
             found = read(*aggregate(((b, None) for b in blocks), packet, aggs, keys))
             assert found == read(*aggregate(plain, packet, aggs, keys))
             assert sum(r["count"] for r in found) == 84_000

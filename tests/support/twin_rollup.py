@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import math
 import struct
@@ -61,6 +62,7 @@ FORMATS = {
 }
 
 
+@functools.lru_cache(1 << 16)
 def address_bytes(value: str | None) -> tuple[int, bytes]:
     """NAME and NAME6 of an address."""
     if value is None:
@@ -95,26 +97,45 @@ def version(value: str | None) -> int:
 
 def decode(block: Block, schema: Schema, row: int) -> Row:
     """A row as Python values; an address as text, as the text formats print it."""
+    return _decode(block, _columns(schema), row)
+
+
+def _columns(schema: Schema) -> list[tuple[Field, int, int]]:
+    """Each field, its column, and the column of its version or -1."""
+    return [(f, schema.index(f.name), schema.index(f.version) if f.version else -1) for f in schema.fields]
+
+
+def _decode(block: Block, columns: list[tuple[Field, int, int]], row: int) -> Row:
     out: Row = {}
-    for field in schema.fields:
-        col = schema.index(field.name)
+    for field, col, version_col in columns:
         value = block.get(col, row)
         if field.type.kind == "ip":
             six = block.get(col + 1, row)
-            ver = block.get(schema.index(field.version), row) if field.version else -1
+            ver = block.get(version_col, row) if version_col >= 0 else -1
             if ver == 6 or any(six):
                 assert value == fold6(six)
-                value = str(ipaddress.IPv6Address(six))
+                value = _text6(six)
             elif value == 1 and ver < 0:
                 value = "::"
             else:
-                value = str(ipaddress.IPv4Address(value)) if value or ver == 4 else None
+                value = _text4(value) if value or ver == 4 else None
         out[field.name] = value
     return out
 
 
+@functools.lru_cache(1 << 16)
+def _text4(value: int) -> str:
+    return str(ipaddress.IPv4Address(value))
+
+
+@functools.lru_cache(1 << 16)
+def _text6(value: bytes) -> str:
+    return str(ipaddress.IPv6Address(value))
+
+
 def read(schema: Schema, blocks: Iterable[Block]) -> list[Row]:
-    return [decode(b, schema, i) for b in blocks for i in range(b.rows)]
+    columns = _columns(schema)
+    return [_decode(b, columns, i) for b in blocks for i in range(b.rows)]
 
 
 # ---- the twin ---------------------------------------------------------------------------------------------------
