@@ -275,7 +275,7 @@ __confluo_program() {
             operands=('file')
             ;;
         'archive')
-            options='--older-than= --to= --host= --keep-log --keep= --delete --dry-run --compact --part-size= -T -J --config= -q --quiet -v --verbose --stats -h --help --version '
+            options='--older-than= --to= --host= --keep-log --keep= --delete --dry-run --compact --part-size= --compress --codec= -T -J --config= -q --quiet -v --verbose --stats -h --help --version '
             operands=('file')
             ;;
         'serve')

@@ -2235,6 +2235,8 @@ complete -c confluo-archive -l delete -d 'With --keep: delete the oldest rows of
 complete -c confluo-archive -l dry-run -d 'Print what would be done; do not do it.'
 complete -c confluo-archive -l compact -d 'Merge the small files of archives.'
 complete -c confluo-archive -l part-size -x -d '--compact: make files of up to this size (64M).'
+complete -c confluo-archive -l compress -d 'Compress sealed segments of logs in place.'
+complete -c confluo-archive -l codec -x -a 'none lz4 zstd snappy' -d '--compress: lz4 is faster, zstd is smaller (zstd).'
 complete -c confluo-archive -s T -d 'Write tsv, as -o tsv.'
 complete -c confluo-archive -s J -d 'Write ndjson, as -o ndjson.'
 complete -c confluo-archive -l config -r -F -d 'Read settings from FILE only.'

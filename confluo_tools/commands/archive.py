@@ -45,6 +45,9 @@ confluo-archive --keep 90d,500G archive/
 # merge the small files of an archive, once an hour or a day
 confluo-archive --compact archive/
 
+# no archive: compress the segments of a log in place, those of the last hour excepted
+confluo-archive --compress live.ml --older-than 1h
+
 # no archive: keep an hour and at most 10 GB, delete the rest
 confluo-archive live.ml --keep 1h,10G --delete
 """
@@ -53,8 +56,8 @@ confluo-archive live.ml --keep 1h,10G --delete
 
 @app.command(
     panels={
-        "Options": "--to --older-than --keep-log --keep --compact --dry-run",
-        "Output": "--host --part-size --delete",
+        "Options": "--to --older-than --keep-log --keep --compact --compress --dry-run",
+        "Output": "--host --part-size --codec --delete",
     }
 )
 def archive(
@@ -85,6 +88,10 @@ def archive(
     part_size: Annotated[
         str | None, option("--part-size", metavar="SIZE", help="--compact: make files of up to this size (64M).")
     ] = None,
+    compress: Annotated[bool, option("--compress", help="Compress sealed segments of logs in place.")] = False,
+    codec: Annotated[
+        str | None, option("--codec", metavar="NAME", help="--compress: lz4 is faster, zstd is smaller (zstd).")
+    ] = None,
     tsv: cli.Tsv = False,
     ndjson: cli.Ndjson = False,
     *,
@@ -102,6 +109,14 @@ def archive(
     check_places(logs, to, to is not None and not compact)
     if part_size is not None and not compact:
         raise UsageError("is for --compact", where="--part-size", hint="leave it out")
+    if codec is not None and not compress:
+        raise UsageError("is for --compress", where="--codec", hint="leave it out")
+    if compress:
+        given = {"--to": to, "--keep-log": keep_log, "--delete": delete, "--keep": keep, "--compact": compact}
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"--compress excludes {name}", hint="use a run of its own")
+        return pack(logs, codec, older_than, dry_run, common.stats)
     if compact:
         given = {"--to": to, "--older-than": older_than, "--keep-log": keep_log, "--delete": delete, "--keep": keep}
         for name, value in given.items():
@@ -354,6 +369,48 @@ def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
             total += removed
             if stats:
                 cli.note(f"{removed:,} segments removed, {cli.humane(keeper.bytes)}B", where=path)
+    return cli.OK if total else cli.NOTHING
+
+
+def pack(logs: list[str], codec: str | None, older_than: str | None, dry_run: bool, stats: bool) -> int:
+    """--compress."""
+    from confluo_tools import multilog
+    from confluo_tools.multilog.compress import CODEC, CODECS, Compressor, UnsoundSegmentError
+
+    if codec is not None and codec not in CODECS:
+        raise UsageError(f"unknown codec '{codec}'", where="--codec", hint=f"use {' or '.join(CODECS)}")
+    before = None if older_than is None else time.time_ns() - cli.duration("--older-than", older_than, 0)
+    total = 0
+    for path in logs:
+        with multilog.open(path, readonly=dry_run) as log:
+            if not dry_run and log.control.writable:
+                log.seal_orphans()
+            compressor = Compressor(log, codec or CODEC, again=codec is not None, before=before)
+            planned = compressor.planned()
+            if dry_run:
+                for segment in planned:
+                    print(f"{cli.printable(segment.path)}\t{segment.end - segment.base}")
+                total += len(planned)
+                continue
+            begin, done = time.perf_counter(), []
+            with cli.Progress(f"compressing {path}", sum(s.end - s.base for s in planned), "rows") as progress:
+                rows = 0
+                for segment in planned:
+                    try:
+                        found = compressor.run(segment)
+                    except UnsoundSegmentError as e:
+                        cli.warn(e.what, where=e.where, hint=e.hint)
+                    else:
+                        done += [] if found is None else [found]
+                    rows += segment.end - segment.base
+                    progress.update(rows)
+            if done:
+                log.remember([cli.state.prog, *cli.state.argv])
+            total += len(done)
+            if stats:
+                was, now = sum(d.before for d in done), sum(d.after for d in done)
+                what = f"{len(done):,} segments compressed, {cli.humane(was)}B to {cli.humane(now)}B"
+                cli.note(f"{what}, {time.perf_counter() - begin:.2f} s", where=path)
     return cli.OK if total else cli.NOTHING
 
 

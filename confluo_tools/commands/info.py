@@ -169,8 +169,12 @@ class Unparsed:
     def count(self, block: Block) -> int:
         if not self.bit or not block.rows:
             return 0
+        from confluo_tools.core.multilog.segment import SegmentBlock
+
         zone = block.zones(self.column)
         if zone is not None and zone[1] < self.bit:
+            return 0
+        if isinstance(block, SegmentBlock) and not block.check([self.column]):
             return 0
         if self.program is None:
             from confluo_tools.expr import compile

@@ -67,6 +67,7 @@ _TYPE_NAMES = {
 _UNITS = ("s", "ms", "us", "ns")
 _FLOATS = {2: 0, 4: 1, 8: 2}
 _NANOSECONDS = 3
+_CODECS = ("lz4", "zstd")  # LZ4 is the frame format
 
 Write = Callable[["_Builder"], int]
 
@@ -230,12 +231,14 @@ def batch_message(
     size: int | None = None,
     metadata: Mapping[str, str] | None = None,
     nulls: Mapping[int, tuple[int, int, int]] | None = None,
+    compression: str | None = None,
 ) -> bytes:
     """The encapsulated record batch message for ``rows`` rows.
 
     ``buffers``: (offset in the body, bytes) of each physical column of ``schema``; they may stand anywhere
     in the body, with gaps.  ``nulls``: (number of nulls, offset, bytes) of the validity bits of columns that have
     some; the others have validity buffers of length 0.  ``metadata``: of this batch.
+    ``compression``: 'lz4' or 'zstd' if the buffers are compressed; ``buffers`` are their places as they are stored.
     """
     if len(buffers) != len(schema.columns):
         raise ValueError(f"{len(buffers)} buffers for {len(schema.columns)} columns")
@@ -249,7 +252,10 @@ def batch_message(
             nodes.append((rows * column.count, 0))
             places.append((0, 0))
         places.append(place)
-    header = _table({0: ("q", rows), 1: _structs("<qq", nodes), 2: _structs("<qq", places)})
+    fields = {0: ("q", rows), 1: _structs("<qq", nodes), 2: _structs("<qq", places)}
+    if compression is not None:
+        fields[3] = "o", _table({0: ("B", _CODECS.index(compression)), 1: ("B", 0)})  # each buffer by itself
+    header = _table(fields)
     return _message(BATCH, header, body_length, size, metadata)
 
 
@@ -467,7 +473,7 @@ def _read_batch(view: _FlatBuffer, table: int, message: Message) -> None:
     message.buffers = [(a, b) for a, b in view.structs(table, 2, "<qq")]
     compression = view.child(table, 3)
     if compression:
-        message.compression = {0: "lz4", 1: "zstd"}.get(view.scalar(compression, 0, "<b"), "unknown")
+        message.compression = dict(enumerate(_CODECS)).get(view.scalar(compression, 0, "<b"), "unknown")
     if message.rows < 0 or any(length < 0 or nulls < 0 for length, nulls in message.nodes):
         raise _bad("a negative length")
     for offset, size in message.buffers:

@@ -43,6 +43,7 @@ def add_columns(
                 message_bytes=message_bytes(schema),
                 schema=message,
                 schema_offset=end,
+                version=control.version,
             )
             os.pwrite(f.fileno(), message, end)
             os.fsync(f.fileno())

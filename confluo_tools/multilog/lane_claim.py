@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.core.multilog.control import Control, fault
-from confluo_tools.core.multilog.seal import seal_compact, seal_in_place
-from confluo_tools.core.multilog.segment import Segment, SegmentShape, find_seal
+from confluo_tools.core.multilog.seal import find_seal, seal_compact, seal_in_place
+from confluo_tools.core.multilog.segment import Segment, SegmentShape
 from confluo_tools.errors import BusyError, StoreError
 from confluo_tools.formats import arrow_meta
 from confluo_tools.multilog.create import metadata, sync_folder
@@ -244,6 +244,8 @@ def _seal_segment(
         pass
     growing = Segment(path, claim.lane, base, shapes, shape, damage)
     own = growing.shape
+    if growing.codec:
+        raise ValueError("it is compressed but its seal is damaged")
     if rows > growing.blocks_on_file * growing.capacity:
         raise ValueError(f"it has space for {growing.blocks_on_file * growing.capacity} rows; {rows} were published")
     if growing.capacity == BLOCK_ROWS and rows <= COMPACT_ROWS:

@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluo_tools.core.block.block import Block
+from confluo_tools.core.multilog import column_codec
 from confluo_tools.core.multilog.control import Control
 from confluo_tools.core.multilog.lane import LaneWriter
-from confluo_tools.core.multilog.segment import Segment, SegmentBlock, SegmentPart, SegmentShape, find_seal
+from confluo_tools.core.multilog.seal import find_seal
+from confluo_tools.core.multilog.segment import Segment, SegmentBlock, SegmentPart, SegmentShape
 from confluo_tools.errors import ConfluoError, DiskFullError, SchemaError, StoreError
-from confluo_tools.formats import arrow_meta
+from confluo_tools.formats import arrow_meta, zstd_buffer
 from confluo_tools.multilog import create as _create
 from confluo_tools.multilog import lane_claim, removal_record
 from confluo_tools.multilog.ownership import as_owner, foreign_owner
@@ -22,6 +24,7 @@ from confluo_tools.multilog.version import Version
 from confluo_tools.schema import Schema
 
 BLOCK_ROWS = 65536
+column_codec.use_zstd(zstd_buffer.compress, zstd_buffer.decompress_into)
 
 
 @lru_cache(maxsize=64)

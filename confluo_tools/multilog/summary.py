@@ -15,13 +15,21 @@ def summary(log: Log, version: Any, warn: Callable[[str, str], None]) -> dict[st
     """{name: value}, in the order of the report.  ``warn(path, what)``: called for each view that cannot be used."""
     from confluo_tools.multilog import views
     from confluo_tools.multilog.create import about
+    from confluo_tools.multilog.retain import disk_bytes
     from confluo_tools.units import format_time
 
     control = log.control
     lanes = []
     segments: dict[int, int] = {}
+    packed: dict[str, dict[str, Any]] = {}
     for part in log.segments(version):
         segments[part.lane] = segments.get(part.lane, 0) + 1
+        if codec := part.segment.codec:
+            sizes = packed.setdefault(codec, {"codec": codec, "segments": 0, "rows": 0, "bytes": 0, "plain_bytes": 0})
+            sizes["segments"] += 1
+            sizes["rows"] += part.rows
+            sizes["bytes"] += disk_bytes(part.path)
+            sizes["plain_bytes"] += part.segment.plain_bytes
     for lane in range(len(version)):
         line = control.lane(lane)
         if version[lane] or line["pid"]:
@@ -74,6 +82,7 @@ def summary(log: Log, version: Any, warn: Callable[[str, str], None]) -> dict[st
         "disk_bytes": disk,
         "view_bytes": in_views,
         "lanes": lanes,
+        **({"compressed": list(packed.values())} if packed else {}),
         "indexes": found,
         **({"views": others} if others else {}),
         **({"archives": moved} if moved else {}),

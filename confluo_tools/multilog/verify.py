@@ -166,7 +166,9 @@ def _segment(
     for number in range(-(-rows // segment.capacity)):
         if number not in bad:
             damage.clear()
-            segment.block(number, min(rows - number * segment.capacity, BLOCK_ROWS))
+            opened = segment.block(number, min(rows - number * segment.capacity, BLOCK_ROWS))
+            if opened is not None and segment.codec:
+                opened.check()  # the checksums are right; whether the columns can be decompressed is not known yet
             for _, _, reason in damage:
                 report(VerifyFinding(path, number, (), reason))
     return segment.sealed

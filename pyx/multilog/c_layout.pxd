@@ -6,6 +6,7 @@ from c_block cimport Column, Zone, BLOCK_ROWS
 
 cdef enum:
     FORMAT_VERSION = 1
+    PACKED_VERSION = 2              # of a log that may have compressed segments, and of their seals
     ENDIAN_MARK = 0x01020304
     PAGE = 4096
     LINE_BYTES = 64
@@ -16,6 +17,7 @@ cdef enum:
     MAX_LANES = 4096
     MAX_SEGMENT_BLOCKS = 1024
     MAX_COLUMNS = 250
+    PACKED_MESSAGE = 64             # bytes by which the batch message of a compressed segment is longer
     HEAD_BIT = 255                  # in a column mask: the block head
     MASK_U64 = 4
 
@@ -24,11 +26,15 @@ cdef extern from *:
     #define CFL_CONTROL_MAGIC "CFLCTRL"
     #define CFL_BLOCK_MAGIC "CFLBLCK"
     #define CFL_SEAL_MAGIC "CFLSEAL"
+    #define CFL_PACKED_MAGIC "CFLPACK"
+    #define CFL_PLACES_MAGIC "CFLPLAC"
     #define CFL_ARROW_MAGIC "ARROW1\\0"
     """
     const char* CONTROL_MAGIC "CFL_CONTROL_MAGIC"       # 8 bytes each, the last of them NUL
     const char* BLOCK_MAGIC "CFL_BLOCK_MAGIC"
     const char* SEAL_MAGIC "CFL_SEAL_MAGIC"
+    const char* PACKED_MAGIC "CFL_PACKED_MAGIC"
+    const char* PLACES_MAGIC "CFL_PLACES_MAGIC"
     const char* ARROW_MAGIC "CFL_ARROW_MAGIC"
 
 cdef enum:                          # sync modes
@@ -77,6 +83,28 @@ cdef struct BlockHead:
     uint32_t capacity               # capacity in rows
     uint32_t columns
     uint64_t used[4]                # bit i: column i is not all zero
+
+cdef struct PackedHead:             # block head of a compressed segment
+    BlockHead head                  # its magic is PACKED_MAGIC
+    uint64_t end                    # of the data of the segment: where its trailer begins
+
+cdef struct Places:                 # after the page checksums of a compressed segment
+    uint32_t crc                    # CRC32C of what follows: this struct, the blocks, the buffers
+    uint32_t codec                  # 1 LZ4, 2 zstd
+    uint64_t rows
+    uint32_t capacity               # rows of a block
+    uint32_t blocks
+    uint32_t columns
+    uint32_t zero
+    # u64 offsets of the blocks, and of the end of the data; then a Place for each column of each block
+
+cdef struct Place:                  # of a compressed buffer
+    uint64_t at                     # in the file
+    uint64_t size
+
+cdef struct PlacesEnd:              # after the places, before the Arrow footer
+    char magic[8]                   # PLACES_MAGIC
+    uint64_t end                    # of the data
 
 cdef struct Seal:
     char magic[8]                   # SEAL_MAGIC

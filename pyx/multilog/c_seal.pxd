@@ -55,7 +55,18 @@ cdef inline int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_
 
     The data must not change any more.  Holes are not read: a page of zeros has a known checksum.
     """
-    cdef uint64_t end = data_end(g, rows), fixed = seal_bytes(end), page, last
+    cdef Seal seal
+    memset(&seal, 0, sizeof(seal))
+    memcpy(seal.uuid, uuid, 16)
+    seal.version, seal.lane, seal.base, seal.rows = FORMAT_VERSION, lane, base, rows
+    seal.blocks, seal.capacity = blocks_of(g, rows), g.capacity
+    return write_seal(fd, map, data_end(g, rows), &seal, footer, footer_bytes)
+
+
+cdef inline int write_seal(int fd, const uint8_t* map, uint64_t end, const Seal* record, const uint8_t* footer,
+                           uint32_t footer_bytes) noexcept nogil:
+    """As `seal_file`, for data that end at ``end``; sizes, checksums and the time of the record are filled in."""
+    cdef uint64_t fixed = seal_bytes(end), page, last
     cdef uint8_t* out = <uint8_t*>calloc(fixed + footer_bytes, 1)
     cdef uint32_t* crc
     cdef Seal* seal
@@ -80,11 +91,10 @@ cdef inline int seal_file(int fd, const uint8_t* map, const Geometry* g, uint64_
         at = stop
     memset(out, 0xFF, 4)                            # EOS: continuation mark, length 0
     seal = <Seal*>(out + SEAL_GAP)
+    seal[0] = record[0]
     memcpy(seal.magic, SEAL_MAGIC, 8)
-    memcpy(seal.uuid, uuid, 16)
     clock_gettime(CLOCK_REALTIME, &now)
-    seal.version, seal.lane, seal.base, seal.rows = FORMAT_VERSION, lane, base, rows
-    seal.blocks, seal.capacity, seal.pages = blocks_of(g, rows), g.capacity, <uint32_t>(end // PAGE)
+    seal.pages = <uint32_t>(end // PAGE)
     seal.footer_bytes, seal.footer_crc = footer_bytes, crc32c(footer, footer_bytes)
     seal.pages_crc = crc32c(crc, fixed - SEAL_GAP - SEAL_BYTES)
     seal.sealed = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec

@@ -17,7 +17,8 @@ from c_atomic cimport (boot_now, pause, load_acquire, load_relaxed, store_releas
 from c_crc cimport crc32c
 from c_fault cimport fault_point
 from c_layout cimport (ControlPage, Line, CONTROL_MAGIC, CONTROL_CHECKED, CONTROL_CRC, CONTROL_CLAIMED, PAGE,
-                       FORMAT_VERSION, ENDIAN_MARK, LINE_BYTES, MAX_LANES, MAX_SEGMENT_BLOCKS, SYNC_BATCH)
+                       FORMAT_VERSION, PACKED_VERSION, ENDIAN_MARK, LINE_BYTES, MAX_LANES, MAX_SEGMENT_BLOCKS,
+                       SYNC_BATCH)
 from c_block cimport BLOCK_ROWS
 from c_log_file cimport AT_FDCWD, open_log_file_at
 from confluo_tools.core.base.log_file import open_log_file
@@ -40,7 +41,7 @@ def crc(const uint8_t[::1] data not None):
 
 
 def page(bytes uuid not None, *, uint32_t segment_blocks, uint32_t lanes, uint32_t sync, uint32_t message_bytes,
-         bytes schema not None, int64_t created, uint64_t schema_offset=0):
+         bytes schema not None, int64_t created, uint64_t schema_offset=0, uint32_t version=FORMAT_VERSION):
     """The bytes of a new control file: control page, empty lane lines, schema message.
 
     With ``schema_offset``: only the checksummed part of a page with its schema message at that offset.
@@ -54,7 +55,7 @@ def page(bytes uuid not None, *, uint32_t segment_blocks, uint32_t lanes, uint32
     memset(&p, 0, sizeof(p))
     memcpy(p.magic, CONTROL_MAGIC, 8)
     memcpy(p.uuid, <const char*>uuid, 16)
-    p.version, p.endian, p.block_rows, p.segment_blocks = FORMAT_VERSION, ENDIAN_MARK, BLOCK_ROWS, segment_blocks
+    p.version, p.endian, p.block_rows, p.segment_blocks = version, ENDIAN_MARK, BLOCK_ROWS, segment_blocks
     p.lanes, p.line_bytes, p.lanes_offset = lanes, LINE_BYTES, PAGE
     p.schema_offset = schema_offset or <uint64_t>len(out)
     p.schema_bytes, p.schema_crc, p.sync = len(schema), crc(schema), sync
@@ -123,8 +124,9 @@ cdef class Control:
             raise ValueError("it has no control page of a MultiLog")
         if p.endian != ENDIAN_MARK:
             raise ValueError("it was written on a machine of the other byte order")
-        if p.version != FORMAT_VERSION:
-            raise ValueError(f"it has format version {p.version}; this program reads version {FORMAT_VERSION}")
+        if not FORMAT_VERSION <= p.version <= PACKED_VERSION:
+            what = f"this program reads versions {FORMAT_VERSION} and {PACKED_VERSION}"
+            raise ValueError(f"it has format version {p.version}; {what}")
         if check != crc32c(self.map, CONTROL_CRC):
             raise ValueError("its control page is damaged (checksum)")
         if (p.block_rows != BLOCK_ROWS or not 1 <= p.segment_blocks <= MAX_SEGMENT_BLOCKS
@@ -151,6 +153,16 @@ cdef class Control:
     @property
     def uuid(self):
         return <bytes>self.page.uuid[:16]
+
+    @property
+    def version(self):
+        """1, or 2 for a log that may have compressed segments."""
+        return self.page.version
+
+    @property
+    def schema_offset(self):
+        """Where the schema message is in the file."""
+        return self.page.schema_offset
 
     @property
     def segment_blocks(self):

@@ -27,7 +27,7 @@ cdef bint _look(void* who, int column, const uint16_t* rows, uint32_t n) noexcep
         return _checked(<SegmentBlock>who, column)
     if rows == NULL:
         return (<SegmentBlock>who).ensure(column)
-    return (<SegmentBlock>who).segment.ensure_list((<SegmentBlock>who).number, column, rows, n)
+    return (<SegmentBlock>who).ensure_rows(column, rows, n)
 
 
 cdef bint _checked(SegmentBlock block, int column) noexcept nogil:
@@ -36,6 +36,8 @@ cdef bint _checked(SegmentBlock block, int column) noexcept nogil:
     cdef int j = block.segment.shape.source[column]
     if block.segment.crc == NULL or j < 0:
         return True
+    if block.segment.packed:
+        return block.ready(j)
     at = block.segment.g.header + block.number * block.segment.g.stride + block.segment.g.column[j]
     last = (at + <uint64_t>block.rows * block.layout.column[column].width - 1) // PAGE
     for page in range(at // PAGE, last + 1):

@@ -7,18 +7,23 @@ Raises ValueError (problem of the file) and OSError.
 
 from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport mmap, munmap, MAP_SHARED, MAP_FAILED, PROT_READ, PROT_WRITE
 from posix.unistd cimport close
 from c_block cimport Zone, BLOCK_ROWS
 from c_crc cimport crc_page, crc_use_hardware
 from c_fault cimport fault_point
-from c_layout cimport (Geometry, BlockHead, Seal, ControlPage, Line, PAGE, SEAL_CRC, CONTROL_CRC, CONTROL_CLAIMED,
-                       data_end, blocks_of)
+from c_layout cimport (Geometry, BlockHead, PackedHead, Places, PlacesEnd, Seal, ControlPage, Line, PAGE,
+                       PACKED_VERSION,
+                       BLOCK_MAGIC, PACKED_MAGIC, SEAL_BYTES, SEAL_GAP, SEAL_MAGIC, PLACES_MAGIC, SEAL_CRC,
+                       CONTROL_CRC, CONTROL_CLAIMED, data_end, blocks_of)
 from c_posix cimport FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, fallocate, posix_fallocate
-from c_seal cimport write_all, seal_file
+from c_crc cimport crc32c
+from c_seal cimport read_all, write_all, seal_file, write_seal
 from confluo_tools.core.multilog.segment cimport SegmentShape
+from confluo_tools.core.multilog.packed_places cimport packed_ends
 from confluo_tools.core.base.log_file import open_log_file
+from confluo_tools.core.multilog.packed_places import open_segment_file
 import os
 
 
@@ -134,12 +139,109 @@ def seal_compact(path, new_path, SegmentShape shape not None, int lane, uint64_t
         os.fdatasync(out.fd)
 
 
+def find_seal(path, SegmentShape shape not None, int lane, uint64_t base):
+    """Number of rows in the seal of the segment at ``path``; 0 without a valid seal of this lane and row."""
+    cdef uint8_t gap[SEAL_GAP + SEAL_BYTES]
+    cdef Seal* seal = <Seal*>(gap + SEAL_GAP)
+    cdef BlockHead head
+    cdef Geometry g
+    cdef int k
+    cdef int fd = open_segment_file(path)
+    try:
+        if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
+            return 0
+        for end in packed_ends(fd, os.fstat(fd).st_size, shape.header_bytes,
+                               shape.header_bytes + shape.message) if memcmp(head.magic, BLOCK_MAGIC, 8) else ():
+            if not read_all(fd, gap, SEAL_GAP + SEAL_BYTES, end) and _sealed(gap, shape, lane, base):
+                return seal.rows
+        if head.capacity == 0 or head.capacity > BLOCK_ROWS or head.capacity % 64:
+            head.capacity = BLOCK_ROWS
+        shape.fill(&g, head.capacity)
+        for k in range(1, shape.segment_blocks + 1):
+            if read_all(fd, gap, SEAL_GAP + SEAL_BYTES, g.header + k * g.stride):
+                return 0
+            if _sealed(gap, shape, lane, base) and blocks_of(&g, seal.rows) == <uint32_t>k:
+                return seal.rows
+        return 0
+    finally:
+        close(fd)
+
+
+cdef bint _sealed(const uint8_t* gap, SegmentShape shape, int lane, uint64_t base):
+    # Whether EOS and the seal record after it are whole, and of this segment.
+    cdef const Seal* seal = <const Seal*>(gap + SEAL_GAP)
+    cdef uint32_t check
+    memcpy(&check, gap + SEAL_GAP + SEAL_CRC, 4)
+    return (not memcmp(seal.magic, SEAL_MAGIC, 8) and check == crc32c(gap, SEAL_GAP + SEAL_CRC)
+            and seal.lane == <uint32_t>lane and seal.base == base
+            and not memcmp(seal.uuid, <const char*>shape.uuid, 16))
+
+
+def packed_head(bytes head not None, uint64_t end):
+    """The head and zones of a block, as `SegmentBlock.head` returns them, for data of a segment up to ``end``."""
+    cdef bytearray out = bytearray(head)
+    cdef uint8_t[::1] view = out
+    cdef PackedHead* packed = <PackedHead*>&view[0]
+    if len(head) < 128:
+        raise ValueError("not a block head")
+    memcpy(packed.head.magic, PACKED_MAGIC, 8)
+    packed.end = end
+    return bytes(out)
+
+
+def places(int codec, uint64_t rows, uint32_t capacity, starts not None, buffers not None):
+    """The places of a compressed segment, with their end.
+
+    ``starts``: offsets of the blocks and of the end of the data; ``buffers``: for each block [(offset, bytes) of each
+    column].
+    """
+    cdef Places p
+    cdef PlacesEnd last
+    cdef uint32_t check
+    memset(&p, 0, sizeof(p))
+    memset(&last, 0, sizeof(last))
+    p.codec, p.rows, p.capacity, p.blocks, p.columns = codec, rows, capacity, len(buffers), len(buffers[0])
+    numbers = [*starts, *(n for block in buffers for place in block for n in place)]
+    cdef bytes rest = b"".join([n.to_bytes(8, "little") for n in numbers])
+    cdef bytes whole = (<const char*>&p)[:sizeof(p)] + rest
+    check = crc32c(<const uint8_t*>(<const char*>whole) + 4, len(whole) - 4)
+    memcpy(last.magic, PLACES_MAGIC, 8)
+    last.end = starts[len(starts) - 1]
+    return (<const char*>&check)[:4] + whole[4:] + (<const char*>&last)[:sizeof(last)]
+
+
+def seal_packed(path, bytes uuid not None, int lane, uint64_t base, uint64_t rows, uint32_t capacity, uint32_t blocks,
+                bytes trailer not None):
+    """Seal the file of a compressed segment, which has all its data and nothing else, and sync it to the disk.
+
+    ``trailer``: `places` and the Arrow footer.
+    """
+    cdef Seal seal
+    cdef _Map m = _Map(path)
+    cdef const uint8_t* tail = trailer
+    cdef uint32_t n = <uint32_t>len(trailer)
+    cdef int error
+    if len(uuid) != 16 or m.size % PAGE:
+        raise ValueError("invalid segment")
+    memset(&seal, 0, sizeof(seal))
+    memcpy(seal.uuid, <const char*>uuid, 16)
+    seal.version, seal.lane, seal.base, seal.rows = PACKED_VERSION, lane, base, rows
+    seal.blocks, seal.capacity = blocks, capacity
+    with nogil:
+        error = write_seal(m.fd, m.p, m.size, &seal, tail, n)
+    _check_errno(error, path)
+    os.fsync(m.fd)
+
+
 def offsets():
     """Offsets in the files, as listed in docs/format.md: {structure: {field: offset in bytes}}."""
     cdef ControlPage page
     cdef Line line
     cdef BlockHead head
     cdef Seal seal
+    cdef PackedHead packed
+    cdef Places places
+    cdef PlacesEnd last
     return {
         "control page": {
             "magic": <size_t>&page.magic - <size_t>&page,
@@ -196,6 +298,21 @@ def offsets():
             "pages_crc": <size_t>&seal.pages_crc - <size_t>&seal,
             "sealed": <size_t>&seal.sealed - <size_t>&seal,
             "crc": SEAL_CRC,
+        },
+        "head of a compressed block": {
+            "end": <size_t>&packed.end - <size_t>&packed,
+        },
+        "places": {
+            "crc": <size_t>&places.crc - <size_t>&places,
+            "codec": <size_t>&places.codec - <size_t>&places,
+            "rows": <size_t>&places.rows - <size_t>&places,
+            "capacity": <size_t>&places.capacity - <size_t>&places,
+            "blocks": <size_t>&places.blocks - <size_t>&places,
+            "columns": <size_t>&places.columns - <size_t>&places,
+        },
+        "end of the places": {
+            "magic": <size_t>&last.magic - <size_t>&last,
+            "end": <size_t>&last.end - <size_t>&last,
         },
     }
 

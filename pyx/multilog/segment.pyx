@@ -8,22 +8,37 @@ from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memcmp
-from posix.mman cimport mmap, munmap, madvise, MAP_SHARED, MAP_FAILED, PROT_READ, MADV_DONTNEED
+from posix.mman cimport (mmap, munmap, madvise, mprotect, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE,
+                         MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE, MADV_DONTNEED)
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close
-from c_atomic cimport fetch_or, load_relaxed
+from c_atomic cimport fetch_or, load_acquire32, load_relaxed, store_release32, swap32
 from c_block cimport Zone, BLOCK_ROWS, I8, F64
 from c_crc cimport crc32c, crc_page
-from c_layout cimport (Geometry, BlockHead, Seal, BLOCK_MAGIC, SEAL_MAGIC, ARROW_MAGIC, PAGE, SEAL_BYTES, SEAL_GAP,
-                       SEAL_CRC, MAX_COLUMNS, geometry, data_end, blocks_of, seal_bytes)
+from c_layout cimport (Geometry, BlockHead, Place, Places, Seal, BLOCK_MAGIC, PACKED_MAGIC, PACKED_MESSAGE, SEAL_MAGIC,
+                       ARROW_MAGIC, HEAD_BYTES, PAGE, SEAL_BYTES, SEAL_GAP,
+                       SEAL_CRC, MAX_COLUMNS, geometry, data_end, blocks_of, round_up, seal_bytes)
 from c_seal cimport read_all, check_pages
 from confluo_tools.core.block.block cimport Block, Layout, Picks, PICK_ALL
+from confluo_tools.core.multilog.column_codec cimport SLACK, unpack
+from confluo_tools.core.multilog.packed_places cimport packed_ends, read_places
 from confluo_tools.core.base.log_file import open_log_file
+from confluo_tools.core.multilog import column_codec
+from confluo_tools.core.multilog.packed_places import open_segment_file
 cimport cython
-import errno as codes
 import os
+import time
 
 MAX_HEADER = 4 << 20
+
+cdef enum:                          # states of a column of a compressed block
+    COLUMN_STORED = 0
+    COLUMN_BUSY = 1                 # a thread decompresses it
+    COLUMN_READY = 2
+    COLUMN_DAMAGED = 3
+
+# For tests: reading a compressed column that was not checked before ends the process, instead of giving zeros.
+cdef bint _guarded = bool(os.environ.get("CONFLUO_GUARD_COLUMNS"))
 
 
 cdef class SegmentShape:
@@ -79,16 +94,6 @@ cdef class SegmentShape:
         return [(g.header + k * g.stride, g.message, g.stride - g.message) for k in range(blocks_of(&g, rows))]
 
 
-def _open_file(path):
-    # What is not a file is a damaged segment: ValueError.
-    try:
-        return open_log_file(path)
-    except OSError as e:
-        if e.errno in (codes.ELOOP, codes.EINVAL):
-            raise ValueError(f"it {e.strerror}") from None
-        raise
-
-
 cdef class Segment:
     """The segment at ``path``, mapped.  ``rows``: number of sealed rows, 0 while it grows.
 
@@ -100,9 +105,9 @@ cdef class Segment:
                   uint64_t rows=0):
         cdef int fd
         self.path, self.lane, self.base, self.damage = path, lane, base, damage
-        self.map = NULL
+        self.map, self._latest = NULL, -1
         self._told = set()
-        fd = _open_file(path)
+        fd = open_segment_file(path)
         try:
             self._open(fd, shapes, shape, rows)
         finally:
@@ -146,10 +151,17 @@ cdef class Segment:
     def _try(self, int fd, uint64_t size, SegmentShape shape, uint64_t rows):
         # None if the file is a segment of this shape, else the problem.
         cdef BlockHead head
-        cdef void* memory
-        self.shape = shape
+        self.shape, self.packed, self.sealed = shape, 0, 0
         if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
             return f"it ends before its first block ({size} bytes)"
+        if memcmp(head.magic, BLOCK_MAGIC, 8):
+            found = None
+            for end in packed_ends(fd, size, shape.header_bytes, shape.header_bytes + shape.message):
+                found = self._try_packed(fd, size, rows, end)
+                if found is None:
+                    return None
+            if found is not None:
+                return found
         problem = self._head_problem(&head)
         if rows:                                    # the seal is authoritative; a damaged head affects only its block
             wrong = f"it is cut short: {size} bytes for {rows} rows"
@@ -160,7 +172,7 @@ cdef class Segment:
                 if blocks_of(&self.g, rows) > <uint32_t>shape.segment_blocks or data_end(&self.g, rows) > size:
                     continue
                 wrong = "its seal is missing or damaged"
-                if not self._open_seal(fd, rows):
+                if not self._open_seal(fd, rows, data_end(&self.g, rows)):
                     wrong = None
                     break
             if wrong:
@@ -175,7 +187,11 @@ cdef class Segment:
             if size < self.g.header + self.g.stride:
                 return f"it is cut short: {size} bytes"
             self.blocks_on_file = min(<uint64_t>self.blocks_on_file, (size - self.g.header) // self.g.stride)
-        self.size = self.g.header + self.blocks_on_file * self.g.stride
+        return self._map(fd, self.g.header + self.blocks_on_file * self.g.stride)
+
+    cdef object _map(self, int fd, uint64_t size):
+        cdef void* memory
+        self.size = size
         memory = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
         if memory == MAP_FAILED:
             raise OSError(errno, os.strerror(errno), self.path)
@@ -199,9 +215,38 @@ cdef class Segment:
             return f"its first block has a capacity of {head.capacity} rows"
         return None
 
-    cdef int _open_seal(self, int fd, uint64_t rows) except -1:
+    cdef object _try_packed(self, int fd, uint64_t size, uint64_t rows, uint64_t end):
+        # None if the file is a compressed segment of this shape with data that end at `end`, else the problem.
+        problem = self._read_places(fd, size, end)
+        if problem:
+            return problem
+        if rows and self.sealed != rows:
+            return f"it has {self.sealed} rows; {rows} are expected"
+        rows, self.sealed = self.sealed, 0
+        if self._open_seal(fd, rows, end):
+            return "its seal is missing or damaged"
+        return self._map(fd, end)
+
+    cdef object _read_places(self, int fd, uint64_t size, uint64_t end):
+        # Read the places of the blocks and columns.  All that they say is checked: offsets lie in the data.
+        cdef Places head
+        cdef int n = self.shape.layout.n
+        cdef uint64_t low = self.shape.message + PACKED_MESSAGE + HEAD_BYTES + n * sizeof(Zone)
+        self.packed = 0
+        problem = read_places(fd, size, end, n, self.shape.segment_blocks, self.shape.header_bytes, low, &head,
+                              &self.start, &self.place)
+        if problem is None:
+            geometry(&self.g, self.shape.layout.column, n, self.shape.header_bytes, self.shape.message + PACKED_MESSAGE,
+                     head.capacity)
+            self.packed, self.sealed, self.blocks_on_file = <int>head.codec, head.rows, <int>head.blocks
+        return problem
+
+    cdef uint64_t _block_at(self, int number) noexcept nogil:
+        return self.start[number] if self.packed else self.g.header + number * self.g.stride
+
+    cdef int _open_seal(self, int fd, uint64_t rows, uint64_t end) except -1:
         # Read the seal with read(2), not through the map: a file that is being sealed changes its length.
-        cdef uint64_t end = data_end(&self.g, rows), n = end // PAGE
+        cdef uint64_t n = end // PAGE
         cdef uint8_t gap[192]
         cdef Seal* seal = <Seal*>(gap + SEAL_GAP)
         cdef uint32_t check
@@ -232,6 +277,8 @@ cdef class Segment:
         free(self.crc)
         free(self.good)
         free(self.bad_block)
+        free(self.start)
+        free(self.place)
 
     def __repr__(self):
         return f"Segment({self.path!r}, lane={self.lane}, base={self.base}, sealed={self.sealed})"
@@ -244,6 +291,25 @@ cdef class Segment:
     def capacity(self):
         """Rows of a block: 65,536, or less in a compacted segment of one block."""
         return self.g.capacity
+
+    @property
+    def codec(self):
+        """'lz4', 'zstd', or None: the columns are not compressed."""
+        return column_codec.NAMES.get(self.packed)
+
+    @property
+    def plain_bytes(self):
+        """Bytes of the values of all columns that are not zero, without compression."""
+        cdef BlockHead* head
+        cdef uint64_t total = 0, rows = self.sealed or self.blocks_on_file * <uint64_t>self.g.capacity
+        cdef int k, j
+        for k in range(self.blocks_on_file):
+            head = <BlockHead*>(self.map + self._block_at(k) + self.g.message)
+            for j in range(self.g.n):
+                if head.used[j >> 6] >> (j & 63) & 1:
+                    total += (min(rows, (k + <uint64_t>1) * self.g.capacity) - k * <uint64_t>self.g.capacity
+                              ) * self.shape.layout.column[j].width
+        return total
 
     def note_damage(self, number, str reason not None):
         """Record damage of block ``number``, or of the whole segment (None).  Each reason once."""
@@ -316,12 +382,13 @@ cdef class Segment:
             return block
         if self.bad_block[number >> 6] >> (number & 63) & 1:
             return None
-        start = self.g.header + number * self.g.stride
-        if not self.ensure_bytes(start, start + self.g.column[0]):
+        start = self._block_at(number)
+        if not self.ensure_bytes(start, start + self.g.zones + self.g.n * sizeof(Zone)):
             self.condemn(number, "the head of the block is damaged")
             return None
         head = <BlockHead*>(self.map + start + self.g.message)
-        if (memcmp(head.magic, BLOCK_MAGIC, 8) or memcmp(head.uuid, <const char*>self.shape.uuid, 16)
+        if (memcmp(head.magic, PACKED_MAGIC if self.packed else BLOCK_MAGIC, 8)
+                or memcmp(head.uuid, <const char*>self.shape.uuid, 16)
                 or head.lane != <uint32_t>self.lane or head.base != self.base + number * <uint64_t>self.g.capacity
                 or head.number != <uint32_t>number or head.capacity != self.g.capacity
                 or head.columns != <uint32_t>self.g.n):
@@ -331,9 +398,14 @@ cdef class Segment:
         block.segment, block.number, block.owner = self, number, self
         block.lane, block.rows, block.base = self.lane, rows, head.base
         zone = <Zone*>(self.map + start + self.g.zones)
+        if self.packed:
+            block._reserve()
+            if self._latest >= 0:                   # memory is bounded: one block of a segment
+                self._cache[self._latest] = None
+            self._latest = number
         for i in range(self.shape.log_layout.n):
             j = self.shape.source[i]
-            if j >= 0 and head.used[j >> 6] >> (j & 63) & 1:
+            if not self.packed and j >= 0 and head.used[j >> 6] >> (j & 63) & 1:
                 block.col[i] = self.map + start + self.g.column[j]
         if self.shape.identity:
             block.zone = zone
@@ -352,6 +424,8 @@ cdef class Segment:
     def release(self):
         """Release the pages of the map.  Blocks stay valid; pages are read again when accessed."""
         madvise(self.map, self.size, MADV_DONTNEED)
+        if self.packed:
+            self.forget()
 
     def forget(self):
         """Drop the cached blocks; blocks that callers hold stay valid."""
@@ -381,9 +455,17 @@ cdef class Segment:
     def name_page(self, uint64_t page):
         """(block number or None, [column names]) of the content of ``page``."""
         cdef uint64_t start = page * PAGE, end = start + PAGE, at
-        cdef int i
+        cdef Place* place
+        cdef int i, k
         if start < self.g.header:
             return None, []
+        if self.packed:
+            k = 0
+            while self.start[k + 1] <= start:
+                k += 1
+            place = self.place + <size_t>k * self.g.n
+            return k, [self.shape.layout.names[i] for i in range(self.g.n)
+                       if place[i].at < end and place[i].at + place[i].size > start]
         number = (start - self.g.header) // self.g.stride
         at = self.g.header + number * self.g.stride
         names = []
@@ -420,34 +502,6 @@ cdef class Segment:
         return found
 
 
-def find_seal(path, SegmentShape shape not None, int lane, uint64_t base):
-    """Number of rows in the seal of the segment at ``path``; 0 without a valid seal of this lane and row."""
-    cdef uint8_t gap[SEAL_GAP + SEAL_BYTES]
-    cdef Seal* seal = <Seal*>(gap + SEAL_GAP)
-    cdef BlockHead head
-    cdef Geometry g
-    cdef uint32_t check
-    cdef int k
-    cdef int fd = _open_file(path)
-    try:
-        if read_all(fd, &head, sizeof(head), shape.header_bytes + shape.message):
-            return 0
-        if head.capacity == 0 or head.capacity > BLOCK_ROWS or head.capacity % 64:
-            head.capacity = BLOCK_ROWS
-        shape.fill(&g, head.capacity)
-        for k in range(1, shape.segment_blocks + 1):
-            if read_all(fd, gap, SEAL_GAP + SEAL_BYTES, g.header + k * g.stride):
-                return 0
-            memcpy(&check, gap + SEAL_GAP + SEAL_CRC, 4)
-            if (not memcmp(seal.magic, SEAL_MAGIC, 8) and check == crc32c(gap, SEAL_GAP + SEAL_CRC)
-                    and seal.lane == <uint32_t>lane and seal.base == base and blocks_of(&g, seal.rows) == <uint32_t>k
-                    and not memcmp(seal.uuid, <const char*>shape.uuid, 16)):
-                return seal.rows
-        return 0
-    finally:
-        close(fd)
-
-
 cdef int _map_zones(SegmentBlock block, SegmentShape shape, const Zone* zone) except -1:
     # The zones in the order of the columns of the log; missing columns have the zone of zeros.
     cdef Zone* own = <Zone*>calloc(max(shape.log_layout.n, 1), sizeof(Zone))
@@ -466,15 +520,116 @@ cdef int _map_zones(SegmentBlock block, SegmentShape shape, const Zone* zone) ex
 
 
 cdef class SegmentBlock(Block):
-    """A block of a mapped segment."""
+    """A block of a mapped segment.
+
+    Of a compressed segment: the block has memory of its own, in which a column is decompressed when it is checked.
+    """
+
+    def __dealloc__(self):
+        if self.plain != NULL:
+            munmap(self.plain, self.plain_bytes)
+        free(self.state)
+
+    cdef int _reserve(self) except -1:
+        # Addresses for the columns that are not zero; their memory is used when they are decompressed.
+        cdef Segment segment = self.segment
+        cdef const BlockHead* head = <const BlockHead*>(segment.map + segment.start[self.number] + segment.g.message)
+        cdef uint64_t rows = min(segment.sealed - self.number * <uint64_t>segment.g.capacity,
+                                 <uint64_t>segment.g.capacity)
+        cdef uint64_t at = 0, where
+        cdef void* memory
+        cdef int i, j, n = segment.shape.log_layout.n
+        self.state = <uint32_t*>calloc(max(segment.g.n, 1), sizeof(uint32_t))
+        if self.state == NULL:
+            raise MemoryError
+        for turn in range(2):
+            at = 0
+            for i in range(n):
+                j = segment.shape.source[i]
+                if j < 0 or not head.used[j >> 6] >> (j & 63) & 1:
+                    continue
+                where = at + (i & 31) * 64                  # not all at equal offsets modulo 4 KiB
+                if turn:
+                    self.col[i] = self.plain + where
+                at = round_up(where + rows * segment.shape.layout.column[j].width + SLACK, PAGE)
+            if turn == 0 and at:
+                memory = mmap(NULL, at, PROT_NONE if _guarded else PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                if memory == MAP_FAILED:
+                    raise MemoryError(f"{at} bytes")
+                self.plain, self.plain_bytes = <uint8_t*>memory, at
+        return 0
+
+    cdef bint fill_column(self, int column) noexcept nogil:
+        # Decompress a column into its place, unless it is there.  Threads that want the same column wait.
+        cdef int j = self.segment.shape.source[column]
+        cdef uint32_t seen
+        cdef uint64_t rows, size, start
+        cdef const BlockHead* head
+        cdef const Place* place
+        cdef bint fine
+        if j < 0:
+            return True
+        seen = load_acquire32(&self.state[j])
+        if seen == COLUMN_READY:
+            return True
+        head = <const BlockHead*>(self.segment.map + self.segment.start[self.number] + self.segment.g.message)
+        if not head.used[j >> 6] >> (j & 63) & 1:
+            return True
+        seen = COLUMN_STORED
+        if not swap32(&self.state[j], &seen, COLUMN_BUSY):
+            while seen == COLUMN_BUSY:
+                with gil:                                   # zstd needs the lock that this thread may hold
+                    time.sleep(0)
+                seen = load_acquire32(&self.state[j])
+            return seen == COLUMN_READY
+        place = self.segment.place + <size_t>self.number * self.segment.g.n + j
+        rows = min(self.segment.sealed - self.number * <uint64_t>self.segment.g.capacity,
+                   <uint64_t>self.segment.g.capacity)
+        size = rows * self.segment.shape.layout.column[j].width
+        if _guarded:
+            start = (self.col[column] - self.plain) // PAGE * PAGE
+            mprotect(self.plain + start, round_up(self.col[column] - self.plain + size + SLACK, PAGE) - start,
+                     PROT_READ | PROT_WRITE)
+        fine = (self.segment.ensure_bytes(place.at, place.at + place.size)
+                and unpack(self.segment.packed, self.segment.map + place.at, place.size, <uint8_t*>self.col[column],
+                           size) == 0)
+        store_release32(&self.state[j], COLUMN_READY if fine else COLUMN_DAMAGED)
+        return fine
+
+    cdef bint ready(self, int source) noexcept nogil:
+        cdef const BlockHead* head
+        head = <const BlockHead*>(self.segment.map + self.segment.start[self.number] + self.segment.g.message)
+        return (load_acquire32(&self.state[source]) == COLUMN_READY
+                or not head.used[source >> 6] >> (source & 63) & 1)
 
     cdef bint ensure(self, int column) noexcept nogil:
+        if self.segment.packed:
+            return self.fill_column(column)
         return self.segment.ensure(self.number, column, 0, self.rows)
 
+    cdef bint ensure_rows(self, int column, const uint16_t* rows, uint32_t n) noexcept nogil:
+        if self.segment.packed:
+            return self.fill_column(column)
+        return self.segment.ensure_list(self.number, column, rows, n)
+
     cdef bint ensure_picks(self, int column, Picks picks) noexcept nogil:
+        if self.segment.packed:
+            return self.fill_column(column)
         if picks.kind == PICK_ALL or picks.n * 8 > self.rows:
             return self.segment.ensure(self.number, column, 0, self.rows)
         return self.segment.ensure_list(self.number, column, picks.as_list(), picks.n)
+
+    def buffer(self, int i):
+        """Read-only bytes of column i: rows * width, no copy.  Damage is found by `check`; it reads as zeros here."""
+        if 0 <= i < self.layout.n and self.segment.packed:
+            self.fill_column(i)
+        return Block.buffer(self, i)
+
+    def head(self):
+        """The block head and the zones, as bytes in the order of the columns of the segment."""
+        cdef const uint8_t* p = self.segment.map + self.segment._block_at(self.number) + self.segment.g.message
+        return p[:HEAD_BYTES + self.segment.g.n * sizeof(Zone)]
 
     def check(self, columns=None, Picks picks=None):
         """Verify the checksums of ``columns`` (numbers; None: all), for all rows or ``picks``.

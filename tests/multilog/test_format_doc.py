@@ -68,6 +68,9 @@ def test_fields_stand_apart_and_inside() -> None:
         "zone": 16,
         "block head": CONSTANT["HEAD_BYTES"],
         "seal record": CONSTANT["SEAL_BYTES"],
+        "head of a compressed block": CONSTANT["HEAD_BYTES"],
+        "places": 32,
+        "end of the places": 16,
     }
     for table, fields in DOC.items():
         at = 0
@@ -81,7 +84,7 @@ def test_the_constants_are_those_of_the_code() -> None:
     source = (ROOT / "pyx/multilog/c_layout.pxd").read_text() + (ROOT / "pyx/block/c_block.pxd").read_text()
     for name, number in CONSTANT.items():
         assert re.search(rf"^    {name} = {number}\b", source, re.MULTILINE), name
-    assert len(CONSTANT) == 9
+    assert len(CONSTANT) == 11
 
 
 def test_a_real_control_file(log: multilog.Log) -> None:

@@ -353,7 +353,7 @@ def test_noise_in_a_growing_segment(growing: tuple[Path, str], changes: list[tup
         (lambda p: p[:100], "100 bytes of 4096"),
         (lambda p: p[:0], "0 bytes of 4096"),
         (lambda p: b"X" + p[1:], "no control page"),
-        (lambda p: p[:8] + b"\x02" + p[9:], "format version 2"),
+        (lambda p: p[:8] + b"\x03" + p[9:], "format version 3"),
         (lambda p: p[:12] + p[12:16][::-1] + p[16:], "other byte order"),
         (lambda p: p[:20] + bytes([p[20] ^ 0xFF]) + p[21:], "damaged"),
         (lambda p: p[:5000], "cut short"),
@@ -375,6 +375,20 @@ def test_hostile_control_pages(copy: Path, change, reason: str) -> None:  # type
         multilog.open(copy)
     assert str(error.value).startswith(f"{copy}: ")
     assert "\n" not in str(error.value)
+
+
+def test_version_2_without_compressed_segments(copy: Path, original: tuple[Path, list[bytes]]) -> None:
+    """What a compression leaves that died after it wrote the version."""
+    control = copy / "control"
+    page = control.read_bytes()
+    control.write_bytes(signed(page[:8] + b"\x02" + page[9:]))
+    log = multilog.open(copy)
+    assert log.control.version == 2
+    assert read_carefully(copy, original[1]) == (log.version().rows, [])
+    assert list(verify(log)) == []
+    with multilog.open(copy).writer() as writer:
+        writer.append(block_of(ALL_TYPES, random_columns(ALL_TYPES, 10, 1)))
+    assert multilog.open(copy).version().rows == log.version().rows + 10
 
 
 def signed(page: bytes) -> bytes:

@@ -1,0 +1,9 @@
+from collections.abc import Callable
+
+NAMES: dict[int, str]
+
+def use_zstd(
+    compress: Callable[[memoryview], bytes], decompress_into: Callable[[memoryview, memoryview], bool]
+) -> None: ...
+def pack(codec: int, data: bytes | bytearray | memoryview) -> bytes: ...
+def unpacked(codec: int, data: bytes | bytearray | memoryview, size: int) -> bytes: ...
