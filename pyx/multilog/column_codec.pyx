@@ -1,8 +1,7 @@
 """Compression of the columns of sealed segments: buffers as in Arrow's BodyCompression.
 
 A buffer is its plain length (8 bytes, -1: stored as it is), then an LZ4 frame or a zstd frame.  LZ4 is lz4_frame.h;
-zstd is a function that is given, called with the
-interpreter lock. Nothing is allocated by what a buffer says.
+zstd is a function that is given, called with the interpreter lock.  Nothing is allocated by what a buffer says.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
