@@ -56,8 +56,8 @@ confluo-archive live.ml --keep 1h,10G --delete
 
 @app.command(
     panels={
-        "Options": "--to --older-than --keep-log --keep --compact --compress --dry-run",
-        "Output": "--host --part-size --codec --delete",
+        "Options": "--to --older-than --keep --compact --compress --dry-run",
+        "Output": "--host --keep-log --part-size --codec --delete",
     }
 )
 def archive(

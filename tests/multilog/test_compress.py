@@ -440,7 +440,7 @@ def test_the_same_answers(tmp_path: Path) -> None:
 
 
 def command(name: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return completed([f"confluo-{name}", *args], capture_output=True, text=True)
+    return completed([str(ROOT / f"bin/confluo-{name}"), *args], capture_output=True, text=True)
 
 
 def test_the_command(tmp_path: Path) -> None:
