@@ -264,7 +264,7 @@ __confluo_program() {
             ;;
         'index')
             options='--filter= --where= --by= --bucket= --define= --follow --interval= --wait= --stat -T -J --config= -q --quiet -v --verbose --stats -h --help --version '
-            operands=('file' 'files add drop list update rebuild check' 'files add drop list update rebuild check filter aggregate state ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset')
+            operands=('file' 'files add drop list update rebuild check' 'files add drop list update rebuild check filter aggregate state ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number')
             ;;
         'topology')
             options='-w= --output= --force --config= -q --quiet -v --verbose --stats -h --help --version '
@@ -309,7 +309,7 @@ __confluo_values() {
         'pingmesh heatmap -o'|'pingmesh heatmap --format') values='word svg html png table tsv csv ndjson json stream arrow parquet' ;;
         'replay -o'|'replay --format') values='word table tsv csv ndjson json stream arrow parquet pcap multilog' ;;
         'replay explain -o'|'replay explain --format') values='word svg html table tsv csv ndjson json stream arrow parquet multilog' ;;
-        'capture --index'|'convert --index') values='list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset' ;;
+        'capture --index'|'convert --index') values='list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number' ;;
         'flows --index') values='list ts last_ts duration ip_version proto src_ip dst_ip src_port dst_port conn_state history reason src_packets dst_packets src_bytes dst_bytes src_payload dst_payload src_flags dst_flags syn_rtt ack_rtt src_retx dst_retx src_ooo dst_ooo src_zero_windows dst_zero_windows src_resets dst_resets vlan tunnel vni' ;;
         'retx --index') values='list ts event notes state ip_version proto src_ip dst_ip src_port dst_port sent lost retrans dsack events timeouts rtt rtt_var rtt_min cwnd bytes cookie uid' ;;
         'trace --index') values='list ts kind notes ip_version proto src_ip dst_ip src_port dst_port sent lost retrans dsack rtt hops path path6 src_tor dst_tor link_a link_b rate' ;;
@@ -334,7 +334,7 @@ __confluo_values() {
         *' --fanout') values='word hash cpu rr' ;;
         *' --timestamps') values='word host hardware' ;;
         *' -Z'|*' --user') values='user' ;;
-        *' -f'|*' --fields') values='list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset help' ;;
+        *' -f'|*' --fields') values='list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number help' ;;
         *' -o'|*' --format') values='word table tsv csv ndjson json stream arrow parquet multilog' ;;
         *' --color'|*' --trace') values='word auto always never' ;;
         *' --index') values='list ts kind level outcome notes ip_version proto src_ip dst_ip src_port dst_port dscp seq payload retries hint rtt elapsed echo dns tls first_byte remote status errno list src dst src_pod dst_pod src_podset dst_podset src_dc dst_dc event reason peers probes skipped overflows listen_drops syn_retrans rss cpu fault rate detail' ;;
@@ -345,7 +345,7 @@ __confluo_values() {
         *' --grade') values='word strict default' ;;
         *' --level') values='word signals headers' ;;
         *' --codec') values='word none lz4 zstd snappy' ;;
-        *' --by'|*' --field'|*' --unnest'|*' --sort') values='list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset' ;;
+        *' --by'|*' --field'|*' --unnest'|*' --sort') values='list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number' ;;
         *' --rank') values='word bytes packets' ;;
         *' --state'|*' --define') values='files maxseq' ;;
         *' --agg') values='list count sum avg min max stddev first last distinct distinct~ rate mean median' ;;

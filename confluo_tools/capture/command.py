@@ -14,7 +14,7 @@ from confluo_tools.capture.selection import PacketSelection
 from confluo_tools.cli import nic_options
 from confluo_tools.cli.log_output import LogOutput
 from confluo_tools.errors import UsageError
-from confluo_tools.schema.telemetry_fields import DIGEST, TELEMETRY
+from confluo_tools.schema.telemetry_fields import DIGEST, PLACE, TELEMETRY
 
 if TYPE_CHECKING:
     from confluo_tools.cli.privileges import Account
@@ -150,7 +150,7 @@ def capture(
     names = out.names(wanted)
     log: LogOutput | None = None
     if kind == "multilog":
-        optional = {"raw": snap, "file_offset": offset, DIGEST: digest, **dict.fromkeys(TELEMETRY, telemetry)}
+        optional = {"raw": snap, DIGEST: digest, **dict.fromkeys(PLACE, offset), **dict.fromkeys(TELEMETRY, telemetry)}
         log = out.log(
             wanted,
             names,
@@ -165,7 +165,7 @@ def capture(
         if log.exists and schema is None and out.fields is None:
             of_packets(log.schema, log.path)
             filled_by_packets(log.schema, log.path)
-        wanted = with_fields(wanted, log, without="file_offset" if offset is False else "")
+        wanted = with_fields(wanted, log, without=PLACE if offset is False else ())
     selection = PacketSelection(
         compiler(" ".join(expr or []), wanted, config.truth("local", out.local)),
         wanted,
@@ -275,6 +275,8 @@ def from_files(
         into: LogOutput | cli.RecordOutput = out if out is not None else records()
         try:
             with cli.Progress("reading", captures.total_bytes, "B") as progress, into:
+                if out is not None:
+                    captures.number = out.first_capture(captures.names)
                 for block, picks in selection.rows(captures):
                     into.write(block, picks)
                     progress.update(captures.bytes_read)
@@ -372,7 +374,7 @@ def filled_by_packets(schema: Schema, where: str) -> None:
     from confluo_tools.core.packets.packet import column_names
     from confluo_tools.formats.foreign_names import fields_named
 
-    known = {*column_names(), "raw", DIGEST, "file_offset"}
+    known = {*column_names(), "raw", DIGEST}
     other = [f.name for f in schema.fields if f.name not in known]
     if other:
         shared = ",".join(f.name for f in schema.fields if f.name in known)
@@ -380,7 +382,7 @@ def filled_by_packets(schema: Schema, where: str) -> None:
         raise UsageError(f"packets cannot fill {fields_named(other)}", where=where, hint=hint)
 
 
-def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:
+def with_fields(wanted: Schema, out: LogOutput, without: Sequence[str]) -> Schema:
     """The fields to parse: those of an expression and those of the log."""
     log = out.schema
     if log.kind != wanted.kind:  # the log was created with --schema
@@ -392,7 +394,7 @@ def with_fields(wanted: Schema, out: LogOutput, without: str) -> Schema:
             hint = f"use -s {column.size}" if column.name == "raw" else "use the schema of the log"
             what = f"field '{column.name}' has another type in the log ({column.field.type.text})"
             raise UsageError(what, where=out.path, hint=hint)
-    return wanted.plus([f for f in log.fields if f.name not in wanted and f.name != without])
+    return wanted.plus([f for f in log.fields if f.name not in wanted and f.name not in without])
 
 
 def sync_when(flag: str | None, *, again: bool) -> str:

@@ -16,6 +16,7 @@ from confluo_tools.errors import ConfluoError, StoreError, UsageError
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.formats.anonymize import AnonymousRecords
+    from confluo_tools.formats.reader import Reader
     from confluo_tools.multilog import Log, LogWriter
     from confluo_tools.schema import Field, Schema
 
@@ -203,6 +204,17 @@ class LogOutput:
             self._held = 0
             release_pages(os.path.abspath(self.path))
 
+    def first_capture(self, names: Sequence[str]) -> int:
+        """Add source captures to the list of the open log.  Returns the file_number of the first; 0 without numbers."""
+        if "file_number" not in self.log.schema:
+            return 0
+        from confluo_tools.multilog.source_captures import register
+
+        try:
+            return register(self.path, names, sync=self.log.sync != "none")
+        except OSError as e:
+            raise self.log.write_error(e) from None
+
     def flush(self) -> None:
         """Does nothing: rows are published as they are written."""
 
@@ -225,6 +237,12 @@ class LogOutput:
                 problem = problem or e
         if problem is not None:
             raise problem
+
+
+def number_captures(reader: Reader, into: object, inputs: Sequence[str]) -> None:
+    """Before rows go ``into`` a log that is open: give the captures of ``reader`` the next free numbers of the log."""
+    if isinstance(into, LogOutput) and reader.format in ("pcap", "pcapng") and "file_number" in reader.schema:
+        reader.number_from(into.first_capture(list(inputs) or ["-"]))
 
 
 def release_pages(folder: str) -> None:

@@ -131,6 +131,10 @@ def convert(
                     anonymous=hidden,
                 )
             with into, live_input.writing(into):
+                if kind == "multilog":
+                    from confluo_tools.cli.log_output import number_captures
+
+                    number_captures(reader, into, inputs or [])
                 reader.on_idle(into.flush)
                 found = blocks(reader, shape, limit)
                 write(found if table is None or hidden is None else map(hidden.block, found), into, kind)

@@ -117,7 +117,7 @@ def gather(reader: Reader, local: bool) -> dict[str, Any]:
         from confluo_tools.multilog.summary import summary
 
         facts |= summary(log, reader.version, lambda path, what: cli.warn(what, where=path))  # type: ignore[attr-defined]
-        for key, name in (("archives", "archive"), ("captures", "interfaces")):
+        for key, name in (("archives", "archive"), ("captures", "interfaces"), ("files", "file")):
             for entry in facts.get(key, ()):
                 entry[name] = cli.printable(entry[name])
     else:

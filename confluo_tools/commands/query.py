@@ -263,6 +263,10 @@ def query(
                     write_windows(groups, at_once, live_input)
                 else:
                     with into, live_input.writing(None if groups is not None else at_once):
+                        if kind == "multilog":
+                            from confluo_tools.cli.log_output import number_captures
+
+                            number_captures(reader, at_once, inputs)
                         reader.on_idle(into.flush)
                         write = into.write if at_once is None else live_input.rows_into(at_once, reader)
                         read_names = shown if hidden is None else None  # what is hidden may depend on other fields

@@ -97,6 +97,9 @@ class Reader:
     def on_idle(self, call: Callable[[], None]) -> None:
         """Have ``call`` called before every wait for more input."""
 
+    def number_from(self, number: int) -> None:
+        """Number the source captures from ``number`` on, if the inputs are captures.  Call it before reading."""
+
     def skip_before(self, time: int) -> None:
         """Rows older than ``time`` (ns) are not wanted: an input that can skip some of them does so."""
 
@@ -135,6 +138,9 @@ class Wrapper(Reader):
     def on_idle(self, call: Callable[[], None]) -> None:
         self.reader.on_idle(call)
 
+    def number_from(self, number: int) -> None:
+        self.reader.number_from(number)
+
     def close(self) -> None:
         self.reader.close()
 
@@ -153,14 +159,16 @@ class Chain(Reader):
         self.schema, self.format, self.metadata = first.schema, first.format, first.metadata
         self._now, self._rest, self._open_next = first, list(rest), open_next
         self._idle: Callable[[], None] | None = None
+        self._number = 0
         self.given = first.given
         self.filters, self.aggregate = first.filters, first.aggregate  # type: ignore[method-assign]
 
     def _readers(self) -> Iterator[Reader]:
         yield self._now
         self._now.close()
-        for path in self._rest:
+        for i, path in enumerate(self._rest, self._number + 1):
             self._now = self._open_next(path)
+            self._now.number_from(i)
             if self._idle is not None:
                 self._now.on_idle(self._idle)
             if self._now.schema.kind != self.schema.kind:
@@ -198,6 +206,10 @@ class Chain(Reader):
                 picks = expr.program.select(block)
                 if len(picks):
                     yield block, picks
+
+    def number_from(self, number: int) -> None:
+        self._number = number
+        self._now.number_from(number)
 
     def on_idle(self, call: Callable[[], None]) -> None:
         self._idle = call

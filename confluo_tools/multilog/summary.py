@@ -1,8 +1,9 @@
-"""Summary of a MultiLog for confluo-info: lanes, views, archives, captures, history, disk use."""
+"""Summary of a MultiLog for confluo-info: lanes, views, archives, captures, source files, history, disk use."""
 
 from __future__ import annotations
 
 import os
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,12 +11,15 @@ if TYPE_CHECKING:
 
     from confluo_tools.multilog.log import Log
 
+MAX_FILES = 65536  # source captures of a log that are shown
+
 
 def summary(log: Log, version: Any, warn: Callable[[str, str], None]) -> dict[str, Any]:
     """{name: value}, in the order of the report.  ``warn(path, what)``: called for each view that cannot be used."""
     from confluo_tools.multilog import views
     from confluo_tools.multilog.create import about
     from confluo_tools.multilog.retain import disk_bytes
+    from confluo_tools.multilog.source_captures import source_captures
     from confluo_tools.units import format_time
 
     control = log.control
@@ -87,6 +91,7 @@ def summary(log: Log, version: Any, warn: Callable[[str, str], None]) -> dict[st
         **({"views": others} if others else {}),
         **({"archives": moved} if moved else {}),
         **({"captures": live} if (live := captures_of(log.path)) else {}),
+        **({"files": files} if (files := list(islice(source_captures(log.path), MAX_FILES))) else {}),
         "history": history,
     }
 

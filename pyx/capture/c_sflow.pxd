@@ -96,7 +96,7 @@ cdef inline void _raw_header(ExportRecord* r, SampledPacket* s, Words* w, int64_
     if f.data == NULL or protocol != 1 and protocol != 7 and protocol != 11 and protocol != 12:
         return
     f.link = LINKTYPE_EN10MB if protocol == 1 else LINKTYPE_PPP if protocol == 7 else LINKTYPE_RAW
-    f.cap, f.ts, f.offset, f.iface, f.notes = size, received, 0, 0, 0
+    f.cap, f.ts, f.offset, f.number, f.iface, f.notes = size, received, 0, 0, 0, 0
     parse_frame(k, 0, &f, False)
     s.parsed = True
     _if_set(r, V_VERSION, k.ip_version[0])

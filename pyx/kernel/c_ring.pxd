@@ -181,7 +181,7 @@ cdef inline int ring_next(RingState* r, Frame* f) noexcept nogil:
             r.link = link_of_hardware(r.hatype)
         f.data, f.cap, f.len = <uint8_t*>h + h.tp_mac, h.tp_snaplen, h.tp_len
         f.ts = <int64_t>h.tp_sec * 1000000000 + h.tp_nsec
-        f.offset, f.notes, f.link = 0, 0, r.link
+        f.offset, f.number, f.notes, f.link = 0, 0, 0, r.link
         f.iface = <uint32_t>from_.sll_ifindex if 0 < from_.sll_ifindex < 65536 else 65535
         if h.tp_status & TP_STATUS_TS_RAW_HARDWARE:
             r.hardware += 1

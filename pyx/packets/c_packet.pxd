@@ -340,13 +340,14 @@ cdef inline bint plain_frame(Rows* r, uint32_t i, const Frame* f, uint32_t wire,
     else:
         return False
     r.ts[i], r.len[i], r.cap_len[i], r.link_type[i] = f.ts, f.len, f.cap, LINKTYPE_EN10MB
-    r.iface[i], r.file_offset[i] = f.iface, f.offset
+    r.iface[i], r.file_offset[i], r.file_number[i] = f.iface, f.offset, f.number
     r.eth_dst[i], r.eth_src[i] = be48(p), be48(p + 6)
     r.ip_len[i], r.proto[i], r.payload_len[i] = length, proto, stop - up - size
     used = (bit(C_TS) | bit(C_LEN) | bit(C_CAP_LEN) | bit(C_LINK_TYPE) | bit(C_FILE_OFFSET) | bit(C_ETH_DST)
             | bit(C_ETH_SRC) | bit(C_ETH_TYPE) | bit(C_IP_LEN) | bit(C_IP_VERSION) | bit(C_PROTO) | bit(C_TTL)
             | bit(C_SRC_IP) | bit(C_DST_IP) | bit(C_SRC_PORT) | bit(C_DST_PORT) | bit(C_FLOW_HASH)
-            | if_set(f.iface, C_IFACE) | if_set(stop - up - size, C_PAYLOAD_LEN))
+            | if_set(f.iface, C_IFACE) | if_set(f.number, C_FILE_NUMBER)
+            | if_set(stop - up - size, C_PAYLOAD_LEN))
     if up == 34:
         tos = p[15]
         r.eth_type[i], r.ip_version[i], r.ttl[i] = ETH_IP, 4, p[22]
@@ -400,8 +401,9 @@ cdef inline uint32_t parse_frame(Rows* r, uint32_t i, const Frame* f, bint inner
     r.link_type[i] = f.link
     r.iface[i] = f.iface
     r.file_offset[i] = f.offset
+    r.file_number[i] = f.number
     used = (bit(C_TS) | bit(C_LEN) | bit(C_CAP_LEN) | bit(C_FILE_OFFSET)
-            | if_set(f.link, C_LINK_TYPE) | if_set(f.iface, C_IFACE))
+            | if_set(f.link, C_LINK_TYPE) | if_set(f.iface, C_IFACE) | if_set(f.number, C_FILE_NUMBER))
     open_link(&k, f.data, f.cap, wire, f.link)
     used |= link_fields(r, i, &k)
     if k.pppoe:

@@ -62,6 +62,7 @@ cdef struct Frame:
     int64_t ts                  # ns since 1970; 0 when the record has no time
     uint64_t offset             # of its record in the capture
     uint32_t iface
+    uint32_t number             # of the capture
     uint16_t link
     uint8_t notes
 
@@ -71,6 +72,7 @@ cdef struct Reader:
     size_t at                   # next byte to read
     size_t need                 # MORE: bytes wanted from `at` on
     uint64_t base               # offset in the capture of data[0]
+    uint32_t number             # of the capture
     uint64_t skip               # bytes of an ignored block left to skip
     bint final                  # no bytes after these
     bint stopped                # the bytes from `at` on are unreadable
@@ -207,6 +209,7 @@ cdef inline int _pcap(Reader* c, Frame* f) noexcept nogil:
         c.long_caps += 1
     f.data = p + c.head
     f.offset = c.base + c.at
+    f.number = c.number
     f.iface = c.first
     f.link = c.link
     c.at += c.head + cap
@@ -337,6 +340,7 @@ cdef inline int _pcapng(Reader* c, Frame* f) noexcept nogil:
             c.at += total
             continue
         f.offset = c.base + c.at
+        f.number = c.number
         status = _packet(c, f, p, kind, total)
         c.at += total
         if status == FRAME:

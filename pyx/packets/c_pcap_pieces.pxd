@@ -17,10 +17,10 @@ cdef struct Feed:
     size_t carry_room
 
 
-cdef inline void feed_start(Feed* f, uint32_t first_iface, uint64_t base) noexcept nogil:
+cdef inline void feed_start(Feed* f, uint32_t first_iface, uint32_t number) noexcept nogil:
     memset(f, 0, sizeof(Feed))
     f.c.interfaces = f.c.first = first_iface
-    f.c.base = base
+    f.c.number = number
 
 
 cdef inline void feed_end(Feed* f) noexcept nogil:

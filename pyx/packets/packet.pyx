@@ -193,7 +193,7 @@ cdef class Packets:
         return "end"
 
     def add(self, const uint8_t[::1] frame not None, *, int64_t ts=0, uint16_t link_type=1, length=None,
-            uint32_t iface=0, uint64_t offset=0):
+            uint32_t iface=0, uint64_t offset=0, uint32_t number=0):
         """Parse one frame.  ``length`` on the wire: by default that of the bytes.  Raises ValueError when full."""
         cdef Frame f
         if not self.ready():
@@ -203,7 +203,7 @@ cdef class Packets:
             raise ValueError(f"a frame of {frame.shape[0]} bytes")
         f.cap = frame.shape[0]
         f.len = f.cap if length is None else length
-        f.ts, f.link, f.iface, f.offset, f.notes = ts, link_type, iface, offset, 0
+        f.ts, f.link, f.iface, f.offset, f.number, f.notes = ts, link_type, iface, offset, number, 0
         self.put(&f)
 
     cpdef bint ready(self) except -1:

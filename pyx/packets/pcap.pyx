@@ -1,6 +1,6 @@
 """Capture files: pcap and pcapng of either byte order, whole in memory or in pieces as they arrive."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 from c_pcap_pieces cimport feed_start, feed_end, feed_hungry, feed_give, feed_next
 from c_pcap cimport (Frame, FRAME, MAX_INTERFACES, KIND_NONE, KIND_PCAP, KIND_PCAPNG,
                      FAULT_NONE, FAULT_MAGIC, FAULT_CUT, FAULT_HUGE, FAULT_BLOCK, FAULT_SECTION,
@@ -26,13 +26,14 @@ cdef class Capture:
 
     Give it all bytes at once (``Capture(data)``, which may be an mmap) or piece by piece: ``Capture()``, then `feed`.
     Read frames with `frames_of`, or rows with `packet.Packets`.
+    ``first_iface``: number of its first interface.  ``number``: of the capture, for the field file_number.
     A damaged capture yields all readable frames; `fault` is the reason it ended.
     """
 
-    def __cinit__(self, data=None, *, uint32_t first_iface=0, uint64_t base=0):
+    def __cinit__(self, data=None, *, uint32_t first_iface=0, uint32_t number=0):
         if first_iface > MAX_INTERFACES:
             raise ValueError(f"interface {first_iface}")
-        feed_start(&self.f, first_iface, base)
+        feed_start(&self.f, first_iface, number)
         if data is not None:
             self.feed(data, True)
 

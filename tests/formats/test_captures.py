@@ -104,23 +104,28 @@ def test_several_files_are_one_stream(tmp_path: Path) -> None:
     contents = (CAPTURE, gzip.compress(NG), make.pcap([]), make.pcap(PACKETS[:2], link=101))
     files = [write(tmp_path, content, f"{i}") for i, content in enumerate(contents)]
     with open_captures(files) as captures:
-        got = seen(captures, "ts", "iface", "file_offset", "link_type")
+        got = seen(captures, "ts", "iface", "file_offset", "link_type", "file_number")
     assert [g[0] for g in got] == [ts for ts, _ in (*PACKETS, *PACKETS, *PACKETS[:2])]
     assert [sum(1 for g in got if g[1] == i) for i in range(4)] == [5000, 5000, 0, 2]
-    whole = CAPTURE + NG + make.pcap([]) + make.pcap(PACKETS[:2])
+    whole = [CAPTURE, NG, make.pcap([]), make.pcap(PACKETS[:2])]  # gzip is taken away
+    assert [sum(1 for g in got if g[4] == i) for i in range(4)] == [5000, 5000, 0, 2]
     for k in (0, 4999, 5000, 7777, 9999, 10000, 10001):
         head = 28 if 5000 <= k < 10000 else 16
         frame = PACKETS[k % 5000][1]
-        assert whole[got[k][2] + head :][: len(frame)] == frame
+        assert whole[got[k][4]][got[k][2] + head :][: len(frame)] == frame
     assert got[-1][3] == 101
+    with open_captures(files) as captures:
+        captures.number = (1 << 32) - 3
+        assert {n for (n,) in seen(captures, "file_number")} == {(1 << 32) - k for k in (1, 2, 3)}  # the last one stays
 
 
-def test_a_damaged_file_counts_whole_for_those_behind_it(tmp_path: Path) -> None:
+def test_a_damaged_file_does_not_move_those_behind_it(tmp_path: Path) -> None:
     first = CAPTURE[:1000]
     with open_captures([write(tmp_path, first, "a"), write(tmp_path, CAPTURE, "b")]) as captures:
-        offsets = [o for (o,) in seen(captures, "file_offset")]
-    assert offsets[-5000] == 1000 + 24
-    before = f"{len(offsets) - 5000} packets before that were read"
+        places = seen(captures, "file_number", "file_offset")
+    assert places[0] == (0, 24)
+    assert places[-5000] == (1, 24)
+    before = f"{len(places) - 5000} packets before that were read"
     assert captures.warnings == [f"{tmp_path}/a: the last record is cut off; {before}"]
 
 
@@ -275,7 +280,7 @@ def test_schemas_of_captures() -> None:
     names = [f.name for f in packet_schema(offset=False).fields]
     assert "file_offset" not in names
     assert "switch_path" not in names
-    assert [f.name for f in packet_schema(snap=64).fields] == [*names, "file_offset", "raw"]
+    assert [f.name for f in packet_schema(snap=64).fields] == [*names, "file_offset", "file_number", "raw"]
     assert packet_schema(snap=64)["raw"].type.size == 64
     with pytest.raises(SchemaError, match="65536 bytes"):
         packet_schema(snap=65536)

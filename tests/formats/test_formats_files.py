@@ -418,6 +418,30 @@ def test_packets_of_several_runs_come_back(tmp_path: Path) -> None:
         assert frames(data) == wanted
 
 
+def test_records_of_before_count_the_captures_of_a_run_as_one(tmp_path: Path) -> None:
+    """Logs made before file_number: offsets go on from capture to capture."""
+    from confluo_tools.formats.pcap.files import open_captures
+
+    paths = [str(DATA / name) for name in ("vlan.pcap.gz", "loss.pcap.gz", "campus.pcap.gz")]
+    sizes = [len(gzip.decompress(Path(path).read_bytes())) for path in paths]
+    blocks, wanted = [], []
+    for run_of, starts in (([0, 1], [0, sizes[0]]), ([2], [0])):
+        for i, start in zip(run_of, starts, strict=True):
+            with open_captures([paths[i]]) as captures:
+                rows = list(captures)
+            schema = captures.schema.project([f.name for f in captures.schema.fields if f.name != "file_number"])
+            wanted += frames(to_pcap(rows, captures.schema, sources=[paths[i]])[0])
+            column = schema.index("file_offset")
+            for block in (b.project(schema.layout) for b in rows):
+                buffers = [bytes(block.buffer(c)) for c in range(len(schema.columns))]
+                offsets = memoryview(buffers[column]).cast("Q").tolist()
+                buffers[column] = struct.pack(f"<{block.rows}Q", *(at + start for at in offsets[: block.rows]))
+                blocks.append(Block.wrap(schema.layout, block.rows, buffers))
+    data, told = to_pcap(blocks, schema, sources=paths)
+    assert told == []
+    assert frames(data) == wanted
+
+
 def test_the_wrong_source_is_noticed() -> None:
     from confluo_tools.formats.pcap.files import open_captures
 

@@ -25,6 +25,7 @@ FILES = (
     "retain.lock",
     "archives",
     "captures/a.yaml",
+    "captures/files.ndjson",
     "lane-000/lock",
     f"lane-000/{SEGMENT}.arrow",
     "lane-000/.seg-0000000000000541.tmp",
@@ -70,7 +71,6 @@ def place() -> Iterator[Path]:
         ):
             done = run(*words, cwd=made)
             assert done.returncode == 0, done.stderr
-        (made / "clean.ml" / "captures").mkdir()
         (made / "clean.ml" / "captures" / "a.yaml").write_text("begun: 2026-01-01\n")
         for path in [made / "clean.ml", *(made / "clean.ml").rglob("*")]:
             os.chown(path, NOBODY, NOBODY)

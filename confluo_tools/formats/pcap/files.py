@@ -16,12 +16,13 @@ from confluo_tools.errors import ConfluoError, FormatError, SchemaError
 from confluo_tools.formats.decompress import compression
 from confluo_tools.formats.pcap.bytes import ByteSource
 from confluo_tools.schema import Field, Schema, builtin
-from confluo_tools.schema.telemetry_fields import DIGEST, TELEMETRY
+from confluo_tools.schema.telemetry_fields import DIGEST, PLACE, TELEMETRY
 
 ROWS = 1024  # rows per batch: few enough for the L2 cache, many enough to hide the cost of Python
 BATCH_BYTES = 1 << 22  # limit of a batch with wide rows (raw bytes)
 PATIENCE = 0.05  # s that rows of a live input wait for more
 MAX_SNAP = 65535
+MAX_NUMBER = (1 << 32) - 1  # of a file
 NO_CAPTURE = "not a pcap or pcapng capture"  # the fault of a Capture with other first bytes
 _MAGICS = "a1b2c3d4 d4c3b2a1 a1b23c4d 4d3cb2a1 a1b2cd34 34cdb2a1 0a0d0d0a"
 MAGICS = frozenset(bytes.fromhex(m) for m in _MAGICS.split())
@@ -36,11 +37,12 @@ def is_capture(start: bytes) -> bool:
 def packet_schema(*, offset: bool = True, snap: int = 0, telemetry: bool = False, digest: bool = False) -> Schema:
     """The packet schema of a capture.
 
-    ``offset``: with the field file_offset.  ``snap``: with the first ``snap`` bytes of each packet in a field raw.
+    ``offset``: with the fields file_offset and file_number.
+    ``snap``: with the first ``snap`` bytes of each packet in a field raw.
     ``telemetry``: with the fields of in-band telemetry.  ``digest``: with the field packet_digest.
     """
     full = builtin("packet")
-    asked = {"file_offset": offset, **dict.fromkeys(TELEMETRY, telemetry)}
+    asked = {**dict.fromkeys(PLACE, offset), **dict.fromkeys(TELEMETRY, telemetry)}
     schema = full.project([f.name for f in full.fields if not f.optional or asked.get(f.name)])
     if digest:
         text = "hash of the bytes from the IP header on, without TTL and header checksum; to find copies"
@@ -70,7 +72,8 @@ class FrameParser(Protocol):
 class Captures:
     """Iterates the packets of capture files, file after file, as Blocks with the columns of ``schema``.
 
-    Interfaces are numbered through all files; file_offset counts as if the (decompressed) files were one.
+    Interfaces are numbered through all files.  The field file_offset begins again in each (decompressed) file.
+    ``number``: of the first file in the field file_number.  It may be set before the first block is read.
     ``warnings`` describes irregularities and damage, one line per file; all readable packets are read.
     ``damaged``: some bytes were unreadable.
     ``live``: a read may have to wait (a pipe, or a followed file).
@@ -97,15 +100,16 @@ class Captures:
         self.damaged = False
         self._stop = False
         self.on_wait: Callable[[], None] = lambda: None  # called while there is nothing to read
-        self._names = list(paths) or ["-"]
-        if self._names.count("-") > 1:
+        self.names = list(paths) or ["-"]
+        if self.names.count("-") > 1:
             raise FormatError("can be read only once", where="standard input")
+        self.number = 0
         self._packets = parser if parser is not None else self._parser(rows, decap == "inner", hop_ns)
         self._follow, self._begun = follow, begun
         self._source: ByteSource | None = None
         self._read = 0  # bytes of the finished files
         self._long = self._bad = self._unknown = 0
-        sizes = [_check(name, follow and name is self._names[-1]) for name in self._names]
+        sizes = [_check(name, follow and name is self.names[-1]) for name in self.names]
         self.live = follow or None in sizes
         self.total_bytes = None if self.live else sum(size or 0 for size in sizes)
 
@@ -123,16 +127,15 @@ class Captures:
         self.close()
 
     def __iter__(self) -> Iterator[Block]:
-        first_iface = base = 0
-        for i in range(len(self._names)):
+        first_iface = 0
+        for i in range(len(self.names)):
             if self._stop:
                 break
             source = self._open(i) if self._source is None else self._source
-            capture = Capture(first_iface=min(first_iface, 65535), base=base)
+            capture = Capture(first_iface=min(first_iface, 65535), number=min(self.number + i, MAX_NUMBER))
             yield from self._blocks(source, capture)
             self._report(source, capture)
             first_iface = capture.interfaces
-            base = base + source.size if source.plain else capture.at  # a damaged file counts with its full size
             self.close()
         if self._packets.waiting:
             yield self._packets.take()
@@ -146,8 +149,8 @@ class Captures:
                 raise _no_capture(source.name, start != b"")
 
     def _open(self, i: int) -> ByteSource:
-        follow = self._follow and i == len(self._names) - 1
-        self._source = ByteSource(self._names[i], follow=follow, begun=self._begun if i == 0 else None)
+        follow = self._follow and i == len(self.names) - 1
+        self._source = ByteSource(self.names[i], follow=follow, begun=self._begun if i == 0 else None)
         return self._source
 
     def _blocks(self, source: ByteSource, capture: Capture) -> Iterator[Block]:

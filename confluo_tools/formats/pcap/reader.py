@@ -32,6 +32,7 @@ class CaptureReader(Reader):
         self._path, self._begun = path, (stream.fd, stream.taken())
         self._stream = stream
         self._idle: Callable[[], None] | None = None
+        self._number = 0
         self._open(None)
 
     def _open(self, schema: Schema | None) -> None:
@@ -39,11 +40,15 @@ class CaptureReader(Reader):
         self.captures = open_captures([self._path], schema, rows=ROWS, begun=self._begun, follow=growing)
         if growing:
             self.captures.on_wait = self._wait
+        self.captures.number = self._number
         self.schema = self.captures.schema
 
     def fill(self, schema: Schema) -> None:
         """Fill the fields of ``schema`` instead of the usual ones.  Call it before the first block is read."""
         self._open(schema)
+
+    def number_from(self, number: int) -> None:
+        self._number = self.captures.number = number
 
     def blocks(self) -> Iterator[Block]:
         live = self.captures.live

@@ -1,9 +1,9 @@
 """Write records as packets, from the bytes kept at capture or from the source: pcap or pcapng, with nanoseconds.
 
 The field ``raw`` holds the first bytes of each packet when `confluo-capture -s` kept them.  Otherwise
-``file_offset`` is the position of the packet in its source capture (decompressed; the captures of one run as if they
-were one file), which is opened again.  A log may have packets of several runs: a packet is taken from the position
-where its lengths and its time are found.
+``file_offset`` is the position of the packet in its source capture (decompressed), which is opened again, and
+``file_number`` says which of the captures it is.  Only some captures may be there, and logs made before have no
+numbers: a packet is taken from the capture where its lengths and its time are found.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def open_pcapng_writer(
 class PcapWriter:
     """Rows of the packet schema as a pcap on ``out``.
 
-    ``sources``: the captures the rows came from, those of one run in its order; by default ``raw`` is used.
+    ``sources``: the captures the rows came from, best in the order of their numbers; by default ``raw`` is used.
     Packets that cannot be written (another link type than the first, not found in the source) are counted
     and reported to ``warn``.  With ``anonymize``, so are packets with addresses that may be anywhere.
     """
@@ -90,7 +90,8 @@ class PcapWriter:
             if sources or missing != ["raw"]:
                 hint = "only records of packets, as confluo-capture makes them, become a pcap"
             raise UsageError(f"the records have no field '{missing[0]}'", where="-o pcap", hint=hint)
-        self.schema = schema.project(needed)
+        numbered = bool(sources) and "file_number" in schema
+        self.schema = schema.project([*needed, "file_number"] if numbered else needed)
         self.layout = self.schema.layout
         self.out, self._warn = out, warn
         self._source = CaptureFiles(sources) if sources else None
@@ -120,9 +121,11 @@ class PcapWriter:
             packets: list[Any] = [raw[i * width : i * width + min(cap[i], width)] for i in range(block.rows)]
         else:
             offset = self._column(block, names.index("file_offset"))
+            known = "file_number" in names
+            number = self._column(block, names.index("file_number")) if known else [-1] * block.rows
             packets = [None] * block.rows
-            for i in sorted(range(block.rows), key=offset.__getitem__):  # forward through a compressed file
-                packets[i] = self._source.packet(offset[i], length[i], cap[i], ts[i])
+            for i in sorted(range(block.rows), key=lambda i: (number[i], offset[i])):  # forward in a compressed file
+                packets[i] = self._source.packet(number[i], offset[i], length[i], cap[i], ts[i])
         found = [i for i, data in enumerate(packets) if data is not None]
         self.not_found += block.rows - len(found)
         if self._anonymizer is not None:
@@ -183,39 +186,56 @@ class PcapngWriter(PcapWriter):
 
 
 class CaptureFiles:
-    """The source captures of records; offsets count from the first capture of a run, which can be any of them."""
+    """The source captures of records, in the order of their numbers, or only some of them."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._run = 0  # number of the first capture of the run that the last packet was found in
-        self._files: list[tuple[int, _Capture]] = []
-        start = 0
-        for i, path in enumerate(paths):
-            capture = _Capture(path)
-            self._files.append((start, capture))
-            if i + 1 < len(paths):
-                start += capture.size()
+        self._files = [_Capture(path) for path in paths]
+        self._latest = 0  # number of the file that the last packet was found in
+        self._starts: list[int] | None = None
+        self._run = 0  # number of the first file of the run that a packet was found in
 
-    def packet(self, offset: int, length: int, cap_len: int, time: int) -> bytes | None:
-        """The captured bytes of the packet at ``offset`` of its run; None when another packet is there.
+    def packet(self, number: int, offset: int, length: int, cap_len: int, time: int) -> bytes | None:
+        """The captured bytes of the packet at ``offset`` of its capture; None when another packet is there.
 
+        ``number`` of the capture, -1: unknown.  Where that is another one, or is not there, all captures are tried.
         Where the clock of a pcapng interface is not known, or may differ in a later section, lengths decide.
         """
         if not offset:
             return None
+        likely = number if 0 <= number < len(self._files) else self._latest
+        sure = 0 if len(self._files) == 1 else max(number, 0)
+        for i in (likely, *(i for i in range(len(self._files)) if i != likely)):
+            if (data := self._at(i, offset, length, cap_len, time, i == sure)) is not None:
+                self._latest = i
+                return data
+        return self._in_run(offset, length, cap_len, time) if number < 0 and len(self._files) > 1 else None
+
+    def _in_run(self, offset: int, length: int, cap_len: int, time: int) -> bytes | None:
+        """The packet where all captures of a run count as one file: logs made before file_number have it so."""
+        if self._starts is None:
+            self._starts = [0]
+            for capture in self._files[:-1]:
+                self._starts.append(self._starts[-1] + capture.size())
         for run in (self._run, *(i for i in range(len(self._files)) if i != self._run)):
-            at = self._files[run][0] + offset
-            start, capture = next(file for file in reversed(self._files) if at >= file[0])
-            found = capture.record(at - start, cap_len)
-            if found is None or (found.wire, len(found.data)) != (length, cap_len):
-                continue
-            known = found.time is not None and not (len(self._files) == 1 and capture.kind == "pcapng")
-            if abs((found.time or 0) - time) <= 1 if known else not run:  # 1 ns: rounded
+            at = self._starts[run] + offset
+            i = next(i for i in reversed(range(len(self._files))) if at >= self._starts[i])
+            if i > run and (data := self._at(i, at - self._starts[i], length, cap_len, time, not run)) is not None:
                 self._run = run
-                return found.data
+                return data
         return None
 
+    def _at(self, i: int, offset: int, length: int, cap_len: int, time: int, sure: bool) -> bytes | None:
+        """The packet at ``offset`` of file ``i``; one without a time only if the file is ``sure``."""
+        capture = self._files[i]
+        found = capture.record(offset, cap_len)
+        if found is None or (found.wire, len(found.data)) != (length, cap_len):
+            return None
+        timed = found.time is not None and not (len(self._files) == 1 and capture.kind == "pcapng")
+        right = abs((found.time or 0) - time) <= 1 if timed else sure  # 1 ns: rounded
+        return found.data if right else None
+
     def close(self) -> None:
-        for _, capture in self._files:
+        for capture in self._files:
             capture.close()
 
 
