@@ -229,12 +229,10 @@ def test_tasks_that_kill_their_worker(dask: DaskCluster, inputs: Inputs, tmp_pat
 
 
 def test_an_archive_in_a_store(dask: DaskCluster, s3: S3Server, inputs: Inputs) -> None:
-    bucket = s3.bucket()
-    for file in sorted(path for path in Path(inputs.archive).rglob("*") if path.is_file() and path.name != "lock"):
-        s3.put(bucket, f"a/{file.relative_to(inputs.archive)}", file.read_bytes())
+    url = s3.put_archive(s3.bucket(), "a", inputs.archive)
     words = ("--agg", "count, sum(c), last(name)", "--by", "a")
     with dask.workers[0].busy(), dask.workers[1].busy(), dask.worker(**s3.env) as worker:
-        question = asked(dask, f"s3://{bucket}/a/", *words, **s3.env)
+        question = asked(dask, url, *words, **s3.env)
         out, err = question.communicate(timeout=DEADLINE)
         expected = run("confluo-query", inputs.archive, *words).stdout
         assert (question.returncode, out, err) == (0, expected, b"")

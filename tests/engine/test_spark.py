@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ from confluo_tools.engine.spark_runner import SparkRunner
 from confluo_tools.errors import ConfluoError
 from confluo_tools.expr import compile
 from confluo_tools.formats.reader import Reader
+from confluo_tools.inputs.open import open_one
 from confluo_tools.multilog.reader import LogReader
 from engine_lab import KINDS, Inputs, aggregated, make_inputs, rows_of, same
 from kafka_lab import free_ports
 from running import BIN, environment, popen, run
+from s3_lab import S3Server
 from spark_lab import START, SparkCluster, missing, running, until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
+WORKER_KEY = "workerkey"  # signs what workers read from a store
 QUESTIONS = ["", "a < 40 and kind == one", "a == 7 or c > 1000"]
 
 
@@ -37,10 +41,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 
 class Session:
-    """A cluster of two workers, and one session with it."""
+    """A cluster of two workers, which may read a store, and one session with it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.cluster = SparkCluster(folder)
+    def __init__(self, folder: Path, s3: S3Server) -> None:
+        self.cluster = SparkCluster(folder, env={**s3.env, "AWS_ACCESS_KEY_ID": WORKER_KEY})
         self._before = dict(os.environ)
         os.environ.update(self.cluster.settings())
         self.spark = SparkRunner(self.cluster.address)
@@ -62,9 +66,9 @@ def sessions() -> Iterator[list[Session]]:
 
 
 @pytest.fixture
-def session(sessions: list[Session], tmp_path_factory: pytest.TempPathFactory) -> Session:
+def session(sessions: list[Session], tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Session:
     if not sessions:
-        sessions.append(Session(tmp_path_factory.mktemp("spark")))
+        sessions.append(Session(tmp_path_factory.mktemp("spark"), s3))
     assert len(sessions[0].cluster.workers) == 2, "a test left other workers"
     return sessions[0]
 
@@ -115,6 +119,47 @@ def test_answers_are_those_of_one_core(inputs: Inputs, spark: SparkRunner) -> No
         assert count == found
         assert same(mine, expected), (kind, by)
         assert rows_of(EngineReader(inputs.open(kind), spark), text) == rows_of(inputs.open(kind), text)
+
+
+def test_an_archive_in_a_store(
+    inputs: Inputs,
+    spark: SparkRunner,
+    s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command and the workers each read the store with the credentials of their own environment."""
+    for name, value in s3.env.items():
+        monkeypatch.setenv(name, value)
+    url = s3.put_archive(s3.bucket(), "a", inputs.archive)
+    before, given, results = len(s3.relay.log), list[bytes](), spark.results
+
+    def watched(task: bytes, runs: Sequence[bytes]) -> Iterator[bytes]:
+        given.extend([task, *runs])
+        return results(task, runs)
+
+    monkeypatch.setattr(spark, "results", watched)
+    for text in QUESTIONS:
+        expr = compile(text, inputs.open("archive").schema)
+        assert EngineReader(open_one(url), spark).count(expr) == inputs.open("archive").count(expr) > 0
+        assert rows_of(EngineReader(open_one(url), spark), text) == rows_of(inputs.open("archive"), text)
+    mine, expected = answer(open_one(url), spark), answer(inputs.open("archive"))
+    assert mine[1] == expected[1]
+    assert same(mine[0], expected[0])
+    read = [request for request in s3.relay.log[before:] if request.method == "GET"]
+    assert {request.key for request in read} == {s3.env["AWS_ACCESS_KEY_ID"], WORKER_KEY}
+    sent = {key: sum(r.sent for r in read if r.key == key) for key in (WORKER_KEY, s3.env["AWS_ACCESS_KEY_ID"])}
+    assert sent[WORKER_KEY] > 2 * sent[s3.env["AWS_ACCESS_KEY_ID"]]  # the command reads the ends of the files only
+    assert given
+    assert not any(s3.env["AWS_SECRET_ACCESS_KEY"].encode() in piece for piece in given)
+    capsys.readouterr()
+    monkeypatch.setattr(s3.relay, "denied", {WORKER_KEY})
+    assert answer(open_one(url), spark)[1] == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) > 1
+    assert all(
+        re.fullmatch(rf"\S+: {url}\S+: cannot be opened: access is denied \(403 AccessDenied\)", x) for x in told
+    )
 
 
 def test_a_damaged_segment_is_left_out_and_reported(inputs: Inputs, spark: SparkRunner, tmp_path: Path) -> None:

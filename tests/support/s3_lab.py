@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from html import unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -39,12 +40,13 @@ class Relay:
     """Passes requests on to ``port``.  ``log``: what it saw.
 
     ``fault(method, path, range)``: None, a (status, code) to answer instead, a number of bytes after which the answer
-    ends, or a text: ``hang``.  ``delay``: seconds before each answer.
+    ends, or a text: ``hang``.  ``delay``: seconds before each answer.  ``denied``: key ids that may read nothing.
     """
 
     def __init__(self, port: int) -> None:
         self.upstream, self.log, self.delay = port, list[Request](), 0.0
         self.fault: Fault | None = None
+        self.denied: set[str] = set()
         self.ended = threading.Event()
         relay = self
 
@@ -68,7 +70,10 @@ class Relay:
     def serve(self, ask: BaseHTTPRequestHandler) -> None:
         body = ask.rfile.read(int(ask.headers.get("content-length", 0)))
         wanted = ask.headers.get("range", "")
+        key = ask.headers.get("authorization", "").partition("Credential=")[2].partition("/")[0]
         fault = self.fault(ask.command, ask.path, wanted) if self.fault is not None else None
+        if key in self.denied:
+            fault = (403, "AccessDenied")
         if fault == "hang":
             self.ended.wait(60)
             ask.close_connection = True
@@ -84,7 +89,6 @@ class Relay:
         if self.delay:
             time.sleep(self.delay)
         cut = data[:fault] if isinstance(fault, int) else data
-        key = ask.headers.get("authorization", "").partition("Credential=")[2].partition("/")[0]
         self.log.append(Request(ask.command, ask.path, wanted, len(cut), key))
         ask.send_response_only(status)
         for name, value in headers:
@@ -140,6 +144,12 @@ class S3Server:
 
     def put(self, bucket: str, key: str, data: bytes, **headers: str) -> None:
         assert self._ask("PUT", f"/{bucket}/{quote(key)}", data, **headers)[0] == 200
+
+    def put_archive(self, bucket: str, name: str, folder: str) -> str:
+        """An archive of this host as objects of a bucket: its URL."""
+        for file in sorted(path for path in Path(folder).rglob("*") if path.is_file() and path.name != "lock"):
+            self.put(bucket, f"{name}/{file.relative_to(folder)}", file.read_bytes())
+        return f"s3://{bucket}/{name}/"
 
     def get(self, bucket: str, key: str) -> bytes:
         status, data = self._ask("GET", f"/{bucket}/{quote(key)}")

@@ -119,11 +119,15 @@ def running() -> dict[int, tuple[int, int, str]]:
 
 
 class SparkCluster:
-    """A master and ``workers`` of one core each, whose Python has this checkout."""
+    """A master and ``workers`` of one core each, whose Python has this checkout.
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    ``env``: of the workers, beside the environment of the tests.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2, env: Mapping[str, str] | None = None) -> None:
         import pyspark
 
+        self._env = dict(env or {})
         self._folder, self._home = folder, Path(pyspark.__file__).parent
         lines = [f"{name} {value}" for name, value in {**SETTINGS, "spark.local.dir": str(folder / "tmp")}.items()]
         (folder / "conf").mkdir()
@@ -162,7 +166,7 @@ class SparkCluster:
 
     def _daemon(self, name: str, *words: str, host: str = "127.0.0.1", path: Path = ROOT) -> Daemon:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
-        env = {**kept, **self.settings(), "SPARK_LOCAL_IP": host, "PYTHONPATH": str(path)}
+        env = {**kept, **self._env, **self.settings(), "SPARK_LOCAL_IP": host, "PYTHONPATH": str(path)}
         env |= {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": JVM}
         command = [str(self._home / "bin" / "spark-class"), f"{SPARK}.{name}", "--host", host]
         log = self._folder / f"{name}{len(self.daemons)}.log"
