@@ -171,7 +171,7 @@ FIELDS_OF = {
 }
 OPERANDS = {
     "[INPUT]...": (FILE,),
-    "[INPUT] [EXPR]": (FILE,),
+    "[INPUT]... [EXPR]": (FILE,),
     "[A] [B] [EXPR]": (FILE,),
     "[HOST:]LOG...": (FILE,),
     "LOG": (FILE,),

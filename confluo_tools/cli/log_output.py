@@ -211,7 +211,7 @@ class LogOutput:
         from confluo_tools.multilog.source_captures import register
 
         try:
-            return register(self.path, names, sync=self.log.sync != "none")
+            return register(self.path, names, sync=self.log.sync != "none", anonymous=self._anonymous is not None)
         except OSError as e:
             raise self.log.write_error(e) from None
 

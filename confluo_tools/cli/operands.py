@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.inputs.logs import remote
 from confluo_tools.inputs.topics import is_topic
 from confluo_tools.objects.address import is_url
+
+_REMOTE = re.compile(r"(\w[\w.-]*@)?[\w.-]+:/\S+")  # [USER@]HOST:/PATH; a MAC or IPv6 address has no slash there
 
 
 def split_operands(
@@ -15,8 +18,9 @@ def split_operands(
 ) -> tuple[list[str], str]:
     """(inputs, expression).
 
-    The first operand is the input and the others are the expression, as if joined by blanks (like tcpdump's);
-    with -r or --at every operand belongs to the expression, with -e every operand is an input (like grep's).
+    The first operand is the input, those behind it that are inputs too, and the others are the expression, as if
+    joined by blanks (like tcpdump's): no expression begins with a word that is a path.  With -r or --at every
+    operand belongs to the expression, with -e every operand is an input (like grep's).
     """
     if at is not None:
         if read or (expression is not None and operands):
@@ -29,11 +33,21 @@ def split_operands(
     if operands and not _elsewhere(operands[0]) and not os.path.lexists(operands[0]):
         hint = "the first operand is the input, - for standard input"
         raise FormatError("No such file or directory", where=operands[0], hint=hint)
-    for word in operands[1:]:
+    inputs = operands[:1]
+    while len(inputs) < len(operands) and _is_input(operands[len(inputs)]):
+        inputs.append(operands[len(inputs)])
+    for word in operands[len(inputs) :]:
         if os.path.exists(word):
             hint = "several inputs: -r A -r B, or -e EXPR A B"
             raise UsageError("is a file, not an expression", where=word, hint=hint)
-    return operands[:1], " ".join(operands[1:])
+    return inputs, " ".join(operands[len(inputs) :])
+
+
+def _is_input(word: str) -> bool:
+    """Whether an operand behind the first is an input: a path that exists, a URL, a topic, or of another host."""
+    if os.path.lexists(word):
+        return "." in word or "/" in word  # no word of the language has one where an expression begins
+    return is_topic(word) or is_url(word) or _REMOTE.fullmatch(word) is not None
 
 
 def _elsewhere(name: str) -> bool:

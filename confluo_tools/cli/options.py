@@ -95,7 +95,7 @@ Inputs = Annotated[list[str] | None, argument("[INPUT]...", "MultiLogs, streams 
 Operands = Annotated[
     list[str] | None,
     argument(
-        "[INPUT] [EXPR]", "MultiLog, stream, capture or - for stdin; then a filter expression, see confluo-expr(7)."
+        "[INPUT]... [EXPR]", "MultiLog, stream, capture or - for stdin; then a filter expression, see confluo-expr(7)."
     ),
 ]
 Read = Annotated[

@@ -126,7 +126,9 @@ def convert(
                     kind,
                     names,
                     metadata=reader.metadata,
-                    sources=cli.capture_sources(source, inputs or [], reader, synthesize),
+                    sources=cli.capture_sources(
+                        source, inputs or [], reader, packets=kind in cli.PACKET_FORMATS, synthesize=synthesize
+                    ),
                     synthesize=synthesize,
                     anonymous=hidden,
                 )

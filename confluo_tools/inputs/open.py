@@ -232,11 +232,25 @@ def without_copies(reader: Reader, window: int, memory: int | None, *, sort: boo
 
 
 def capture_sources(
-    given: Sequence[str] | None, inputs: Sequence[str], reader: Reader, synthesize: bool
+    given: Sequence[str] | None, inputs: Sequence[str], reader: Reader, *, packets: bool, synthesize: bool
 ) -> Sequence[str]:
-    """The captures that have the packets of ``reader``: those of --source, else the inputs if all are capture files."""
-    if given or synthesize or "raw" in reader.schema or reader.format not in ("pcap", "pcapng"):
+    """The captures that have the packets of ``reader``: those of --source, else the inputs if all are capture files.
+
+    Of one log on this host those that were read into it, by number, with '' for those that are not there.
+    ``packets``: the output has packets; others have no sources.
+    """
+    if given or synthesize or not packets or "raw" in reader.schema:
         return given or ()
+    if reader.format == "multilog" and len(inputs) == 1 and {"file_offset", "file_number"} <= {*reader.schema.layout.names}:
+        from confluo_tools.formats import detect
+        from confluo_tools.multilog.source_captures import files_there
+
+        if remote(inputs[0]) is not None or not detect.is_multilog(inputs[0]):
+            return ()
+        found = [path if path and _is_capture(path) else "" for path in files_there(inputs[0])]
+        return found if any(found) else ()
+    if reader.format not in ("pcap", "pcapng"):
+        return ()
     return inputs if all(os.path.isfile(path) and _is_capture(path) for path in inputs) else ()
 
 
@@ -244,7 +258,10 @@ def _is_capture(path: str) -> bool:
     from confluo_tools.formats.bytestream import open_bytes, sniff
     from confluo_tools.formats.detect import PEEK, detect
 
-    stream = open_bytes(path)
+    try:
+        stream = open_bytes(path)
+    except OSError:
+        return False
     try:
         return detect(sniff(stream, PEEK)) in ("pcap", "pcapng")
     finally:

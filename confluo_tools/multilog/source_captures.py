@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from confluo_tools.core.base.log_file import open_log_file
@@ -22,14 +23,19 @@ PIECE = 1 << 20  # bytes read at once
 MAX_LINE = 32768  # bytes; a path has at most 4096, and none takes more than 6 here
 
 
-def register(log: str | os.PathLike[str], names: Sequence[str], *, sync: bool = False) -> int:
+MAX_FILES = 65536  # source captures that are shown, or looked for
+
+
+def register(log: str | os.PathLike[str], names: Sequence[str], *, sync: bool = False, anonymous: bool = False) -> int:
     """Add captures to the list of ``log`` and return the number of the first one.
 
+    ``anonymous``: without their names and that of this host.
     ``sync``: the lines survive a power failure, as the rows with their numbers do.  Raises OSError.
     """
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    words = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
-    about = {"time": now, "host": os.uname().nodename}
+    paths = ["" if anonymous else name if name == "-" else os.path.abspath(name) for name in names]
+    words = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
+    about = {"time": now, "host": "" if anonymous else os.uname().nodename}
     data = "".join(f"{json.dumps({**about, 'file': word}, ensure_ascii=False)}\n" for word in words).encode()
     folder = os.path.join(log, FOLDER)
     with as_owner(log):
@@ -72,3 +78,10 @@ def source_captures(log: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         raise StoreError(f"cannot be read: {e.strerror}", where=path) from None
     except (ValueError, LookupError, TypeError, RecursionError):
         raise StoreError(f"line {number + 1} is damaged", where=path) from None
+
+
+def files_there(log: str | os.PathLike[str]) -> list[str]:
+    """The source captures of a log that this host still has, by number; '' for the others."""
+    here = os.uname().nodename
+    entries = islice(source_captures(log), MAX_FILES)
+    return [e["file"] if e["host"] == here and os.path.isfile(e["file"]) else "" for e in entries]

@@ -11,15 +11,13 @@ if TYPE_CHECKING:
 
     from confluo_tools.multilog.log import Log
 
-MAX_FILES = 65536  # source captures of a log that are shown
-
 
 def summary(log: Log, version: Any, warn: Callable[[str, str], None]) -> dict[str, Any]:
     """{name: value}, in the order of the report.  ``warn(path, what)``: called for each view that cannot be used."""
     from confluo_tools.multilog import views
     from confluo_tools.multilog.create import about
     from confluo_tools.multilog.retain import disk_bytes
-    from confluo_tools.multilog.source_captures import source_captures
+    from confluo_tools.multilog.source_captures import MAX_FILES, source_captures
     from confluo_tools.units import format_time
 
     control = log.control

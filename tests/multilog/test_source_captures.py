@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import make_capture as make
 from confluo_tools.errors import StoreError
 from confluo_tools.multilog.source_captures import register, source_captures
-from running import run
+from running import BIN, popen, run
 
 LIST = "captures/files.ndjson"
 SECOND = 10**9
@@ -103,7 +104,7 @@ REGISTER = """
 import sys
 from confluo_tools.multilog.source_captures import register
 for k in range(50):
-    names = [f"{sys.argv[2]}-{k}-{i}" for i in range(k % 4 + 1)]
+    names = [f"/{sys.argv[2]}-{k}-{i}" for i in range(k % 4 + 1)]
     print(register(sys.argv[1], names), *names)
 """
 
@@ -125,11 +126,11 @@ def test_writers_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
 
 
 def test_any_name_takes_one_line(tmp_path: Path) -> None:
-    names = ["a\nb", 'quote"', "\\", "ä\u2028", os.fsdecode(b"\xff\xfe"), "x" * 4096, "-"]
+    names = ["/a\nb", '/quote"', "/\\", "/ä\u2028", os.fsdecode(b"/\xff\xfe"), "/" + "x" * 4095, "-"]
     assert register(tmp_path, names, sync=True) == 0
     assert register(tmp_path, ["next"]) == len(names)
     got = [entry["file"] for entry in source_captures(tmp_path)]
-    assert got == [*names[:4], "\\xff\\xfe", *names[5:], "next"]
+    assert got == [*names[:4], "/\\xff\\xfe", *names[5:], os.path.abspath("next")]
 
 
 @pytest.mark.parametrize("line", ["[", "{}", "[" * 30000, "7", '{"time": 1}', "\udcff", "{" + "x" * 40000])
@@ -152,3 +153,51 @@ def test_a_line_that_was_cut_off_takes_no_number_of_others(tmp_path: Path) -> No
         file.write(b'{"time": "20')
     assert register(tmp_path, ["c"]) == 2
     assert register(tmp_path, ["d"]) == 3
+
+
+def test_a_log_finds_its_captures_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --source: the captures that were read into it, as long as they are there."""
+    paths = [written(tmp_path / f"{i}.pcap", i, packed=i == 1) for i in range(3)]
+    log = tmp_path / "t.ml"
+    monkeypatch.chdir(tmp_path)
+    for path in paths:
+        ok("confluo-capture", "-r", path.name, "-w", log, "--append")
+    monkeypatch.chdir("/")
+    for i in range(3):
+        assert marks(ok("confluo-query", log, f"file_number == {i}", "-o", "pcap")) == [i] * 5
+    whole = ok("confluo-convert", log, "-o", "pcap")
+    assert sorted(marks(whole)) == [i for i in range(3) for _ in range(5)]
+    paths[1].write_text("no capture any more")
+    done = run("confluo-query", log, "-o", "pcap")
+    gone = "5 packets were not found in the source; check that it is the right capture"
+    assert (done.returncode, done.stderr) == (2, f"confluo-query: {gone}\n".encode())
+    assert sorted(marks(done.stdout)) == [i for i in (0, 2) for _ in range(5)]
+    for path in paths:
+        path.unlink()
+    done = run("confluo-query", log, "-o", "pcap")
+    assert done.returncode == 2
+    assert b"no field 'raw'; give the capture with --source" in done.stderr
+
+
+def test_more_captures_than_are_open_at_once(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{i}.pcap", i, packets=2) for i in range(150)]
+    log = tmp_path / "t.ml"
+    ok("confluo-capture", *(word for path in paths for word in ("-r", path)), "-w", log)
+    assert sorted(marks(ok("confluo-query", log, "-o", "pcap"))) == sorted([*range(150)] * 2)
+    done = popen(
+        [BIN / "confluo-query", log, "file_number in 100..120", "-o", "pcap"],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)),
+    )
+    assert sorted(marks(done.communicate()[0])) == sorted([*range(100, 121)] * 2)
+
+
+def test_an_anonymous_log_names_no_capture(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    path = written(tmp_path / "secret-name.pcap", 0)
+    log = tmp_path / "t.ml"
+    ok("confluo-convert", path, "--anonymize", key, "-o", "multilog", "-w", log)
+    assert [(e["number"], e["host"], e["file"]) for e in source_captures(log)] == [(0, "", "")]
+    assert b"secret" not in b"".join(f.read_bytes() for f in log.rglob("*") if f.is_file())

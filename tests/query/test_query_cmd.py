@@ -56,6 +56,17 @@ def asked(where: Path, *words: str) -> list[dict[str, Any]]:
         (["b"], ["a"], "tcp", ["a", "b"], "tcp"),
         (["-", "tcp"], [], None, ["-"], "tcp"),
         ([], [], "tcp", [], "tcp"),
+        (["a", "./b", "c.d", "tcp", "or", "udp"], [], None, ["a", "./b", "c.d"], "tcp or udp"),
+        (
+            ["a", "gw1:/log", "u@gw2:/log", "s3://b/a/", "kafka://h/t"],
+            [],
+            None,
+            ["a", "gw1:/log", "u@gw2:/log", "s3://b/a/", "kafka://h/t"],
+            "",
+        ),
+        (["a", "eth_src==00:11:22:33:44:55"], [], None, ["a"], "eth_src==00:11:22:33:44:55"),
+        (["a", "net", "fe80::/64"], [], None, ["a"], "net fe80::/64"),
+        (["a", "absent.pcap"], [], None, ["a"], "absent.pcap"),
     ],
 )
 def test_which_operand_is_what(
@@ -68,7 +79,8 @@ def test_which_operand_is_what(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").touch()
+    for name in ("a", "b", "c.d"):
+        (tmp_path / name).touch()
     assert split_operands(operands, read, expr) == (inputs, text)
 
 
@@ -94,9 +106,16 @@ def test_a_lonely_expression_says_how_to_read_stdin() -> None:
     assert done.stderr.decode() == (
         "confluo-query: tcp: No such file or directory; the first operand is the input, - for standard input\n"
     )
-    done = run("confluo-query", CAMPUS, str(DATA / "vlan.pcap.gz"))
+    done = run("confluo-query", CAMPUS, "tcp", str(DATA / "vlan.pcap.gz"))
     assert done.returncode == 2
     assert b"several inputs: -r" in done.stderr
+
+
+def test_several_inputs_need_no_option() -> None:
+    vlan = str(DATA / "vlan.pcap.gz")
+    for words in (("tcp", "and", "port", "443"), ()):
+        counts = [int(run("confluo-query", *paths, *words, "--count").stdout) for paths in ((CAMPUS,), (vlan,))]
+        assert int(run("confluo-query", CAMPUS, vlan, *words, "--count").stdout) == sum(counts) > 0
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
@@ -280,7 +299,8 @@ def test_packets_of_a_question_are_those_of_tcpdump(log: Path, tmp_path: Path) -
     assert ours.returncode == 0
     assert ours.stdout == theirs.stdout
     assert ours.stdout.count(b"\n") > 10
-    done = run("confluo-query", log, "-o", "pcap")
+    assert shell(script.replace('--source "$2"', ""), log).stdout == theirs.stdout  # the log knows its capture
+    done = run("confluo-query", "-", "-o", "pcap", stdin=run("confluo-query", log).stdout)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--source" in done.stderr
 

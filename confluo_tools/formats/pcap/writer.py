@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MAGIC_NS = 0xA1B23C4D
 SNAPLEN = 262144
 MAX_PACKET = 1 << 26
+MAX_OPEN = 64  # source captures that are open at the same time
 MAX_INTERFACES = 1024  # of a source, with clocks that are compared
 
 
@@ -186,10 +187,17 @@ class PcapngWriter(PcapWriter):
 
 
 class CaptureFiles:
-    """The source captures of records, in the order of their numbers, or only some of them."""
+    """The source captures of records, in the order of their numbers, or only some of them.
+
+    A path that is '' is of one that is not there.  Where there are many, not all are open at the same time.
+    """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._files = [_Capture(path) for path in paths]
+        self._paths = paths
+        self._here = [i for i, path in enumerate(paths) if path]
+        self._open: dict[int, _Capture] = {}
+        for i in self._here[:MAX_OPEN]:
+            self._file(i)
         self._latest = 0  # number of the file that the last packet was found in
         self._starts: list[int] | None = None
         self._run = 0  # number of the first file of the run that a packet was found in
@@ -202,23 +210,31 @@ class CaptureFiles:
         """
         if not offset:
             return None
-        likely = number if 0 <= number < len(self._files) else self._latest
-        sure = 0 if len(self._files) == 1 else max(number, 0)
-        for i in (likely, *(i for i in range(len(self._files)) if i != likely)):
+        known = 0 <= number < len(self._paths)
+        if known and not self._paths[number]:
+            return None
+        likely = number if known else self._latest
+        sure = 0 if len(self._paths) == 1 else max(number, 0)
+        others = () if known and len(self._here) > MAX_OPEN else self._here
+        for i in (likely, *(i for i in others if i != likely)):
             if (data := self._at(i, offset, length, cap_len, time, i == sure)) is not None:
                 self._latest = i
                 return data
-        return self._in_run(offset, length, cap_len, time) if number < 0 and len(self._files) > 1 else None
+        return (
+            self._in_run(offset, length, cap_len, time)
+            if number < 0 and 1 < len(self._paths) == len(self._here)
+            else None
+        )
 
     def _in_run(self, offset: int, length: int, cap_len: int, time: int) -> bytes | None:
         """The packet where all captures of a run count as one file: logs made before file_number have it so."""
         if self._starts is None:
             self._starts = [0]
-            for capture in self._files[:-1]:
-                self._starts.append(self._starts[-1] + capture.size())
-        for run in (self._run, *(i for i in range(len(self._files)) if i != self._run)):
+            for i in self._here[:-1]:
+                self._starts.append(self._starts[-1] + self._file(i).size())
+        for run in (self._run, *(i for i in self._here if i != self._run)):
             at = self._starts[run] + offset
-            i = next(i for i in reversed(range(len(self._files))) if at >= self._starts[i])
+            i = next(i for i in reversed(self._here) if at >= self._starts[i])
             if i > run and (data := self._at(i, at - self._starts[i], length, cap_len, time, not run)) is not None:
                 self._run = run
                 return data
@@ -226,16 +242,25 @@ class CaptureFiles:
 
     def _at(self, i: int, offset: int, length: int, cap_len: int, time: int, sure: bool) -> bytes | None:
         """The packet at ``offset`` of file ``i``; one without a time only if the file is ``sure``."""
-        capture = self._files[i]
+        if not self._paths[i]:
+            return None
+        capture = self._file(i)
         found = capture.record(offset, cap_len)
         if found is None or (found.wire, len(found.data)) != (length, cap_len):
             return None
-        timed = found.time is not None and not (len(self._files) == 1 and capture.kind == "pcapng")
+        timed = found.time is not None and not (len(self._paths) == 1 and capture.kind == "pcapng")
         right = abs((found.time or 0) - time) <= 1 if timed else sure  # 1 ns: rounded
         return found.data if right else None
 
+    def _file(self, i: int) -> _Capture:
+        if i not in self._open:
+            if len(self._open) >= MAX_OPEN:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[i] = _Capture(self._paths[i])
+        return self._open[i]
+
     def close(self) -> None:
-        for capture in self._files:
+        for capture in self._open.values():
             capture.close()
 
 
