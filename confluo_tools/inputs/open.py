@@ -241,7 +241,8 @@ def capture_sources(
     """
     if given or synthesize or not packets or "raw" in reader.schema:
         return given or ()
-    if reader.format == "multilog" and len(inputs) == 1 and {"file_offset", "file_number"} <= {*reader.schema.layout.names}:
+    numbered = {"file_offset", "file_number"} <= {*reader.schema.layout.names}
+    if reader.format == "multilog" and numbered and len(inputs) == 1:
         from confluo_tools.formats import detect
         from confluo_tools.multilog.source_captures import files_there
 
