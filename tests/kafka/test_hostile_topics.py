@@ -58,7 +58,7 @@ def test_a_batch_that_grows_is_not_read(topic: str) -> None:
         compression_type="zstd",
         message_max_bytes=10**9,
         batch_size=400 << 20,
-        linger_ms=500,
+        linger_ms=60_000,  # one batch, however slow this is; flush does not wait for it
     )
     code = (
         "import sys\n"

@@ -23,6 +23,7 @@ from confluo_tools.remote.address import parse
 from confluo_tools.remote.connect import RemoteError
 from confluo_tools.remote.snapshot_coordinator import SnapshotCoordinator
 from log_rows import SIGNED, signed_block
+from real_time import in_real_time
 from remote_lab import env, tool
 from running import BIN, run
 
@@ -176,6 +177,7 @@ def wait_until(true: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["coordinator", "both"])
+@in_real_time
 def test_the_coordinator_dies_while_frozen(tmp_path: Path, who: str) -> None:
     """A killed coordinator does not thaw; the server notices, and if it is killed too, the deadline ends the freeze."""
     log = multilog.create(tmp_path / "a.ml", SIGNED)
