@@ -22,7 +22,9 @@ from confluo_tools.formats.json_array import ObjectLines
 from running import CAMPUS, DATA, run
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda v: st.lists(v, max_size=6) | st.dictionaries(st.text(), v, max_size=6),
+    max_leaves=20,  # with more, most of the time goes into documents that are too large to be drawn
 )
 
 
@@ -43,7 +45,10 @@ def lines_of(data: bytes, size: int) -> list[bytes]:
 
 
 @given(
-    st.lists(st.dictionaries(st.text(), VALUES)), st.sampled_from([None, 1, "\t"]), st.integers(1, 40), st.booleans()
+    st.lists(st.dictionaries(st.text(), VALUES, max_size=6), max_size=12),
+    st.sampled_from([None, 1, "\t"]),
+    st.integers(1, 40),
+    st.booleans(),
 )
 def test_objects_of_any_layout_are_lines(
     rows: list[dict[str, object]], indent: int | str | None, size: int, ascii: bool
