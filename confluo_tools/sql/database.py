@@ -48,6 +48,8 @@ class Database:
         if threads is not None:
             settings["threads"] = threads
         self.connection: Any = duckdb.connect(":memory:", config=settings)
+        # In a program that is not a file (python -c, a notebook) DuckDB draws it on standard output, among the rows.
+        self.connection.execute("set enable_progress_bar = false")
 
     def __enter__(self) -> Self:
         return self

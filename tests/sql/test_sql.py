@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from confluo_tools.sql.database import Database
 from confluo_tools.sql.result import SqlResult
 from confluo_tools.units import format_time
 from remote_lab import shell
-from running import BIN, CAMPUS, run
+from running import BIN, CAMPUS, environment, run
 
 Row = dict[str, Any]
 
@@ -461,3 +463,14 @@ def test_memory_is_limited() -> None:
     done = run("confluo-sql", "select list(x) as all from range(30000000) r(x)", "--memory-limit", "40M")
     assert done.returncode == 2
     assert done.stderr == b"confluo-sql: SQL: needs more memory than it may use; --memory-limit sets it\n"
+
+
+def test_nothing_is_drawn_among_the_rows() -> None:
+    """DuckDB draws its progress on standard output where it finds no program file, as here."""
+    code = (
+        "from confluo_tools.sql.database import Database\n"
+        "with Database() as made:\n"
+        "    print(made.connection.execute(\"select current_setting('enable_progress_bar')\").fetchall())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout == "[(False,)]\n"
