@@ -132,7 +132,8 @@ class BatchStore:
             raise StoreError(what, where=temporary, hint="check the disk")
         fault("archive-verified")
         checks = {"crc": f"{crc(written):08x}", "footer": footer_crc(written)}
-        return {"path": name, "rows": table.num_rows, "bytes": len(written), **checks}
+        times = {"times": builder.span(table)} if table.num_rows else {}
+        return {"path": name, "rows": table.num_rows, "bytes": len(written), **checks, **times}
 
     def roll_forward(self) -> None:
         """Move the files of recorded batches of a killed run into place, and remove its other temporary files."""

@@ -47,12 +47,16 @@ class Reading(NamedTuple):
 
 
 class OpenedPart(NamedTuple):
-    """A part: its row groups that may have matching rows, or what is wrong with it."""
+    """A part: its row groups that may have matching rows, or what is wrong with it.
+
+    ``passed``: the number of its rows if it was not opened, because none of them can match.
+    """
 
     reading: Reading
     part: ParquetPart | None
     groups: list[int]
     problem: str = ""
+    passed: int = 0
 
 
 Open = Callable[[Reading], OpenedPart]

@@ -225,6 +225,11 @@ class PartBuilder:
 
         return _whole(table.column(self._time)).view(pa.int64())
 
+    def span(self, table: Any) -> tuple[int, int]:
+        """The first and the last time of a table that is sorted by time and has rows."""
+        times = self._times(table)
+        return times[0].as_py(), times[-1].as_py()
+
     def _columns(self, table: Any) -> Iterator[Any]:
         for i, width in enumerate(self._widths):
             yield _bytes(_whole(table.column(i)), width)

@@ -1,4 +1,4 @@
-"""What the records of an archive say about its parts: names, sizes and checksums of the Parquet footers.
+"""What the records of an archive say about its parts: names, sizes, times and checksums of the Parquet footers.
 
 A record is JSON that another user may have written: a path in it is only taken if it is the path that a part of this
 batch has.  The footer of a part has no checksum of its own, and its statistics decide which rows are read at all.
@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.core.multilog.control import crc
 from confluo_tools.multilog.archive.parquet_parts import PartName, batch_of, day_of, host_of, hour_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HIDDEN = ".confluo"
 MAX_RECORD = 16 << 20
 MAX_FOOTER = 256 << 20
+MAX_TIME = 1 << 63  # ns
 
 
 def own_path(path: Any, uuid: str, lane: int, first: int, end: int) -> bool:
@@ -42,7 +43,7 @@ def read_record(path: str, uuid: str, lane: int) -> dict[str, Any]:
         data = json.loads(text)
         first, end, files = int(data["first"]), int(data["end"]), list(data["files"])
         rows = sum(int(one["rows"]) for one in files)
-        names = [(one["path"], int(one["bytes"]), str(one["crc"])) for one in files]
+        names = [(one["path"], _part_record(one), str(one["crc"])) for one in files]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"no {e}" if isinstance(e, KeyError) else str(e)) from None
     if os.path.basename(path) != f"{first:016d}-{end:016d}.json":
@@ -61,11 +62,34 @@ def footer_crc(data: memoryview) -> str:
     return f"{crc(data[-(int.from_bytes(data[-8:-4], 'little') + 8) :]):08x}"
 
 
+class PartRecord(NamedTuple):
+    """What a record says about a part.
+
+    ``footer``: the checksum of its footer, '' if an earlier program wrote the record; so are the ``times`` None, the
+    first and the last time of its rows in ns.
+    """
+
+    size: int
+    rows: int
+    footer: str
+    times: tuple[int, int] | None
+
+
+def _part_record(entry: dict[str, Any]) -> PartRecord:
+    times = entry.get("times")
+    if times is not None:
+        first, last = times
+        if type(first) is not int or type(last) is not int or not -MAX_TIME <= first <= last < MAX_TIME:
+            raise ValueError(f"the times of a file are wrong: {ascii(times)[:100]}")
+        times = first, last
+    return PartRecord(int(entry["bytes"]), int(entry["rows"]), str(entry.get("footer", "")), times)
+
+
 class FooterCheck:
     """Compares footers with the records of the archives; each record is read once.  Several threads may use one."""
 
     def __init__(self) -> None:
-        self._records: dict[str, dict[str, tuple[int, str]]] = {}
+        self._records: dict[str, dict[str, PartRecord]] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def problem(self, name: PartName, path: str, file: DiskFile | RemoteFile) -> str:
@@ -77,17 +101,24 @@ class FooterCheck:
             record = self.load(name, path)
         except ValueError as e:
             return f"cannot be checked: its record is damaged: {e}"
-        size, footer = self._records[record].get(name.path, (0, ""))
-        if not footer:
+        known = self._records[record].get(name.path)
+        if known is None or not known.footer:
             return ""
         length = file.size
-        if length != size:
-            return f"is not a complete Parquet file: it has {length} of {size} bytes"
+        if length != known.size:
+            return f"is not a complete Parquet file: it has {length} of {known.size} bytes"
         n = int.from_bytes(bytes(file.end(8)[:4]), "little") + 8
         if n > min(length, MAX_FOOTER):
             return "is damaged: the length of its footer is wrong"
-        good = f"{crc(file.end(n)):08x}" == footer
+        good = f"{crc(file.end(n)):08x}" == known.footer
         return "" if good else "is damaged: its footer differs from the one that was written"
+
+    def known(self, name: PartName, path: str) -> PartRecord | None:
+        """What the record says about a part; None if there is no record of it, or if it is damaged.  Raises OSError."""
+        try:
+            return self._records[self.load(name, path)].get(name.path)
+        except ValueError:
+            return None  # `problem` reports it
 
     def load(self, name: PartName, path: str) -> str:
         """Read the record of a part, if it is not known yet; returns its path.  Raises OSError, ValueError."""
@@ -98,7 +129,7 @@ class FooterCheck:
                 files = {}
                 try:
                     for one in read_record(record, name.uuid, name.lane)["files"]:
-                        files[str(one["path"])] = int(one["bytes"]), str(one.get("footer", ""))
+                        files[str(one["path"])] = _part_record(one)
                 except FileNotFoundError:
                     pass  # partitions that were copied without the records
                 self._records[record] = files

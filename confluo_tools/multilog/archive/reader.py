@@ -23,7 +23,7 @@ from confluo_tools.formats.reader import Reader, Warn
 from confluo_tools.multilog.archive import parquet_parts
 from confluo_tools.multilog.archive.folders import find_parts, hosts, merged_into
 from confluo_tools.multilog.archive.open_ahead import OpenedPart, PartFile, Reading, open_ahead
-from confluo_tools.multilog.archive.parquet_parts import HOUR, ParquetPart
+from confluo_tools.multilog.archive.parquet_parts import GROUP, HOUR, ParquetPart
 from confluo_tools.multilog.archive.part_check import FooterCheck
 from confluo_tools.multilog.archive.path_fields import PathColumns, with_path_fields
 from confluo_tools.multilog.archive.storage import DiskFile, open_file, request_early, storage
@@ -58,6 +58,9 @@ class ArchiveScan:
         self.damaged: list[tuple[str, str]] = []
         self._footers = FooterCheck()
         self._lists = frozenset(i for i, c in enumerate(schema.columns) if c.count > 1)
+        field = schema.time_field
+        self._time = -1 if field is None else schema.index(field.name)
+        self._limited = self._time in leaves.columns(tree)  # the condition has limits of time
         self._wide = parquet_parts.extended(schema)
         self._arrow: list[Any] = []  # Arrow types of the columns, filled on first use
 
@@ -72,7 +75,7 @@ class ArchiveScan:
         return Program(leaves.And((within, self.tree)), self._wide.layout), self._wide
 
     def explain(self) -> dict[str, int]:
-        """Files opened, row groups in them, and row groups skipped by statistics."""
+        """Files opened, row groups of all files, and row groups skipped by times of files and by statistics."""
         return {"files": self.parts, "groups": self.groups, "passed_over": self.skipped}
 
     def lane(self, parts: Sequence[PartFile], below: int | None = None, covered: int = 0) -> Rows:
@@ -161,6 +164,10 @@ class ArchiveScan:
         ends = [self._hours(batch)[0]], [self._hours(batch)[1]]
         for i, place in ((0, batch[0]), (1, batch[-1])):
             try:
+                known = self._footers.known(place.name, place.path)
+                if known is not None and known.times is not None:
+                    ends[i][0] = known.times[i]
+                    continue
                 part = open_part(place)
             except (FormatError, OSError):
                 continue  # reported when its rows are read
@@ -217,9 +224,14 @@ class ArchiveScan:
 
     def _counted(self, parts: Iterator[OpenedPart]) -> Iterator[tuple[Reading, ParquetPart, int]]:
         with closing(parts):  # type: ignore[type-var]
-            for reading, part, groups, problem in parts:
-                if part is None:
+            for reading, part, groups, problem, passed in parts:
+                if part is None and problem:
                     self.damaged.append((reading.place.path, problem))
+                    continue
+                if part is None:
+                    self.rows += passed
+                    self.groups += -(-passed // GROUP)
+                    self.skipped += -(-passed // GROUP)
                     continue
                 self.parts += 1
                 self.groups += part.groups
@@ -230,6 +242,9 @@ class ArchiveScan:
 
     def _opened(self, reading: Reading) -> OpenedPart:
         try:
+            passed = self._outside(reading.place) if self._limited else 0
+            if passed:
+                return OpenedPart(reading, None, [], passed=passed)
             reading, part = self._open_or_merged(reading)
         except FormatError as e:
             return OpenedPart(reading, None, [], _left_out(e))
@@ -246,6 +261,15 @@ class ArchiveScan:
             with suppress(OSError):  # it is said when they are read
                 part.plan(read, self._wide, sorted(first), sorted({*reading.rest} - first - self._path.numbers))
         return OpenedPart(reading, part, groups)
+
+    def _outside(self, place: PartFile) -> int:
+        # The number of rows of a part if none of them can match by the times that its record has, else 0.
+        known = self._footers.known(place.name, place.path)
+        if known is None or known.times is None:
+            return 0
+        times = known.times
+        held = zones.holds(self.tree, lambda col: times if col == self._time else None, self._lists)
+        return known.rows if held == zones.NONE else 0
 
     def _open_or_merged(self, reading: Reading) -> tuple[Reading, ParquetPart]:
         # The part, or the one with which it was merged since the archive was listed.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from archive_lab import HOUR, QUESTIONS, SECOND, answers, columns, make, plain, rows_of, run_all, times
 from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
+from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.expr import compile
 from confluo_tools.multilog import retain
 from confluo_tools.multilog.add_columns import add_columns
@@ -178,6 +179,43 @@ def test_partitions_and_row_groups_are_passed_over(tmp_path: Path, monkeypatch: 
     assert [c for c in reads if c] == []  # statistics suffice
     assert len(rows_of(open_log(log.path), "seq == 5", columns=[2])[2]) == 8
     assert [c for c in reads if c] == [[2]]
+
+
+def test_parts_are_passed_over_by_the_times_in_their_records(tmp_path: Path) -> None:
+    """Parts of one hour: those of another time are not opened; an archive of an earlier program is read as before."""
+    log = multilog.create(tmp_path / "t.ml", TIMED)
+    for k in range(6):
+        with log.writer(ahead=-1) as writer:
+            writer.append(block(0, k * 500, 500, 100 * (k + 1) * SECOND))
+        run_all(log, tmp_path / "archive")
+
+    def answers(text: str) -> tuple[int, list[bytes], int, int, dict[str, int]]:
+        reader = ArchiveReader(str(tmp_path / "archive"))
+        condition = compile(text, TIMED)
+        rows = rows_of(reader, text)
+        count = reader.count(condition)
+        plan = reader.explain()
+        assert plan is not None
+        return count, rows, reader.rows, len(UnitPlan(reader, condition, 2).units), plan["archive"]
+
+    conditions = {  # files that are opened, and those that statistics leave
+        "ts in @200..@298": (1, 1),
+        "ts < @150 or ts >= @550": (2, 2),
+        "ts >= @250 && seq < 1400": (4, 1),
+        "ts in @1000..@2000": (0, 0),
+    }
+    found = {text: answers(text) for text in conditions}
+    for text, files in conditions.items():
+        assert (found[text][4]["files"], found[text][3]) == files, text
+    for record in (tmp_path / "archive/.confluo").rglob("*-*.json"):
+        old = json.loads(record.read_text())
+        first, last = old["files"][0].pop("times")
+        assert first + SECOND == last == (old["end"] // 500) * 100 * SECOND
+        record.write_text(json.dumps(old))
+    for text in conditions:
+        before, after = found[text], answers(text)
+        assert (after[:4], after[4]["files"]) == (before[:4], 6), text
+        assert before[4]["groups"] == after[4]["groups"], text
 
 
 def test_columns_that_came_later(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_records_that_name_other_files_are_refused(log: multilog.Log, tmp_path: 
     names: list[Any] = [str(victim), "../victim", f"../{own}", f"./{own}", own.replace("-000-", "-001-"), 5, None]
     names += [own.replace("host=", "host=../../"), f"host=d/date=b/hour=c/../../{uuid}x.parquet", [own]]
     bad: list[Any] = [{**good, "files": [{**good["files"][0], "path": name}, *good["files"][1:]]} for name in names]
+    wrong_times: tuple[Any, ...] = ([9, 3], [0], 7, ["0", "9"], [0, 1 << 63], [0.5, 1], {})
+    bad += [{**good, "files": [{**good["files"][0], "times": x}, *good["files"][1:]]} for x in wrong_times]
     bad += [{**good, **change} for change in ({"files": []}, {"end": 150}, {"first": 1}, {"files": 7}, {"first": None})]
     for text in [*map(json.dumps, bad), "[" * 100_000, "", "[1]", "9" * 10_000]:
         record.write_text(text)
