@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # What a statement may not do, unless it is trusted: read or write files, load extensions, change these settings.
 LOCKED = {"enable_external_access": False, "lock_configuration": True}
+_NO_COLUMN = re.compile(r'(?:Referenced column|does not have a column named) "([^"]+)"')
 
 
 class Database:
@@ -104,7 +106,9 @@ class Database:
     def offer(self, sources: Mapping[str, Source]) -> None:
         """Make whole inputs tables, by path."""
         for path, source in sources.items():
-            self._tables.append(SqlTable(source, InputTable(path, path, path), None))
+            table = InputTable(path, path, path)
+            table.schema = source.schema
+            self._tables.append(SqlTable(source, table, None))
             self.connection.register(path, self._tables[-1])
 
     def run(self, text: str) -> Any:
@@ -142,6 +146,8 @@ class Database:
         lines = [line for line in str(e).splitlines() if line.strip()]
         what = lines[0].partition(" Error: ")[2] or lines[0] if lines else type(e).__name__
         hint = next((line.strip() for line in lines[1:] if line.startswith(("Candidate bindings", "Did you mean"))), "")
+        if missing := _NO_COLUMN.search(what):
+            what, hint = f"no column '{missing[1]}'", self._near(missing[1])
         if "disabled by configuration" in str(e) or "disabled through configuration" in str(e):
             what, hint = "reads or writes a file that is not an input", "--unsafe allows it"
         if "Timestamp to higher precision" in str(e):
@@ -149,6 +155,13 @@ class Database:
         if isinstance(e, self._duckdb.OutOfMemoryException):
             what, hint = "needs more memory than it may use", "--memory-limit sets it"
         return UsageError(what, where="SQL", hint=hint)
+
+    def _near(self, name: str) -> str:
+        """A hint for a column that is missing: DuckDB knows only the columns that the statement names correctly."""
+        tables = [made.table for made in self._tables]
+        hints = [table.schema.suggest(name.lower()) for table in tables if table.schema is not None]
+        listed = f"\"describe select * from '{tables[0].path}'\" lists the columns" if tables else ""
+        return next((hint for hint in hints if hint.startswith("did you mean")), listed)
 
 
 def _valid(condition: str, schema: Schema | None) -> bool:
