@@ -16,20 +16,20 @@ COMMANDS = (
     ("convert", "records", "convert records between formats, or into a MultiLog"),
     ("flows", "records", "turn packets into flow records, live or from files"),
     ("retx", "records", "record TCP retransmissions per socket, from the kernel"),
-    ("trace", "records", "trace the paths of flows that lose packets, with their own five-tuples"),
+    ("trace", "records", "trace paths of flows that lose packets, with their five-tuples"),
     ("replay-record", "records", "record what TCP connections did, so that they can be replayed"),
     ("stream", "records", "send records to Kafka, and see what is in its topics"),
     ("query", "questions", "select, aggregate and print records"),
-    ("top", "questions", "show the groups of records with the largest rates, every second"),
+    ("top", "questions", "show the groups with the largest rates, every second"),
     ("sql", "questions", "ask logs, captures, streams and archives in SQL"),
-    ("snapshot", "questions", "record one atomic snapshot of logs on many hosts, for query --at"),
-    ("vote", "questions", "find the links that drop packets, from paths and losses of flows"),
-    ("pingmesh", "questions", "measure latency and loss between all servers; locate network faults"),
-    ("replay", "questions", "replay TCP connections exactly, explain them, replay switch queues"),
-    ("monitor", "questions", "evaluate triggers over sliding windows; write alerts as records"),
-    ("index", "questions", "add, drop and update indexes, filters, aggregates and states of a MultiLog"),
-    ("topology", "housekeeping", "check a topology file, convert an older one, join switches and servers"),
-    ("info", "housekeeping", "summarize a MultiLog, a stream or a capture; --verify checks it"),
+    ("snapshot", "questions", "record one atomic snapshot of logs on many hosts"),
+    ("vote", "questions", "find links that drop packets, from paths and losses of flows"),
+    ("pingmesh", "questions", "measure latency and loss between all servers; locate faults"),
+    ("replay", "questions", "replay TCP connections exactly, explain them; replay queues"),
+    ("monitor", "questions", "evaluate triggers over sliding windows; write alerts"),
+    ("index", "questions", "add, drop and update indexes, filters, aggregates and states"),
+    ("topology", "housekeeping", "check and join topology files, convert older ones"),
+    ("info", "housekeeping", "summarize a log, a stream or a capture; --verify checks it"),
     ("archive", "housekeeping", "move older rows of a MultiLog to Parquet; queries read both"),
     ("serve", "housekeeping", "serve logs to queries from other hosts; ssh starts it"),
     ("config", "housekeeping", "print the settings and their origins"),
@@ -119,9 +119,10 @@ def _shell() -> tuple[str, str]:
 
 def usage() -> str:
     lines = ["Usage: confluo COMMAND [ARGS...]", "", "Network records as a shared log, and Unix filters over it."]
+    width = max(len(name) for name, _, _ in COMMANDS)
     for group, title in GROUPS:
         lines += ["", f"{title}:"]
-        lines += [f"  {name:<10} {line}" for name, its, line in COMMANDS if its == group]
+        lines += [f"  {name:<{width}}  {line}" for name, its, line in COMMANDS if its == group]
     lines += [
         "",
         "Each command is also a program: confluo-query is confluo query.",

@@ -29,13 +29,13 @@ def without_verb(
         word = words[0][:60].encode("ascii", "backslashreplace").decode()
         plain_print(prog, f"{prog}: unknown verb '{word}'; {hint}\n", sys.stderr)
         return 2
-    width = max(7, *(len(verb.name) for verb in verbs))
+    width = max(len(word) for word in ("--version", *(verb.name for verb in verbs)))
     lines = [f"Usage: {prog} VERB [ARGS...]", "", purpose, ""]
-    lines += [f"  {verb.name:<{width}} {verb.help}" for verb in verbs]
+    lines += [f"  {verb.name:<{width}}  {verb.help}" for verb in verbs]
     lines += [
         "",
-        "  --help     Print this list; after a verb, its options.",
-        "  --version  Print the version of the program and of its format.",
+        f"  {'--help':<{width}}  Print this list; after a verb, its options.",
+        f"  {'--version':<{width}}  Print the version of the program and of its format.",
         "",
         "Examples:",
         *(f"  {example}" for example in examples),

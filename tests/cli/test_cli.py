@@ -364,8 +364,11 @@ def test_confluo_lists_its_commands() -> None:
     assert {name for name, _, _ in COMMANDS} == here
     assert {p.name for p in (ROOT / "bin").iterdir() if p.is_symlink()} == {f"confluo-{name}" for name in here}
     scripts = (ROOT / "pyproject.toml").read_text()
+    width = max(len(name) for name in here)
     for name, _, line in COMMANDS:
-        assert f"  {name:<10} {line}" in text
+        row = f"  {name:<{width}}  {line}"
+        assert f"\n{row}\n" in text
+        assert len(row) < 80
         main = "confluo_tools.__main__:launch" if name == "query" else f"{module_of(name)}:main"
         assert f'confluo-{name} = "{main}"' in scripts
     assert run("confluo").returncode == 2
