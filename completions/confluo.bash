@@ -174,7 +174,7 @@ __confluo_program() {
             operands=('file')
             ;;
         'sql')
-            options='--at= --unsafe --memory-limit= --threads= -f= --fields= -o= --format= -T -J -w= --output= --force -n --numeric --no-header -W --wide --local --tz= --human --readable --stored -l --line-buffered --color= --config= -q --quiet -v --verbose -h --help --version '
+            options='--at= --unsafe --geo= --memory-limit= --threads= -f= --fields= -o= --format= -T -J -w= --output= --force -n --numeric --no-header -W --wide --local --tz= --human --readable --stored -l --line-buffered --color= --config= -q --quiet -v --verbose -h --help --version '
             operands=('any')
             ;;
         'snapshot')

@@ -1103,6 +1103,7 @@ end
 
 complete -c confluo-sql -l at -r -F -d 'The tables are the logs of this snapshot, by the names of their hosts or folders.'
 complete -c confluo-sql -l unsafe -d 'Let the statement read and write files, and be any statement of DuckDB.'
+complete -c confluo-sql -l geo -r -F -d 'Have src_country, dst_asn ... of this database, such as GeoLite2-City.mmdb (repeatable).'
 complete -c confluo-sql -l memory-limit -x -d 'Use at most this much memory, then a temporary folder (4/5 of RAM).'
 complete -c confluo-sql -l threads -x -d 'Use N threads (one per core).'
 complete -c confluo-sql -s f -l fields -x -a '(__confluo_list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number help)' -d 'Print only these fields; -NAME drops one; \'help\' lists them.'

@@ -24,11 +24,13 @@ class Follower(Answer):
         cls, source: Source, expr: str, span: tuple[int | None, int | None], fields: str | None, readable: bool
     ) -> Follower:
         """The rows of ``source`` for which ``expr`` holds, from now on those that come.  Raises ConfluoError."""
+        from confluo_tools.inputs.named_fields import located
         from confluo_tools.inputs.selection import Selection, compile_expr
         from confluo_tools.schema.choose import choose_fields
 
         reader: Reader = source._follow(span[1])
-        selection = Selection(reader, compile_expr(expr, reader, span, None))
+        shown = located(reader, source._databases, source._places(expr, fields))
+        selection = Selection(shown, compile_expr(expr, shown, span, None))
         names = None if fields is None else choose_fields(fields, selection.schema)
         schema = selection.schema if names is None else selection.schema.project(names)
         if span[0] is not None:

@@ -13,6 +13,7 @@ from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.api.follow import Follower
+    from confluo_tools.formats.address_database import AddressDatabase
     from confluo_tools.formats.reader import Reader
     from confluo_tools.inputs.selection import Selection
     from confluo_tools.multilog.version import Version
@@ -31,6 +32,7 @@ def open(
     format: str | None = None,
     schema: Schema | str | None = None,
     partial: bool = False,
+    geo: Path | Sequence[Path] = (),
 ) -> Source:
     """Open a MultiLog, an archive, a capture, Arrow, Parquet or text; ``host:/path``; ``kafka://...``; or several.
 
@@ -40,6 +42,7 @@ def open(
     ``format``: of a file that cannot be recognised.  ``schema``: types of the fields of text and foreign files: a
     `Schema`, the name of one, or the path of one.
     ``partial``: go on without hosts that do not answer, with a warning.
+    ``geo``: databases in the MaxMind DB format, as --geo: questions that name `src_country`, `dst_asn` ... have them.
     Raises ConfluoError (StoreError, FormatError, SchemaError) if it cannot be opened.
     """
     listen()
@@ -51,6 +54,11 @@ def open(
 
         schema = named(schema)
     found = Source([os.fspath(name) for name in names], None if at is None else os.fspath(at), format, schema, partial)
+    if geo:
+        from confluo_tools.inputs.named_fields import address_databases
+
+        paths = [geo] if isinstance(geo, str | os.PathLike) else geo
+        found.add_databases(address_databases([os.fspath(path) for path in paths]))
     found.schema  # noqa: B018 - opens the input: what is wrong with it is said now
     return found
 
@@ -65,6 +73,7 @@ class Source:
         self._schema: Schema | None = None
         self._path_fields: Sequence[str] = ()  # that archives have, besides those that a question names
         self._ready: Reader | None = None  # of an input that cannot be opened twice, or with a connection
+        self._databases: list[AddressDatabase] = []
 
     def __repr__(self) -> str:
         return f"open({', '.join(map(repr, self._names)) if self._at is None else f'at={self._at!r}'})"
@@ -73,10 +82,11 @@ class Source:
     def schema(self) -> Schema:
         """The fields of its records: ``schema.fields`` with name, type, unit and description."""
         if self._schema is None:
+            from confluo_tools.inputs.named_fields import located_schema
             from confluo_tools.remote.request import QueryRequest
 
             reader = self._open(QueryRequest(limit=0))
-            self._schema = reader.schema
+            self._schema = located_schema(reader.schema, self._databases)
             if any(map(_read_once, self._names)):
                 self._ready = reader
             elif hasattr(reader, "peer"):  # a log of another host
@@ -91,6 +101,14 @@ class Source:
         """Add these fields to every record of an archive: host, date."""
         if names and self._ready is None:
             self._path_fields, self._schema = names, None
+
+    def add_databases(self, databases: Sequence[AddressDatabase]) -> None:
+        """Have the fields of --geo from these databases, in questions that name them."""
+        from confluo_tools.inputs.named_fields import located_schema
+
+        self._databases = list(databases)
+        if self._schema is not None:
+            self._schema = located_schema(self._schema, self._databases)
 
     def version(self) -> Version:
         """The rows of a MultiLog of this host that are there now, for ``version=`` of later questions.
@@ -134,6 +152,7 @@ class Source:
         request = request_rows(expr, span, sample, chosen, limit, False, None, None, False)
         if specs:
             request = request_analysis(request, tuple(specs), None, None)
+        places = self._places(expr, chosen)
 
         def run(selection: Selection) -> Run:
             names = None
@@ -147,7 +166,10 @@ class Source:
             )
 
         return self._answer(
-            lambda: self._select(expr, span, request, specs, sample, local, version, of_paths), run, readable, zone
+            lambda: self._select(expr, span, request, specs, sample, local, version, of_paths, places),
+            run,
+            readable,
+            zone,
         )
 
     def count(
@@ -165,7 +187,8 @@ class Source:
 
         span = _span(since, until, local)
         request = request_rows(expr, span, None, None, None, True, None, None, False)
-        selection = self._select(expr, span, request, [], None, local, version, path_fields([expr], []))
+        of_paths, places = path_fields([expr], []), self._places(expr)
+        selection = self._select(expr, span, request, [], None, local, version, of_paths, places)
         with selection.reader:
             return selection.count(None)
 
@@ -197,13 +220,14 @@ class Source:
         request = request_rows(where, span, None, None, None, False, aggregates, by, False, local)
         if specs:
             request = request_analysis(request, tuple(specs), None, None)
+        places = self._places(where, aggregates, by, having)
 
         def run(selection: Selection) -> Run:
             groups = GroupedRows(selection, aggregates, by, having, top, local)
             return run_of(selection.reader, groups.schema, groups.selected(*span))
 
         return self._answer(
-            lambda: self._select(where, span, request, specs, None, local, version, of_paths), run, readable
+            lambda: self._select(where, span, request, specs, None, local, version, of_paths, places), run, readable
         )
 
     def follow(
@@ -231,6 +255,14 @@ class Source:
         if len(self._names) != 1 or not multilog.is_log(self._names[0]):
             raise UsageError("has no version of its own", where=repr(self), hint="open one MultiLog of this host")
         return self._names[0]
+
+    def _places(self, *texts: str | None) -> tuple[str, ...]:
+        # The fields of the databases that a question names.
+        if not self._databases:
+            return ()
+        from confluo_tools.inputs.named_fields import geo_fields
+
+        return tuple(name for name in geo_fields(texts) if name in self.schema)
 
     def _follow(self, until: int | None) -> Reader:
         from confluo_tools.inputs.live import open_live
@@ -294,13 +326,17 @@ class Source:
         local: bool,
         version: Version | None,
         path_fields: Sequence[str] = (),
+        places: Sequence[str] = (),
     ) -> Selection:
+        from confluo_tools.inputs.named_fields import located
         from confluo_tools.inputs.open import analyzed
         from confluo_tools.inputs.selection import Selection, compile_expr
+        from confluo_tools.remote.request import request_all
 
-        reader = self._open(request, version, path_fields)
+        # Only this host has the databases.
+        reader = self._open(request_all(expr) if places else request, version, path_fields)
         try:
-            reader = analyzed(reader, analyze or None)
+            reader = located(analyzed(reader, analyze or None), self._databases, places)
             return Selection(reader, compile_expr(expr, reader, span, sample, local))
         except BaseException:
             reader.close()

@@ -87,7 +87,7 @@ def convert(
     if ins.missing(inputs, live.follow):
         return cli.usage(app)
     from confluo_tools.formats.foreign_names import parse_renames
-    from confluo_tools.inputs.named_fields import geo_fields, located, path_fields
+    from confluo_tools.inputs.named_fields import address_databases, geo_fields, located, path_fields
     from confluo_tools.remote.request import request_rows
 
     fields = out.fields if wanted is None else None
@@ -102,7 +102,7 @@ def convert(
         named_fields = {"path_fields": path_fields([], [out.fields])}
         opened = live_input.open(schema=wanted, types=types, request=request, rename=renames, **named_fields)
         with cli.analyzed(opened, analyze, analyze_flows, sort=sort) as rows:
-            reader = located(rows, geo, places)
+            reader = located(rows, address_databases(geo if places else None), places)
             if out.listed(reader.schema):
                 return cli.OK
             shape = wanted if wanted is not None and not analyze else reader.schema

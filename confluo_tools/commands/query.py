@@ -174,7 +174,14 @@ def query(
             span = live_input.into_log(out, made, span[0]), span[1]
         from confluo_tools import config, units
         from confluo_tools.inputs.grouped_rows import GroupedRows
-        from confluo_tools.inputs.named_fields import geo_fields, located, names_digest, names_telemetry, path_fields
+        from confluo_tools.inputs.named_fields import (
+            address_databases,
+            geo_fields,
+            located,
+            names_digest,
+            names_telemetry,
+            path_fields,
+        )
         from confluo_tools.inputs.open import without_copies
         from confluo_tools.inputs.selection import Selection, compile_expr
         from confluo_tools.remote.request import request_all, request_analysis, request_rows
@@ -222,7 +229,8 @@ def query(
         else:
             opened = cli.on_engine(opened, engine, limit)
         with cli.analyzed(opened, analyze, analyze_flows, state, sort=sort_input and not flows.flows) as analyzed:
-            reader = located(cli.unnested(analyzed, unnest, engine), geo, places)
+            databases = address_databases(geo if places else None)
+            reader = located(cli.unnested(analyzed, unnest, engine), databases, places)
             if agg is None and out.listed(reader.schema):
                 return cli.OK
             selection = Selection(reader, compile_expr(text, reader, span, sample, local))

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from confluo_tools.formats.address_database import AddressDatabase
     from confluo_tools.formats.reader import Reader
+    from confluo_tools.schema import Schema
 
 _TESTED = r"\s*(?:==|!=|=|<|>|!?~|not\s+in\b|in\b|like\b|not\s+like\b)"  # `host 10.1.2.3` is another thing
 
@@ -59,15 +61,35 @@ def geo_fields(texts: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(name for name in GEO_FIELDS if _named(name, named))
 
 
-def located(reader: Reader, files: Sequence[str] | None, names: Sequence[str]) -> Reader:
-    """``reader`` with the fields ``names`` of --geo, from the databases in ``files``; as it is without one of them."""
-    if not files or not names:
-        return reader
+def address_databases(files: Sequence[str] | None) -> list[AddressDatabase]:
+    """The databases of --geo, read.  Raises FormatError."""
     from confluo_tools.formats.address_database import AddressDatabase
-    from confluo_tools.multilog.query.geo_fields import GeoReader, may_have
+
+    return [AddressDatabase(path) for path in files or ()]
+
+
+def located(reader: Reader, databases: Sequence[AddressDatabase], names: Sequence[str]) -> Reader:
+    """``reader`` with the fields ``names`` of --geo, from ``databases``; as it is without one of them."""
+    if not databases or not names:
+        return reader
+    from confluo_tools.multilog.query.geo_fields import GeoReader
     from confluo_tools.schema.geo_fields import GEO_FIELDS
 
-    databases = [AddressDatabase(path) for path in files]
     if names is GEO_FIELDS:  # the list of --fields help
-        names = [name for name in names if any(may_have(database, name) for database in databases)]
+        names = possible_fields(databases)
     return GeoReader(reader, databases, names, warn=reader._warn)
+
+
+def located_schema(schema: Schema, databases: Sequence[AddressDatabase]) -> Schema:
+    """``schema`` with all fields of --geo that ``databases`` may have; as it is if it has no addresses."""
+    from confluo_tools.multilog.query.geo_fields import address_sides, geo_schema
+
+    return geo_schema(schema, possible_fields(databases)) if databases and address_sides(schema) else schema
+
+
+def possible_fields(databases: Sequence[AddressDatabase]) -> list[str]:
+    """The fields of --geo that one of ``databases`` may have, by its kind."""
+    from confluo_tools.multilog.query.geo_fields import may_have
+    from confluo_tools.schema.geo_fields import GEO_FIELDS
+
+    return [name for name in GEO_FIELDS if any(may_have(database, name) for database in databases)]

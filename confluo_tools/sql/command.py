@@ -27,6 +27,9 @@ confluo-sql "select * from log('trace.ml', 'host 10.1.2.3 and tcp') order by len
 # how long packets took from one host to the other, at the versions of a snapshot
 confluo-sql --at incident.yaml "select a.ts, b.ts - a.ts d from h1 a join h2 b using (flow_hash, ip_id, tcp_seq)"
 
+# countries that send much, by a database of addresses
+confluo-sql --geo GeoLite2-City.mmdb "select src_country, sum(len) bytes from 'trace.ml' group by all order by 2 desc"
+
 # in a pipe: '-' is standard input
 confluo-query trace.ml tcp | confluo-sql "select max(len) from '-'"
 """
@@ -51,6 +54,7 @@ def sql(
     unsafe: Annotated[
         bool, option("--unsafe", help="Let the statement read and write files, and be any statement of DuckDB.")
     ] = False,
+    geo: cli.Geo = None,
     memory: Annotated[
         str | None,
         option(
@@ -76,10 +80,10 @@ def sql(
         parsed = database.parse(statement)
         if parsed is None:
             there = [name for name in database.inputs(statement) if os.path.exists(name)]
-            database.offer(open_sources(there, at, statement))
+            database.offer(open_sources(there, at, geo, statement))
             database.run(statement)
             return cli.OK
-        text = database.prepare(parsed, open_sources([table.path for table in parsed.tables], at, statement))
+        text = database.prepare(parsed, open_sources([table.path for table in parsed.tables], at, geo, statement))
         kind = out.kind(answers=True)
         result = SqlResult(database, text, nullable=kind in NULLABLE)
         if out.listed(result.schema):
@@ -100,11 +104,12 @@ def sql(
         return cli.OK if result.rows else cli.NOTHING
 
 
-def open_sources(paths: Sequence[str], at: str | None, statement: str) -> dict[str, Source]:
-    """The inputs of a statement by path.  Raises ConfluoError for one that cannot be opened."""
+def open_sources(paths: Sequence[str], at: str | None, geo: Sequence[str] | None, statement: str) -> dict[str, Source]:
+    """The inputs of a statement by path; ``geo``: databases of --geo.  Raises ConfluoError for one that is wrong."""
     import confluo_tools.api as ct
-    from confluo_tools.inputs.named_fields import path_fields
+    from confluo_tools.inputs.named_fields import address_databases, path_fields
 
+    databases = address_databases(geo)
     named = path_fields([], [re.sub(r"'[^']*'", "''", statement)])
     found: dict[str, Source] = {}
     logs: dict[str, Any] = {}
@@ -120,6 +125,7 @@ def open_sources(paths: Sequence[str], at: str | None, statement: str) -> dict[s
         else:
             found[path] = ct.open(path)
             found[path].add_path_fields(named)
+        found[path].add_databases(databases)
     return found
 
 

@@ -161,7 +161,7 @@ class Database:
         tables = [made.table for made in self._tables]
         hints = [table.schema.suggest(name.lower()) for table in tables if table.schema is not None]
         listed = f"\"describe select * from '{tables[0].path}'\" lists the columns" if tables else ""
-        return next((hint for hint in hints if hint.startswith("did you mean")), listed)
+        return next((hint for hint in hints if hint.startswith(("did you mean", "--geo"))), listed)
 
 
 def _valid(condition: str, schema: Schema | None) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import confluo_tools as ct
 from confluo_tools.core.block.block import Block, Picks
 from confluo_tools.errors import FormatError, UsageError
 from confluo_tools.expr import compile
@@ -249,6 +250,54 @@ def test_commands(folder: Path) -> None:
         assert (done.returncode, done.stdout) == (2, b"")
         assert error in done.stderr.decode()
         assert done.stderr.count(b"\n") == 1
+
+
+def test_sql_and_python(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answers as confluo-query, on every kind of input; and the fields only where they are named."""
+    pytest.importorskip("duckdb", reason="the package duckdb is not installed")
+    files = [folder / word for word in BOTH if word != "--geo"]
+    for name, variable in env(tmp_path).items():
+        monkeypatch.setenv(name, variable)
+
+    def rows(*arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in run(*arguments, *BOTH, "-J", cwd=folder).stdout.splitlines()]
+
+    groups = ("--agg", "count, sum(len)", "--by", "src_country,dst_asn")
+    found = rows("confluo-query", "t.ml", "dst_port != 53 and dst_city != ''", *groups)
+    truth = {(row["src_country"], row["dst_asn"]): (row["count"], row["sum_len"]) for row in found}
+    assert len(truth) >= 2
+    where = "where dst_port <> 53 and dst_city <> '' group by all"
+    for table in ("t.ml", "t.parquet", str(CAMPUS)):
+        sql = rows("confluo-sql", f"select src_country, dst_asn, count(*) n, sum(len) b from '{table}' {where}")
+        assert {(row["src_country"], row["dst_asn"]): (row["n"], row["b"]) for row in sql} == truth
+    copies = rows(
+        "confluo-sql", "select count(*) n from 't.ml' a join 't.ml' b using (ts, dst_city) where a.len = b.len"
+    )
+    assert copies[0]["n"] >= sum(count for count, _ in truth.values())
+    assert [name for row in rows("confluo-sql", "select * from 't.ml' limit 1") for name in row][-8:] == list(
+        GEO_FIELDS
+    )
+
+    for place in (str(folder / "t.ml"), f"sw1:{folder}/t.ml", str(CAMPUS)):
+        trace = ct.open(place, geo=files)
+        made = trace.aggregate(
+            "count, sum(len)", by="src_country,dst_asn", where="dst_port != 53 and dst_city != ''", readable=True
+        )
+        assert {(r["src_country"], r["dst_asn"]): (r["count"], r["sum_len"]) for r in made.to_dicts()} == truth
+        assert trace.count("dst_port != 53 and dst_city != ''") == sum(count for count, _ in truth.values())
+        assert "src_city" in trace.schema
+        assert "src_city" not in trace.query(limit=1).to_dicts()[0]
+        named = trace.query("src_country == CH", fields="ts,src_city", limit=3).to_dicts()
+        assert [list(row) for row in named] == [["ts", "src_city"]] * 3
+    follower = ct.open(folder / "t.ml", geo=files).follow("src_country == CH", fields=["src_country", "dst_asn"])
+    batch = next(iter(follower))
+    follower.stop()
+    assert {row["src_country"] for row in batch.to_dicts()} == {"CH"}
+    with pytest.raises(FormatError, match="No such file"):
+        ct.open(folder / "t.ml", geo="none.mmdb")
+    refused = run("confluo-sql", "select src_country from 't.ml'", cwd=folder)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert b"no column 'src_country'; --geo FILE.mmdb has it" in refused.stderr
 
 
 def looked_up(data: bytes, path: Path) -> int:

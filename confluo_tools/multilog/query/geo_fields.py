@@ -40,12 +40,17 @@ PLACES = {
 HAS = {"City": {"country", "city"}, "Country": {"country"}, "ASN": {"asn", "org"}}
 
 
+def address_sides(schema: Schema) -> list[str]:
+    """Of "src" and "dst", those that have an address in ``schema``."""
+    return [side for side in SIDES if f"{side}_ip" in schema and schema[f"{side}_ip"].type.kind in ("ip", "ipv4")]
+
+
 def geo_schema(schema: Schema, names: Sequence[str]) -> Schema:
     """``schema`` with those of the fields ``names`` at its end that it lacks and has addresses for.
 
     Raises UsageError if it has no addresses.
     """
-    sides = [side for side in SIDES if f"{side}_ip" in schema and schema[f"{side}_ip"].type.kind in ("ip", "ipv4")]
+    sides = address_sides(schema)
     if not sides:
         what = f"records of the kind '{schema.kind}' have no src_ip and dst_ip"
         raise UsageError(what, where="--geo", hint="--fields help lists what they have")
