@@ -59,8 +59,8 @@ class UnitPlan:
         self.given: dict[str, str] = {}
         self.left_out: Problems = []
         if isinstance(reader, ArchiveReader):
-            lanes = by_lane(reader.places(expr.tree)).values()
-            self.lanes: list[list[Unit]] = [list(self._batches(parts)) for parts in lanes]
+            lanes = by_lane(reader.places(expr.tree)).items()
+            self.lanes: list[list[Unit]] = [list(self._batches(parts, reader.below(lane))) for lane, parts in lanes]
         else:
             self.lanes = self._of_log(reader, slots, most_rows)
             self.left_out += problems(reader.log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluo_tools.console import note, state, warn
@@ -103,6 +103,7 @@ def open_logs(
     ``request``: sent to the hosts, which return only its rows; an analysis or lists to unnest are sent only if there
     is one log: an analysis needs the rows of all logs by time.  ``host``: add a field `host`.
     ``partial``: go on without unreachable hosts, with a warning.  ``path_fields``: `host` or `date`, of archives.
+    Of a log on another host that has an archive here, the archive gives the rows that the log has no more.
     """
     from confluo_tools.formats.merge import Merged, Shaped, united, with_host
 
@@ -110,7 +111,10 @@ def open_logs(
     if request is not None and changed and (len(wanted) > 1 or wanted[0].address is None):
         request = _unanalyzed(request)
     host = host or ("host" in path_fields and any(place.archive for place in wanted))
-    found = _open(wanted, request, host, partial, path_fields)
+    if any(place.archive for place in wanted) and any(place.address is not None for place in wanted):
+        request = _with_firsts(request)
+    firsts: dict[str, Sequence[int]] = {}  # by uuid of a log elsewhere: what archives read up to
+    found = _open(wanted, request, host, partial, path_fields, firsts)
     try:
         target = united([(reader.name, reader.schema) for _, reader in found])
         target = with_host(target) if host else target
@@ -122,6 +126,8 @@ def open_logs(
             if isinstance(new, ConfluoError):
                 raise new
             found[i] = found[i][0], new
+        if again and firsts:
+            _archived_meanwhile(found, firsts)
         readers = [
             Shaped(reader, target, place.host if host else None) if i in other and i not in again else reader
             for i, (place, reader) in enumerate(found)
@@ -162,11 +168,39 @@ def _unanalyzed(request: QueryRequest) -> QueryRequest:
     return Make(names=request.expr)
 
 
+def _with_firsts(request: QueryRequest | None) -> QueryRequest:
+    from confluo_tools.remote.request import QueryRequest as Make
+
+    return (request or Make()).replace(kept=True)
+
+
+def _firsts_of(readers: Iterable[Reader]) -> dict[str, Sequence[int]]:
+    """By uuid of a log elsewhere, the first row of each lane in its answer."""
+    from confluo_tools.remote.reader import RemoteReader
+
+    logs = [reader for reader in readers if isinstance(reader, RemoteReader)]
+    return {log.uuid: log.firsts for log in logs if log.firsts is not None}
+
+
+def _archived_meanwhile(found: Sequence[tuple[LogPlace, Reader]], firsts: dict[str, Sequence[int]]) -> None:
+    """Take the first rows of new answers: rows may have been archived since the first ones."""
+    from confluo_tools.multilog.archive.reader import ArchiveReader
+    from confluo_tools.remote.reader import RemoteReader
+
+    firsts |= _firsts_of(reader for _, reader in found)
+    for place, archive in found:
+        if isinstance(archive, ArchiveReader):
+            archive.list_again()
+            for _, log in found:
+                if isinstance(log, RemoteReader):
+                    _check_twice(place, log)
+
+
 def _check_twice(place: LogPlace, log: RemoteReader) -> None:
-    """Raises UsageError if rows of a remote log are also in an archive that is an input."""
+    """Raises UsageError if rows of a log elsewhere may also be in an archive that is an input."""
     from confluo_tools.multilog.archive.folders import has_rows_of
 
-    if has_rows_of(place.path, log.uuid):
+    if log.firsts is None and has_rows_of(place.path, log.uuid):
         what = f"has rows of {log.name}, which would come twice"
         raise UsageError(what, where=place.path, hint="query them one by one, or the log where its archive is")
 
@@ -179,8 +213,14 @@ def _alike(a: Schema, b: Schema) -> bool:
 
 
 def _open(
-    wanted: Sequence[LogPlace], request: QueryRequest | None, host: bool, partial: bool, path_fields: Sequence[str] = ()
+    wanted: Sequence[LogPlace],
+    request: QueryRequest | None,
+    host: bool,
+    partial: bool,
+    path_fields: Sequence[str],
+    firsts: dict[str, Sequence[int]],
 ) -> list[tuple[LogPlace, Reader]]:
+    # ``firsts`` is filled for archives.
     from confluo_tools.multilog.open_log import open_log
     from confluo_tools.remote.reader import RemoteReader
 
@@ -204,6 +244,8 @@ def _open(
                 problems.append(answer)
             else:
                 out.append((place, answer))
+        firsts |= _firsts_of(reader for _, reader in out)
+        older: list[tuple[LogPlace, Reader]] = []
         for place in wanted:
             if place.archive:
                 from confluo_tools.multilog.archive.reader import ArchiveReader
@@ -211,8 +253,9 @@ def _open(
                 for _, given in out:
                     if isinstance(given, RemoteReader):
                         _check_twice(place, given)
-                options = {"host": place.host or None, "without": known, "path_fields": path_fields}
-                out.append((place, ArchiveReader(place.path, warn=warn, note=note, **options)))  # type: ignore[arg-type]
+                options = {"host": place.host or None, "without": known, "below": firsts, "path_fields": path_fields}
+                older.append((place, ArchiveReader(place.path, warn=warn, note=note, **options)))  # type: ignore[arg-type]
+        out = [*older, *out] if firsts else [*out, *older]  # of equal times, rows of archives are the older ones
         if problems and not (partial and out):
             raise problems[0]
     except BaseException:

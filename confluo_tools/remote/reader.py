@@ -59,6 +59,7 @@ class RemoteReader(Reader):
         self._view: dict[str, str] = {}
         self._asked = False
         self.after: tuple[str, Sequence[int]] | None = None  # of a growing log: its uuid, and the rows that were read
+        self.firsts: tuple[int, ...] | None = None  # of each lane, the first row of the answer; None: unknown
 
     def ask(self, schema: Schema | None = None) -> None:
         """Send the request.  ``schema``: of the requested rows, instead of that of the log."""
@@ -95,6 +96,8 @@ class RemoteReader(Reader):
             self.uuid = frame_codec.get(message, "uuid", str, "")[:32]
             self.filters = _texts(frame_codec.get(message, "filters", dict, {}))
             self._view = _texts(frame_codec.get(message, "aggregate", dict, {}))
+            if self.request.kept and message.get("kept") is not None:
+                self.firsts = frame_codec.numbers(message["kept"], MAX_LANES, 1 << 48)
         except (ValueError, SchemaError, TypeError) as e:
             raise self.peer.protocol_error(str(e)) from None
         self.metadata = {k: v for k, v in metadata.items() if isinstance(k, str) and isinstance(v, str)}

@@ -23,7 +23,8 @@ class QueryRequest:
     ``unnest``: one row for each element of these lists, after the analyses.
     ``local``: the steps of time of ``by`` are those of local time here; ``zone``: of a local time, see `TimeSteps`.
     ``names``: all rows are requested, and the client evaluates this expression; the server sends the definitions of
-    the filters that it names.  ``last``: only the newest rows of this number.
+    the filters that it names.  ``last``: only the newest rows of this number.  ``kept``: also the numbers of the
+    first rows of the log, because an archive here has earlier ones.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class QueryRequest:
         unnest: tuple[str, ...] = (),
         local: bool = False,
         zone: tuple[tuple[int, int], ...] = (),
+        kept: bool = False,
     ) -> None:
         self.expr, self.since, self.until, self.sample = expr, since, until, sample
         self.fields, self.limit, self.counted, self.agg, self.by = fields, limit, counted, agg, by
@@ -53,6 +55,7 @@ class QueryRequest:
         self.last = last
         self.unnest = unnest
         self.local, self.zone = local, zone
+        self.kept = kept
 
     def replace(self, **changes: Any) -> QueryRequest:
         """A copy with other values."""
@@ -111,6 +114,7 @@ class QueryRequest:
             last,
             tuple(frame_codec.texts(message, "unnest", MAX_LISTS)) if "unnest" in message else (),
             zone=_zone(get(message, "zone", list, [])),
+            kept=get(message, "kept", bool, False),
         )
 
 

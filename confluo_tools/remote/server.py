@@ -272,6 +272,7 @@ class QueryServer:
         )
         with reader:
             uuid = reader.log.uuid.hex()  # type: ignore[attr-defined]
+            firsts = _firsts(reader) if request.kept and grown is None else None
             reader.timed = request.explain  # type: ignore[attr-defined]
             schema = reader.schema if wanted is None else Schema.from_dict(wanted)
             add = host is not None and HOST not in reader.schema
@@ -289,6 +290,8 @@ class QueryServer:
                 reader = UnnestedReader(reader, request.unnest)
                 schema = reader.schema
             meta = {"schema": schema.as_dict(), "metadata": reader.metadata, "uuid": uuid}
+            if firsts is not None:
+                meta["kept"] = firsts
             view = reader.aggregate(request.agg.strip()) if request.agg is not None else None
             if view is not None:
                 texts = {key: getattr(view, key) for key in ("agg", "by", "where", "filter_text")}
@@ -547,6 +550,17 @@ def _cut(message: dict[str, Any], path: str) -> Any:
 
     rows, firsts = (frame_codec.numbers(v, MAX_LANES, 1 << 48) for v in (tails, message.get("firsts", [])))
     return LogCut("", "", path, frame_codec.get(message, "uuid", str)[:32], "", rows, firsts)
+
+
+def _firsts(reader: Reader) -> list[int] | None:
+    """The number of the first row of each lane, which stays there until the rows are sent; None with archives."""
+    from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
+    from confluo_tools.multilog.reader import LogReader
+
+    if not isinstance(reader, LogReader) or isinstance(reader, LogWithArchiveReader):
+        return None
+    reader.version = reader.log.pin(reader.version)
+    return list(reader.version.firsts)
 
 
 def _check_shape(own: Schema, wanted: Schema) -> None:

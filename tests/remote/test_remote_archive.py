@@ -15,16 +15,23 @@ from archive_lab import make, plain, rows_of, run_all
 from confluo_tools import multilog
 from confluo_tools.commands import archive as command
 from confluo_tools.errors import ConfluoError
+from confluo_tools.expr import compile
+from confluo_tools.inputs import logs as inputs
+from confluo_tools.inputs.open import open_records
+from confluo_tools.multilog.add_columns import add_columns
 from confluo_tools.multilog.archive.reader import ArchiveReader
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.remote import frame_codec
 from confluo_tools.remote.address import Address
 from confluo_tools.remote.archive_client import RemoteSegments
 from confluo_tools.remote.connect import RemoteShell
+from confluo_tools.schema import Field
+from log_rows import ALL_TYPES
 from remote_lab import env, tool
-from running import run
+from running import BIN, popen, run
 
 ROWS = 11_000
+FIELDS = ",".join(field.name for field in ALL_TYPES.fields)
 ALL = [(lane, n) for lane in (0, 1) for n in range(ROWS // 2)]
 
 
@@ -32,6 +39,13 @@ def archive(folder: Path, *words: Any, status: int = 0, **more: str) -> str:
     done = run("confluo-archive", *words, env={**env(folder), **more})
     assert done.returncode == status, done.stderr.decode()
     return str(done.stderr.decode())
+
+
+def together(folder: Path, *names: Any, question: tuple[str, ...] = ("-f", FIELDS, "-T")) -> bytes:
+    """The answer of logs of other hosts and archives of this one, read as one input."""
+    done = run("confluo-query", "-e", "", *names, *question, env=env(folder))
+    assert (done.returncode, done.stderr) == (0, b"")
+    return bytes(done.stdout)
 
 
 def parts(folder: Path) -> list[str]:
@@ -211,10 +225,13 @@ def test_the_archiver_is_killed(tmp_path: Path, point: str, passing: int) -> Non
     log = make(tmp_path / "t.ml")
     expected = rows_of(LogReader(log.path))
     to, name = tmp_path / "archive", f"sw1:{log.path}"
+    whole = together(tmp_path, name)
     killed = -signal.SIGKILL
     archive(tmp_path, name, "--to", to, status=killed, CONFLUO_FAULT=f"archive-{point}:{passing}", TMPDIR=str(tmp_path))
     there = plain(to)
     assert len(set(there)) == len(there)
+    if any(to.rglob("*.parquet")):
+        assert together(tmp_path, name, to) == whole
     if point not in ("recorded", "placed"):  # parts of a recorded batch may still wait for their place
         assert kept(Path(log.path)) | set(there) == set(ALL)
     archive(tmp_path, name, "--to", to, status=1 if (point, passing) == ("removed", 2) else 0)
@@ -222,6 +239,7 @@ def test_the_archiver_is_killed(tmp_path: Path, point: str, passing: int) -> Non
     assert kept(Path(log.path)) == set()
     assert rows_of(ArchiveReader(str(to))) == expected
     assert os.listdir(to / ".confluo/tmp") == []
+    assert together(tmp_path, name, to) == whole
 
 
 @pytest.mark.parametrize("passing", [1, 2, 4])
@@ -271,3 +289,50 @@ def test_a_host_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     ]
     assert logs[0].version().kept == ROWS
     assert plain(tmp_path / "archive") == ALL
+
+
+def test_a_log_elsewhere_and_its_archive_are_one_input(tmp_path: Path) -> None:
+    """Rows move while questions come: each question has each row once, in every way to ask."""
+    log = make(tmp_path / "t.ml")
+    to, name = tmp_path / "archive", f"sw1:{log.path}"
+    questions = [
+        ("--count",),
+        ("--agg", "count, sum(a), first(b), last(b)", "--by", "kind", "-T"),
+        ("-f", "ts,a", "-c", "1000", "-T"),
+    ]
+    truth = {question: together(tmp_path, name, question=question) for question in questions}
+    archive(tmp_path, name, "--to", to, status=-signal.SIGKILL, CONFLUO_FAULT="archive-removed:1")
+    words = [BIN / "confluo-archive", name, "--to", to]
+    asked = 0
+    with popen(words, env=env(tmp_path)) as archiver:
+        while archiver.poll() is None or asked < 2:
+            for names in ((name, to), (to, name)):
+                for question in questions:
+                    assert together(tmp_path, *names, question=question) == truth[question]
+            asked += 1
+    assert archiver.returncode == 0
+    assert kept(Path(log.path)) == set()
+
+
+def test_rows_that_move_between_two_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that lacks a field of another one is queried again; meanwhile the rest of it is archived."""
+    logs = [make(tmp_path / f"{n}.ml") for n in range(2)]
+    add_columns(logs[1].path, [Field("later", "u32")])
+    to, names = tmp_path / "archive", [f"sw{n}:{log.path}" for n, log in enumerate(logs)]
+    for name in names:
+        archive(tmp_path, name, "--to", to, status=-signal.SIGKILL, CONFLUO_FAULT="archive-removed:1")
+    assert 0 < len(kept(Path(logs[0].path))) < ROWS
+    for variable, value in env(tmp_path).items():
+        monkeypatch.setenv(variable, value)
+    ask = inputs._ask
+
+    def late(elsewhere: Any, request: Any, host: bool, schema: Any = None) -> Any:
+        if schema is not None:
+            assert [place.host for place in elsewhere] == ["sw0"]
+            archive(tmp_path, names[0], "--to", to)
+        return ask(elsewhere, request, host, schema)
+
+    monkeypatch.setattr(inputs, "_ask", late)
+    with open_records([*names, str(to)]) as reader:
+        assert reader.count(compile("", reader.schema)) == 2 * ROWS
+    assert kept(Path(logs[0].path)) == set()

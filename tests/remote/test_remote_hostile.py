@@ -116,6 +116,14 @@ def meta(**more: Any) -> bytes:
     return frame_codec.frame(frame_codec.META, {"schema": SIGNED.as_dict(), "uuid": "", "metadata": {}, **more})
 
 
+@pytest.mark.parametrize("firsts", [[-1], [True], ["1"], [1 << 48], [0] * 65537, "7", 7, {"0": 1}])
+def test_first_rows_that_are_none(tmp_path: Path, firsts: Any) -> None:
+    said = HELLO + meta(kept=firsts) + frame_codec.frame(frame_codec.END, {"found": 0, "rows": 0})
+    with pytest.raises(ConfluoError, match="h: protocol error: "):
+        ask(says(tmp_path, said), QueryRequest(counted=True, kept=True))
+    assert ask(says(tmp_path, said), QueryRequest(counted=True)) == 0  # it was not asked for
+
+
 def batch(size: int) -> bytes:
     """The head of an Arrow record batch that claims a body of this size."""
     from confluo_tools.formats import arrow_meta

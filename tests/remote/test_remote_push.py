@@ -462,17 +462,20 @@ def test_a_name_means_the_same_in_all_logs(logs: Path, tmp_path: Path) -> None:
     assert b"did you mean 'web'?" in unknown.stderr
 
 
-def test_rows_of_a_log_elsewhere_and_of_its_archive_here(logs: Path, tmp_path: Path) -> None:
+def test_rows_of_a_log_elsewhere_with_an_archive_of_its_own(logs: Path, tmp_path: Path) -> None:
+    """The archive that the log has there is an input here, too."""
     log, other, archive = tmp_path / "a.ml", logs / "loss.ml", tmp_path / "archive"
     assert run("confluo-convert", logs / "campus.ml", "-w", log).returncode == 0
     assert run("confluo-archive", log, "--to", archive).returncode == 0
     there = env(tmp_path)
-    for words in (["--count"], ["--by", "proto"], ["-T"], ["--count", "--no-archive"]):
+    for words in (["--count"], ["--by", "proto"], ["-T"]):
         for names in ((f"sw1:{log}", archive), (archive, f"sw1:{log}")):
             done = run("confluo-query", "-e", "", *names, *words, env=there)
             assert (done.returncode, done.stdout) == (2, b"")
             assert f"{archive}: has rows of sw1:{log}, which would come twice; " in done.stderr.decode()
     assert run("confluo-query", f"sw1:{log}", "--count", env=there).stdout == b"5735\n"
+    alone = run("confluo-query", "-e", "", f"sw1:{log}", archive, "--count", "--no-archive", env=there)
+    assert (alone.stdout, alone.stderr) == (b"5735\n", b"")
     assert run("confluo-query", "-e", "", log, archive, "--count").stdout == b"5735\n"
     both = run("confluo-query", "-e", "", f"sw1:{other}", archive, "--count", env=there)
     rows = int(run("confluo-query", other, "--count").stdout)

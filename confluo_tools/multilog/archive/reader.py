@@ -11,7 +11,7 @@ MultiLog are (confluo_tools/multilog/query/time_order.py), or come lane by lane 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -425,8 +425,10 @@ def tree_of(expr: Any) -> leaves.Tree:
 class ArchiveReader(Reader):
     """The rows of an archive by time: all hosts (or only ``host``), logs and lanes.
 
-    ``without``: uuids (hexadecimal) of logs to leave out.  ``path_fields``: fields to add.  Foreign files are skipped
-    with a note, damaged files with a warning.  Raises FormatError when the archive contains no part.
+    ``without``: uuids (hexadecimal) of logs to leave out.  ``below``: by uuid, of each lane the first row that is read
+    elsewhere: only rows before it are read.  It may change until rows are read.  ``path_fields``: fields to add.
+    Foreign files are skipped with a note, damaged files with a warning.  Raises FormatError when the archive contains
+    no part.
     """
 
     format = "archive"
@@ -438,6 +440,7 @@ class ArchiveReader(Reader):
         *,
         host: str | None = None,
         without: Iterable[str] = (),
+        below: Mapping[str, Sequence[int]] | None = None,
         path_fields: Iterable[str] = (),
         warn: Warn | None = None,
         note: Warn | None = None,
@@ -446,7 +449,7 @@ class ArchiveReader(Reader):
         self.path, self._note = path, note
         self._files = storage(path, listed=True)
         self._hosts = None if host is None else {host}
-        self.without = set(without)
+        self.without, self._firsts = set(without), {} if below is None else below
         self._scan: ArchiveScan | None = None
         self.schema, self.path_fields = with_path_fields(self._schema(), path_fields)
         self._path_columns = PathColumns(self.schema, self.path_fields)
@@ -497,6 +500,17 @@ class ArchiveReader(Reader):
         places = find_parts(self.path, tree, self._time, self._hosts, self._files, self._path_columns)
         return [p for p in places if p.name.uuid not in self.without]
 
+    def list_again(self) -> None:
+        """See parts that came since it was opened."""
+        self._files = storage(self.path, listed=True)
+
+    def below(self, lane: Lane) -> int | None:
+        """Rows of a lane from this one on are read elsewhere; None: all rows are read here."""
+        firsts = self._firsts.get(lane[0])
+        if firsts is None:
+            return None
+        return firsts[lane[1]] if lane[1] < len(firsts) else 0
+
     def blocks(self) -> Iterator[Block]:
         for block, picks in self._select(leaves.TRUE, None, True):
             yield block if len(picks) == block.rows else block.take(picks)
@@ -515,17 +529,18 @@ class ArchiveReader(Reader):
         if by_time:
             if len(lanes) > 1:
                 scan.read_times()
-            streams = [s for lane, parts in enumerate(lanes.values()) for s in scan.streams(parts, lane)]
+            numbered = enumerate(lanes.items())
+            streams = [s for n, (lane, parts) in numbered for s in scan.streams(parts, n, self.below(lane))]
             yield from scan.merged(streams)
         else:
-            for parts in lanes.values():
-                yield from scan.lane(parts)
+            for lane, parts in lanes.items():
+                yield from scan.lane(parts, self.below(lane))
         report_damage(scan, self.warn_of_part)
 
     def count(self, expr: Any) -> int:
         tree = tree_of(expr)
         scan = self._scan = ArchiveScan(self.schema, tree, [], self.path_fields)
-        found = sum(scan.count(parts) for parts in by_lane(self.places(tree)).values())
+        found = sum(scan.count(parts, self.below(lane)) for lane, parts in by_lane(self.places(tree)).items())
         self.rows += scan.rows
         report_damage(scan, self.warn_of_part)
         return found
