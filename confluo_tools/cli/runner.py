@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -126,6 +127,11 @@ class App(typer.Typer):
 
     examples = ""
 
+    @cached_property
+    def parser(self) -> Any:
+        """What parses and runs the arguments: made once, for a process that runs the command again and again."""
+        return typer.main.get_command(self)
+
     def command(
         self, name: str | None = None, *, panels: Mapping[str, str] | None = None, **options: Any
     ) -> Callable[[Any], Any]:
@@ -155,7 +161,7 @@ def version(prog: str) -> str:
     return f"{prog} {__version__} (format {FORMAT_VERSION})"
 
 
-def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_state: bool = False) -> int:
+def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: bool = False) -> int:
     """Run the command and return its exit status.  Every command's main() is one call of this.
 
     owns_state=False: a pure filter, which a closed pipe or a signal may end at any time.
@@ -201,9 +207,9 @@ def run(app: typer.Typer, prog: str, argv: Sequence[str] | None = None, *, owns_
             signal.signal(number, handler)
 
 
-def _call(app: typer.Typer, prog: str, args: tuple[str, ...]) -> int:
+def _call(app: App, prog: str, args: tuple[str, ...]) -> int:
     # Not app(...): typer turns EPIPE into exit status 1 and formats usage errors itself.
-    command: Any = typer.main.get_command(app)
+    command = app.parser
     if os.environ.get("_" + prog.replace("-", "_").upper() + "_COMPLETE"):
         from typer import completion
 

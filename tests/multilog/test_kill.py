@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from confluo_tools import multilog
 from confluo_tools.multilog.verify import verify
 from log_rows import SIGNED, signed_block, signed_rows
+from running import environment, script
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 MOST = 600_000  # rows of a writer that is killed at some instant
@@ -52,12 +52,9 @@ def start(
     fault: str = "",
     more: tuple[str, ...] = (),
 ):  # type: ignore[no-untyped-def]
-    env = {**os.environ, "CONFLUO_FAULT": fault, "PYTHONPATH": f"{SUPPORT.parents[1]}{os.pathsep}{SUPPORT}"}
-    return subprocess.Popen(
-        [sys.executable, SUPPORT / "log_writer.py", path, *map(str, (writer, batch, rows, threads, ahead)), *more],
-        stdout=subprocess.PIPE,
-        env=env,
-    )
+    words = [path, writer, batch, rows, threads, ahead, *more]
+    text = "import log_writer; log_writer.main()"
+    return script(text, *map(str, words), stdout=subprocess.PIPE, env=environment(CONFLUO_FAULT=fault))
 
 
 def acknowledged(output: bytes) -> dict[int, int]:

@@ -33,6 +33,10 @@ STARTED = {**environment(), "PYTHONSTARTED": "1"}  # a variable that Python may 
         (["confluo-pingmesh", "--help"], None),
         (["confluo-stream", "nothing"], None),
         (["confluo", "--version"], None),
+        (["confluo-query", CAMPUS, "-o", "parquet"], None),  # these are forks of the process that has loaded Arrow
+        (["confluo-query", "-", "-i", "arrow"], b"not Arrow"),
+        (["confluo-sql", "select 1 as one"], None),
+        (["confluo-sql", "nonsense"], None),
     ],
 )
 def test_the_same_output_and_status(words: list[str | bytes], stdin: bytes | None) -> None:
@@ -61,13 +65,14 @@ print([l for l in open("/proc/self/status") if l.startswith(("SigP", "SigB", "Si
     assert (fork.returncode, fork.stdout) == (started.returncode, started.stdout)
 
 
-def test_it_ends_by_a_signal(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "p.pcap")
+@pytest.mark.parametrize("format", ["pcap", "arrow"])
+def test_it_ends_by_a_signal(tmp_path: Path, format: str) -> None:
+    os.mkfifo(tmp_path / "p")
     done: list[subprocess.CompletedProcess[bytes]] = []
-    waits = threading.Thread(target=lambda: done.append(run("confluo-query", tmp_path / "p.pcap")))
+    waits = threading.Thread(target=lambda: done.append(run("confluo-query", tmp_path / "p", "-i", format)))
     waits.start()
-    with open(tmp_path / "p.pcap", "wb"):  # it has opened the other end
-        (pid,) = (p for p in children(forks()._process.pid) if opened(p, tmp_path / "p.pcap"))
+    with open(tmp_path / "p", "wb"):  # it has opened the other end
+        (pid,) = (p for p in children(forks()._process.pid) if opened(p, tmp_path / "p"))
         os.kill(pid, signal.SIGKILL)
         waits.join(60)
     assert done[0].returncode == -signal.SIGKILL
@@ -121,6 +126,7 @@ def test_a_process_in_the_background() -> None:
         '(ulimit -n 30; confluo-query "$1" --count); cat <(confluo --version)',
         "confluo-query - & kill $!; wait $!",
         "exec confluo query --version",
+        'confluo-query "$1" -c 3 -o arrow | confluo-query - -f ts,len | wc -l; confluo-sql nonsense; confluo-archive',
     ],
 )
 def test_the_same_in_a_shell(text: str) -> None:
@@ -150,7 +156,12 @@ def forks() -> ForkedCommands:
 
 
 def children(pid: int) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Those of a process, and theirs."""
+    try:
+        found = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:  # it has ended
+        return []
+    return [*found, *(p for one in found for p in children(one))]
 
 
 def opened(pid: int, path: Path) -> bool:

@@ -1,8 +1,9 @@
 """Commands as forks of a process that has loaded what they all load: loading it was a third of the time of all tests.
 
+Commands that use Arrow are forks of a second process, which has loaded that, too; it starts with the first of them.
+
 A fork is a process of its own, with its own arguments, environment, directory, streams, signals and status, and it
-ends as a command ends.  What starting does is tested by the other ways to run a command: `shell`, `on_terminal`,
-Popen, and the narrated examples.
+ends as a command ends.  What starting does is tested where commands are started: by `on_terminal` and Popen.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from command_client import ENTERED, packed, state
 
 ROOT = Path(__file__).resolve().parents[2]
-# What takes long and what most commands load; no library that starts threads.
+# What takes long and what many commands load; no library that starts threads.
 LOADED = (
     "concurrent.futures",
     "csv",
@@ -47,56 +49,103 @@ LOADED = (
     "confluo_tools.__main__",
     "confluo_tools.capture.command",
     "confluo_tools.cli",
+    "confluo_tools.cli.verbs",
     "confluo_tools.commands.archive",
+    "confluo_tools.commands.config",
     "confluo_tools.commands.convert",
     "confluo_tools.commands.flows",
     "confluo_tools.commands.index",
     "confluo_tools.commands.info",
     "confluo_tools.commands.query",
     "confluo_tools.commands.serve",
+    "confluo_tools.commands.snapshot",
+    "confluo_tools.commands.topology",
     "confluo_tools.config",
+    "confluo_tools.core.flows.conn_table",
+    "confluo_tools.core.pingmesh.probe_simulator",
+    "confluo_tools.core.pingmesh.probe_tally",
     "confluo_tools.core.query.predicate",
     "confluo_tools.core.query.rollup",
     "confluo_tools.core.text.text_writer",
+    "confluo_tools.engine.rollup_partial",
+    "confluo_tools.engine.rows_partial",
+    "confluo_tools.engine.worker",
     "confluo_tools.expr",
     "confluo_tools.expr.aggregates",
+    "confluo_tools.expr.group_keys",
     "confluo_tools.formats.arrow",
+    "confluo_tools.formats.block_builder",
     "confluo_tools.formats.bytestream",
     "confluo_tools.formats.detect",
     "confluo_tools.formats.gather",
     "confluo_tools.formats.merge",
     "confluo_tools.formats.output_file",
+    "confluo_tools.formats.parquet_columns",
     "confluo_tools.formats.pcap.reader",
     "confluo_tools.formats.table",
     "confluo_tools.formats.text",
     "confluo_tools.formats.writers",
     "confluo_tools.guarded_yaml",
     "confluo_tools.inputs.grouped_rows",
+    "confluo_tools.inputs.named_fields",
     "confluo_tools.inputs.open",
     "confluo_tools.inputs.selection",
     "confluo_tools.monitor.command",
     "confluo_tools.multilog",
+    "confluo_tools.multilog.archive.parquet_parts",
+    "confluo_tools.multilog.capture_statistics",
     "confluo_tools.multilog.open_log",
     "confluo_tools.multilog.query.aggregation",
+    "confluo_tools.multilog.query.flow_records",
+    "confluo_tools.multilog.query.group_spill",
     "confluo_tools.multilog.query.plan",
     "confluo_tools.multilog.query.time_order",
+    "confluo_tools.multilog.retain",
+    "confluo_tools.multilog.source_captures",
+    "confluo_tools.multilog.summary",
+    "confluo_tools.multilog.verify",
     "confluo_tools.multilog.views",
+    "confluo_tools.network.fat_tree",
+    "confluo_tools.network.fleet",
+    "confluo_tools.network.topology_file",
+    "confluo_tools.pingmesh.analysis.silent_tally",
     "confluo_tools.pingmesh.command",
+    "confluo_tools.pingmesh.simulate.simulation",
     "confluo_tools.remote.connect",
     "confluo_tools.remote.reader",
     "confluo_tools.remote.request",
     "confluo_tools.remote.server",
     "confluo_tools.replay.command",
+    "confluo_tools.replay.engine.replay_command",
     "confluo_tools.replay.record.command",
     "confluo_tools.retx.command",
     "confluo_tools.schema.choose",
     "confluo_tools.stream.command",
+    "confluo_tools.top.command",
     "confluo_tools.trace.command",
     "confluo_tools.verbs",
+    "confluo_tools.vote.analyse_command",
     "confluo_tools.vote.command",
+    "confluo_tools.vote.model_vote",
+    "confluo_tools.vote.models",
+    "confluo_tools.vote.result_rows",
 )
+# What commands load that read or write Arrow, Parquet, archives or SQL: they are forks of a second process.
+ARROW = (
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pandas",  # pyarrow loads it
+    "duckdb",
+    "confluo_tools.formats.arrow_enums",
+    "confluo_tools.formats.parquet",
+    "confluo_tools.sql.command",
+    "confluo_tools.sql.database",
+)
+VERBS = ("pingmesh", "replay", "stream", "vote")  # commands with verbs: all of these, too
+NEEDS_ARROW = re.compile(rb"arrow|parquet|feather|archive|sql")
+SCRIPT = b"python"  # as the name of a command: its first argument is the text of a script; also of that process
 # Variables that are read when Python or a module starts: all forks of a process have its values.
-AT_START = re.compile("PYTHON|CONFLUO_PYTHON$|CONFLUO_FAULT$|LD_|LC_|LANG|MALLOC_|_?TYPER_|FORCE_COLOR$|.*SAN_OPTIONS$")
+AT_START = re.compile("PYTHON|CONFLUO_PYTHON$|LD_|LC_|LANG|MALLOC_|_?TYPER_|FORCE_COLOR$|.*SAN_OPTIONS$")
 NUMBER = struct.Struct("<i")
 CLONE_NEWNET, CLONE_NEWNS, MS_REC, MS_SLAVE, MNT_DETACH = 0x40000000, 0x20000, 0x4000, 0x80000, 2
 
@@ -231,18 +280,43 @@ class ForkedCommands:
 # ---------------------------------------------------------------- the process that forks
 
 
-def serve() -> int:
-    """Fork a command for each request until the tests have ended.  In a fork, return the status of the command."""
-    for name in LOADED:
-        import_module(name)
+def load(names: Sequence[str]) -> None:
+    """Load modules, and make what each command of theirs would make first: its schemas, the parser of its options."""
+    for name in names:
+        with contextlib.suppress(ModuleNotFoundError):  # where an extra is not installed, the command says so
+            import_module(name)
+    from confluo_tools.cli.runner import App
+    from confluo_tools.schema import builtin, builtin_names
+
+    for name in builtin_names():
+        builtin(name)
+    for module in [*sys.modules.values()]:
+        app = vars(module).get("app") if isinstance(module, ModuleType) else None
+        if isinstance(app, App):
+            assert app.parser
     gc.collect()
     gc.freeze()
+
+
+def serve() -> int:
+    """Fork a command for each request until the tests have ended.  In a fork, return the status of the command."""
+    verbs = (f"confluo_tools.{name}" for name in VERBS)
+    load([*LOADED, *(f"{p}.{v.module}" for p in verbs for v in import_module(f"{p}.command").VERBS)])
     control, listener = (socket.socket(fileno=int(word)) for word in sys.argv[3:5])
+    return fork_commands(control, listener)
+
+
+def fork_commands(control: socket.socket, listener: socket.socket | None) -> int:
+    """As `serve`, for the requests of a socket, and of the clients of a listener.
+
+    The process with a listener lets another one, which has loaded `ARROW`, fork the commands that need this.
+    """
     connections = {control.fileno(): control}
     answers: dict[int, tuple[int, int]] = {}  # descriptor of a process: its number, and where its status goes
     clients: dict[int, int] = {}  # where the status goes: the process, as long as its client waits for it
+    arrow: socket.socket | None = None
     ready = select.poll()
-    for one in (control, listener):
+    for one in filter(None, (control, listener)):
         ready.register(one, select.POLLIN)
     kept = state(), at_start(os.environ)
     while True:
@@ -257,7 +331,7 @@ def serve() -> int:
             elif fd in clients:  # killed: the command would have been, too
                 os.kill(clients.pop(fd), signal.SIGKILL)
                 ready.unregister(fd)
-            elif fd == listener.fileno():
+            elif listener and fd == listener.fileno():
                 client = listener.accept()[0]
                 connections[client.fileno()] = client
                 ready.register(client, select.POLLIN)
@@ -269,15 +343,29 @@ def serve() -> int:
                 ready.unregister(fd)
                 connections.pop(fd).close()
             else:
-                request, fds = received
+                text, fds = received
+                request = Request.unpacked(text)
                 given = {os.fsdecode(k): os.fsdecode(v) for k, v in request.environment.items()}
                 if request.state and (request.state, at_start(given)) != kept:
                     with contextlib.suppress(BrokenPipeError):
                         os.write(fds[3], NUMBER.pack(-1))
                     os.close(fds[3])
+                elif listener and (request.words[0] == SCRIPT or any(map(NEEDS_ARROW.search, request.words))):
+                    if arrow is None:
+                        arrow, theirs = socket.socketpair()
+                        if os.fork() == 0:
+                            ours = [listener, arrow, *connections.values()]
+                            for one in [*ours, *fds, *(a for _, a in answers.values()), *answers]:
+                                os.close(one if isinstance(one, int) else one.detach())
+                            load(ARROW)
+                            return fork_commands(theirs, None)
+                        theirs.close()
+                    arrow.sendall(NUMBER.pack(len(text)) + text)
+                    socket.send_fds(arrow, [b"x"], fds)
+                    os.close(fds[3])
                 elif (pid := os.fork()) == 0:
-                    ours = [listener.fileno(), *connections, *(a for _, a in answers.values()), *answers]
-                    return command(request, fds, ours)
+                    sockets = [one.fileno() for one in (listener, arrow) if one]
+                    return command(request, fds, [*sockets, *connections, *(a for _, a in answers.values()), *answers])
                 else:
                     process = os.pidfd_open(pid)
                     answers[process] = pid, fds[3]
@@ -290,8 +378,8 @@ def serve() -> int:
                     os.close(given_fd)
 
 
-def receive(connection: socket.socket) -> tuple[Request, list[int]] | None:
-    """A request, with descriptors; None: the other side has gone.
+def receive(connection: socket.socket) -> tuple[bytes, list[int]] | None:
+    """The text of a request, with descriptors; None: the other side has gone.
 
     Descriptors: standard streams, where number and status go, and of `command_client` the namespaces to enter.
     """
@@ -307,7 +395,7 @@ def receive(connection: socket.socket) -> tuple[Request, list[int]] | None:
         for fd in fds:
             os.close(fd)
         return None
-    return Request.unpacked(text), fds
+    return text, fds
 
 
 def report(process: int, pid: int, answer: int) -> None:
@@ -337,10 +425,20 @@ def command(request: Request, fds: list[int], closed: list[int]) -> int:
     os.environb.update(request.environment)
     time.tzset()
     sys.argv = [os.fsdecode(word) for word in request.words]
+    if request.words[0] == SCRIPT:
+        return ended(script(sys.argv.pop(1)))
     sys.path[:2] = [str(ROOT)]
     from confluo_tools.__main__ import launch
 
     return ended(launch())
+
+
+def script(text: str) -> int:
+    """Run a script as Python does.  It can import what is here and in tests/support."""
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(text, "<script>", "exec"), vars(main))
+    return 0
 
 
 def enter(space: bytes) -> None:

@@ -8,13 +8,14 @@ import functools
 import os
 import select
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from command_forks import ForkedCommand, ForkedCommands, at_start
+from command_forks import SCRIPT, ForkedCommand, ForkedCommands, at_start
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests" / "support"
@@ -82,10 +83,23 @@ def popen(words: Sequence[Any], **more: Any) -> subprocess.Popen[Any]:
     program = Path(os.fsdecode(command[0]))
     if program.parent == BIN:
         env = more["env"] = environment() if more.get("env") is None else more["env"]
-        same = PLAIN.issuperset(more) and not any(name.startswith(("PYTHON", "CONFLUO_FAULT")) for name in env)
+        same = PLAIN.issuperset(more) and not any(name.startswith("PYTHON") for name in env)
         if same and program.exists() and forks_with(env).here():
             return ForkedCommand(forks_with(env), command, space, **more)
     return subprocess.Popen(words, **more)
+
+
+def script(text: str, *words: Any, env: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[Any]:
+    """Start a process that runs a script in Python, with ``words`` in sys.argv[1:]; a fork, as those of `popen`.
+
+    It can import what is in this checkout and in tests/support.
+    """
+    use = dict(env) if env is not None else environment()
+    forks = forks_with(use)
+    if PLAIN.issuperset(more) and forks.here():
+        return ForkedCommand(forks, [os.fsdecode(SCRIPT), text, *words], env=use, **more)
+    use["PYTHONPATH"] = f"{ROOT}{os.pathsep}{SUPPORT}"
+    return subprocess.Popen([sys.executable, "-c", text, *words], env=use, **more)
 
 
 def completed(
