@@ -32,7 +32,7 @@ from confluo_tools.multilog.tails import Tails
 from confluo_tools.multilog.verify import verify
 from confluo_tools.schema import Field
 from log_rows import ALL_TYPES, block_of, random_columns, read_columns
-from running import ROOT, completed
+from running import ROOT, completed, environment, script
 from timed_rows import SECOND, TIMED, block, fill
 
 CODEC = pytest.mark.parametrize("codec", sorted(CODECS))
@@ -280,14 +280,13 @@ def test_death_at_every_step(tmp_path: Path, point: str) -> None:
     want = read_columns(log)
     deaths = 0
     for passing in (1, 2, 3, 4):
-        env = {**os.environ, "CONFLUO_FAULT": f"{point}:{passing}", "PYTHONPATH": str(ROOT)}
-        died = subprocess.run([sys.executable, "-c", PACK, log.path], env=env, check=False, capture_output=True)
-        deaths += died.returncode == -signal.SIGKILL
-        assert died.returncode in (0, -signal.SIGKILL), died.stderr
+        status = script(PACK, log.path, env=environment(CONFLUO_FAULT=f"{point}:{passing}")).wait()
+        deaths += status == -signal.SIGKILL
+        assert status in (0, -signal.SIGKILL)
         now = multilog.open(log.path)
         assert read_columns(now) == want
         assert [f for f in verify(now) if f.damage] == []
-        if died.returncode == 0:
+        if status == 0:
             break
     assert deaths
     pack(multilog.open(log.path))

@@ -27,7 +27,7 @@ from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.multilog.verify import verify
 from confluo_tools.schema import Field, Schema
-from running import ROOT, SUPPORT, run
+from running import ROOT, SUPPORT, environment, run, script
 from timed_rows import SECOND, TIMED, block, fill
 
 UNTIMED = Schema("untimed", [Field("seq", "u64")])
@@ -267,10 +267,7 @@ print(retain.Keeper(multilog.open(sys.argv[1]), 1, now=lambda: int(sys.argv[2]))
 
 
 def step(path: Path, now: int, fault: str = "") -> int:
-    env = {**os.environ, "CONFLUO_FAULT": fault, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", STEP, path, str(now * SECOND)], env=env, check=False, capture_output=True
-    ).returncode
+    return script(STEP, path, str(now * SECOND), stdout=subprocess.DEVNULL, env=environment(CONFLUO_FAULT=fault)).wait()
 
 
 POINTS = sorted(set(re.findall(r'fault\("([\w-]+)"\)', (ROOT / "confluo_tools/multilog/retain.py").read_text())))

@@ -25,9 +25,9 @@ INNER = 32  # of notes
 WORDS = ("tcp", "udp", "icmp", "ip", "ip6")
 
 
-def rows(path: Path, decap: str = "outer") -> list[oracle_packets.Row]:
+def rows(path: Path, decap: str = "outer") -> list[oracle_packets.OurRow]:
     with open_captures([str(path)], decap=decap) as captures:
-        found = [oracle_packets.ours(block, i) for block in captures for i in range(block.rows)]
+        found = [oracle_packets.OurRow(block, i) for block in captures for i in range(block.rows)]
     assert not captures.warnings
     return found
 
@@ -136,7 +136,7 @@ def test_pktap_of_pktap_and_of_unknown_links(tmp_path: Path) -> None:
     every = [make_links.pktap(make_links.pktap(frame, 1), 258), make_links.pktap(frame, 195)]
     path = make_links.write(tmp_path / "x.pcap", every, 258)
     with open_captures([str(path)]) as captures:
-        assert [oracle_packets.ours(block, i)["notes"] for block in captures for i in range(block.rows)] == [8, 8]
+        assert [oracle_packets.OurRow(block, i)["notes"] for block in captures for i in range(block.rows)] == [8, 8]
 
 
 # -- 802.11 ---------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_what_was_not_followed_is_counted(tmp_path: Path) -> None:
     path = make_links.write(tmp_path / "x.pcap", [*every, make_links.tunnelled()["l2tp"][0]])
     for decap, stuck in (("outer", 0), ("inner", len(every) - 1)):
         with open_captures([str(path)], decap=decap) as captures:
-            tunnels = [oracle_packets.ours(block, i)["tunnel"] for block in captures for i in range(block.rows)]
+            tunnels = [oracle_packets.OurRow(block, i)["tunnel"] for block in captures for i in range(block.rows)]
             assert [tunnel != 0 for tunnel in tunnels] == [True] * (len(every) - 1) + [False, True]
             assert captures.counts["not_followed"] == stuck
 

@@ -48,9 +48,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 every = pytest.mark.parametrize("capture", [*EXAMPLES, *MADE], indirect=True)
 
 
-def rows(path: Path, decap: str = "outer") -> list[oracle_packets.Row]:
+def rows(path: Path, decap: str = "outer") -> list[oracle_packets.OurRow]:
     with open_captures([str(path)], decap=decap) as captures:
-        found = [oracle_packets.ours(block, i) for block in captures for i in range(block.rows)]
+        found = [oracle_packets.OurRow(block, i) for block in captures for i in range(block.rows)]
     assert not captures.warnings
     return found
 

@@ -21,11 +21,11 @@ BIG = 50_000  # packets: the truth of larger captures is of their first 5000
 needs_tshark = pytest.mark.skipif(not shutil.which("tshark"), reason="no tshark here")
 
 
-def rows(path: Path, decap: str = "outer") -> Iterator[oracle_packets.Row]:
+def rows(path: Path, decap: str = "outer") -> Iterator[oracle_packets.OurRow]:
     with open_captures([str(path)], decap=decap) as captures:
         for block in captures:
             for i in range(block.rows):
-                yield oracle_packets.ours(block, i)
+                yield oracle_packets.OurRow(block, i)
     assert not captures.damaged
     assert all("link type that is not parsed" in line for line in captures.warnings)
 
@@ -39,8 +39,7 @@ def test_every_field_equals_tshark(pcaps: Path, name: str) -> None:
     theirs = [oracle_packets.expected(t) for t in oracle_packets.lines(truth) if oracle_packets.is_packet(t)]
     wrong: Counter[str] = Counter()
     packets = 0
-    for mine in rows(pcaps / name):
-        packets += 1
+    for packets, mine in enumerate(rows(pcaps / name), 1):
         if packets > len(theirs):
             continue
         their = theirs[packets - 1]

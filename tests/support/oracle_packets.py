@@ -167,13 +167,17 @@ def address(value: int, value6: bytes, version: int) -> str | None:
     return str(ip_address(value)) if version == 4 or value else None
 
 
-def ours(block: Block, row: int) -> Row:
-    """One row of a block of the packet schema, addresses as text."""
-    index = block.layout.index
-    out: Row = {name: block.get(index(name), row) for name in block.layout.names}
-    for name in ("src_ip", "dst_ip"):
-        out[name] = address(out[name], out[name + "6"], out["ip_version"])
-    return out
+class OurRow:
+    """One row of a block of the packet schema, addresses as text; a field is read when it is asked for."""
+
+    __slots__ = ("block", "row")
+
+    def __init__(self, block: Block, row: int) -> None:
+        self.block, self.row = block, row
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.block.get(self.block.layout.index(name), self.row)
+        return address(value, self[name + "6"], self["ip_version"]) if name in ("src_ip", "dst_ip") else value
 
 
 class Difference:
@@ -182,7 +186,7 @@ class Difference:
     ``fields`` may differ where ``holds`` (file name, field, tshark's row, our row).
     """
 
-    def __init__(self, name: str, fields: str, holds: Callable[[str, str, Row, Row], bool]) -> None:
+    def __init__(self, name: str, fields: str, holds: Callable[[str, str, Row, OurRow], bool]) -> None:
         self.name, self.fields, self.holds = name, fields.split(), holds
 
 
@@ -226,7 +230,7 @@ DIFFERENCES = [
 ]
 
 
-def explain(file: str, field: str, theirs: Row, mine: Row) -> str | None:
+def explain(file: str, field: str, theirs: Row, mine: OurRow) -> str | None:
     """Name of the deliberate difference that covers this one."""
     return next((d.name for d in DIFFERENCES if field in d.fields and d.holds(file, field, theirs, mine)), None)
 
@@ -372,7 +376,7 @@ def outer(row: LiveRow) -> Row:
     return out
 
 
-def innermost(row: LiveRow, mine: Row) -> Row:
+def innermost(row: LiveRow, mine: OurRow) -> Row:
     """IP and transport fields of the innermost IP header."""
     layers = Layers(row)
     return layers.five_tuple(layers.ips[-1]) if layers.ips else {}

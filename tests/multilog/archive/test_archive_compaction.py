@@ -27,7 +27,7 @@ from confluo_tools.multilog.archive.writer import check
 from confluo_tools.multilog.open_log import open_log
 from confluo_tools.schema import Field
 from log_rows import ALL_TYPES, block_of
-from running import ROOT, environment, run
+from running import ROOT, environment, run, script
 from s3_lab import S3Server
 from timed_rows import TIMED, block
 
@@ -177,9 +177,7 @@ def test_death_at_every_step(tmp_path: Path, point: str) -> None:
     before, every = rows_of(ArchiveReader(str(archive)), question), plain(archive)
     deaths = 0
     for passing in (1, 2):
-        env = environment(CONFLUO_FAULT=f"{point}:{passing}", PYTHONPATH=str(ROOT))
-        done = subprocess.run([sys.executable, "-c", MERGE, archive], env=env, check=False)
-        deaths += done.returncode == -signal.SIGKILL
+        deaths += script(MERGE, archive, env=environment(CONFLUO_FAULT=f"{point}:{passing}")).wait() == -signal.SIGKILL
         assert rows_of(ArchiveReader(str(archive)), question) == before
         assert {*plain(archive)} == {*every}
     assert deaths

@@ -31,7 +31,7 @@ from confluo_tools.multilog.reader import LogReader
 from confluo_tools.multilog.verify import verify
 from confluo_tools.schema import Field, Schema
 from log_rows import ALL_TYPES, block_of, random_columns
-from running import ROOT, SUPPORT, fill_disk, resize
+from running import ROOT, SUPPORT, environment, fill_disk, resize, script
 from timed_rows import TIMED, fill
 
 # -- errors -------------------------------------------------------------------------------------------------
@@ -258,9 +258,8 @@ def test_death_at_every_step(tmp_path: Path, point: str) -> None:
     everything = sorted((lane, n) for lane, tail in enumerate(log.version().tails) for n in range(tail))
     deaths = 0
     for passing in (1, 2):
-        env = {**os.environ, "CONFLUO_FAULT": f"{point}:{passing}", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", ARCHIVE, log.path, tmp_path / "archive"], env=env, check=False)
-        deaths += done.returncode == -signal.SIGKILL
+        env = environment(CONFLUO_FAULT=f"{point}:{passing}")
+        deaths += script(ARCHIVE, log.path, tmp_path / "archive", env=env).wait() == -signal.SIGKILL
         assert rows_of(open_log(log.path), question) == expected
         assert rows_of(open_log(log.path, more=[str(tmp_path / "archive")]), question) == expected
         seen = plain(tmp_path / "archive")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from confluo_tools.multilog.archive.reader import ArchiveReader
 from confluo_tools.multilog.open_log import open_log
 from confluo_tools.objects import access, remote_file
 from log_rows import block_of
-from running import BIN, environment, popen, run
+from running import BIN, environment, popen, run, script
 from s3_lab import S3Server
 
 PARTS, BATCHES = 12, 2
@@ -171,16 +170,14 @@ def test_death_between_two_requests(s3: S3Server, tmp_path: Path, point: str) ->
     expected = rows_of(open_log(log.path), QUESTIONS[1])
     bucket = s3.bucket()
     url = f"s3://{bucket}/a"
-    env = environment(**s3.env, CONFLUO_FAULT=f"{point}:2", PYTHONPATH=str(Path(__file__).parents[3]))
-    done = subprocess.run([sys.executable, "-c", ARCHIVE, log.path, url], env=env, check=False)
-    assert done.returncode == -signal.SIGKILL
+    env = environment(**s3.env)
+    assert script(ARCHIVE, log.path, url, env=env | {"CONFLUO_FAULT": f"{point}:2"}).wait() == -signal.SIGKILL
     placed = [key for key in s3.keys(bucket) if key.endswith(".parquet")]
     recorded = [key for key in s3.keys(bucket) if key.endswith(".json")]
     assert bool(placed) <= bool(recorded)  # nothing is in place before the rows count as archived
     assert rows_of(open_log(log.path), QUESTIONS[1]) == expected
     assert rows_of(open_log(log.path, more=[url]), QUESTIONS[1]) == expected
-    done = subprocess.run([sys.executable, "-c", ARCHIVE, log.path, url], env=env | {"CONFLUO_FAULT": ""}, check=False)
-    assert done.returncode == 0
+    assert script(ARCHIVE, log.path, url, env=env).wait() == 0
     assert multilog.open(log.path).version().kept == 0
     assert rows_of(open_log(log.path), QUESTIONS[1]) == expected
     assert not [key for key in s3.keys(bucket) if "/tmp/" in key]

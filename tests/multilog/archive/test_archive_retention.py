@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -18,7 +17,7 @@ from confluo_tools.multilog.archive.reader import ArchiveReader
 from confluo_tools.multilog.archive.retention import ArchiveKeeper
 from confluo_tools.multilog.archive.writer import check
 from confluo_tools.multilog.open_log import open_log
-from running import ROOT, environment, lines, run
+from running import environment, lines, run, script
 from s3_lab import S3Server
 from timed_rows import TIMED, fill
 
@@ -113,9 +112,7 @@ ArchiveKeeper(sys.argv[1], 3600 * 10**9, now=lambda: 4 * 3600 * 10**9).run()
 @pytest.mark.parametrize("passing", [1, 2])
 def test_death_at_every_step(tmp_path: Path, point: str, passing: int) -> None:
     log, archive = archived(tmp_path)
-    env = environment(CONFLUO_FAULT=f"{point}:{passing}", PYTHONPATH=str(ROOT))
-    done = subprocess.run([sys.executable, "-c", KEEP, archive], env=env, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert script(KEEP, archive, env=environment(CONFLUO_FAULT=f"{point}:{passing}")).wait() == -signal.SIGKILL
     left = hours(archive)
     assert left[-3:] == [3, 4, 5]
     assert list(check(archive)) == []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +19,8 @@ from confluo_tools.multilog import views
 from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.multilog.version import Version
 from confluo_tools.multilog.views.aggregate_lookup import AggregateLookup
+from running import environment, script
 
-ROOT = Path(__file__).resolve().parents[3]
-SUPPORT = ROOT / "tests" / "support"
 FILTERS = {
     "dns": "port == 53",
     "web": "port == 80 or port == 443",
@@ -394,8 +390,7 @@ CHILD = (
 
 
 def python(code, *words, **env):
-    head = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(SUPPORT)!r}]\n"
-    return subprocess.Popen([sys.executable, "-c", head + code, *words], env=os.environ | env)
+    return script("import sys\n" + code, *words, env=environment(**env))
 
 
 @pytest.mark.parametrize("point", ["view-half", "view-written", "view-entered", "view-published"])

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,16 +18,14 @@ from confluo_tools import expr, multilog
 from confluo_tools.errors import BusyError, UsageError
 from confluo_tools.multilog import views
 from confluo_tools.multilog.query.plan import QueryPlan
+from running import environment, script
 
 QUESTION = {"port": "port == 53", "path": "path starts 101, 2"}
-ROOT = Path(__file__).resolve().parents[3]
-SUPPORT = ROOT / "tests" / "support"
 
 
 def python(code: str, *words: str, **env: str) -> subprocess.Popen:
     """Start a process that runs ``code`` with the words in sys.argv[1:]."""
-    head = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(SUPPORT)!r}]\n"
-    return subprocess.Popen([sys.executable, "-c", head + code, *words], env=os.environ | env)
+    return script("import sys\n" + code, *words, env=environment(**env))
 
 
 def count(log, text="port == 53"):
