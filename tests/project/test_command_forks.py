@@ -23,7 +23,7 @@ STARTED = {**environment(), "PYTHONSTARTED": "1"}  # a variable that Python may 
     [
         (["confluo-query", CAMPUS, "--count"], None),
         (["confluo-query", CAMPUS, "dst_port == 443", "--agg", "count", "--by", "src_ip", "-o", "table"], None),
-        (["confluo-query", "-", "-f", "ts,len"], CAMPUS.read_bytes()),
+        (["confluo-query", "-", "-f", "ts,len", "-T"], CAMPUS.read_bytes()),  # batches depend on when the bytes come
         (["confluo-query", "-"], b""),
         (["confluo-query", "-"], b"not a capture"),
         (["confluo-query", b"/n\xff\n"], None),
