@@ -96,7 +96,6 @@ QUESTIONS = [
     ("links", "icmp_type == 11 && icmp", "", "icmp.type == 11"),
     ("links", "icmp6 && icmp_type == 1 && icmp_code == 4", "", "icmpv6.type == 1 && icmpv6.code == 4"),
 ]
-NAMES = sorted({question[0] for question in QUESTIONS})
 NO_REASSEMBLY = ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"]
 
 
@@ -105,35 +104,41 @@ def capture(name: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """A folder with NAME.pcap (the capture), NAME.ml and NAME-indexed.ml of each."""
-    shell = Shell(tmp_path_factory.mktemp("golden"))
-    for name in NAMES:
-        (shell.folder / f"{name}.pcap").write_bytes(gzip.decompress(capture(name).read_bytes()))
+class Captures(Shell):
+    """A folder with NAME.pcap (the capture), NAME.ml and NAME-indexed.ml of each that a test asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def make(self, name: str) -> None:
+        path = self.folder / f"{name}.pcap"
+        if path.exists():
+            return
+        path.write_bytes(gzip.decompress(capture(name).read_bytes()))
         command = (
             f"confluo-capture -q -r {name}.pcap -w {name}.ml && "
             f"confluo-capture -q -r {name}.pcap -w {name}-indexed.ml --index {INDEXES}"
         )
-        status, printed = shell.run(command)
+        status, printed = self.run(command)
         assert status == 0, "\n".join(printed)
-    return shell
+
+    def tshark_counts(self, name: str) -> dict[str, int]:
+        """Packets of a capture for which each display filter holds: one run a capture."""
+        if name not in self._counts:
+            filters = sorted({shown for file, _, _, shown in QUESTIONS if file == name and shown})
+            command = ["tshark", "-n", *NO_REASSEMBLY, "-r", f"{name}.pcap", "-q"]
+            command += ["-z", ",".join(["io,stat,0", *filters])]
+            done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=True)
+            row = next(line for line in done.stdout.splitlines() if "<>" in line)
+            cells = row.strip("|").split("|")[1::2]
+            self._counts[name] = {shown: int(cell) for shown, cell in zip(filters, cells, strict=True)}
+        return self._counts[name]
 
 
 @pytest.fixture(scope="module")
-def tshark_counts(shell: Shell) -> dict[tuple[str, str], int]:
-    """Packets of each capture for which each display filter holds: one run a capture."""
-    if not shutil.which("tshark"):
-        return {}
-    counts = {}
-    for name in NAMES:
-        filters = sorted({shown for file, _, _, shown in QUESTIONS if file == name and shown})
-        command = ["tshark", "-n", *NO_REASSEMBLY, "-r", f"{name}.pcap", "-q", "-z", ",".join(["io,stat,0", *filters])]
-        done = subprocess.run(command, cwd=shell.folder, capture_output=True, text=True, check=True)
-        row = next(line for line in done.stdout.splitlines() if "<>" in line)
-        cells = row.strip("|").split("|")[1::2]
-        counts |= {(name, shown): int(cell) for shown, cell in zip(filters, cells, strict=True)}
-    return counts
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Captures:
+    return Captures(tmp_path_factory.mktemp("golden"))
 
 
 def ask(shell: Shell, where: str, expression: str) -> int:
@@ -144,9 +149,8 @@ def ask(shell: Shell, where: str, expression: str) -> int:
 
 
 @pytest.mark.parametrize(("name", "ours", "pcap_filter", "shown"), QUESTIONS, ids=lambda part: str(part)[:30])
-def test_counts_as_tcpdump_and_tshark(
-    shell: Shell, tshark_counts: dict[tuple[str, str], int], name: str, ours: str, pcap_filter: str, shown: str
-) -> None:
+def test_counts_as_tcpdump_and_tshark(shell: Captures, name: str, ours: str, pcap_filter: str, shown: str) -> None:
+    shell.make(name)
     truths = {}
     if pcap_filter and shutil.which("tcpdump"):
         done = subprocess.run(
@@ -157,17 +161,18 @@ def test_counts_as_tcpdump_and_tshark(
             check=True,
         )
         truths["tcpdump"] = int((done.stdout + done.stderr).split(" packet")[0].split()[-1])
-    if shown and tshark_counts:
-        truths["tshark"] = tshark_counts[name, shown]
+    if shown and shutil.which("tshark"):
+        truths["tshark"] = shell.tshark_counts(name)[shown]
     if not truths:
         pytest.skip("neither tcpdump nor tshark is installed; bin/check installs them as root")
     answers = {where: ask(shell, where, ours) for where in (f"{name}.pcap", f"{name}.ml", f"{name}-indexed.ml")}
     assert {*answers.values()} == {*truths.values()}, f"{answers} {truths}"
 
 
-def test_sums_by_host_as_tshark(shell: Shell) -> None:
+def test_sums_by_host_as_tshark(shell: Captures) -> None:
     if not shutil.which("tshark"):
         pytest.skip("tshark is not installed; bin/check installs it as root")
+    shell.make("campus")
     fields = [word for field in ("ip.src", "ipv6.src", "arp.src.proto_ipv4", "frame.len") for word in ("-e", field)]
     done = subprocess.run(
         ["tshark", "-n", "-r", "campus.pcap", "-T", "fields", "-E", "occurrence=f", *fields],
@@ -209,8 +214,9 @@ def packets(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 @pytest.mark.parametrize("name", ["campus", "loss", "vlan", "tunnel", "raw", "cooked"])
 @pytest.mark.parametrize("expression", ["", "len > 100 && (udp || tcp_flags has psh)"])
-def test_packets_go_back_unchanged(shell: Shell, name: str, expression: str) -> None:
+def test_packets_go_back_unchanged(shell: Captures, name: str, expression: str) -> None:
     """-o pcap through the file offset: the very packets of the source by time, and all that match."""
+    shell.make(name)
     out = shell.folder / "back.pcap"
     status, printed = shell.run(
         f"confluo-query -q {name}.ml -e '{expression}' -o pcap --source {name}.pcap --force -w back.pcap"
@@ -227,9 +233,10 @@ def test_packets_go_back_unchanged(shell: Shell, name: str, expression: str) -> 
         assert back == source
 
 
-def test_packets_of_an_expression_as_tcpdump_writes_them(shell: Shell) -> None:
+def test_packets_of_an_expression_as_tcpdump_writes_them(shell: Captures) -> None:
     if not shutil.which("tcpdump"):
         pytest.skip("tcpdump is not installed; bin/check installs it as root")
+    shell.make("campus")
     expression = "host 10.1.0.11 and (tcp port 80 or udp port 53)"
     subprocess.run(
         ["tcpdump", "-n", "-r", "campus.pcap", "-w", "theirs.pcap", expression],
