@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import zstandard
 
@@ -72,6 +72,11 @@ else:
 """
 
 
+def started(space: Space, *words: object, **more: Any) -> subprocess.Popen[bytes]:
+    """A process in a namespace that is a child of this one, so that its CPU time can be read.  No fork of `running`."""
+    return subprocess.Popen(space.argv(*words), **more)
+
+
 def cpu_of(process: subprocess.Popen[bytes]) -> float:
     """User and system time of a child that is waited for here."""
     _, status, usage = os.wait4(process.pid, 0)
@@ -81,10 +86,10 @@ def cpu_of(process: subprocess.Popen[bytes]) -> float:
 
 def transfer(client: Space, server: Space, what: str, n: int, rate: int) -> tuple[float, float, set[int]]:
     """CPU of both programs, the time it took, and the processes."""
-    there = server.popen(sys.executable, "-c", SERVE, PORT, what, stdout=subprocess.PIPE)
+    there = started(server, sys.executable, "-c", SERVE, PORT, what, stdout=subprocess.PIPE)
     there.stdout.readline()  # type: ignore[union-attr]
     begin = time.monotonic()
-    here = client.popen(sys.executable, "-c", CALL, server.address, PORT, what, n, rate)
+    here = started(client, sys.executable, "-c", CALL, server.address, PORT, what, n, rate)
     cpu = cpu_of(here) + cpu_of(there)
     there.stdout.close()  # type: ignore[union-attr]
     return cpu, time.monotonic() - begin, {here.pid, there.pid}
@@ -179,15 +184,15 @@ def run(client: Space, server: Space, what: str, n: int, recorder: str, folder: 
     path = folder / f"{what}-{recorder}-{time.monotonic_ns()}"
     process = None
     if recorder == "tcpdump":
-        process = client.popen("tcpdump", "-i", "v0", "-s", "94", "-w", path, stderr=subprocess.PIPE)
+        process = started(client, "tcpdump", "-i", "v0", "-s", "94", "-w", path, stderr=subprocess.PIPE)
         process.stderr.readline()  # type: ignore[union-attr]
     elif recorder != "none":
         how = ("--source", "bpf") if recorder == "bpf" else ("--level", recorder)
         words = [ROOT / "bin/confluo-replay-record", "attach", "--port", PORT, *how, "-w", f"{path}.ml"]
-        process = client.popen(*words, stderr=subprocess.PIPE)
+        process = started(client, *words, stderr=subprocess.PIPE)
         process.stderr.readline()  # type: ignore[union-attr]
         time.sleep(1)  # what it writes at first is not of the traffic
-    started = cpu_so_far(process.pid) if process is not None else 0.0
+    first = cpu_so_far(process.pid) if process is not None else 0.0
     before = packets(client)
     samples = folder / "samples"
     command = ["perf", "record", "-q", "-F", str(SAMPLES), "-e", "cpu-clock", "-a", "-o", str(samples)]
@@ -197,13 +202,13 @@ def run(client: Space, server: Space, what: str, n: int, recorder: str, folder: 
     count = packets(client) - before
     own, meanwhile, programs, parquet, packed = 0.0, 0.0, 0.0, 0, 0
     if process is not None:
-        meanwhile = cpu_so_far(process.pid) - started
+        meanwhile = cpu_so_far(process.pid) - first
         if perf is not None:
             perf.send_signal(2)
             perf.wait()
             programs = in_programs(samples, pids)
         process.send_signal(2)
-        own = cpu_of(process) - started
+        own = cpu_of(process) - first
         said = process.stderr.read().decode().strip()  # type: ignore[union-attr]
         process.stderr.close()  # type: ignore[union-attr]
         if recorder == "tcpdump":
