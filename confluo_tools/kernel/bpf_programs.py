@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import mmap
 import os
-import re
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.bpf_call import bpf
@@ -44,12 +41,6 @@ class BpfMap:
     def get(self, key: bytes) -> bytes | None:
         value = ctypes.create_string_buffer(self.shape.value)
         return value.raw if self._element(_LOOKUP, key, value) else None
-
-    def of_cpus(self, key: bytes) -> bytes:
-        """The values of all CPUs, of a map that has one for each; each filled up to 8 bytes."""
-        value = ctypes.create_string_buffer((self.shape.value + 7 & ~7) * _possible_cpus())
-        self._element(_LOOKUP, key, value)
-        return value.raw
 
     def pop(self, key: bytes) -> bytes | None:
         """The value, which leaves the map."""
@@ -126,13 +117,6 @@ def map_ring(ring: BpfMap) -> tuple[mmap.mmap, mmap.mmap]:
     consumer = mmap.mmap(ring.fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     producer = mmap.mmap(ring.fd, page + 2 * ring.shape.entries, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
     return consumer, producer
-
-
-@functools.cache
-def _possible_cpus() -> int:
-    """CPUs that this kernel may get: the values that it copies."""
-    last = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip()
-    return int(re.split("[-,]", last)[-1]) + 1
 
 
 def _create(name: str, shape: MapShape) -> int:

@@ -2,9 +2,9 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, int32_t, int64_t
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdlib cimport qsort
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from c_atomic cimport load_acquire, load_acquire32, store_release
 cimport cython
 from confluo_tools.core.block.block cimport Layout, Staging
@@ -15,23 +15,48 @@ cdef extern from "record_tcp.h" nogil:
         K_RX
         K_TX
         N_RELATIVE
+        LIST
+        L_GAPS
+        L_TX
+        L_RX
+        L_NUMBER
+        L_SIZES
+        L_MARKS
+        LISTS
+        SLOT_BITS
+        N_LISTED
     struct record:
         uint16_t type, kind
         uint32_t id
-        int64_t ts, step
-        uint32_t count, tx, rx, number, tx_step, rx_step, number_step, flags
+        uint64_t slot
+        uint32_t count, tx, rx, number, flags
+        int32_t gap
         int64_t bytes
         uint64_t asked
-        uint16_t notes
+        int32_t value
+        uint16_t notes, ip_id, segments
         uint8_t call, timer
-        uint16_t ip_id, segments
-        int32_t gap, value
+        uint8_t[4][64] lists
+    struct packet_run:
+        uint32_t count, emitted, tx, rx, from_tx, from_rx, from_id
+        uint16_t segments, notes, ip_id
+        uint64_t first
+        int32_t gap
+        uint8_t[4][64] lists
+    struct event_run:
+        uint32_t count, emitted, tx, rx, number, from_tx, from_rx, from_number, flags
+        int64_t bytes
+        uint64_t asked, first
+        int32_t value
+        uint16_t notes, kind
+        uint8_t call, timer
+        uint8_t[4][64] lists
 
 cdef enum:
     BUSY = 1 << 31
     DISCARD = 1 << 30
     HEAD = 8        # bytes before each record of a ring
-    HELD = 16384    # runs that wait
+    HELD = 4096     # runs that wait
 
 cdef uint64_t MIX = 0x9E3779B97F4A7C15
 
@@ -64,7 +89,6 @@ cdef uint64_t _event(const record* r) noexcept nogil:
 
 cdef struct Columns:
     int64_t* ts
-    int64_t* step
     int64_t* bytes
     int64_t* value
     uint64_t* number
@@ -73,9 +97,6 @@ cdef struct Columns:
     uint32_t* count
     uint32_t* tx
     uint32_t* rx
-    uint32_t* tx_step
-    uint32_t* rx_step
-    uint32_t* number_step
     uint32_t* flags
     uint32_t* src_ip
     uint32_t* dst_ip
@@ -93,6 +114,12 @@ cdef struct Columns:
     uint8_t* timer
     uint8_t* src_ip6
     uint8_t* dst_ip6
+    uint8_t* gaps
+    uint8_t* tx_gaps
+    uint8_t* rx_gaps
+    uint8_t* number_gaps
+    uint8_t* sizes
+    uint8_t* marks
 
 
 @cython.final
@@ -123,7 +150,8 @@ cdef class EndPlace:
 cdef class RecordRing:
     """Reads a ring of ``size`` bytes; its pages are mapped at ``consumer`` and ``producer``.
 
-    ``layout``: of the rows.  ``strange``: runs of ends that are not known.
+    ``layout``: of the rows.  ``packets``, ``events``: how many the runs had so far.  ``strange``: runs of ends that are
+    not known.
     """
     cdef object pages
     cdef uint64_t* consumed
@@ -134,7 +162,9 @@ cdef class RecordRing:
     cdef list ended             # their runs may still be held
     cdef record* runs
     cdef Order* order
+    cdef uint32_t room          # of these
     cdef readonly uint32_t held
+    cdef readonly uint64_t packets, events
     cdef readonly uint64_t strange
 
     def __cinit__(self, consumer not None, producer not None, uint64_t size, Layout layout not None):
@@ -150,10 +180,7 @@ cdef class RecordRing:
         self.size = size
         self.layout = layout
         self.ends, self.ended = {}, []
-        self.runs = <record*>PyMem_Malloc(HELD * sizeof(record))
-        self.order = <Order*>PyMem_Malloc(HELD * sizeof(Order))
-        if self.runs == NULL or self.order == NULL:
-            raise MemoryError
+        self._grow(HELD)
 
     def __dealloc__(self):
         PyMem_Free(self.runs)
@@ -170,7 +197,7 @@ cdef class RecordRing:
     @property
     def full(self):
         """Whether `rows` must be called before the next `read`."""
-        return self.held == HELD
+        return self.held >= HELD
 
     @property
     def waiting(self):
@@ -192,14 +219,70 @@ cdef class RecordRing:
                 if (<const record*>(p + HEAD)).type != R_RUN:
                     other = PyBytes_FromStringAndSize(<const char*>p + HEAD, length)
                 else:
-                    self.runs[self.held] = (<const record*>(p + HEAD))[0]
-                    self.order[self.held].key = <uint64_t>self.runs[self.held].id << 8 | self.runs[self.held].kind
-                    self.order[self.held].event = _event(&self.runs[self.held])
-                    self.order[self.held].place = self.held
-                    self.held += 1
+                    self._hold(<const record*>(p + HEAD))
             at += ((length & ~<uint32_t>(BUSY | DISCARD)) + HEAD + 7) & ~<uint64_t>7
         store_release(self.consumed, at)
         return other
+
+    cdef int _grow(self, uint32_t room) except -1:
+        cdef record* runs = <record*>PyMem_Realloc(self.runs, room * sizeof(record))
+        if runs != NULL:
+            self.runs = runs
+        cdef Order* order = <Order*>PyMem_Realloc(self.order, room * sizeof(Order))
+        if order != NULL:
+            self.order = order
+        if runs == NULL or order == NULL:
+            raise MemoryError
+        self.room = room
+        return 0
+
+    cdef int _hold(self, const record* r) except -1:
+        if self.held == self.room:
+            self._grow(2 * self.room)
+        cdef Order* order = &self.order[self.held]
+        self.runs[self.held] = r[0]
+        order.key = <uint64_t>r.id << 8 | r.kind
+        order.event = _event(r)
+        order.place = self.held
+        if r.kind == K_RX or r.kind == K_TX:
+            self.packets += r.count
+        else:
+            self.events += r.count
+        self.held += 1
+        return 0
+
+    def hold_packets(self, uint32_t number, int kind, const uint8_t[::1] run not None):
+        """Hold packets of an end that were not in the ring: a struct packet_run.  ``kind``: as in the schema."""
+        cdef record r
+        if <size_t>run.shape[0] < sizeof(packet_run):
+            raise ValueError("a run")
+        cdef const packet_run* p = <const packet_run*>&run[0]
+        if p.count == 0:
+            return
+        memset(&r, 0, sizeof(r))
+        r.type, r.kind, r.id = R_RUN, <uint16_t>kind, number
+        r.slot, r.count, r.gap = p.first, p.count, p.gap
+        r.tx, r.rx, r.ip_id = p.tx, p.rx, p.ip_id
+        r.segments, r.notes = p.segments, p.notes | N_LISTED
+        memcpy(r.lists, p.lists, sizeof(r.lists))
+        self._hold(&r)
+
+    def hold_events(self, uint32_t number, const uint8_t[::1] run not None):
+        """Hold equal events of an end that were not in the ring: a struct event_run."""
+        cdef record r
+        if <size_t>run.shape[0] < sizeof(event_run):
+            raise ValueError("a run")
+        cdef const event_run* p = <const event_run*>&run[0]
+        if p.count == 0:
+            return
+        memset(&r, 0, sizeof(r))
+        r.type, r.kind, r.id = R_RUN, p.kind, number
+        r.slot, r.count, r.flags = p.first, p.count, p.flags
+        r.tx, r.rx, r.number = p.tx, p.rx, p.number
+        r.bytes, r.asked, r.value = p.bytes, p.asked, p.value
+        r.call, r.timer, r.notes = p.call, p.timer, p.notes | N_LISTED
+        memcpy(r.lists, p.lists, sizeof(r.lists))
+        self._hold(&r)
 
     def rows(self):
         """The runs since the last call as a block, by end and event: a compressed log is smaller then."""
@@ -223,7 +306,7 @@ cdef class RecordRing:
             self.strange += 1
             return 0
         cdef EndPlace place = <EndPlace>found
-        c.ts[i] = r.ts + place.base
+        c.ts[i] = <int64_t>(r.slot << SLOT_BITS) + place.base
         c.kind[i] = <uint8_t>r.kind
         c.notes[i] = r.notes
         c.ip_version[i] = place.version
@@ -237,13 +320,9 @@ cdef class RecordRing:
         c.cookie[i] = place.cookie
         c.role[i] = place.role
         c.count[i] = r.count
-        c.step[i] = r.step
         c.number[i] = r.number
-        c.number_step[i] = r.number_step
         c.tx[i] = r.tx
-        c.tx_step[i] = r.tx_step
         c.rx[i] = r.rx
-        c.rx_step[i] = r.rx_step
         c.call[i] = r.call
         c.bytes[i] = r.bytes
         c.asked[i] = r.asked
@@ -253,11 +332,19 @@ cdef class RecordRing:
         c.ip_id[i] = r.ip_id
         c.segments[i] = r.segments
         c.gap[i] = r.gap
+        memcpy(c.gaps + i * LIST, r.lists[L_GAPS], LIST)
+        if r.kind != K_TX:
+            memcpy(c.tx_gaps + i * LIST, r.lists[L_TX], LIST)
+        if r.kind == K_TX or r.kind == K_RX:
+            memcpy(c.sizes + i * LIST, r.lists[L_SIZES], LIST)
+            memcpy(c.marks + i * LIST, r.lists[L_MARKS], LIST)
+        else:
+            memcpy(c.rx_gaps + i * LIST, r.lists[L_RX], LIST)
+            memcpy(c.number_gaps + i * LIST, r.lists[L_NUMBER], LIST)
         return 1
 
     cdef int _columns(self, Staging b, Columns* c) except -1:
         c.ts = <int64_t*>_column(b, "ts", 8)
-        c.step = <int64_t*>_column(b, "step", 8)
         c.bytes = <int64_t*>_column(b, "bytes", 8)
         c.value = <int64_t*>_column(b, "value", 8)
         c.number = <uint64_t*>_column(b, "number", 8)
@@ -266,9 +353,6 @@ cdef class RecordRing:
         c.count = <uint32_t*>_column(b, "count", 4)
         c.tx = <uint32_t*>_column(b, "tx", 4)
         c.rx = <uint32_t*>_column(b, "rx", 4)
-        c.tx_step = <uint32_t*>_column(b, "tx_step", 4)
-        c.rx_step = <uint32_t*>_column(b, "rx_step", 4)
-        c.number_step = <uint32_t*>_column(b, "number_step", 4)
         c.flags = <uint32_t*>_column(b, "flags", 4)
         c.src_ip = <uint32_t*>_column(b, "src_ip", 4)
         c.dst_ip = <uint32_t*>_column(b, "dst_ip", 4)
@@ -286,6 +370,12 @@ cdef class RecordRing:
         c.timer = _column(b, "timer", 1)
         c.src_ip6 = _column(b, "src_ip6", 16)
         c.dst_ip6 = _column(b, "dst_ip6", 16)
+        c.gaps = _column(b, "gaps", LIST)
+        c.tx_gaps = _column(b, "tx_gaps", LIST)
+        c.rx_gaps = _column(b, "rx_gaps", LIST)
+        c.number_gaps = _column(b, "number_gaps", LIST)
+        c.sizes = _column(b, "sizes", LIST)
+        c.marks = _column(b, "marks", LIST)
         return 0
 
 

@@ -71,7 +71,6 @@ int sent_packet(u64 *ctx)
         probe_read(header, HEADER, p.tcp);
         emit_syn(e, header, ts, 1);
     }
-    count(1, 0);
     if (sk && whole(sk) && copied_since(e, sk))
         copied_at(e, ts);
     add_digest(e, &p, ts);
@@ -113,7 +112,6 @@ int received_packet(u64 *ctx)
         e->in_interface = skb->dev->ifindex;
     if (e->in_interface != skb->dev->ifindex)
         return 0;
-    count(1, 0);
     segments = segments_of(skb);
     e->segments_in += segments;
     if (e->probed && !(p.flags & (SYN | RST))) {
@@ -123,7 +121,6 @@ int received_packet(u64 *ctx)
             e->overflows++;
             return 0;
         }
-        to->seq = p.seq;
         to->ip_id = p.ip_id;
         to->segments = segments | (p.ce ? CE_BIT : 0);
         e->next = next + 1;
@@ -146,37 +143,48 @@ static inline void take(struct end *e, const struct pending *p, u64 ts, u16 note
     processed(e, ts, p->ip_id, v4 ? segments : 0, notes | (p->segments & CE_BIT ? N_CE : 0), 0);
 }
 
-// Takes waiting packets of so many segments, at one time: a run for each row of consecutive ones.
+// Another packet like the one before, at its time: its entries in the lists of gaps and of tx are 0.  Numbers are kept
+// in memory, so the verifier need not follow each of their values.
+static inline int add_like(struct packet_run *run, u16 step)
+{
+    volatile u32 *count = &run->count;
+    volatile u8 *used = run->used;
+    u32 at = *count, gaps = used[L_GAPS], places = used[L_TX];
+    if (at - 1 >= LIST - 1 || gaps >= LIST || places >= LIST)
+        return 0;
+    run->lists[L_SIZES][at & (LIST - 1)] = run->lists[L_SIZES][(at - 1) & (LIST - 1)];
+    run->lists[L_MARKS][at & (LIST - 1)] = run->lists[L_MARKS][(at - 1) & (LIST - 1)];
+    used[L_GAPS] = gaps + 1;
+    used[L_TX] = places + 1;
+    *count = at + 1;
+    run->next = run->after = run->after + step;
+    if (!((run->next - run->expected) & 0x8000))
+        run->expected = run->next;
+    return 1;
+}
+
+// Takes waiting packets of so many segments, at one time.  Only the first one of those with consecutive
+// identifications can begin a run.
 static inline u32 take_more(struct end *e, u32 first, s32 segments, u64 ts, u16 notes, int v4)
 {
     struct packet_run *run = &e->received;
     for (int g = 0; g < GROUPS; g++) {
         struct pending *p = &e->pending[first % PENDING], *q;
         u16 same = p->segments, each = same & ~CE_BIT, step = v4 ? each : 0, id = p->ip_id;
-        u32 more = 0;
         if (segments <= 0 || first == e->next)
             return first;
-        run->next = -1;  // begins a run
         take(e, p, ts, notes, v4);
         first++;
         segments -= each;
         for (int i = 0; i < GROUP; i++) {
             q = &e->pending[first % PENDING];
             id += step;
-            if (segments <= 0 || first == e->next || q->segments != same || q->ip_id != id)
+            if (segments <= 0 || first == e->next || q->segments != same || q->ip_id != id || !add_like(run, step))
                 break;
-            more++;
+            *(volatile u32 *)&e->rx += 1;
             first++;
             segments -= each;
         }
-        if (!more)
-            continue;
-        run->times.count += more;
-        run->times.high = (ts + settings.threshold - run->times.ts) / (run->times.count - 1);
-        run->next = (run->next + step * more) & 0xFFFF;
-        if (!((run->next - run->expected) & 0x8000))
-            run->expected = run->next;
-        e->rx += more;
     }
     if (segments > 0 && first != e->next)
         e->overflows++;
@@ -188,7 +196,7 @@ int processed_packet(u64 *ctx)
 {
     struct sock *sk = (void *)ctx[0];
     struct sk_buff *skb = (void *)ctx[1];
-    struct address a;
+    struct address a = {};
     struct key k;
     struct end *e;
     u64 ts;

@@ -10,7 +10,7 @@ enum { CLIENT = 1, SERVER };
 enum { MSG_MORE = 0x8000, READ_OR_WRITE = 5 };
 
 enum { LOOKS = 16 };  // new segments after which a send looks for packets that have come
-enum { GROUPS = 3, GROUP = 32 };  // of packets that TCP processes together
+enum { GROUPS = 4, GROUP = 32 };  // of packets that TCP processes together
 enum { PENDING = 256, RUNS = 8, NEAR = 1024, SLOTS = 8192, PORTS = 64, TIMERS = 3 };
 
 enum { WHOLE = 64 };  // every so many runs of packets one is absolute
@@ -19,41 +19,9 @@ enum { NO_WAKEUP = 1 };
 
 // ---------------------------------------------------------------- an end of a connection
 
-enum { GRAIN = 1024, SENT_GRAIN = 4096 };  // ns: times of runs are multiples of it; no input depends on those of tx
-struct times { u64 ts, low, high, step; u32 count, unused; };  // the state of Algorithm 1; step: of the run before
-
-struct packet_run {
-    struct times times;
-    u32 tx, rx;
-    u16 ip_id, segments, notes, unused;
-    s32 gap;
-    s32 next;      // identification that continues the run; -1: none
-    s32 expected;  // after the highest so far; -1: any
-    u32 jumps;
-    u32 emitted;  // since the last one that was lost
-    u32 from_tx, from_rx, from_id;  // the next run is relative to these
-};
-
-struct steps { u32 tx, rx, number; };
-
-struct event_run {
-    struct times times;
-    s64 bytes;
-    u64 asked;
-    u32 flags;
-    s32 value;
-    u16 notes, kind;
-    u8 call, timer, stepped, unused;
-    u32 tx, rx, number;
-    u32 tx_step, rx_step, number_step;
-    u32 last_tx, last_rx, last_number;
-    u32 emitted;  // since the last one that was lost, or was another event
-    struct steps from, usual;  // the next run is relative to the former; the latter: of the last run with steps
-};
-
 struct place { u64 ts; u32 tx, rx, number, unused; };
 
-struct pending { u32 seq; u16 ip_id, segments; };  // segments: with CE_BIT
+struct pending { u16 ip_id, segments; };  // segments: with CE_BIT
 enum { CE_BIT = 0x8000 };
 
 struct end {
@@ -62,29 +30,29 @@ struct end {
     u32 id;
     u64 last;  // when the last packet or event was
     u32 tx, rx, number, lost;
-    u32 isn, peer_isn;
-    u32 overflows;  // packets that found no room in `pending`
-    u32 segments_in;  // of the packets that came
-    s32 missed;  // segments more than these that its socket has counted when it closed
-    s32 out_interface, in_interface;
-    u8 has_isn, has_peer_isn, reset, nospace;
-    u16 digest_count, digests_count;
-    u32 digest, digest_from;
-    u32 digests[DIGESTS];
-    struct packet_run sent, received;
-    // a send call that is going on: its piece, and what is left to copy
-    struct place send_place;
-    u64 send_slept, send_left, send_asked, send_done;
-    u32 send_opened;
-    u16 send_notes;
-    u8 sending, send_opens;
-    // a receive call: where it copied last, and what the socket had given out then
-    struct place recv_place;
-    u32 copied;
-    u8 receiving, unused_too[3];
-    struct event_run runs[RUNS];
     u32 first, next;  // of `pending`
+    u32 segments_in;  // of the packets that came
+    s32 in_interface, out_interface;
+    u32 copied;  // what the socket had given out when it was looked at
+    u8 has_isn, has_peer_isn, reset, nospace;
+    u8 sending, send_opens, receiving, unused;
+    u32 isn, peer_isn;
+    u32 digest, digest_from;
+    u16 digest_count, digests_count;
+    u32 jumps;  // packets sent that do not have the next identification
+    u32 overflows;  // packets that found no room in `pending`
+    s32 missed;  // segments more than these that its socket has counted when it closed
+    // a send call that is going on: its piece, and what is left to copy
+    u64 send_slept, send_left, send_asked, send_done;
+    struct place send_place;
+    u32 send_opened;
+    u16 send_notes, unused_too;
+    struct place recv_place;  // where a receive call that goes on copied last
+    u32 digests[DIGESTS];
+    // Up to here user space reads numbers by their names.
+    struct packet_run sent, received;
     struct pending pending[PENDING];
+    struct event_run runs[RUNS];
 };
 
 struct syn { u64 ts; s32 interface; u16 ip_id; u8 ce, unused; u8 header[HEADER]; };
@@ -97,7 +65,6 @@ struct map connects SEC("maps") = {9, 8, 8, 1024, 0};  // socket: when it began 
 struct map records SEC("maps") = {27, 0, 0, 8 << 20, 0};
 
 struct settings {
-    u64 threshold;  // ns
     u64 functions[TIMERS];  // of the timers of TCP, by the number of the schema less one; 0: not known
     u64 offsets[TIMERS];  // of the timer in its socket
     u32 netns, tcp_sock, iphdr, tcphdr, skb_shared_info;  // all but the first: numbers of their types
@@ -109,70 +76,30 @@ const volatile struct settings settings SEC(".rodata") = {0};
 struct counters { u64 lost, excess, made; };
 struct counters counters SEC(".bss");
 
-// Each CPU counts its own: one line of the cache that all write costs more than the rest of an event.
-struct seen { u64 packets, events; };
-struct map seen SEC("maps") = {6, 4, sizeof(struct seen), 1, 0};
-
-static inline void count(u32 packets, u32 events)
-{
-    u32 zero = 0;
-    struct seen *s = map_lookup(&seen, &zero);
-    if (s) {
-        s->packets += packets;
-        s->events += events;
-    }
-}
-
 // ---------------------------------------------------------------- runs
 
-static inline int fits(struct times *t, u64 ts)
+static inline u64 slot_of(u64 ts)
 {
-    u64 n = t->count, th = settings.threshold, low, high, ahead = ts + th - t->ts;
-    if (ts + th < t->ts)
-        return 0;
-    // Most times do not narrow the range: no division.
-    if (n > 1 && ahead >= t->high * n && ahead <= t->low * n + 2 * th) {
-        t->count++;
-        return 1;
+    return (ts + (1 << (SLOT_BITS - 1))) >> SLOT_BITS;
+}
+
+// Whether a list has room for another number.
+static inline int has_room(u8 used, u64 number)
+{
+    return used < LIST - 1 && number <= MOST;
+}
+
+static inline void put(u8 *list, u8 *used, u32 number)
+{
+    u8 at = *used;
+    if (number < ESCAPE) {
+        list[at & (LIST - 1)] = number;
+        *used = at + 1;
+    } else {
+        list[at & (LIST - 1)] = ESCAPE + (number >> 8);
+        list[(at + 1) & (LIST - 1)] = number;
+        *used = at + 2;
     }
-    low = ahead > 2 * th ? (ahead - 2 * th + n - 1) / n : 0;
-    high = ahead / n;
-    if (low < t->low)
-        low = t->low;
-    if (high > t->high)
-        high = t->high;
-    if (low > high)
-        return 0;
-    t->low = low;
-    t->high = high;
-    t->count++;
-    return 1;
-}
-
-static inline void start(struct times *t, u64 ts, u64 grain)
-{
-    t->ts = (ts + grain / 2) & ~(grain - 1);
-    t->low = 0;
-    t->high = 1ULL << 62;
-    t->count = 1;
-}
-
-// The step of the run before, if it fits: equal steps take few bytes.  Else the one that ends in the most zero bits
-// (`roundest` of replay/sampling.py).
-static inline u64 step_of(struct times *t)
-{
-    u64 free = (t->low - 1) ^ t->high;
-    if (t->count == 1)
-        return 0;
-    if (t->step >= t->low && t->step <= t->high)
-        return t->step;
-    t->step = 0;
-    if (!t->low)
-        return 0;
-    for (int shift = 1; shift < 64; shift *= 2)
-        free |= free >> shift;
-    t->step = t->high & ~(free >> 1);
-    return t->step;
 }
 
 static inline void *reserve(struct end *e, u64 size)
@@ -185,13 +112,6 @@ static inline void *reserve(struct end *e, u64 size)
     return r;
 }
 
-static inline void set_times(struct record *r, struct times *t)
-{
-    r->ts = t->ts;
-    r->step = step_of(t);
-    r->count = t->count;
-}
-
 static inline void emit_packets(struct end *e, struct packet_run *p, u16 kind)
 {
     struct record *r = reserve(e, sizeof(*r));
@@ -199,17 +119,20 @@ static inline void emit_packets(struct end *e, struct packet_run *p, u16 kind)
         p->emitted = 0;
         return;
     }
-    __builtin_memset(r, 0, sizeof(*r));
     r->type = R_RUN;
     r->kind = kind;
     r->id = e->id;
-    set_times(r, &p->times);
+    r->slot = p->first;
+    r->count = p->count;
     r->tx = p->tx;
     r->rx = p->rx;
+    r->number = r->flags = 0;
+    r->gap = p->gap;
+    r->bytes = r->asked = r->value = 0;
+    r->notes = p->notes | N_LISTED;
     r->ip_id = p->ip_id;
     r->segments = p->segments;
-    r->notes = p->notes;
-    r->gap = p->gap;
+    r->call = r->timer = 0;
     // As RelativeRuns of replay/recording/relative_runs.py.
     if (p->emitted % WHOLE) {
         r->tx -= p->from_tx;
@@ -217,11 +140,12 @@ static inline void emit_packets(struct end *e, struct packet_run *p, u16 kind)
         r->ip_id -= p->from_id;
         r->notes |= N_RELATIVE;
     }
+    probe_read(r->lists, sizeof(r->lists), p->lists);
     ring_submit(r, NO_WAKEUP);
     p->emitted++;
-    p->from_tx = p->tx + (kind == K_TX ? p->times.count : 0);
-    p->from_rx = p->rx + (kind == K_RX ? p->times.count : 0);
-    p->from_id = p->ip_id + p->times.count * p->segments;
+    p->from_tx = kind == K_TX ? p->tx + p->count : p->other;
+    p->from_rx = kind == K_RX ? p->rx + p->count : p->other;
+    p->from_id = p->after;
 }
 
 // Whether the kernel sent it without its socket, in the state time-wait: with identification 0.
@@ -230,29 +154,68 @@ static inline int unnumbered(const struct packet_run *p, u16 ip_id)
     return ip_id == 0 && p->expected > NEAR && p->expected < 0x10000 - NEAR;
 }
 
-// As PacketRunWriter of replay/recording/packet_runs.py.
+static inline u8 marks_of(u16 notes)
+{
+    return (notes & N_CE ? MARK_CE : 0) | (notes & N_MERGED ? MARK_MERGED : 0);
+}
+
+static inline void clear(u8 lists[LISTS][LIST])
+{
+    __builtin_memset(lists, 0, LISTS * LIST);
+}
+
+// A packet that no run goes on with.
+static inline void start_packets(struct end *e, struct packet_run *p, u16 kind, u64 slot, u16 ip_id, u16 segments)
+{
+    if (p->count)
+        emit_packets(e, p, kind);
+    else
+        p->expected = -1;
+    p->first = slot;
+    p->count = 0;
+    p->tx = e->tx;
+    p->rx = e->rx;
+    p->ip_id = ip_id;
+    p->segments = segments;
+    p->notes = 0;
+    p->gap = 0;
+    if (p->expected >= 0 && !unnumbered(p, ip_id))
+        p->gap = (s32)((ip_id - p->expected + 0x8000) & 0xFFFF) - 0x8000;
+    if (p->gap && kind == K_TX)
+        e->jumps++;
+    p->used[L_GAPS] = p->used[L_TX] = 0;
+    clear(p->lists);
+}
+
+// A run goes on with the next identification, as long as its lists have room.
 static inline void add_packet(struct end *e, struct packet_run *p, u16 kind, u64 ts, u16 ip_id, u16 segments, u16 notes,
                               int first)
 {
-    if (!p->times.count || ip_id != p->next || segments != p->segments || notes != p->notes || !fits(&p->times, ts)) {
-        if (p->times.count)
-            emit_packets(e, p, kind);
-        else
-            p->expected = -1;
-        start(&p->times, ts, kind == K_TX ? SENT_GRAIN : GRAIN);
-        p->tx = e->tx;
-        p->rx = e->rx;
-        p->ip_id = ip_id;
-        p->segments = segments;
-        p->notes = notes;
-        p->gap = 0;
-        if (p->expected >= 0 && !unnumbered(p, ip_id))
-            p->gap = (s32)((ip_id - p->expected + 0x8000) & 0xFFFF) - 0x8000;
-        if (p->gap)
-            p->jumps++;
+    u64 slot = slot_of(ts), gap = slot - p->slot;
+    u32 other = kind == K_RX ? e->tx : e->rx, between = other - p->other;
+    int same = segments == p->segments;
+    u8 size = same ? 0 : segments;
+    if (p->count - 1 < LIST - 1 && ip_id == p->next && has_room(p->used[L_GAPS], gap) &&
+        (same || segments - 1u < 255) && (kind == K_TX || has_room(p->used[L_TX], between))) {
+        put(p->lists[L_GAPS], &p->used[L_GAPS], gap);
+        if (kind == K_RX)
+            put(p->lists[L_TX], &p->used[L_TX], between);
+    } else {
+        start_packets(e, p, kind, slot, ip_id, segments);
+        size = 0;
     }
+    // Zeros are there already: most packets touch fewer lines of memory.
+    if (size)
+        p->lists[L_SIZES][p->count & (LIST - 1)] = size;
+    if (kind == K_RX && notes) {
+        p->lists[L_MARKS][p->count & (LIST - 1)] = marks_of(notes);
+        p->notes |= notes;
+    }
+    p->count++;
+    p->slot = slot;
+    p->other = other;
     u16 after = ip_id + segments;
-    p->next = after;
+    p->next = p->after = after;
     if (p->expected < 0 || (!((after - p->expected) & 0x8000) && !unnumbered(p, ip_id)))
         p->expected = after;
     if (first)
@@ -299,95 +262,76 @@ static inline void emit_event(struct end *e, struct event_run *run)
     r->type = R_RUN;
     r->kind = run->kind;
     r->id = e->id;
-    set_times(r, &run->times);
+    r->slot = run->first;
+    r->count = run->count;
     r->tx = run->tx;
     r->rx = run->rx;
     r->number = run->number;
-    r->tx_step = run->tx_step;
-    r->rx_step = run->rx_step;
-    r->number_step = run->number_step;
     r->flags = run->flags;
+    r->gap = 0;
     r->bytes = run->bytes;
     r->asked = run->asked;
-    r->notes = run->notes;
+    r->value = run->value;
+    r->notes = run->notes | N_LISTED;
+    r->ip_id = r->segments = 0;
     r->call = run->call;
     r->timer = run->timer;
-    r->ip_id = r->segments = 0;
-    r->gap = 0;
-    r->value = run->value;
     // As EventRuns of replay/recording/relative_events.py.
     if (run->emitted % WHOLE) {
-        r->tx -= run->from.tx;
-        r->rx -= run->from.rx;
-        r->number -= run->from.number;
+        r->tx -= run->from_tx;
+        r->rx -= run->from_rx;
+        r->number -= run->from_number;
         r->notes |= N_RELATIVE;
-    } else {
-        struct steps none = {};
-        run->usual = none;
     }
+    probe_read(r->lists, sizeof(r->lists), run->lists);
     ring_submit(r, NO_WAKEUP);
     run->emitted++;
-    if (run->stepped) {
-        run->usual.tx = run->tx_step;
-        run->usual.rx = run->rx_step;
-        run->usual.number = run->number_step;
-    }
-    run->from.tx = run->last_tx + run->usual.tx;
-    run->from.rx = run->last_rx + run->usual.rx;
-    run->from.number = run->last_number + run->usual.number;
+    run->from_tx = run->last_tx;
+    run->from_rx = run->last_rx;
+    run->from_number = run->last_number;
 }
 
-static inline int continues(struct event_run *run, const struct place *at)
-{
-    u32 tx = at->tx - run->last_tx, rx = at->rx - run->last_rx, number = at->number - run->last_number;
-    if ((s32)tx < 0 || (s32)rx < 0 || (s32)number < 0)
-        return 0;
-    if (run->stepped && (tx != run->tx_step || rx != run->rx_step || number != run->number_step))
-        return 0;
-    if (!fits(&run->times, at->ts))
-        return 0;
-    run->tx_step = tx;
-    run->rx_step = rx;
-    run->number_step = number;
-    run->stepped = 1;
-    return 1;
-}
-
-// As RunWriter of replay/recording/run_writer.py.
 static inline void add_event(struct end *e, struct place *at, u16 kind, u8 what, s64 bytes, u64 asked, u32 flags,
                              u16 notes, s32 value)
 {
     u8 call = kind == K_CALL ? what : 0, timer = kind == K_TIMER ? what : 0;
-    int same = 0;
-    u32 slot = (kind * 3 + what + notes / 32 + (u32)bytes * 0x9E3779B1u / 0x10000) % RUNS;
-    struct event_run *run = &e->runs[slot];
-    e->last = at->ts;
-    count(0, 1);
-    if (run->times.count) {
-        same = run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
+    u32 slot_number = (kind * 3 + what + notes / 32 + (u32)bytes * 0x9E3779B1u / 0x10000) % RUNS;
+    struct event_run *run = &e->runs[slot_number];
+    u64 slot = slot_of(at->ts), gap = slot - run->slot;
+    u32 tx = at->tx - run->last_tx, rx = at->rx - run->last_rx, number = at->number - run->last_number;
+    int same = run->count && run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
                run->asked == asked && run->flags == flags && run->notes == notes && run->value == value;
-        if (same && continues(run, at)) {
-            run->last_tx = at->tx;
-            run->last_rx = at->rx;
-            run->last_number = at->number;
-            return;
-        }
-        emit_event(e, run);
+    e->last = at->ts;
+    if (same && run->count < LIST && has_room(run->used[L_GAPS], gap) && has_room(run->used[L_TX], tx) &&
+        has_room(run->used[L_RX], rx) && has_room(run->used[L_NUMBER], number)) {
+        put(run->lists[L_GAPS], &run->used[L_GAPS], gap);
+        put(run->lists[L_TX], &run->used[L_TX], tx);
+        put(run->lists[L_RX], &run->used[L_RX], rx);
+        put(run->lists[L_NUMBER], &run->used[L_NUMBER], number);
+        run->count++;
+    } else {
+        if (run->count)
+            emit_event(e, run);
+        if (!same)
+            run->emitted = 0;
+        run->kind = kind;
+        run->call = call;
+        run->timer = timer;
+        run->bytes = bytes;
+        run->asked = asked;
+        run->flags = flags;
+        run->notes = notes;
+        run->value = value;
+        run->first = slot;
+        run->tx = at->tx;
+        run->rx = at->rx;
+        run->number = at->number;
+        run->count = 1;
+        __builtin_memset(run->used, 0, sizeof(run->used));
+        clear(run->lists);
     }
-    if (!same)
-        run->emitted = 0;
-    start(&run->times, at->ts, GRAIN);
-    run->kind = kind;
-    run->call = call;
-    run->timer = timer;
-    run->bytes = bytes;
-    run->asked = asked;
-    run->flags = flags;
-    run->notes = notes;
-    run->value = value;
-    run->stepped = 0;
-    run->tx = run->last_tx = at->tx;
-    run->rx = run->last_rx = at->rx;
-    run->number = run->last_number = at->number;
-    run->tx_step = run->rx_step = run->number_step = 0;
+    run->slot = slot;
+    run->last_tx = at->tx;
+    run->last_rx = at->rx;
+    run->last_number = at->number;
 }

@@ -21,6 +21,8 @@ cdef enum:
     MAX_WIDTH = 64
     NO_TABLE = 255
     NONE = -1               # number of a row that is not taken
+    LIST = 64               # as in record_tcp.h
+    ESCAPE = 240
 
 cdef struct Table:
     int columns
@@ -363,3 +365,52 @@ def absolute_runs(
         out[r] = <int64_t>found
         expected = found + <uint64_t>count[r] * <uint64_t>(step if steps is None else each[r])
     return absolute
+
+
+cdef struct List:
+    const uint8_t* bytes
+    uint32_t used
+
+
+cdef inline int64_t _next(List* numbers) except -1:
+    """The next number of a list of LIST bytes: as `put` of record_tcp_end.h."""
+    cdef uint32_t byte
+    if numbers.used >= LIST:
+        raise OverflowError("a list of a row is too short")
+    byte = numbers.bytes[numbers.used]
+    numbers.used += 1
+    if byte < ESCAPE:
+        return byte
+    if numbers.used >= LIST:
+        raise OverflowError("a list of a row is too short")
+    numbers.used += 1
+    return (byte - ESCAPE) << 8 | numbers.bytes[numbers.used - 1]
+
+
+def listed_sums(const uint8_t[::1] lists not None, const int64_t[::1] counts not None):
+    """For each row of ``counts`` events: 0, and the sums of the numbers of its list up to each later event.
+
+    Raises OverflowError for a count that a list cannot have.
+    """
+    cdef Py_ssize_t r, n = counts.shape[0], at = 0
+    cdef int64_t total = 0, k, value
+    cdef int64_t[::1] out
+    cdef List numbers
+    if lists.shape[0] != n * LIST:
+        raise ValueError("the arrays have different lengths")
+    for r in range(n):
+        if not 0 < counts[r] <= LIST:
+            raise OverflowError(f"a listed row of {counts[r]} events")
+        total += counts[r]
+    found = array("q", (0,)) * total
+    if total == 0:
+        return found
+    out = found
+    for r in range(n):
+        numbers.bytes, numbers.used = &lists[r * LIST], 0
+        value = 0
+        for k in range(counts[r]):
+            value += _next(&numbers) if k else 0
+            out[at] = value
+            at += 1
+    return found

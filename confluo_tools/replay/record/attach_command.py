@@ -51,7 +51,7 @@ def attach(
     from confluo_tools.replay.record.session import RecordingSession, open_recorder, recording_schema
 
     headers = cli.one_of("--level", level or "signals", ("signals", "headers")) == "headers"
-    schema = recording_schema(headers=headers)
+    schema = recording_schema(headers=headers, lists=source == "bpf")
     if out.listed(schema):
         return cli.OK
     if not port:

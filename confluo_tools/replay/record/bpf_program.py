@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError
 from confluo_tools.kernel.bpf_object import BpfObject
 from confluo_tools.kernel.bpf_programs import BpfMap, BpfPrograms, map_ring
 from confluo_tools.kernel.btf import STRUCT, Btf, StructReader, kernel_btf
-from confluo_tools.replay.recording.run_writer import THRESHOLD
+from confluo_tools.replay.recording.kinds import Kind
 
 if TYPE_CHECKING:
     from confluo_tools.core.replay.bpf_records import RecordRing
@@ -38,7 +39,7 @@ class RecorderProgram:
     ``ends``: what the kernel knows of each end, by key.  Raises ConfluoError.
     """
 
-    def __init__(self, ports: frozenset[int], threshold: int = THRESHOLD) -> None:
+    def __init__(self, ports: frozenset[int]) -> None:
         if len(ports) > MAX_PORTS:
             raise ConfluoError(f"{len(ports)} ports; BPF records {MAX_PORTS}", where="--port", hint=HINT)
         try:
@@ -48,16 +49,17 @@ class RecorderProgram:
         try:
             kernel = kernel_btf()
             content = BpfObject(data, kernel)
-            settings = _settings(kernel, ports, threshold)
+            settings = _settings(kernel, ports)
             self._programs = BpfPrograms(content, kernel, settings)
         except ConfluoError as e:
             raise ConfluoError(f"{e.where}: {e.what}" if e.where else e.what, where="--source bpf", hint=HINT) from None
         self.ends: BpfMap = self._programs.maps["ends"]
         self._counters = StructReader(content.types, "counters")
         self._readers = {
-            number: StructReader(content.types, name, before="pending" if number == END else "")
+            number: StructReader(content.types, name, before="sent" if number == END else "")
             for number, name in _RECORDS.items()
         }
+        self._runs = _EndRuns.of(content.types)
 
     @property
     def ring_bytes(self) -> int:
@@ -77,22 +79,48 @@ class RecorderProgram:
             raise ConfluoError(e.what, where="--source bpf", hint=HINT) from None
 
     def counters(self) -> dict[str, int]:
-        """What the program counted: packets, events, lost records, excess connections, ends made."""
-        counted = self._counters.read(self._programs.maps[".bss"].get(bytes(4)) or bytes(64))
-        seen = self._programs.maps["seen"].of_cpus(bytes(4))
-        numbers = struct.unpack(f"<{len(seen) // 8}Q", seen)
-        return counted | {"packets": sum(numbers[::2]), "events": sum(numbers[1::2])}
+        """What the program counted: lost records, excess connections, ends made."""
+        return self._counters.read(self._programs.maps[".bss"].get(bytes(4)) or bytes(64))
 
     def values(self, record: bytes) -> tuple[int, dict[str, Any]]:
         """The type of a record that is not a run, and its values."""
         (kind,) = struct.unpack_from("<H", record)
         return kind, self._readers[kind].read(record)
 
+    def runs_of(self, end: bytes) -> Iterator[tuple[int, memoryview]]:
+        """The open runs of an end: (kind, or 0 of events, the structure)."""
+        whole, runs = memoryview(end), self._runs
+        for number in range(runs.event_runs):
+            at = runs.events + number * runs.event_size
+            yield 0, whole[at : at + runs.event_size]
+        yield Kind.RX, whole[runs.received : runs.received + runs.packet_size]
+        yield Kind.TX, whole[runs.sent : runs.sent + runs.packet_size]
+
     def close(self) -> None:
         self._programs.close()
 
 
-def _settings(kernel: Btf, ports: frozenset[int], threshold: int) -> bytes:
+class _EndRuns(NamedTuple):
+    """Where the runs are in an end, and how large."""
+
+    sent: int
+    received: int
+    packet_size: int
+    events: int
+    event_size: int
+    event_runs: int
+
+    @classmethod
+    def of(cls, types: Btf) -> _EndRuns:
+        end = types.find("end", STRUCT)
+        places = {m.name: m for m in types.members(end)}
+        packets, events = types.size(types.find("packet_run", STRUCT)), types.size(types.find("event_run", STRUCT))
+        first = places["runs"].offset  # the last ones
+        count = (types.size(end) - first) // events
+        return cls(places["sent"].offset, places["received"].offset, packets, first, events, count)
+
+
+def _settings(kernel: Btf, ports: frozenset[int]) -> bytes:
     """As struct settings of record_tcp_end.h."""
     functions, offsets = [0] * len(_TIMERS), [0] * len(_TIMERS)
     addresses = _addresses([name for name, _ in _TIMERS])
@@ -105,7 +133,7 @@ def _settings(kernel: Btf, ports: frozenset[int], threshold: int) -> bytes:
     netns = os.stat("/proc/thread-self/ns/net").st_ino
     types = [kernel.find(name, STRUCT) for name in ("tcp_sock", "iphdr", "tcphdr", "skb_shared_info")]
     listed = [*sorted(ports), *[0] * (MAX_PORTS - len(ports))]
-    return struct.pack("<Q3Q3Q6I64H", threshold, *functions, *offsets, netns, *types, len(ports), *listed)
+    return struct.pack("<3Q3Q6I64H", *functions, *offsets, netns, *types, len(ports), *listed)
 
 
 def _addresses(names: list[str]) -> dict[str, int]:

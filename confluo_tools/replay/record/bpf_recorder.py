@@ -20,21 +20,16 @@ from confluo_tools.replay.record.setting_rows import SettingRows
 from confluo_tools.replay.record.tcp_options import handshake_options
 from confluo_tools.replay.recording.kinds import RECORDING_SHIFT, Kind, Note
 from confluo_tools.replay.recording.row_batch import WAIT, RowBatch
-from confluo_tools.replay.sampling import roundest
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
 
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
-PAUSE, FULL = 500_000_000, 8  # ns between two readings, or earlier when an eighth of the ring is full
+PAUSE, FULL = 1_000_000_000, 8  # ns between two readings, or earlier when an eighth of the ring is full
 IDLE = 10_000_000_000  # ns after which an end that was not established is given up
-SENT_GRAIN = 4096  # ns: times of sent packets are multiples of it, others of a part of it
+SLOT = 8192  # ns: times of packets and events are multiples of it, as in record_tcp.h
 STEP = 1_000_000  # ns by which the wall clock may move against the other one without being a step
-RUNS = 8  # of events that the kernel holds for an end
-_STEPPED = ("tx_step", "rx_step", "number_step")
-_EVENT = ("kind", "notes", "call", "timer", "bytes", "asked", "flags", "value", "tx", "rx", "number", *_STEPPED)
-_PACKETS = ("notes", "ip_id", "segments", "gap", "tx", "rx")
 
 
 @dataclass(slots=True)
@@ -51,7 +46,7 @@ class BpfRecorder:
     """Records the TCP connections of the network namespace of this thread.  Raises ConfluoError."""
 
     without_options = ""  # the setting `options` says it
-    tick = 0.1  # s between two looks: the ring holds some 80,000 records
+    tick = 0.2  # s between two looks: the ring holds some 20,000 records
 
     def __init__(self, schema: Schema, *, ports: frozenset[int]) -> None:
         from confluo_tools.core.replay.bpf_records import EndPlace
@@ -89,11 +84,11 @@ class BpfRecorder:
 
     @property
     def events(self) -> int:
-        return self._counters["events"]
+        return self._ring.events
 
     @property
     def packets(self) -> int:
-        return self._counters["packets"]
+        return self._ring.packets
 
     def lost(self) -> int:
         """Records that the kernel dropped because the ring was full, and connections for which it had no room."""
@@ -153,7 +148,7 @@ class BpfRecorder:
         elif kind == bpf.CLOSED:
             self._closing.append((values["ts"], end.number))
         else:
-            self._finish(end, values, ended=True)
+            self._finish(end, record, values, ended=True)
 
     def _emit(self, end: _End, ts: int, row: dict[str, Any]) -> None:
         self._rows.append({**end.place, "count": 1, **row, "ts": ts + end.base})
@@ -222,10 +217,11 @@ class BpfRecorder:
         values = self.program.values(value)[1] if value is not None else {}
         if values.get("id") == number:
             self.program.ends.pop(end.key)
-            self._finish(end, values, ended=ended)
+            assert value is not None
+            self._finish(end, value, values, ended=ended)
         # Else another connection has its addresses and ports, and the ring has what the kernel knew of this one.
 
-    def _finish(self, end: _End, values: dict[str, Any], *, ended: bool) -> None:
+    def _finish(self, end: _End, value: bytes, values: dict[str, Any], *, ended: bool) -> None:
         """Write the open runs of an end, and that it is over."""
         last = values["last"]
         if values["digest_count"]:
@@ -233,10 +229,11 @@ class BpfRecorder:
             values["digests_count"] += 1
         if values["digests_count"]:
             self._digests(end, {**values, "ts": last, "count": values["digests_count"], "tx": values["digest_from"]})
-        for n in range(RUNS):
-            self._open_run(end, values, f"runs[{n}]", _EVENT, 0)
-        for name, kind in (("received", Kind.RX), ("sent", Kind.TX)):
-            self._open_run(end, values, name, _PACKETS, kind)
+        for kind, run in self.program.runs_of(value):
+            if kind:
+                self._ring.hold_packets(end.number, kind, run)
+            else:
+                self._ring.hold_events(end.number, run)
         if values["lost"]:
             self._emit(end, last, {"kind": Kind.LOST, "count": values["lost"], "notes": Note.CUT})
         problem = _problem(end, values)
@@ -246,16 +243,6 @@ class BpfRecorder:
             self._emit(end, last, {"kind": Kind.END, **counts, "notes": notes, "text": problem})
         self._ring.forget(end.number)
         del self._ends[end.number]
-
-    def _open_run(self, end: _End, values: dict[str, Any], name: str, columns: tuple[str, ...], kind: int) -> None:
-        count = values[f"{name}.times.count"]
-        if not count:
-            return
-        row = {column: values[f"{name}.{column}"] for column in columns}
-        if kind:
-            row["kind"] = kind
-        step = roundest(values[f"{name}.times.low"], values[f"{name}.times.high"]) if count > 1 else 0
-        self._emit(end, values[f"{name}.times.ts"], {**row, "count": count, "step": step})
 
     def close(self) -> None:
         self.program.close()
@@ -269,14 +256,14 @@ def _problem(end: _End, values: dict[str, Any]) -> str:
         return "more packets waited for TCP than the recorder holds"
     if values["missed"] > 0:
         return "the recorder did not see all of its packets"
-    if values["sent.jumps"]:
+    if values["jumps"]:
         return "its IP identifications are not in sequence"
     return ""
 
 
 def _grained(base: int) -> int:
-    """A multiple of the grains of runs, so that times of the wall clock are also multiples of them."""
-    return base // SENT_GRAIN * SENT_GRAIN
+    """A multiple of a slot, so that times of the wall clock are also multiples of it."""
+    return base // SLOT * SLOT
 
 
 def _text(address: bytes) -> str:

@@ -64,7 +64,7 @@ def run(
         raise UsageError("the namespace has its addresses", where="--netns", hint="leave out --bridge and --address")
     if (bridge is None) != (address is None):
         raise UsageError("--bridge and --address belong together")
-    schema = recording_schema(headers=headers)
+    schema = recording_schema(headers=headers, lists=source == "bpf")
     if out.listed(schema):
         return cli.OK
     kind = out.kind()

@@ -22,12 +22,16 @@ RECORD = 5.0  # s between updates of the counters in the log
 HEADERS = ("seq", "ack", "len", "tcp_flags", "window", "sack", "ecn", "tsval", "tsecr")
 
 
-def recording_schema(*, headers: bool) -> Schema:
-    """The fields that a recorder writes: those of packets only with the level headers."""
+LISTS = ("gaps", "tx_gaps", "rx_gaps", "number_gaps", "sizes", "marks")
+
+
+def recording_schema(*, headers: bool, lists: bool = False) -> Schema:
+    """The fields that a recorder writes: those of packets with the level headers, ``lists`` with --source bpf."""
     from confluo_tools.schema import builtin
 
     schema = builtin("recording")
-    return schema.project([f.name for f in schema.fields if not f.optional or (headers and f.name in HEADERS)])
+    optional = (HEADERS if headers else ()) + (LISTS if lists else ())
+    return schema.project([f.name for f in schema.fields if not f.optional or f.name in optional])
 
 
 class Recorder(Protocol):

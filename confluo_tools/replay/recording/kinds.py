@@ -63,6 +63,7 @@ class Note(IntFlag):
     MERGED = 256
     YIELDS = 512
     RELATIVE = 1024
+    LISTED = 2048
 
 
 RECORDING_SHIFT = 32  # upper bits of a cookie: the recording that has the connection

@@ -18,6 +18,7 @@ from confluo_tools.replay.recording.connection import (
     FiveTuple,
 )
 from confluo_tools.replay.recording.kinds import DIGESTS, ORDERED, RECORDING_SHIFT, Kind
+from confluo_tools.replay.recording.listed_runs import LISTS
 from confluo_tools.replay.recording.relative_events import EventRuns
 from confluo_tools.replay.recording.relative_headers import HeaderRuns
 from confluo_tools.replay.recording.relative_runs import PacketRuns
@@ -35,9 +36,9 @@ Host = dict[str, "int | str"]  # settings of a host, which belong to all ends of
 EDGES = 8  # of a row
 # (kinds, fields, whether a row is a run), in the order of the tables of the sorter
 _TABLES: tuple[tuple[tuple[int, ...], tuple[str, ...], bool], ...] = (
-    (tuple(ORDERED), (*EVENT_FIELDS, *PROBE_FIELDS), True),
-    ((Kind.RX,), PACKET_FIELDS, True),
-    ((Kind.TX,), PACKET_FIELDS, True),
+    (tuple(ORDERED), (*EVENT_FIELDS, *PROBE_FIELDS, *LISTS), True),
+    ((Kind.RX,), (*PACKET_FIELDS, *LISTS), True),
+    ((Kind.TX,), (*PACKET_FIELDS, *LISTS), True),
     ((Kind.SENT,), (*HEADER_FIELDS, "notes", _SACK), False),
     ((Kind.RECEIVED,), (*HEADER_FIELDS, "notes", _SACK), False),
 )

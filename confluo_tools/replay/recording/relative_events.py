@@ -11,9 +11,9 @@ from __future__ import annotations
 from array import array
 
 from confluo_tools.replay.recording.kinds import Note
+from confluo_tools.replay.recording.listed_runs import LISTS, PLACES, is_listed, listed_events
 from confluo_tools.replay.recording.runs import SortedRuns
 
-PLACES = ("tx", "rx", "number")
 MASK = 0xFFFFFFFF
 _SAME = ("kind", "call", "timer", "bytes", "asked", "flags", "value")
 
@@ -24,16 +24,19 @@ class EventRuns(SortedRuns):
     __slots__ = ("_absolute",)
     _absolute: dict[str, array[int]]
 
+    def __len__(self) -> int:
+        return len(self["notes"])
+
     def __getitem__(self, name: str) -> array[int]:
-        if name != "notes" and name not in PLACES:
-            return super().__getitem__(name)
         if not hasattr(self, "_absolute"):
             self._absolute = self._decoded()
-        return self._absolute[name]
+        return self._absolute[name] if name in self._absolute else super().__getitem__(name)
 
     def _decoded(self) -> dict[str, array[int]]:
         column = super().__getitem__
         notes = column("notes")
+        if is_listed(notes):
+            return listed_events(column, [name for name in self.names if name not in LISTS], _SAME)
         places = {name: column(name) for name in PLACES}
         if not any(note & Note.RELATIVE for note in notes):
             return {**places, "notes": notes}

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from confluo_tools.core.replay.recording_rows import absolute_runs
 from confluo_tools.replay.recording.absolute_runs import AbsoluteRuns
 from confluo_tools.replay.recording.kinds import Kind, Note
+from confluo_tools.replay.recording.listed_runs import LISTS, Columns, is_listed, listed_packets
 
 WHOLE = 64  # as in record_tcp_end.h
 MASKS = {"ip_id": 0xFFFF, "tx": 0xFFFFFFFF, "rx": 0xFFFFFFFF}
@@ -43,7 +44,20 @@ class PacketRuns(AbsoluteRuns):
     """The runs of packets of one direction of an end."""
 
     RELATIVE = frozenset([*MASKS, "notes"])
-    __slots__ = ()
+    __slots__ = ("_listed",)
+
+    _listed: Columns | None
+
+    def __len__(self) -> int:
+        return len(self["notes"])
+
+    def __getitem__(self, name: str) -> array[int]:
+        if not hasattr(self, "_listed"):
+            self._listed = None
+            if is_listed(self.stored("notes")):
+                names = [name for name in self.names if name not in LISTS]
+                self._listed = listed_packets(self.stored, names, self._counter)
+        return self._listed[name] if self._listed is not None else super().__getitem__(name)
 
     def _decoded(self, name: str) -> array[int]:
         column, notes = self.stored(name), self.stored("notes")
