@@ -23,7 +23,8 @@ cdef extern from "record_tcp.h" nogil:
         L_SIZES
         L_MARKS
         LISTS
-        SLOT_BITS
+        INPUT_BITS
+        SENT_BITS
         N_LISTED
     struct record:
         uint16_t type, kind
@@ -306,7 +307,7 @@ cdef class RecordRing:
             self.strange += 1
             return 0
         cdef EndPlace place = <EndPlace>found
-        c.ts[i] = <int64_t>(r.slot << SLOT_BITS) + place.base
+        c.ts[i] = <int64_t>(r.slot << (SENT_BITS if r.kind == K_TX else INPUT_BITS)) + place.base
         c.kind[i] = <uint8_t>r.kind
         c.notes[i] = r.notes
         c.ip_version[i] = place.version

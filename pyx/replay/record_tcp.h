@@ -16,8 +16,8 @@ enum { R_RUN = 1, R_BEGIN, R_SYN, R_DIGEST, R_CLOSE, R_END };
 enum { DIGEST_PACKETS = 64, DIGESTS = 16, HEADER = 60 };
 
 // Times of packets and events are multiples of a slot, so they are within half a slot: less than the threshold of
-// DETER, 5 us.
-enum { SLOT_BITS = 13 };
+// DETER, 5 us.  Slots of inputs are shorter: what TCP does depends on their times, and on none of packets sent.
+enum { INPUT_BITS = 11, SENT_BITS = 13 };
 
 // Lists of a row: numbers from one event to the next, in one byte below ESCAPE, else in two (big-endian).
 enum { LIST = 64, ESCAPE = 240, MOST = (256 - ESCAPE) * 256 - 1 };

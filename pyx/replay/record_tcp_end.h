@@ -78,9 +78,9 @@ struct counters counters SEC(".bss");
 
 // ---------------------------------------------------------------- runs
 
-static inline u64 slot_of(u64 ts)
+static inline u64 slot_of(u64 ts, u32 bits)
 {
-    return (ts + (1 << (SLOT_BITS - 1))) >> SLOT_BITS;
+    return (ts + (1 << (bits - 1))) >> bits;
 }
 
 // Whether a list has room for another number.
@@ -191,7 +191,7 @@ static inline void start_packets(struct end *e, struct packet_run *p, u16 kind, 
 static inline void add_packet(struct end *e, struct packet_run *p, u16 kind, u64 ts, u16 ip_id, u16 segments, u16 notes,
                               int first)
 {
-    u64 slot = slot_of(ts), gap = slot - p->slot;
+    u64 slot = slot_of(ts, kind == K_TX ? SENT_BITS : INPUT_BITS), gap = slot - p->slot;
     u32 other = kind == K_RX ? e->tx : e->rx, between = other - p->other;
     int same = segments == p->segments;
     u8 size = same ? 0 : segments;
@@ -297,7 +297,7 @@ static inline void add_event(struct end *e, struct place *at, u16 kind, u8 what,
     u8 call = kind == K_CALL ? what : 0, timer = kind == K_TIMER ? what : 0;
     u32 slot_number = (kind * 3 + what + notes / 32 + (u32)bytes * 0x9E3779B1u / 0x10000) % RUNS;
     struct event_run *run = &e->runs[slot_number];
-    u64 slot = slot_of(at->ts), gap = slot - run->slot;
+    u64 slot = slot_of(at->ts, INPUT_BITS), gap = slot - run->slot;
     u32 tx = at->tx - run->last_tx, rx = at->rx - run->last_rx, number = at->number - run->last_number;
     int same = run->count && run->kind == kind && run->call == call && run->timer == timer && run->bytes == bytes &&
                run->asked == asked && run->flags == flags && run->notes == notes && run->value == value;

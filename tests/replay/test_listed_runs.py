@@ -14,7 +14,7 @@ from confluo_tools.core.replay.recording_rows import listed_sums
 from confluo_tools.errors import FormatError
 from confluo_tools.replay.recording.kinds import Call, Kind, Note
 
-SLOT = 8192
+SLOT, SENT_SLOT = 2048, 8192
 Row = dict[str, Any]
 number = st.one_of(st.integers(0, 3), st.integers(0, 4095))
 marks = st.sampled_from([0, 1, 2, 3])
@@ -42,7 +42,8 @@ def test_packets_come_back(values: list[Any], kind: Kind) -> None:
     wanted: list[tuple[int, ...]] = []
     tx = rx = ip_id = 0
     for listed, start, segments, ahead, absolute in values:
-        mine, ts = tx if kind == Kind.TX else rx, start * SLOT
+        slot = SENT_SLOT if kind == Kind.TX else SLOT
+        mine, ts = tx if kind == Kind.TX else rx, start * slot
         other = (rx if kind == Kind.TX else tx) + ahead
         row = {"tx": mine, "rx": other} if kind == Kind.TX else {"rx": mine, "tx": other}
         before = {"tx": tx, "rx": rx, "ip_id": ip_id}
@@ -50,7 +51,7 @@ def test_packets_come_back(values: list[Any], kind: Kind) -> None:
         row |= {"kind": kind, "ts": ts, "ip_id": ip_id, "segments": segments, "count": len(listed), "gap": 7 * ahead}
         notes = Note.LISTED
         for n, (gap, between, size, mark) in enumerate(listed):
-            ts, other = ts + gap * SLOT * (n > 0), other + between * (n > 0 and kind == Kind.RX)
+            ts, other = ts + gap * slot * (n > 0), other + between * (n > 0 and kind == Kind.RX)
             mark *= kind == Kind.RX
             notes |= NOTES[mark]
             places = (mine + n, other) if kind == Kind.TX else (other, mine + n)

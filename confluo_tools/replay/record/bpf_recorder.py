@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LINGER = 300_000_000  # ns that an end is kept after its socket has closed
 PAUSE, FULL = 1_000_000_000, 8  # ns between two readings, or earlier when an eighth of the ring is full
 IDLE = 10_000_000_000  # ns after which an end that was not established is given up
-SLOT = 8192  # ns: times of packets and events are multiples of it, as in record_tcp.h
+SLOT = 8192  # ns: times of sent packets are multiples of it, others of a part of it, as in record_tcp.h
 STEP = 1_000_000  # ns by which the wall clock may move against the other one without being a step
 
 

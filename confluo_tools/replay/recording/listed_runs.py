@@ -1,6 +1,7 @@
 """Rows that list their events: the times and places of up to 64 equal events, or packets of one direction, in one row.
 
-A row has the first event; its lists have the numbers from each event to the next, times in units of `SLOT`.  Here each
+A row has the first event; its lists have the numbers from each event to the next, times in units of `SLOT` or,
+of sent packets, `SENT_SLOT`.  Here each
 event becomes a row of its own, as if it had been written so.  Like runs, rows may be relative: to the last event of the
 row before of the same event, or to the packet after the last one of that direction.  The recorder is record_tcp_end.h.
 """
@@ -14,7 +15,7 @@ from confluo_tools.core.replay.recording_rows import listed_sums
 from confluo_tools.errors import FormatError
 from confluo_tools.replay.recording.kinds import Note
 
-SLOT = 8192  # ns, as in record_tcp.h
+SLOT, SENT_SLOT = 2048, 8192  # ns, as in record_tcp.h
 LISTS = ("gaps", "tx_gaps", "rx_gaps", "number_gaps", "sizes", "marks")
 PLACES = ("tx", "rx", "number")
 _MARK_CE, _MARK_MERGED = 1, 2
@@ -53,7 +54,7 @@ def listed_events(column: Callable[[str], array[int]], names: Sequence[str], sam
         for at in range(first, after):
             found["notes"][at] = own[row]
         first = after
-    _add_times(found["ts"], times)
+    _add_times(found["ts"], times, SLOT)
     return found
 
 
@@ -85,7 +86,7 @@ def listed_packets(column: Callable[[str], array[int]], names: Sequence[str], co
                 gaps[at] = 0
             at += 1
         expected = (out_tx[at - 1], rx + count, ip_id) if received else (tx + count, rx, ip_id)
-    _add_times(found["ts"], times)
+    _add_times(found["ts"], times, SLOT if received else SENT_SLOT)
     return found
 
 
@@ -108,10 +109,10 @@ def _sums(lists: array[int], counts: array[int]) -> array[int]:
         raise FormatError(f"{e}: the recording is damaged") from None
 
 
-def _add_times(times: array[int], sums: array[int]) -> None:
+def _add_times(times: array[int], sums: array[int], slot: int) -> None:
     try:
         for at, number in enumerate(sums):
             if number:
-                times[at] += number * SLOT
+                times[at] += number * slot
     except OverflowError:
         raise FormatError("ts of a row does not fit: the recording is damaged") from None
