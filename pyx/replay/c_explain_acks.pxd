@@ -1,6 +1,6 @@
 # The end that sends: what it learns from an acknowledgement.
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from c_explain_needless cimport duplicate, settle
 from c_explain_segments cimport at, find
 from c_explain_state cimport (
@@ -113,9 +113,9 @@ cdef inline void acknowledged(Flow* f, const Packet* p, int side, Result* x) noe
     for i in range(first, p.extra.edges - 1, 2):
         sack(p, me, edges[i], edges[i + 1])
     if first:
-        duplicate(f, me, x, edges[0], edges[1])
+        duplicate(f, side, x, edges[0], edges[1])
     if not before(p.ack, me.una):
-        me.edge, me.window = <uint32_t>(p.ack + window), window
+        me.edge, me.window = <uint32_t>(p.ack + window), <int32_t>window
         if window and before(me.nxt, me.edge):
             me.probes = 0
     me.acks += 1

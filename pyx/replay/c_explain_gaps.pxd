@@ -1,12 +1,13 @@
 # The end that sends: what new data and probes waited for.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from c_explain_rows cimport count_wait, extend_message, finish_message, new_row, start_message
+from c_explain_rows cimport (
+    add_rare, count_row, count_wait, extend_message, finish_message, new_row, start_message)
 from c_explain_state cimport (
     C_KNOWN, C_LIKELY, C_POSSIBLE, E_GAP, E_PROBE, FIN, HELD_FULL, HELD_MORE, INITIAL_WINDOW, L_APP_LIMITED, L_CORK,
     L_CWND_LIMITED, L_IDLE_RESTART, L_KEEP_ALIVE, L_NAGLE_WAIT, L_NONE, L_RWND_LIMITED, L_SNDBUF_LIMITED,
     L_TAIL_LOSS, L_TLP, L_WINDOW_PROBE, L_ZERO_WINDOW, MS, M_CALLS, NEVER, OPEN, RTO_MIN, SLACK, SYN, S_LOSS_PROBE,
-    S_PACE, S_PACKET, S_RTO, S_UNKNOWN, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, Result, Row,
+    S_PACE, S_PACKET, S_RTO, S_UNKNOWN, T_APPLICATION, T_PACKET, T_TIMER, Flow, Packet, RareFields, Result, Row,
     Side, before, elapsed)
 
 
@@ -32,17 +33,20 @@ cdef inline void probe(Flow* f, const Packet* p, int side, Result* x) noexcept n
     cdef bint zero = me.window >= 0 and not before(me.nxt, me.edge)
     cdef int64_t since = max(me.probe_ts, me.sent_ts)
     cdef Row* row = new_row(x, f, side, me)
+    cdef RareFields* rare
     if row == NULL:
         return
     if zero:
         me.probes += 1
-        row.n = me.probes
+        rare = add_rare(x, row)
+        if rare != NULL:
+            rare.n = me.probes
     row.event, row.trigger, row.certainty = E_PROBE, T_TIMER, C_KNOWN
     row.label = L_WINDOW_PROBE if zero else L_KEEP_ALIVE
     row.duration = elapsed(since, p.ts) if since > NEVER else 0
     row.ts = p.ts - row.duration
     row.seq, row.packet, row.previous, row.ack = p.seq - me.base, p.number, me.sent_number, me.in_number
-    row.window = <uint32_t>max(me.window, <int64_t>0)
+    row.window = <uint32_t>max(me.window, 0)
     me.probe_ts = p.ts
 
 
@@ -168,9 +172,9 @@ cdef inline void fresh(Flow* f, const Packet* p, int side, Result* x, uint32_t e
             row.ts, row.duration, row.rtt = p.ts - gap, gap, me.srtt
             row.seq, row.size, row.flight = p.seq - me.base, p.size, flight
             row.packet, row.previous, row.ack = p.number, me.sent_number, me.in_number if by_ack else 0
-            row.window = <uint32_t>max(me.window, <int64_t>0)
+            row.window = <uint32_t>max(me.window, 0)
             if not begins:
-                row.counted = count_wait(me, p)
+                count_row(x, row, count_wait(me, p))
     elif not begins:
         spent(me, p)
     extend_message(me, p)

@@ -5,7 +5,8 @@ from libc.stdlib cimport realloc
 from libc.string cimport memmove
 from c_explain_state cimport (
     C_KNOWN, C_LIKELY, C_POSSIBLE, DELACK_TIME, FIRST_ROOM, L_ACK_LOSS, L_DELAYED_ACK, L_FAST_RTX, L_RTO, L_SPURIOUS,
-    L_TLP, MAX_AGAIN, M_OTHER_END, WATCH, Again, Flow, Packet, Result, Row, Side, before, elapsed, row_at, set_why)
+    L_TLP, MAX_AGAIN, M_OTHER_END, WATCH, Again, Flow, Packet, Result, Row, Side, before, elapsed, rare_at, row_at,
+    set_why)
 
 
 cdef inline void unwatch(Side* me, int i) noexcept nogil:
@@ -13,7 +14,7 @@ cdef inline void unwatch(Side* me, int i) noexcept nogil:
     memmove(me.again + i, me.again + i + 1, (me.watched - i) * sizeof(Again))
 
 
-cdef inline void watch(Side* me, const Packet* p, uint32_t end, uint64_t row) noexcept nogil:
+cdef inline void watch(Side* me, const Packet* p, uint32_t end, uint64_t number, const Row* row) noexcept nogil:
     cdef Again* a
     cdef int room
     if me.watched == MAX_AGAIN:
@@ -25,7 +26,8 @@ cdef inline void watch(Side* me, const Packet* p, uint32_t end, uint64_t row) no
             return
         me.again, me.room_again = a, <uint8_t>room
     a = me.again + me.watched
-    a.row, a.seq, a.end, a.ts, a.tsval, a.ip_id, a.acks = row, p.seq, end, p.ts, p.tsval, p.ip_id, me.acks
+    a.row, a.seq, a.end, a.ts, a.tsval, a.ip_id, a.acks = number, p.seq, end, p.ts, p.tsval, p.ip_id, me.acks
+    a.label, a.both = row.label, row.missing & M_OTHER_END == 0
     me.watched += 1
 
 
@@ -77,41 +79,40 @@ cdef inline void settle(const Packet* p, Side* me, Result* x) noexcept nogil:
     """Retransmissions that this acknowledgement covers: was it the answer to the original?"""
     cdef int i = 0
     cdef int64_t after
-    cdef Again* a
-    cdef Row* row
+    cdef const Again* a
     while i < me.watched:
         a = me.again + i
         after = elapsed(a.ts, p.ts)
-        row = row_at(x, a.row)
         if before(p.ack, a.end):
             i += 1
             continue
-        if row.missing & M_OTHER_END == 0:
+        if a.both:
             pass                        # what arrived is known
         elif p.tsecr and a.tsval:
             if before(p.tsecr, a.tsval):
-                set_why(row, L_SPURIOUS, C_KNOWN)
-        elif me.min_rtt and after < me.min_rtt // 2 and row.label != L_FAST_RTX:
-            set_why(row, L_SPURIOUS, C_LIKELY)
+                set_why(row_at(x, a.row), L_SPURIOUS, C_KNOWN)
+        elif me.min_rtt and after < me.min_rtt // 2 and a.label != L_FAST_RTX:
+            set_why(row_at(x, a.row), L_SPURIOUS, C_LIKELY)
         if after < WATCH:
             i += 1
         else:
             unwatch(me, i)
 
 
-cdef inline void duplicate(Flow* f, Side* me, Result* x, uint32_t left, uint32_t right) noexcept nogil:
+cdef inline void duplicate(Flow* f, int side, Result* x, uint32_t left, uint32_t right) noexcept nogil:
     """The other end reports data that came twice (DSACK, RFC 2883)."""
+    cdef Side* me = &f.side[side]
     cdef int i = 0
     cdef Again* a
     cdef Row* row
-    me.dsacks += 1
+    f.dsacks[side] += 1
     a = latest(me, left, right, &i) if not f.both else NULL
     if a == NULL:
         return
     row = row_at(x, a.row)
     if row.label not in (L_RTO, L_TLP) or a.acks != me.acks:
         set_why(row, L_SPURIOUS, C_KNOWN)
-    elif row.age < DELACK_TIME + 2 * me.srtt:
+    elif rare_at(x, row).age < DELACK_TIME + 2 * me.srtt:
         set_why(row, L_DELAYED_ACK, C_POSSIBLE)
     else:
         set_why(row, L_ACK_LOSS, C_LIKELY)

@@ -1,6 +1,6 @@
 # The end that receives: which data waits for an acknowledgement, and how long.
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from c_explain_needless cimport arrives
 from c_explain_rows cimport new_row
 from c_explain_segments cimport at, find
@@ -71,8 +71,8 @@ cdef inline void acknowledges(Flow* f, const Packet* p, int side, Result* x) noe
                 at(you, i).answered = True
     if not p.flags & SYN:
         if window == 0 and me.own_window > 0:
-            me.zero_windows += 1
-        me.own_window = window
+            f.zero_windows[side] += 1
+        me.own_window = <int32_t>window
 
 
 cdef inline void receives(Flow* f, const Packet* p, int side, Result* x) noexcept nogil:

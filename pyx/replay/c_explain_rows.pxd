@@ -1,20 +1,27 @@
 # Rows of the result: labels, messages, connections.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memcpy
+from c_array cimport grow
+from c_bits cimport prefetch
 from c_chunks cimport chunk_append
 from c_explain_segments cimport free_side
 from c_explain_state cimport (
-    M_HANDSHAKE, M_OTHER_END, NEVER, Flow, FlowRow, Found, Message, MessageRow, Packet, Result, Row, Side, before,
-    elapsed, flow_at, message_at, row_at, start_side)
+    ITS_DURATION, M_HANDSHAKE, M_OTHER_END, NEVER, NO_TIME, OTHER_TIME, Flow, FlowRow, Found, Message, MessageRow,
+    Packet, RareFields, Result, Row, Side, before, clear_memory, elapsed, flow_at, message_at, rare_at, row_at,
+    start_side)
+
+cdef enum:
+    ROWS_AHEAD = 8              # prefetched, to be written
 
 
 cdef inline void* found(Found* table, Result* x, size_t size) noexcept nogil:
-    """A new row, all zero, of the current packet; NULL: no memory."""
+    """A new row of the current packet, not initialised; NULL: no memory."""
     cdef uint64_t room
     cdef uint32_t* order
     cdef void* row
+    cdef size_t i
     if table.made.count == table.room:
         room = table.room * 2 if table.room else 1024
         order = <uint32_t*>realloc(table.order, room * sizeof(uint32_t)) if room >> 32 == 0 else NULL
@@ -26,34 +33,37 @@ cdef inline void* found(Found* table, Result* x, size_t size) noexcept nogil:
     if row == NULL:
         x.failed = True
         return NULL
+    for i in range(2):                  # later rows, which may still be in no cache
+        prefetch(<uint8_t*>row + ROWS_AHEAD * size + i * 64)
     table.order[table.made.count - 1] = x.now
-    memset(row, 0, size)
     return row
 
 
-cdef inline bint put_in_order(Found* table, uint64_t packets) noexcept nogil:
-    """Rows of this batch in order of its packets, those of one packet as they were made; False: no memory."""
-    cdef uint64_t n = table.made.count - table.ordered, i
+cdef inline bint put_in_order(Found* table, uint64_t packets, Result* x) noexcept nogil:
+    """Rows of this batch in order of its packets; those of one packet were made one after the other.
+
+    False: no memory.
+    """
+    cdef uint64_t n = table.made.count - table.ordered, i, k, start = 0
     cdef uint32_t* by = table.order + table.ordered
-    cdef uint32_t* place = <uint32_t*>calloc(packets + 1, sizeof(uint32_t))
-    cdef uint32_t* order = <uint32_t*>malloc((n + 1) * sizeof(uint32_t))
-    cdef uint32_t start = 0, count
-    cdef bint done = place != NULL and order != NULL
-    if done:
-        for i in range(n):
-            place[by[i]] += 1
-        for i in range(packets):
-            count = place[i]
-            place[i] = start
-            start += count
-        for i in range(n):
-            order[place[by[i]]] = <uint32_t>(table.ordered + i)
-            place[by[i]] += 1
-        memcpy(by, order, n * sizeof(uint32_t))
-        table.ordered += n
-    free(place)
-    free(order)
-    return done
+    if not n:
+        return True
+    if (grow(<void**>&x.first, &x.first_room, packets, 1024, sizeof(uint32_t)) < 0
+            or grow(<void**>&table.sorted, &table.sorted_room, n, 1024, sizeof(uint32_t)) < 0):
+        return False
+    for i in range(n):
+        if i == 0 or by[i] != by[i - 1]:
+            x.first[by[i]] = <uint32_t>(i + 1)
+    for i in range(packets):
+        k = x.first[i]
+        x.first[i] = 0
+        while 0 < k <= n and by[k - 1] == i:
+            table.sorted[start] = <uint32_t>(table.ordered + k - 1)
+            start += 1
+            k += 1
+    memcpy(by, table.sorted, n * sizeof(uint32_t))
+    table.ordered += n
+    return True
 
 
 cdef inline Row* new_row(Result* x, const Flow* f, int side, Side* speaker) noexcept nogil:
@@ -61,9 +71,14 @@ cdef inline Row* new_row(Result* x, const Flow* f, int side, Side* speaker) noex
     cdef Row* row = <Row*>found(&x.rows, x, sizeof(Row))
     if row == NULL:
         return NULL
+    # Not by memset: the compiler makes `rep stos` of it, which costs more than all else that is written here.
+    row.ts = row.duration = row.rtt = 0
+    row.packet = row.previous = row.ack = 0
+    row.place = row.next = row.rare = row.seq = row.size = row.flight = row.window = 0
+    row.event = row.label = row.why = row.certainty = row.trigger = row.counts = 0
     row.flow, row.side = f.number, <uint8_t>side
     if speaker != NULL and speaker.speaks:
-        row.message, row.next = speaker.message_number, speaker.message.rows
+        row.next = speaker.message.rows
         speaker.message.rows = <uint32_t>x.rows.made.count
     row.missing = (x.missing & ~f.side[side].evidence) | (0 if f.both else M_OTHER_END)
     if f.handshake != 3:
@@ -72,8 +87,31 @@ cdef inline Row* new_row(Result* x, const Flow* f, int side, Side* speaker) noex
     return row
 
 
+cdef inline RareFields* add_rare(Result* x, Row* row) noexcept nogil:
+    """Its fields that few rows have, all zero; NULL: no memory."""
+    cdef RareFields* rare = <RareFields*>chunk_append(&x.rare, sizeof(RareFields))
+    if rare == NULL:
+        x.failed = True
+        return NULL
+    rare.counted = rare.age = 0
+    rare.n = 0
+    row.rare = <uint32_t>x.rare.count
+    return rare
+
+
+cdef inline void count_row(Result* x, Row* row, int64_t counted) noexcept nogil:
+    """This time of the message is that of the row."""
+    cdef RareFields* rare
+    row.counts = NO_TIME if not counted else ITS_DURATION if counted == row.duration else OTHER_TIME
+    if row.counts == OTHER_TIME:
+        rare = <RareFields*>rare_at(x, row) if row.rare else add_rare(x, row)
+        if rare != NULL:
+            rare.counted = counted
+
+
 cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
     cdef Side* me = &f.side[side]
+    cdef const Message* m = &me.message
     cdef MessageRow* row
     if not me.speaks:
         return
@@ -81,17 +119,21 @@ cdef inline void finish_message(Flow* f, int side, Result* x) noexcept nogil:
     row = <MessageRow*>found(&x.messages, x, sizeof(MessageRow))
     if row == NULL:
         return
-    if before(me.una, me.message.edge):
-        me.message.end = 0              # not acknowledged
-    row.m, row.flow, row.message, row.side = me.message, f.number, me.message_number, <uint8_t>side
+    row.start, row.end = m.start, 0 if before(me.una, m.edge) else m.end
+    row.counted, row.sending, row.late, row.late_label = m.counted, m.sending, m.late, m.late_label
+    row.first, row.last, row.bytes, row.packets = m.first, m.last, m.bytes, m.packets
+    row.again, row.rows, row.message = m.again, m.rows, m.number
+    row.flow, row.side, row.main = f.number, <uint8_t>side, 0
 
 
 cdef inline void start_message(Flow* f, Side* me, const Packet* p) noexcept nogil:
+    cdef Message* m = &me.message
     f.messages += 1
-    me.message_number = f.messages
-    memset(&me.message, 0, sizeof(Message))
-    me.message.start = me.message.counted = p.ts
-    me.message.first = p.number
+    m.number, m.start, m.counted, m.first = f.messages, p.ts, p.ts, p.number
+    m.sending = m.end = m.late = 0
+    m.bytes = m.last = 0
+    m.edge = m.packets = m.again = m.rows = 0
+    m.late_label = 0
     me.speaks = True
 
 
@@ -118,7 +160,7 @@ cdef inline FlowRow* new_flow(Result* x, const uint64_t* key, uint64_t began) no
     if row == NULL:
         x.failed = True
         return NULL
-    memset(row, 0, sizeof(FlowRow))
+    clear_memory(row, sizeof(FlowRow))
     memcpy(row.key, key, sizeof(row.key))
     row.began = began
     return row
@@ -131,6 +173,7 @@ cdef inline void start_flow(Flow* f, uint32_t number, const Result* x) noexcept 
     f.scale[0] = f.scale[1] = -1
     f.syn = f.syn_ack = NEVER
     f.both, f.timed, f.handshake, f.messages = False, False, 0, 0
+    f.dsacks[0] = f.dsacks[1] = f.zero_windows[0] = f.zero_windows[1] = 0
     f.near[0], f.near[1] = flow_at(x, number).near[0], flow_at(x, number).near[1]
     f.number, f.open = number, True
 
@@ -158,7 +201,7 @@ cdef inline void end_flow(Flow* f, Result* x) noexcept nogil:
     for s in range(2):
         finish_message(f, s, x)
         row.min_rtt[s], row.rate[s] = f.side[s].min_rtt, f.side[s].rate
-        row.dsacks[s], row.zero_windows[s] = f.side[s].dsacks, f.side[s].zero_windows
+        row.dsacks[s], row.zero_windows[s] = f.dsacks[s], f.zero_windows[s]
         free_side(&f.side[s], x)
 
 

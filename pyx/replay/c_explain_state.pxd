@@ -2,7 +2,6 @@
 # tests/support/twin_explain.py has all rules in plain Python.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
 from c_chunks cimport Chunks, chunk_item
 
 cdef enum:
@@ -124,6 +123,7 @@ cdef struct Packet:             # a line of the cache
     uint32_t size
     uint32_t tsval
     uint32_t tsecr
+    uint32_t place              # in its batch
     uint16_t window             # as sent
     uint16_t flags
     uint16_t mss                # of the option; 0: none
@@ -153,6 +153,8 @@ cdef struct Again:              # a retransmission that may still prove to be sp
     uint32_t end
     uint32_t tsval
     uint16_t ip_id
+    uint8_t label               # of the row
+    uint8_t both                # both ends are known
 
 cdef struct Message:            # what each packet changes comes first
     int64_t counted             # its waits are counted up to here
@@ -167,9 +169,10 @@ cdef struct Message:            # what each packet changes comes first
     int64_t late                # ns that its last acknowledgement was delayed
     uint32_t again
     uint32_t rows               # its last row so far, plus 1; 0: it has none
+    uint32_t number
     uint8_t late_label
 
-# One end, as sender and as receiver.  What most packets need is in the first five lines of the cache (64 bytes each).
+# One end, as sender and as receiver, in six lines of the cache (64 bytes each).  Most packets need the first five.
 cdef struct Side:
     # of what it sent last
     int64_t sent_ts
@@ -190,14 +193,16 @@ cdef struct Side:
     # of the acknowledgements that came
     int64_t in_ts
     uint64_t in_number
-    int64_t window              # -1: not known
-    int64_t before_window
     int64_t in_late
+    int32_t window              # -1: not known
+    int32_t before_window
     uint32_t edge
     uint32_t before_flight
     uint32_t before_edge
     uint32_t since
     uint32_t acks
+    uint32_t duplicates
+    uint32_t backoff
     uint8_t in_plain
     uint8_t in_label
     uint8_t burst
@@ -206,50 +211,43 @@ cdef struct Side:
     int64_t pending_ts
     uint64_t pending_number
     int64_t data_ts
-    int64_t own_window
     int64_t late
+    int32_t own_window
     uint32_t expected
     uint32_t acked
     uint32_t pending
     uint32_t late_ack
     uint32_t doubted
+    uint32_t offered
     uint8_t expects
     uint8_t doubt
     uint8_t here
     uint8_t late_label
-    # of new data
+    # of new data, and of acknowledgements of new data
     uint64_t delivered
     int64_t distance
-    uint32_t offered
+    uint32_t probes
     uint8_t idle
     uint8_t probed
     uint8_t smalls
     uint8_t evidence            # what is known of what it sent
     Message message
-    # of acknowledgements of new data
-    uint32_t duplicates
-    uint32_t backoff
     int64_t third_ts
+    int64_t min_rtt
     int64_t srtt
     int64_t rttvar
-    int64_t min_rtt
     uint64_t rate
     uint64_t sacked
     uint32_t recover
     uint32_t probe_end
+    # of few packets
     Again* again
+    int64_t probe_ts
+    uint32_t base
     uint8_t watched
     uint8_t room_again
-    # of few packets
-    uint32_t message_number     # of the open message
-    int64_t probe_ts
-    uint32_t probes
-    uint32_t base
-    uint32_t dsacks
-    uint32_t zero_windows
     uint8_t sack_ok
     uint8_t reordering
-    uint8_t[48] unused          # whole lines
 
 cdef struct Flow:
     uint32_t number             # of its FlowRow
@@ -262,46 +260,62 @@ cdef struct Flow:
     uint8_t timed               # the times of the handshake are known and not used yet
     uint8_t[2] near             # of each tap, the side at which it is, plus one; 0: not known
     int8_t[2] scale             # of the windows of each side; -1: no option
-    uint8_t[32] unused          # the ends begin with a line of the cache
-    Side side[2]
+    uint32_t[2] dsacks          # that each side received
+    uint32_t[2] zero_windows    # that each side sent
+    uint8_t[16] unused          # the ends begin with a line of the cache
+    Side[2] side
 
-cdef struct Row:
+cdef enum Counts:               # what the time of its message has of the duration of a row
+    NO_TIME
+    ITS_DURATION
+    OTHER_TIME                  # `counted` of what few rows have
+
+cdef struct Row:                # written once for most packets: its size is a large part of their time
     int64_t ts
     int64_t duration
-    int64_t counted             # of it, in the time of its message
     int64_t rtt
-    int64_t age
     uint64_t packet
     uint64_t previous
     uint64_t ack
     uint32_t place              # of its message in the result, plus 1; 0: it belongs to none
     uint32_t next               # an earlier row of the same message, plus 1
-    uint32_t n
+    uint32_t rare               # its RareFields, plus 1; 0: they are zero
     uint32_t seq
     uint32_t size
     uint32_t flight
     uint32_t window
-    uint32_t message
     uint32_t flow
     uint8_t side
     uint8_t event
     uint8_t label
     uint8_t why
-    uint8_t cause               # label, or what is behind it
     uint8_t certainty
     uint8_t trigger
     uint8_t missing
+    uint8_t counts              # Counts
 
-cdef struct MessageRow:
-    Message m
-    int64_t took                # until the last byte was acknowledged
-    int64_t ideal               # one round trip, and at least its bytes at the best rate
-    int64_t above               # ns above the ideal
-    double slowdown
+cdef struct RareFields:         # of a row: what few of them have
+    int64_t counted
+    int64_t age
+    uint32_t n
+
+cdef struct MessageRow:         # a message that has ended
+    int64_t start
+    int64_t end                 # 0: it was not acknowledged
+    int64_t counted
+    int64_t sending
+    int64_t late
+    uint64_t first
+    uint64_t last
+    uint64_t bytes
+    uint32_t packets
+    uint32_t again
+    uint32_t rows
     uint32_t flow
     uint32_t message
     uint8_t side
     uint8_t main                # the label with most of the time above the ideal
+    uint8_t late_label
 
 cdef struct FlowRow:            # of a connection, by its number
     uint64_t key[5]             # lower end, higher end, ports and version
@@ -317,6 +331,8 @@ cdef struct Found:              # rows of a kind: as they were made, and in orde
     uint32_t* order             # numbers of rows; behind `ordered`, the packets of the current batch that made them
     uint64_t ordered
     uint64_t room               # of `order`
+    uint32_t* sorted            # of the rows of a batch; as large as it had to be so far
+    uint64_t sorted_room
 
 cdef struct Result:
     int64_t gap
@@ -324,7 +340,10 @@ cdef struct Result:
     uint8_t lacking             # evidence that some row lacks
     uint32_t now                # place of the current packet in its batch
     uint64_t before             # packets of earlier batches
+    uint32_t* first             # of each packet of a batch: its first row, plus 1; all zero between batches
+    uint64_t first_room
     Found rows                  # Row
+    Chunks rare                 # RareFields
     Found messages              # MessageRow
     Chunks flows                # FlowRow
     uint64_t again              # connections that began with the ports of another one
@@ -339,7 +358,14 @@ cdef extern from *:
     #define CFL_DELACK_TIME 40000000LL
     #define CFL_RTO_MIN 200000000LL
     #define CFL_WATCH 1000000000LL
+
+    #include <string.h>
+    static inline void clear_memory(void *p, size_t size) { /* for a size that it knows, gcc uses the slow rep stos */
+        __asm__("" : "+r"(size));
+        memset(p, 0, size);
+    }
     """
+    void clear_memory(void* p, size_t size) noexcept nogil
     const int64_t SLACK "CFL_SLACK"         # a packet that follows an input within this was caused by it
     const int64_t DELACK "CFL_DELACK"       # later, the timer sent the acknowledgement (40 ms less a tick of 10 ms)
     const int64_t DELACK_TIME "CFL_DELACK_TIME"
@@ -365,13 +391,18 @@ cdef inline int64_t scaled(const Flow* f, int side, const Packet* p) noexcept no
 
 
 cdef inline void start_side(Side* s) noexcept nogil:
-    memset(s, 0, sizeof(Side))
+    clear_memory(s, sizeof(Side))
     s.sent_ts = s.in_ts = s.third_ts = s.probe_ts = s.pending_ts = s.data_ts = NEVER
     s.window = s.before_window = s.own_window = -1
 
 
 cdef inline Row* row_at(const Result* x, uint64_t i) noexcept nogil:
     return <Row*>chunk_item(&x.rows.made, i, sizeof(Row))
+
+
+cdef inline const RareFields* rare_at(const Result* x, const Row* row) noexcept nogil:
+    """What few rows have; NULL: this one has not."""
+    return <const RareFields*>chunk_item(&x.rare, row.rare - 1, sizeof(RareFields)) if row.rare else NULL
 
 
 cdef inline MessageRow* message_at(const Result* x, uint64_t i) noexcept nogil:

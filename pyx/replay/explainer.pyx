@@ -1,26 +1,27 @@
 """TCP connections explained: what each gap, retransmission and late acknowledgement was.  confluo-replay-explain(1)."""
 
-from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from c_bits cimport prefetch
 from c_chunks cimport Chunks, chunk_item, chunks_free
 from c_conversation cimport KeyedRow
 from c_explain_batch cimport batch_add, batch_free, batch_init, explain_batch
-from c_explain_causes cimport AHEAD, Tally, judge_all, keep_slowest, tally, times_of
+from c_explain_causes cimport (
+    AHEAD, Tally, above_ideal, cause_of, ideal_of, judge_all, keep_slowest, slowdown_of, tally, times_of, took_by)
+from c_explain_input cimport PacketColumns, find_columns, read_packet
 from c_explain_rows cimport new_flow, number_in_order
 from c_explain_state cimport (
-    EDGES, LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Extra, Flow, FlowRow, MessageRow, Packet, Result,
-    Row, flow_at, message_at, row_at)
+    LABELS, M_CALLS, M_HANDSHAKE, M_PROBES, M_SACK, M_TIMERS, Flow, FlowRow, MessageRow, Packet, RareFields, Result,
+    Row, flow_at, message_at, rare_at, row_at)
 from c_hash_table cimport (
-    lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_prefetch_entry, lru_value)
+    lru_find, lru_free, lru_hash, lru_init, lru_insert, lru_number, lru_prefetch_entry)
 from c_ipv6_hash cimport fold6
 from confluo_tools.core.block.block cimport Block, Layout
 from confluo_tools.core.block.result_table cimport Rows
 from confluo_tools.core.packets.tcp_columns cimport (
-    N_ACK, N_CWND, N_EVIDENCE, N_FLAGS, N_HELD, N_ID, N_MSS, N_OPTS, N_QUEUED, N_SACK, N_SCALE, N_SENT_BY, N_SEQ, N_TS,
-    N_TSECR, N_TSVAL, N_UNSENT, N_WINDOW, OPT_SACK_OK, OPT_WSCALE, TCP, USES, TcpColumns, gather, payload)
+    N_EVIDENCE, N_OPTS, N_SACK, N_SCALE, TCP, USES, TcpColumns, gather)
 cimport cython
 import os
 
@@ -31,9 +32,6 @@ cdef enum:
     MAX_SEGMENTS = 1 << 24
     MAX_BATCH = 1 << 20
     TAPS = 2
-
-cdef Extra NO_EXTRA
-memset(&NO_EXTRA, 0, sizeof(Extra))
 
 
 @cython.final
@@ -81,10 +79,14 @@ cdef class Explainer:
         lru_free(&self.only)
         lru_free(&self.places)
         chunks_free(&self.result.rows.made)
+        chunks_free(&self.result.rare)
         chunks_free(&self.result.messages.made)
         chunks_free(&self.result.flows)
         free(self.result.rows.order)
         free(self.result.messages.order)
+        free(self.result.rows.sorted)
+        free(self.result.messages.sorted)
+        free(self.result.first)
 
     @property
     def count(self):
@@ -147,20 +149,25 @@ cdef class Explainer:
 
         The packets of a tap are numbered from 1, all rows of its blocks counted.
         """
-        cdef KeyedRow batch[BATCH]
-        cdef uint32_t row = start, n = BATCH, i
+        cdef KeyedRow[2][BATCH] batch       # of the rows that were read before, and of the next ones
+        cdef PacketColumns columns
+        cdef uint32_t row = start, n = BATCH, waiting = 0, i
+        cdef int k = 0
         if block.layout is not self.layout or not 0 <= tap < self.taps:
             raise ValueError("the block has another layout")
+        find_columns(self.columns, block.col, &columns)
         with nogil:
-            while n == BATCH and row < block.rows and not self.result.failed:
+            while (n == BATCH or waiting) and not self.result.failed:
+                n = gather(self.columns, block.col, block.rows, &row, until, &self.flows, batch[k], BATCH)
+                for i in range(n):
+                    lru_prefetch_entry(&self.flows, batch[k][i].hash)
+                k = 1 - k
                 if self.batch.count + 2 * BATCH > self.batch.room:
                     explain_batch(&self.batch, False, &self.result)
-                n = gather(self.columns, block.col, block.rows, &row, until, &self.flows, batch, BATCH)
-                for i in range(n):
-                    lru_prefetch_entry(&self.flows, batch[i].hash)
-                for i in range(n):
-                    if not self.chosen or lru_find(&self.only, batch[i].key, batch[i].hash) != NULL:
-                        self._add(block, &batch[i], tap)
+                for i in range(waiting):
+                    if not self.chosen or lru_find(&self.only, batch[k][i].key, batch[k][i].hash) != NULL:
+                        self._add(&columns, &batch[k][i], tap)
+                waiting = n
         if row >= block.rows:
             self.numbers[tap] += block.rows
         self._check()
@@ -171,39 +178,18 @@ cdef class Explainer:
             raise MemoryError(f"{self.result.rows.made.count} labels")
         return 0
 
-    cdef void _add(self, Block block, const KeyedRow* b, int tap) noexcept nogil:
+    cdef void _add(self, const PacketColumns* columns, const KeyedRow* b, int tap) noexcept nogil:
         # Put a packet into the batch.
-        cdef uint32_t r = b.row
         cdef bint new = False
         cdef uint32_t* connection = <uint32_t*>lru_insert(&self.flows, b.key, b.hash, &new)
-        cdef const int* at = self.columns.at
-        cdef const uint8_t** col = block.col
-        cdef uint8_t opts = col[at[<int>N_OPTS]][r] if at[<int>N_OPTS] >= 0 else 0
-        cdef Packet* p
         if connection == NULL:
             self.result.failed = True
             return
         if new:
-            connection[0] = <uint32_t>(
-                <size_t>(<uint8_t*>connection - <uint8_t*>lru_value(&self.flows, 0)) // self.flows.stride)
+            connection[0] = lru_number(&self.flows, connection)
             self._begin(b, connection[0])
         self.packets += 1
-        p = batch_add(&self.batch, connection[0])
-        p.begins, p.side, p.tap = False, <uint8_t>b.side, <uint8_t>tap
-        p.number = self.numbers[tap] + r + 1
-        p.ts = (<const int64_t*>col[at[<int>N_TS]])[r]
-        p.seq = (<const uint32_t*>col[at[<int>N_SEQ]])[r]
-        p.ack = (<const uint32_t*>col[at[<int>N_ACK]])[r]
-        p.flags = (<const uint16_t*>col[at[<int>N_FLAGS]])[r]
-        p.window = (<const uint16_t*>col[at[<int>N_WINDOW]])[r]
-        p.size = payload(self.columns, col, r)
-        p.sack_ok = opts & OPT_SACK_OK != 0
-        p.scale = <int8_t>col[at[<int>N_SCALE]][r] if opts & OPT_WSCALE and at[<int>N_SCALE] >= 0 else -1
-        p.mss = (<const uint16_t*>col[at[<int>N_MSS]])[r] if at[<int>N_MSS] >= 0 else 0
-        p.ip_id = (<const uint16_t*>col[at[<int>N_ID]])[r] if at[<int>N_ID] >= 0 else 0
-        p.tsval = (<const uint32_t*>col[at[<int>N_TSVAL]])[r] if at[<int>N_TSVAL] >= 0 else 0
-        p.tsecr = (<const uint32_t*>col[at[<int>N_TSECR]])[r] if at[<int>N_TSECR] >= 0 else 0
-        p.extra = self._extra(block, r)
+        read_packet(columns, b, self.numbers[tap] + b.row + 1, tap, &self.batch, batch_add(&self.batch, connection[0]))
 
     cdef void _begin(self, const KeyedRow* b, uint32_t connection) noexcept nogil:
         # A connection that is new, perhaps in the place of one that was not used for longest.
@@ -217,31 +203,6 @@ cdef class Explainer:
             row.near[0], row.near[1] = near[0], near[1]
         p = batch_add(&self.batch, connection)
         p.begins, p.number = True, self.result.flows.count - 1
-
-    cdef const Extra* _extra(self, Block block, uint32_t r) noexcept nogil:
-        cdef const int* at = self.columns.at
-        cdef const uint8_t** col = block.col
-        cdef const uint32_t* sack = NULL
-        cdef Extra* extra
-        if at[<int>N_SACK] >= 0:
-            sack = <const uint32_t*>col[at[<int>N_SACK]] + <size_t>r * EDGES
-            if not (sack[0] or sack[1]):
-                sack = NULL
-        if sack == NULL and at[<int>N_EVIDENCE] < 0:
-            return &NO_EXTRA
-        extra = self.batch.extras + self.batch.extra
-        self.batch.extra += 1
-        memset(extra, 0, sizeof(Extra))
-        while sack != NULL and extra.edges < EDGES and (sack[extra.edges] or sack[extra.edges + 1]):
-            extra.sack[extra.edges], extra.sack[extra.edges + 1] = sack[extra.edges], sack[extra.edges + 1]
-            extra.edges += 2
-        if at[<int>N_EVIDENCE] >= 0:
-            extra.evidence = col[at[<int>N_EVIDENCE]][r]
-            extra.sent_by, extra.held = col[at[<int>N_SENT_BY]][r], col[at[<int>N_HELD]][r]
-            extra.queued = (<const int64_t*>col[at[<int>N_QUEUED]])[r]
-            extra.unsent = (<const uint32_t*>col[at[<int>N_UNSENT]])[r]
-            extra.cwnd = (<const uint32_t*>col[at[<int>N_CWND]])[r]
-        return extra
 
     def finish(self):
         """End all connections.  No block may come after this."""
@@ -313,6 +274,7 @@ cdef class Explainer:
         cdef int classes = <int>len(limits) + 2 if limits else 1, i
         cdef Tally* sums
         cdef Tally* one
+        cdef bint done
         if len(limits) > 16:
             raise ValueError(limits)
         for i in range(len(limits)):
@@ -321,7 +283,10 @@ cdef class Explainer:
         if sums == NULL:
             raise MemoryError
         with nogil:
-            tally(&self.result, sizes, classes, sums)
+            done = tally(&self.result, sizes, classes, sums)
+        if not done:
+            free(sums)
+            raise MemoryError(f"{self.result.rows.made.count} labels")
         found = []
         for i in range(classes * LABELS):
             one = sums + i
@@ -345,12 +310,10 @@ cdef class Explainer:
             "ts": <size_t>&r.ts - start, "event": <size_t>&r.event - start, "label": <size_t>&r.label - start,
             "why": <size_t>&r.why - start, "certainty": <size_t>&r.certainty - start,
             "missing": <size_t>&r.missing - start, "duration": <size_t>&r.duration - start,
-            "trigger": <size_t>&r.trigger - start, "n": <size_t>&r.n - start, "seq": <size_t>&r.seq - start,
-            "len": <size_t>&r.size - start, "packet": <size_t>&r.packet - start,
-            "previous_packet": <size_t>&r.previous - start, "trigger_packet": <size_t>&r.ack - start,
-            "cause": <size_t>&r.cause - start,
-            "flight": <size_t>&r.flight - start, "window": <size_t>&r.window - start, "rtt": <size_t>&r.rtt - start,
-            "age": <size_t>&r.age - start, "message": <size_t>&r.message - start, "flow": <size_t>&r.flow - start,
+            "trigger": <size_t>&r.trigger - start, "seq": <size_t>&r.seq - start, "len": <size_t>&r.size - start,
+            "packet": <size_t>&r.packet - start, "previous_packet": <size_t>&r.previous - start,
+            "trigger_packet": <size_t>&r.ack - start, "flight": <size_t>&r.flight - start,
+            "window": <size_t>&r.window - start, "rtt": <size_t>&r.rtt - start, "flow": <size_t>&r.flow - start,
         }
         if only is not None:
             n = len(only)
@@ -365,6 +328,7 @@ cdef class Explainer:
             order = chosen if only is not None else order
             out = _table(layout, fields, &self.result, &self.result.rows.made, order, n, sizeof(Row),
                          <size_t>&r.flow - start, <size_t>&r.side - start)
+            _derive(out, &self.result, order, n)
             if patterns:
                 _spell(out, layout.index("name"), &self.result, order, n, patterns)
         finally:
@@ -379,27 +343,41 @@ cdef class Explainer:
         cdef size_t start = <size_t>&r
         cdef int64_t* column[LABELS]
         cdef int64_t times[LABELS]
+        cdef const MessageRow* m
+        cdef int64_t ideal
+        cdef uint32_t used
         cdef uint64_t n
         cdef int i, k
         fields = {
-            "ts": <size_t>&r.m.start - start, "end": <size_t>&r.m.end - start,
-            "first_packet": <size_t>&r.m.first - start, "last_packet": <size_t>&r.m.last - start,
-            "bytes": <size_t>&r.m.bytes - start, "packets": <size_t>&r.m.packets - start,
-            "retransmissions": <size_t>&r.m.again - start, "message": <size_t>&r.message - start,
-            "flow": <size_t>&r.flow - start, "took": <size_t>&r.took - start, "ideal": <size_t>&r.ideal - start,
-            "above": <size_t>&r.above - start, "slowdown": <size_t>&r.slowdown - start,
-            "main": <size_t>&r.main - start,
+            "ts": <size_t>&r.start - start, "end": <size_t>&r.end - start, "first_packet": <size_t>&r.first - start,
+            "last_packet": <size_t>&r.last - start, "bytes": <size_t>&r.bytes - start,
+            "packets": <size_t>&r.packets - start, "retransmissions": <size_t>&r.again - start,
+            "message": <size_t>&r.message - start, "flow": <size_t>&r.flow - start, "main": <size_t>&r.main - start,
         }
         out = _table(layout, fields, &self.result, &self.result.messages.made, self.result.messages.order,
                      self.result.messages.ordered, sizeof(MessageRow), <size_t>&r.flow - start, <size_t>&r.side - start)
         for i in range(LABELS):
             k = layout.get(names[i])
             column[i] = <int64_t*>out.column[k] if k >= 0 else NULL
+        cdef int64_t* took = <int64_t*>_column(out, "took")
+        cdef int64_t* least = <int64_t*>_column(out, "ideal")
+        cdef int64_t* above = <int64_t*>_column(out, "above")
+        cdef double* slowdown = <double*>_column(out, "slowdown")
         with nogil:
             for n in range(self.result.messages.ordered):
-                times_of(&self.result, message_at(&self.result, self.result.messages.order[n]), times)
+                m = message_at(&self.result, self.result.messages.order[n])
+                ideal = ideal_of(&self.result, m)
+                if took != NULL:
+                    took[n] = took_by(m)
+                if least != NULL:
+                    least[n] = ideal
+                if above != NULL:
+                    above[n] = above_ideal(m, ideal)
+                if slowdown != NULL:
+                    slowdown[n] = slowdown_of(&self.result, m)
+                used = times_of(&self.result, m, ideal, times)
                 for i in range(LABELS):
-                    if column[i] != NULL:
+                    if column[i] != NULL and used >> i & 1:
                         column[i][n] = times[i]
         return out
 
@@ -428,6 +406,37 @@ cdef Rows _table(Layout layout, dict fields, const Result* x, const Chunks* made
     return out
 
 
+cdef uint8_t* _column(Rows out, str name):
+    # NULL: the layout lacks it.
+    cdef int k = out.layout.get(name)
+    return out.column[k] if k >= 0 else NULL
+
+
+cdef int _derive(Rows out, const Result* x, const uint32_t* order, uint64_t count) except -1:
+    # Columns of labels that their rows do not have as they are.
+    cdef uint8_t* cause = _column(out, "cause")
+    cdef uint32_t* message = <uint32_t*>_column(out, "message")
+    cdef uint32_t* n = <uint32_t*>_column(out, "n")
+    cdef int64_t* age = <int64_t*>_column(out, "age")
+    cdef const Row* row
+    cdef const RareFields* rare
+    cdef uint64_t i
+    with nogil:
+        for i in range(count):
+            prefetch(row_at(x, order[min(i + AHEAD, count - 1)]))
+            row = row_at(x, order[i])
+            rare = rare_at(x, row)
+            if cause != NULL:
+                cause[i] = <uint8_t>cause_of(row)
+            if message != NULL and row.place:
+                message[i] = message_at(x, row.place - 1).message
+            if n != NULL and rare != NULL:
+                n[i] = rare.n
+            if age != NULL and rare != NULL:
+                age[i] = rare.age
+    return 0
+
+
 cdef int _spell(Rows out, int column, const Result* x, const uint32_t* order, uint64_t count, patterns) except -1:
     # Labels with their numbers.
     cdef char text[64]
@@ -436,13 +445,15 @@ cdef int _spell(Rows out, int column, const Result* x, const uint32_t* order, ui
     cdef list kept = [pattern.encode() for pattern in patterns]
     cdef const char* form[LABELS]
     cdef const Row* row
+    cdef const RareFields* rare
     cdef int k
     for k in range(LABELS):
         form[k] = <bytes>kept[k]
     with nogil:
         for i in range(count):
             row = row_at(x, order[i])
-            k = snprintf(text, sizeof(text), form[row.label], row.n)
+            rare = rare_at(x, row)
+            k = snprintf(text, sizeof(text), form[row.label], rare.n if rare != NULL else 0)
             memcpy(out.column[column] + i * width, text, min(<uint32_t>k, width))
     return 0
 

@@ -1,11 +1,12 @@
 # TCP connections explained, for `confluo-replay explain`.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from c_conversation cimport KeyedRow
 from c_explain_batch cimport Batch
-from c_explain_state cimport Extra, Result
+from c_explain_input cimport PacketColumns
+from c_explain_state cimport Result
 from c_hash_table cimport LruTable
-from confluo_tools.core.block.block cimport Block, Layout
+from confluo_tools.core.block.block cimport Layout
 from confluo_tools.core.packets.tcp_columns cimport TcpColumns
 
 cdef class Explainer:
@@ -21,6 +22,5 @@ cdef class Explainer:
     cdef LruTable only                  # the connections chosen
     cdef public bint chosen             # only those
     cdef int _check(self) except -1
-    cdef void _add(self, Block block, const KeyedRow* b, int tap) noexcept nogil
+    cdef void _add(self, const PacketColumns* columns, const KeyedRow* b, int tap) noexcept nogil
     cdef void _begin(self, const KeyedRow* b, uint32_t connection) noexcept nogil
-    cdef const Extra* _extra(self, Block block, uint32_t r) noexcept nogil

@@ -20,7 +20,7 @@ class Explainer:
         taps: int = 1,
         max_flows: int = 65536,
         segments: int = 16777216,
-        batch: int = 524288,
+        batch: int = 1048576,
     ) -> None: ...
     @property
     def count(self) -> int: ...
