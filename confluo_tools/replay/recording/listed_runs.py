@@ -1,9 +1,9 @@
 """Rows that list their events: the times and places of up to 64 equal events, or packets of one direction, in one row.
 
-A row has the first event; its lists have the numbers from each event to the next, times in units of `SLOT` or,
-of sent packets, `SENT_SLOT`.  Here each
-event becomes a row of its own, as if it had been written so.  Like runs, rows may be relative: to the last event of the
-row before of the same event, or to the packet after the last one of that direction.  The recorder is record_tcp_end.h.
+A row has the first event; its lists have the numbers from each event to the next, times in units of `SLOT` or, of sent
+packets, `SENT_SLOT`.  Here each event becomes a row of its own, as if it had been written so.  Like runs, rows may be
+relative: to the last event of the row before of the same event, or to the packet after the last one of that direction.
+The recorder is record_tcp_end.h.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def listed_events(column: Callable[[str], array[int]], names: Sequence[str], sam
     """The columns ``names`` of events, one row each.  ``same``: columns that are equal in rows of the same event."""
     counts, notes = column("count"), column("notes")
     own = [note & ~(Note.LISTED | Note.RELATIVE) for note in notes]
-    found = _repeated(column, names, counts)
     sums = {name: _sums(column(f"{name}_gaps"), counts) for name in PLACES}
     times = _sums(column("gaps"), counts)
+    found = _repeated(column, names, counts)  # counts are those of lists
     before: dict[tuple[int, ...], list[int]] = {}
     first = 0
     values = [column(name) for name in PLACES]
@@ -61,8 +61,8 @@ def listed_events(column: Callable[[str], array[int]], names: Sequence[str], sam
 def listed_packets(column: Callable[[str], array[int]], names: Sequence[str], counter: str) -> Columns:
     """The columns ``names`` of packets, one row each.  ``counter``: tx of sent, rx of received packets."""
     counts, notes = column("count"), column("notes")
-    found = _repeated(column, names, counts)
     times, between = _sums(column("gaps"), counts), _sums(column("tx_gaps"), counts)
+    found = _repeated(column, names, counts)  # counts are those of lists
     sizes, marks = column("sizes"), column("marks")
     firsts = [column(name) for name in ("tx", "rx", "ip_id", "segments")]
     out_tx, out_rx, out_id, out_segments, out_notes, gaps = (
