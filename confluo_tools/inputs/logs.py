@@ -169,9 +169,9 @@ def _unanalyzed(request: QueryRequest) -> QueryRequest:
 
 
 def _with_firsts(request: QueryRequest | None) -> QueryRequest:
-    from confluo_tools.remote.request import QueryRequest as Make
+    from confluo_tools.remote.request import request_all
 
-    return (request or Make()).replace(kept=True)
+    return (request or request_all("")).replace(kept=True)  # without a request rows are selected here
 
 
 def _firsts_of(readers: Iterable[Reader]) -> dict[str, Sequence[int]]:

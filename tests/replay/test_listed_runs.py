@@ -112,7 +112,7 @@ def test_events_come_back(values: list[Any]) -> None:
 
 
 def test_a_count_beyond_its_list_is_damage() -> None:
-    for kind in (Kind.TX, Kind.RX, Kind.CALL):  # nothing is made for so many events
+    for kind in (Kind.TX, Kind.RX, Kind.CALL):  # no array of this length is made
         (end,) = ends_of([place() | {"kind": kind, "count": 1 << 24, "notes": Note.LISTED}])
         runs = {Kind.TX: end.sent, Kind.RX: end.received, Kind.CALL: end.events}[kind]
         with pytest.raises(FormatError, match="the recording is damaged"):
