@@ -272,7 +272,7 @@ class QueryServer:
         )
         with reader:
             uuid = reader.log.uuid.hex()  # type: ignore[attr-defined]
-            firsts = _firsts(reader) if request.kept and grown is None else None
+            firsts = _firsts(reader) if request.kept and grown is None and "tails" not in message else None
             reader.timed = request.explain  # type: ignore[attr-defined]
             schema = reader.schema if wanted is None else Schema.from_dict(wanted)
             add = host is not None and HOST not in reader.schema
@@ -559,7 +559,7 @@ def _firsts(reader: Reader) -> list[int] | None:
 
     if not isinstance(reader, LogReader) or isinstance(reader, LogWithArchiveReader):
         return None
-    reader.version = reader.log.pin(reader.version)
+    reader.version = reader.log.version(pin=True)  # rows that were removed since it was opened are in the archive
     return list(reader.version.firsts)
 
 
