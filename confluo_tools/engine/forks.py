@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 
 from confluo_tools.engine import result
 from confluo_tools.engine.result import Result
 from confluo_tools.engine.runner import Here, Runner
 from confluo_tools.engine.task import Task
-from confluo_tools.engine.unit import ArchiveBatch, Unit, runs
+from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit, runs
 from confluo_tools.objects.address import is_url
 from confluo_tools.objects.threads import WaitingThreads
 
 FEW_ROWS = 3 << 19  # for fewer rows a fork costs more time than it saves
+SHARES = 16  # of each process: one that is done early takes some from another one
+_NUMBER = struct.Struct("<I")
 
 
 class Forks(Runner):
@@ -28,16 +31,24 @@ class Forks(Runner):
         self._by_size = slots is None
 
     def map(self, task: Task, units: Sequence[Unit], here: Here) -> Iterator[Result]:
-        """The first run is done by this process, the others by forks of it."""
+        """The results of this process and of forks of it: of a share each, in order.
+
+        If states may be merged in any order, a process that is done early takes a part of the share of another one.
+        """
         if any(isinstance(unit, ArchiveBatch) and is_url(unit.archive) for unit in units):
             yield from _in_threads(runs(units, self.slots), here)
             return
-        shares = runs(units, self._processes(units))
+        number = self._processes(units)
+        if number > 1 and task.partial.any_order and all(isinstance(unit, LogBlocks) for unit in units):
+            yield from _helping(runs(units, number), here)
+            return
+        shares = runs(units, number)
         with _Processes() as processes:
             for share in shares[1:]:
-                processes.start(share, here)
+                processes.start(_Given(share), here)
             for number, share in enumerate(shares):
-                yield (processes.result(number - 1) if number else None) or here(share)
+                found = processes.result(number - 1) if number else None
+                yield here(share) if found is None else found[1]
 
     def _processes(self, units: Sequence[Unit]) -> int:
         rows = sum(unit.size for unit in units)
@@ -50,8 +61,69 @@ def _in_threads(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result
     yield from WaitingThreads(len(shares), "shares").map(here, shares)
 
 
+def _helping(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
+    with _SharedPieces([runs(share, SHARES) for share in shares]) as pieces, _Processes() as processes:
+        for number in range(1, len(shares)):
+            processes.start(pieces.of(number), here)
+        own = pieces.of(0)
+        yield here(own)
+        done = set(own.taken)
+        for number in range(1, len(shares)):
+            found = processes.result(number - 1)
+            if found is not None:
+                done.update(found[0])
+                yield found[1]
+        missing = [unit for i, piece in enumerate(pieces.all) if i not in done for unit in piece]
+        if missing:
+            yield here(missing)
+
+
+class _Given:
+    """The units of one share.  ``taken``: the numbers of the pieces that were taken, if the shares have some."""
+
+    def __init__(self, share: Iterable[Unit], taken: list[int] | None = None) -> None:
+        self._share = share
+        self.taken = [] if taken is None else taken
+
+    def __iter__(self) -> Iterator[Unit]:
+        return iter(self._share)
+
+
+class _SharedPieces:
+    """Pieces of shares.  The numbers of those of a share are in a pipe: the process that reads one has to do it."""
+
+    def __init__(self, shares: Sequence[Sequence[Sequence[Unit]]]) -> None:
+        self.all = [piece for share in shares for piece in share]
+        self._pipes: list[int] = []
+        first = 0
+        for share in shares:
+            read, write = os.pipe()
+            self._pipes.append(read)
+            os.write(write, b"".join(_NUMBER.pack(first + i) for i in range(len(share))))
+            os.close(write)
+            first += len(share)
+
+    def __enter__(self) -> _SharedPieces:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pipe in self._pipes:
+            os.close(pipe)
+
+    def of(self, number: int) -> _Given:
+        """The units of share ``number``, and then those that are left of the others."""
+        taken: list[int] = []
+        return _Given(self._take(number, taken), taken)
+
+    def _take(self, number: int, taken: list[int]) -> Iterator[Unit]:
+        for pipe in self._pipes[number:] + self._pipes[:number]:
+            while data := os.read(pipe, _NUMBER.size):
+                taken.append(_NUMBER.unpack(data)[0])
+                yield from self.all[taken[-1]]
+
+
 class _Processes:
-    """Processes that each do a share of the work; those that are left at the end are killed."""
+    """Processes that each do a part of the work; those that are left at the end are killed."""
 
     def __init__(self) -> None:
         self._running: list[tuple[int, int]] = []  # process, descriptor of its pipe
@@ -65,7 +137,7 @@ class _Processes:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
 
-    def start(self, share: Sequence[Unit], here: Here) -> None:
+    def start(self, units: _Given, here: Here) -> None:
         read, write = os.pipe()
         process = os.fork()
         if process:
@@ -75,21 +147,24 @@ class _Processes:
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            _send(write, here(share))
+            found = here(units)
+            _send(write, units.taken, found)
         finally:
             os._exit(0)  # whatever happened: this process has nothing of its own to end
 
-    def result(self, number: int) -> Result | None:
-        """What process ``number`` sent; None if it failed: its share is still to be done."""
+    def result(self, number: int) -> tuple[list[int], Result] | None:
+        """The pieces that process ``number`` took, and its result; None if it failed: they are to be done."""
         with open(self._running[number][1], "rb", buffering=1 << 16, closefd=False) as stream:
-            data = stream.read()
+            data = memoryview(stream.read())
         try:
-            return result.decode(data)
-        except ValueError:
+            size = _NUMBER.size * (1 + _NUMBER.unpack_from(data)[0])
+            return [n for (n,) in _NUMBER.iter_unpack(data[_NUMBER.size : size])], result.decode(data[size:])
+        except (ValueError, struct.error):
             return None
 
 
-def _send(pipe: int, found: Result) -> None:
-    data = memoryview(found.encode())
-    while data:
-        data = data[os.write(pipe, data) :]
+def _send(pipe: int, taken: Sequence[int], found: Result) -> None:
+    for part in (b"".join(map(_NUMBER.pack, (len(taken), *taken))), found.encode()):
+        data = memoryview(part)
+        while data:
+            data = data[os.write(pipe, data) :]

@@ -45,7 +45,7 @@ class Partial:
 
     ``columns``: numbers of the columns that `update` reads, None for all.  ``counted``: only the number of rows is
     wanted; `update` is not called.  ``by_time``: rows come by time, and the units of a run are neighbours in one lane.
-    ``full``: no more rows are wanted.
+    ``full``: no more rows are wanted.  ``any_order``: the states of rows of a log may be merged in any order.
     """
 
     name: ClassVar[str]
@@ -54,6 +54,7 @@ class Partial:
     columns: Sequence[int] | None = None
     by_time = False
     full = False
+    any_order = False
 
     def settings(self) -> dict[str, Any]:
         """What `of` needs to make an empty one: JSON."""
@@ -79,6 +80,10 @@ class Partial:
     def merge(self, data: bytes) -> None:
         """Add a dumped state, of rows after those so far.  Raises ValueError if it is not valid."""
         raise NotImplementedError
+
+    def absorb(self, other: Self) -> None:
+        """The same with a partial of this process, which is not used any more."""
+        self.merge(other.dump())
 
 
 def partial_class(name: str) -> type[Partial]:

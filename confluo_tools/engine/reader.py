@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from confluo_tools.engine.rollup_partial import CountPartial, RollupPartial
 from confluo_tools.engine.rows import MAX_ROWS, RowSelection
 from confluo_tools.engine.runner import ClusterRunner, Runner
 from confluo_tools.engine.task import Task
-from confluo_tools.engine.unit import LogBlocks, Unit
+from confluo_tools.engine.unit import Unit
 from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.engine.worker import run_units
 from confluo_tools.errors import ConfluoError, UsageError
@@ -124,25 +124,30 @@ class EngineReader(Wrapper):
 
         ``most_rows``: the workers do about this many at a time, so their states have no more groups.
         """
-        cluster = isinstance(self.runner, ClusterRunner)
-        plan = UnitPlan(self.input, expr, self.runner.slots, most_rows, open_parts=cluster)
+        plan = UnitPlan(self.input, expr, self.runner.slots, most_rows, look=self._looks(partial))
         task = Task(expr, partial.fresh())
         found: list[Result] = []
         for wave in waves(plan.units, most_rows):
             with closing(self.runner.map(task, wave, lambda run: self._here(task, run))) as results:  # type: ignore[type-var]
                 for one in results:
                     try:
-                        partial.merge(one.state)
+                        one.merge_into(partial)
                     except ValueError as e:
                         raise ConfluoError(f"a worker gave a state that is not valid: {e}", where="--engine") from None
                     found.append(one._replace(state=b""))
         self._report(plan, found)
         return sum(one.rows for one in found)
 
-    def _here(self, task: Task, run: Sequence[Unit]) -> Result:
+    def _looks(self, partial: Partial) -> bool:
+        # Parts of archives cost more to open than the shares of processes of this host can differ.
+        if isinstance(self.runner, ClusterRunner):
+            return True
+        return isinstance(self.input, LogReader) and not partial.any_order
+
+    def _here(self, task: Task, run: Iterable[Unit]) -> Result:
         return run_units(task, run, self._opened)
 
-    def _opened(self, units: Sequence[LogBlocks], task: Task) -> tuple[Log, list[SegmentPart]]:
+    def _opened(self) -> tuple[Log, list[SegmentPart]]:
         # The segments of the version: retention cannot remove them.
         assert isinstance(self.input, LogReader)
         return self.input.log, self.input.log.segments(self.input.version)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluo_tools.errors import ConfluoError
+
+if TYPE_CHECKING:
+    from confluo_tools.engine.partial import Partial
 
 MAGIC = b"CFPART\0\1"
 _HEAD = struct.Struct("<8sIQQ")  # magic, checksum of the rest, bytes of the JSON, bytes of the state
@@ -16,20 +19,34 @@ Problems = list[tuple[str, str]]  # (path, what is wrong)
 
 
 class Result(NamedTuple):
-    """``rows`` that were selected, of ``scanned`` in archives; the ``state`` of the partial; what is to be said.
+    """``rows`` that were selected, of ``scanned`` in archives; what is to be said.
+
+    ``state``: of another process; of this one it is the partial itself.
 
     ``left_out``: parts with rows that are missing; ``unused``: parts of views that were not used.
     """
 
     rows: int
-    state: bytes
+    state: bytes | Partial
     left_out: Problems
     unused: Problems
     scanned: int
 
     def encode(self) -> bytes:
         """The result as bytes."""
-        return _packed([self.rows, self.left_out, self.unused, self.scanned], self.state)
+        return _packed([self.rows, self.left_out, self.unused, self.scanned], self.dumped)
+
+    @property
+    def dumped(self) -> bytes:
+        """The state as bytes."""
+        return self.state if isinstance(self.state, bytes) else self.state.dump()
+
+    def merge_into(self, partial: Partial) -> None:
+        """Add the state to ``partial``.  Raises ValueError if it is not valid."""
+        if isinstance(self.state, bytes):
+            partial.merge(self.state)
+        else:
+            partial.absorb(self.state)
 
 
 def encode_error(error: ConfluoError) -> bytes:

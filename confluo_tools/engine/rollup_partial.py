@@ -17,7 +17,7 @@ class CountPartial(Partial):
     """No state: the number of rows is in every result."""
 
     name = "count"
-    counted = True
+    counted = any_order = True
 
     def __init__(self, schema: Schema) -> None:
         self.schema, self.columns = schema, []
@@ -50,6 +50,7 @@ class RollupPartial(Partial):
         self.schema, self.columns = schema, columns
         self._make = make
         self.rollup = make()
+        self.any_order = not self.rollup.ordered
 
     def settings(self) -> dict[str, Any]:
         r = self.rollup
@@ -83,6 +84,14 @@ class RollupPartial(Partial):
 
         other = self._make()
         load(other, data)
+        self._add(other)
+
+    def absorb(self, other: Self) -> None:
+        self._add(other.rollup)
+
+    def _add(self, other: Rollup) -> None:
+        if self.rollup.rows == 0:
+            self.rollup, other = other, self.rollup
         self.rollup.merge(other)
         keep = getattr(self._make, "keep", None)
         if keep is not None:

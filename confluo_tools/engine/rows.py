@@ -72,7 +72,7 @@ class RowSelection:
             for span in chain:
                 result = waves.result(span)
                 self.found.append(result._replace(state=b""))
-                for block in StreamReader(BytesInMemory(result.state, runner.name)).blocks():
+                for block in StreamReader(BytesInMemory(result.dumped, runner.name)).blocks():
                     yield block.project(self._schema.layout), None, time_order.rank(lane, span.first)
 
         streams = [stream(lane, chain) for lane, chain in self._chains]

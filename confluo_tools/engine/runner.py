@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from typing import Any
@@ -12,7 +12,7 @@ from confluo_tools.engine.result import Result
 from confluo_tools.engine.task import Task
 from confluo_tools.engine.unit import Unit, runs
 
-Here = Callable[[Sequence[Unit]], Result]
+Here = Callable[[Iterable[Unit]], Result]
 Progress = Callable[[int, int], None]
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from confluo_tools.core.query.predicate import Program
 from confluo_tools.engine.result import Problems
 from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit
-from confluo_tools.expr import leaves, zones
+from confluo_tools.expr import leaves
 from confluo_tools.multilog.archive.folders import part_file
 from confluo_tools.multilog.archive.log_with_archive import LogWithArchiveReader
 from confluo_tools.multilog.archive.open_ahead import PartFile
@@ -26,35 +27,30 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.reader import LogReader
 
 PER_SLOT = 16  # units of a log for each slot: shares of the blocks that differ by a sixteenth at most
-SIGN = 1 << 63
 
 
 class UnitPlan:
     """The units of ``reader`` for ``expr``, in the order of the rows, and lane by lane.  ``slots``: of the engine.
 
-    ``most_rows``: of a unit of a log, about.  ``open_parts``: parts of archives are also ruled out by their statistics
-    if the condition has no limits of time; False where those who read them are on this host, and open them anyway.
+    ``most_rows``: of a unit of a log, about.
+    ``look``: conditions without limits of time rule out units, too.  That opens parts of archives and looks at each
+    zone map of a log, which those who read them do anyway; they must look if the units are shared out by their size.
     ``given``: of each log and archive, its absolute path and the path that the user gave.
     ``left_out``: (path, problem) of what is damaged, as far as known; ``passed``: rows of archives that were ruled out.
     """
 
     def __init__(
-        self,
-        reader: LogReader | ArchiveReader,
-        expr: Expr,
-        slots: int,
-        most_rows: int | None = None,
-        open_parts: bool = True,
+        self, reader: LogReader | ArchiveReader, expr: Expr, slots: int, most_rows: int | None = None, look: bool = True
     ) -> None:
         self._expr, self._schema = expr, reader.schema
-        self._lists = frozenset(i for i, c in enumerate(reader.schema.columns) if c.count > 1)
         self._path_fields = reader.path_fields if isinstance(reader, ArchiveReader) else ()
         self._scan = ArchiveScan(reader.schema, expr.tree, [], self._path_fields)
         field = reader.schema.time_field
         self._time = -1 if field is None else reader.schema.index(field.name)
         self._all = expr.tree == leaves.TRUE
-        # Parts have rows of a short time, so limits of time rule out many, other conditions hardly any.
-        self._open = not self._all and (open_parts or self._time in leaves.columns(expr.tree))
+        self._program = Program(expr.tree, reader.schema.layout)
+        # Neighbours have rows of a short time, so limits of time rule out many, other conditions hardly any.
+        self._look = not self._all and (look or self._time in leaves.columns(expr.tree))
         self._segments: dict[tuple[int, int], SegmentPart] = {}
         self.given: dict[str, str] = {}
         self.left_out: Problems = []
@@ -70,7 +66,7 @@ class UnitPlan:
 
     def _batches(self, parts: Sequence[PartFile], below: int | None = None) -> Iterator[ArchiveBatch]:
         for batch, first, after in ranges(parts, below):
-            places = self._scan.possible(batch) if self._open else batch
+            places = self._scan.possible(batch) if self._look else batch
             alone = len(places) > 1 and in_time_order(places[0])
             for some in [[place] for place in places] if alone else [places] if places else []:
                 given, names = _root(some)
@@ -113,28 +109,15 @@ class UnitPlan:
             hours = [part_file(unit.archive, path).name.hour for path in unit.parts]
             return hours[0] * HOUR, (hours[-1] + 1) * HOUR - 1
         part = self._segments[unit.lane, unit.base]
-        own = [piece for piece in time_order.pieces([part], self._time) if unit.first <= piece.number < unit.after]
+        own = time_order.pieces([(part, range(unit.first, unit.after))], self._time)
         return min(piece.lo for piece in own), max(piece.hi for piece in own)
 
     def _blocks(self, part: SegmentPart) -> list[int]:
         # The blocks that may have matching rows.  A damaged one is kept: who reads it says so.
-        every = range(part.blocks)
-        return list(every) if self._all else [number for number in every if self._possible(part, number)]
-
-    def _possible(self, part: SegmentPart, number: int) -> bool:
-        block = part.block(number)
-        if block is None:
-            return True
-        columns = self._schema.columns
-
-        def zone(col: int) -> tuple[Any, Any] | None:
-            known = block.zones(col)
-            if known is None or not 1 <= columns[col].code <= 8:  # the order of other types is not that of their keys
-                return None
-            bias = SIGN if columns[col].code > 4 else 0
-            return known[0] - bias, known[1] - bias
-
-        return zones.holds(self._expr.tree, zone, self._lists) != zones.NONE
+        if not self._look:
+            return list(range(part.blocks))
+        blocks = ((number, part.block(number)) for number in range(part.blocks))
+        return [number for number, block in blocks if block is None or self._program.possible(block)]
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ A worker shares nothing with the host that asks but the file system (or the obje
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.archive.open_ahead import PartFile
     from confluo_tools.multilog.archive.reader import ArchiveScan
     from confluo_tools.multilog.log import Log
-    from confluo_tools.multilog.query.plan import QueryPlan
+    from confluo_tools.multilog.query.plan import Blocks, QueryPlan
 
 SAME_FILES = "workers need the same files under the same paths"
 Rows = Iterator[tuple["Block", "Picks"]]
-Open = Callable[[Sequence[LogBlocks], Task], tuple["Log", "list[SegmentPart]"]]
+Opened = Callable[[], tuple["Log", "list[SegmentPart]"]]
 
 
 def run(task: bytes, units: bytes) -> bytes:
@@ -42,16 +42,19 @@ def version() -> dict[str, str]:
     return pins()
 
 
-def run_units(task: Task, units: Sequence[Unit], open_parts: Open | None = None) -> Result:
-    """The result of ``task`` over ``units``.  ``open_parts``: instead of opening their logs.
+def run_units(task: Task, units: Iterable[Unit], opened: Opened | None = None) -> Result:
+    """The result of ``task`` over ``units``.
+
+    ``opened``: gives the log of those that have one, and its segments; the next unit is then only taken when the one
+    before is done.
 
     Raises ConfluoError: a log is not there, or has another schema.
     """
     partial, rows = task.partial.fresh(), 0
     sources: list[LogSource | ArchiveSource] = []
-    for (kind, _), some in groupby(units, key=lambda unit: unit.source):
-        own: Any = list(some)
-        source = LogSource(task, own, open_parts) if kind == LOG else ArchiveSource(task, own)
+    for (kind, _), own in groupby(units, key=lambda unit: unit.source):
+        some: Any = own
+        source = LogSource(task, some, opened) if kind == LOG else ArchiveSource(task, list(some))
         sources.append(source)
         if partial.counted:
             rows += source.count()
@@ -63,7 +66,7 @@ def run_units(task: Task, units: Sequence[Unit], open_parts: Open | None = None)
                 break
     left_out = [one for source in sources for one in source.left_out]
     unused = [one for source in sources for one in source.unused]
-    return Result(rows, partial.dump(), left_out, unused, sum(source.scanned for source in sources))
+    return Result(rows, partial, left_out, unused, sum(source.scanned for source in sources))
 
 
 class LogSource:
@@ -71,32 +74,36 @@ class LogSource:
 
     scanned = 0
 
-    def __init__(self, task: Task, units: Sequence[LogBlocks], open_parts: Open | None = None) -> None:
+    def __init__(self, task: Task, units: Iterable[LogBlocks], opened: Opened | None = None) -> None:
         from confluo_tools.multilog.query.plan import QueryPlan
         from confluo_tools.multilog.version import Version
 
-        blocks: dict[tuple[int, int], set[int]] = {}  # (lane, first row) of a segment -> its blocks
-        for unit in units:
-            blocks.setdefault((unit.lane, unit.base), set()).update(range(unit.first, unit.after))
-        log, parts = (open_parts or _open_parts)(units, task)
+        if opened is None:
+            units = list(units)
+            log, parts = _open_parts(units, task)
+        else:
+            log, parts = opened()
         version = Version()
-        version.pinned = log, [part for part in parts if (part.lane, part.base) in blocks]
-
-        def skip(part: SegmentPart, number: int) -> bool:
-            return number not in blocks[part.lane, part.base]
-
-        columns = task.partial.columns
-        self._plan: QueryPlan = QueryPlan(log, version, task.expr, columns=columns, skip=skip)
+        version.pinned = log, parts
+        self._parts = {(part.lane, part.base): part for part in parts}
+        self._units = units
+        self._plan: QueryPlan = QueryPlan(log, version, task.expr, columns=task.partial.columns)
 
     def rows(self) -> Rows:
-        yield from self._plan
+        yield from self._plan.rows_of(self._blocks())
 
     def by_time(self) -> Rows:
         """The rows by time, of units of one lane."""
-        yield from self._plan.ordered()
+        yield from self._plan.ordered(list(self._blocks()))
 
     def count(self) -> int:
-        return self._plan.count()
+        return self._plan.count(self._blocks())
+
+    def _blocks(self) -> Iterator[Blocks]:
+        for unit in self._units:
+            part = self._parts.get((unit.lane, unit.base))
+            if part is not None:  # else it is among what the log says of itself
+                yield part, range(unit.first, unit.after)
 
     @property
     def left_out(self) -> Problems:

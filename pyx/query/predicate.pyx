@@ -611,6 +611,13 @@ cdef class Program:
         self._fits(block)
         return self.count_indexed(block, NULL, Picks())
 
+    def possible(self, Block block not None):
+        """Whether rows of ``block`` may match, by its zone maps alone: nothing of the rows is read."""
+        cdef Context c
+        self._fits(block)
+        self.prepare(&c, block, NULL)
+        return block.rows > 0 and decide(&c, self.root) != NONE
+
     def _fits(self, Block block):
         if block.layout is not self.layout and not _same(block.layout, self.layout):
             raise ValueError("the block has other columns than the program")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +97,38 @@ def test_the_units_are_all_rows_once(opened: Any) -> None:
 
 
 def test_parts_are_opened_before_the_forks_only_for_limits_of_time(inputs: Inputs) -> None:
-    def units(text: str, open_parts: bool) -> int:
+    def units(text: str, look: bool) -> int:
         reader = inputs.open("archive")
-        return len(UnitPlan(reader, compile(text, reader.schema), 2, open_parts=open_parts).units)
+        return len(UnitPlan(reader, compile(text, reader.schema), 2, look=look).units)
 
     every = units("", False)
     assert units("a == 99", True) == 0
     assert units("a == 99", False) == every
     assert units("ts < @10000 and a == 99", False) == 0
     assert 0 < units("ts < @10000", False) <= every
+
+
+def test_zone_maps_of_a_log_rule_out_blocks(inputs: Inputs) -> None:
+    def blocks(text: str, look: bool) -> set[tuple[int, int, int]]:
+        reader = inputs.open("log")
+        units = UnitPlan(reader, compile(text, reader.schema), 2, look=look).units
+        return {(unit.lane, unit.base, n) for unit in units for n in range(unit.first, unit.after)}
+
+    every = blocks("", True)
+    assert len(every) == 8
+    assert blocks("a == 99", True) == blocks("ts < @1 and a == 99", False) == set()
+    assert blocks("a == 99", False) == every
+    assert set() < blocks("ts < @10000", False) == blocks("ts < @10000", True) < every
+
+
+def test_who_is_done_early_takes_pieces_of_others() -> None:
+    shares: Any = [["a", "b", "c"], ["d"], ["e", "f", "g"]]
+    with forks._SharedPieces([[[unit] for unit in share] for share in shares]) as pieces:
+        first, second = pieces.of(0), pieces.of(1)
+        slow, fast = iter(first), iter(second)
+        assert [next(slow), *fast, *slow] == ["a", "d", "e", "f", "g", "b", "c"]
+        assert (first.taken, second.taken) == ([0], [3, 4, 5, 6, 1, 2])
+        assert list(pieces.of(2)) == []
 
 
 def test_few_rows_are_worth_no_fork(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +194,13 @@ def children() -> str:
 
 @pytest.mark.parametrize("how", ["dies", "is cut off", "is damaged", "fails"])
 def test_the_work_of_a_process_that_fails_is_done_again(opened: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    def send(pipe: int, found: Result) -> None:
+    def send(pipe: int, taken: Sequence[int], found: Result) -> None:
         if how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         elif how == "fails":
             raise MemoryError
-        data = found.encode()
+        numbers = struct.pack(f"<{len(taken) + 1}I", len(taken), *taken)
+        data = numbers + found.encode()
         os.write(pipe, data[:-1] if how == "is cut off" else data[:-1] + bytes([data[-1] ^ 1]))
 
     before, expected = children(), aggregated(opened(), "", "a")

@@ -210,6 +210,7 @@ def test_any_tree_over_any_block(data):
         for one in (block, zoned, wider):
             assert program.select(one).tolist() == expected, name
             assert program.count(one) == len(expected)
+            assert program.possible(one) or not expected
         picks = Picks.of(len(block), sorted(chosen))
         assert program.refine(block, picks) == len(picks)
         assert picks.tolist() == [row for row in expected if row in chosen]
@@ -321,6 +322,7 @@ def test_zone_maps_decide_whole_blocks():
     ]:
         program = Program(tree, block.layout)
         assert len(program.select(block)) == rows
+        assert Program(tree, block.layout).possible(block) == (rows > 0)
         seen = program.describe()
         assert (seen[key], seen["by_scan"], seen["rows_in"]) == (1, 0, 0)
     program = Program(Range(0, 0, 1500), block.layout)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.views.filter import FilterView
     from confluo_tools.schema import Schema
 
+Blocks = tuple["SegmentPart", Iterable[int]]  # some blocks of a segment
+
 # Bytes of mapped segments kept in memory behind the cursor: for a single query, and for repeated queries (`reader`).
 KEEP_ONE, KEEP_MANY = 64 << 20, 512 << 20
 
@@ -104,9 +106,10 @@ class QueryPlan:
 
         The Picks object is reused: read it before the next iteration.
         """
-        return self._rows(_all_blocks(self.log.segments(self.version)))
+        return self.rows_of(self._every_block())
 
-    def _rows(self, parts: Iterable[tuple[SegmentPart, Iterable[int]]]) -> Iterator[tuple[SegmentBlock, Picks]]:
+    def rows_of(self, parts: Iterable[Blocks]) -> Iterator[tuple[SegmentBlock, Picks]]:
+        """The same for some blocks, which are taken as they are needed."""
         search, picks = LogScan(self.program), Picks()  # one per generator: `ordered` interleaves them
         select = search.select
         columns = self.columns
@@ -129,15 +132,15 @@ class QueryPlan:
                 yield block, picks
             mapped.add(part, search.postings, self._touched(part, given, search.postings))
 
-    def count(self) -> int:
-        """Number of matching rows.  Reads no rows where zone maps or postings suffice."""
+    def count(self, parts: Iterable[Blocks] | None = None) -> int:
+        """Number of matching rows (in some blocks).  Reads no rows where zone maps or postings suffice."""
         search, picks = LogScan(self.program), Picks()
         count = search.count
         mapped = _MappedSegments(self._keep)
         total = 0
-        for part in self.log.segments(self.version):
+        for part, numbers in self._every_block() if parts is None else parts:
             search.open(*self._views(part))
-            for number in range(part.blocks):
+            for number in numbers:
                 if self._skipped is not None and self._skipped(part, number):
                     continue
                 block = part.block(number)
@@ -150,17 +153,18 @@ class QueryPlan:
             mapped.add(part, search.postings, self._touched(part, False, search.postings))
         return total
 
-    def ordered(self) -> Iterator[tuple[Block, Picks]]:
+    def ordered(self, parts: Sequence[Blocks] | None = None) -> Iterator[tuple[Block, Picks]]:
         """The rows by time, rows of equal time by lane, then by number (`time_order`), in whatever order they are.
 
         Blocks that come next as they are are passed through; other rows are copied into blocks without lane and base.
+        ``parts``: only these blocks, each once, those of a lane in their order.
         """
         if self.log.schema.time_field is None:
-            yield from self
+            yield from self if parts is None else self.rows_of(parts)
         else:
-            yield from by_time(self.log.schema, self.streams(), self.columns)
+            yield from by_time(self.log.schema, self.streams(parts), self.columns)
 
-    def streams(self) -> list[Iterator[Ranked]]:
+    def streams(self, parts: Sequence[Blocks] | None = None) -> list[Iterator[Ranked]]:
         """The rows as streams for `by_time`.  Raises UsageError without a time field."""
         schema = self.log.schema
         if schema.time_field is None:
@@ -169,12 +173,12 @@ class QueryPlan:
         if self.columns is not None:
             self.columns = sorted({time, *self.columns})
         out = []
-        parts = self.log.segments(self.version)
-        for lane in sorted({part.lane for part in parts}):
-            own = [part for part in parts if part.lane == lane]
+        parts = list(self._every_block()) if parts is None else parts
+        for lane in sorted({part.lane for part, _ in parts}):
+            own = [(part, numbers) for part, numbers in parts if part.lane == lane]
             pieces = time_order.pieces(own, time)
             if not time_order.goes_back(pieces):
-                out.append(time_order.ranked(self._rows(_all_blocks(own))))
+                out.append(time_order.ranked(self.rows_of(own)))
                 continue
             found = time_order.streams(pieces)
             if len(found) <= time_order.MAX_STREAMS:
@@ -185,7 +189,7 @@ class QueryPlan:
 
     def _pieces(self, pieces: Sequence[Piece]) -> Iterator[Ranked]:
         runs = groupby(pieces, key=lambda p: p.part)
-        return time_order.ranked(self._rows((part, [p.number for p in run]) for part, run in runs))
+        return time_order.ranked(self.rows_of((part, [p.number for p in run]) for part, run in runs))
 
     def _passing(self, pieces: Sequence[Piece]) -> Iterator[Ranked]:
         # For readers that copy what they need: no segment stays in memory.
@@ -195,9 +199,13 @@ class QueryPlan:
 
     def lanes(self) -> dict[int, Iterator[tuple[SegmentBlock, Picks]]]:
         """The rows of each non-empty lane, in row order."""
-        parts = self.log.segments(self.version)
-        lanes = sorted({part.lane for part in parts})
-        return {lane: self._rows(_all_blocks([p for p in parts if p.lane == lane])) for lane in lanes}
+        every = list(self._every_block())
+        lanes = sorted({part.lane for part, _ in every})
+        return {lane: self.rows_of([one for one in every if one[0].lane == lane]) for lane in lanes}
+
+    def _every_block(self) -> Iterator[Blocks]:
+        for part in self.log.segments(self.version):
+            yield part, range(part.blocks)
 
     # --- access to views
 
@@ -320,11 +328,6 @@ class _MappedSegments:
             for one in lists.values():
                 one.release()
             self.size -= much
-
-
-def _all_blocks(parts: Iterable[SegmentPart]) -> Iterator[tuple[SegmentPart, Iterable[int]]]:
-    for part in parts:
-        yield part, range(part.blocks)
 
 
 def _known(tree: leaves.Tree, views: list[FilterView], expr: Expr) -> tuple[list[FilterView], Any]:

@@ -58,11 +58,11 @@ def rank(lane: int, first: int) -> int:
     return lane << LANE | first
 
 
-def pieces(parts: Iterable[SegmentPart], time: int) -> list[Piece]:
-    """The blocks of a lane in row order, with the times in their zone maps.  A damaged block has the earliest time."""
+def pieces(parts: Iterable[tuple[SegmentPart, Iterable[int]]], time: int) -> list[Piece]:
+    """Blocks of a lane, in row order, with the times in their zone maps.  A damaged block has the earliest time."""
     out = []
-    for part in parts:
-        for number in range(part.blocks):
+    for part, numbers in parts:
+        for number in numbers:
             block = part.block(number)
             zone = None if block is None else block.zones(time)
             if zone is None:

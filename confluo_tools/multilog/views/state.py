@@ -327,7 +327,7 @@ class UnfoldedRows:
         from confluo_tools.multilog.query.time_order import EARLIEST, pieces
 
         self.lane, self.begin, self.end, self.time = lane, begin, version[lane], time
-        parts = [part for part in log.segments(version) if part.lane == lane]
+        parts = [(part, range(part.blocks)) for part in log.segments(version) if part.lane == lane]
         found = [piece for piece in pieces(parts, time) if piece.hi != EARLIEST]
         self.pieces = [piece for piece in found if piece.part.base + piece.part.rows > begin]
         self.latest = max((piece.hi for piece in found[:-1]), default=LONG_AGO)
