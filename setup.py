@@ -37,6 +37,8 @@ if DEBUG:
         "-fno-sanitize-recover=undefined",
     ]
 
+# What Cython adds to each module (functions, memory views), compiled once.
+SHARED = "confluo_tools.core.cython_shared"
 # The headers c_*.pxd and *.h of all subjects have unique names: they are included without a path.
 GENERATED = "build/generated"
 SUBJECTS = sorted(glob("pyx/*/"))
@@ -72,7 +74,14 @@ extensions = [
     for source in sorted(glob("pyx/*/*.pyx"))
     if not ONLY or Path(source).stem in ONLY
 ]
-
+extensions.append(
+    Extension(
+        SHARED,
+        [f"{SHARED.rpartition('.')[2]}.c"],
+        extra_compile_args=FLAGS,
+        extra_link_args=extensions[0].extra_link_args,
+    )
+)
 
 OURS = glob("pyx/*/*.pxd") + glob("confluo_tools/core/*/*.pxd") + glob(f"{GENERATED}/*.pxd")
 PXD = {*(Path(name).stem for name in OURS), "stdint"}  # stdint: a new Cython compiles all again
@@ -123,6 +132,7 @@ setup(
         extensions,
         include_path=[*SUBJECTS, GENERATED, "."],
         build_dir="build/cython",
+        shared_utility_qualified_name=SHARED,
         cache=os.environ.get("CONFLUO_CYTHON_CACHE") or False,  # a folder: C files by the content of their sources
         compiler_directives={
             "language_level": 3,

@@ -583,9 +583,7 @@ cdef class Program:
     def select(self, Block block not None):
         """The matching rows of ``block`` as new Picks.  Raises ValueError for another layout."""
         cdef Picks out = Picks()
-        self._fits(block)
-        with nogil:
-            self.run_indexed(block, NULL, out)
+        self.select_into(block, out)
         return out
 
     def select_into(self, Block block not None, Picks out not None):
@@ -683,18 +681,14 @@ def _depth(tree):
 
 def _runs_of(ranges):
     """Sort ranges (first, last) of integers; merge those that overlap or are adjacent."""
-    out = []
-    first = last = None
+    out, last = [], None
     for lo, hi in sorted(ranges):
-        if last is not None and lo <= last + 1:
-            last = max(hi, last)
-            continue
-        if last is not None:
-            out.append((first, last))
-        first, last = lo, hi
-    if last is not None:
-        out.append((first, last))
-    return out
+        if last is not None and lo <= last[1] + 1:
+            last[1] = max(hi, last[1])
+        else:
+            last = [lo, hi]
+            out.append(last)
+    return [(lo, hi) for lo, hi in out]
 
 
 cdef bint _same(Layout a, Layout b) noexcept:

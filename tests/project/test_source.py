@@ -26,6 +26,7 @@ SCRIPTS = [
 # What Cython adds to every module; __init__, because a __cinit__ hides its arguments; a name for a long type.
 STUB_ALLOWED = r"""confluo_tools\.core\.\w+\.\w+\.(\w+\.)?(__pyx_capi__|__test__|__pyx_vtable__|__reduce_cython__)
 confluo_tools\.core\.\w+\.\w+\.(\w+\.)?__init__
+confluo_tools\.core\.cython_shared
 confluo_tools\.core\.text\.text_writer\.Item
 confluo_tools\.core\.clickhouse\.native_batch\.Column
 """
