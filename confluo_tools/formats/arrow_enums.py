@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from confluo_tools.formats import arrow_values
+
 if TYPE_CHECKING:
     from confluo_tools.schema import Field
 
@@ -47,7 +49,7 @@ def enum_numbers(array: Any, field: Field) -> Any | None:
     known = {name: number for number, name in field.names.items()} | dict.fromkeys(NULLS, 0)
     known = {name: number for name, number in known.items() if number < 1 << 63}
     numbers = [0 if word is None else known.get(word, -1) for word in array.dictionary.to_pylist()]
-    out = pa.array(numbers, pa.int64()).take(array.indices)
+    out = arrow_values.numbers(numbers, pa.int64()).take(array.indices)
     if len(out) != out.null_count and pc.min(out).as_py() < 0:
         return None
     return out

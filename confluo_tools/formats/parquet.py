@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import FormatError
-from confluo_tools.formats import arrow_meta
+from confluo_tools.formats import arrow_meta, arrow_values
 from confluo_tools.formats.absent import AbsentValues
 from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
 from confluo_tools.formats.bytestream import ByteStream, ObjectStream
@@ -123,8 +123,8 @@ class ArrowFileWriter:
         def words(block: Block, column: int) -> Any:
             import pyarrow.compute as pc
 
-            lines = pc.split_pattern(pa.scalar(printer.lines(block), pa.utf8()), "\n").values.slice(0, block.rows)
-            return pc.if_else(pc.equal(lines, "-"), pa.scalar(None, pa.utf8()), lines)
+            lines = pc.split_pattern(arrow_values.text(printer.lines(block)), "\n").values.slice(0, block.rows)
+            return pc.if_else(pc.equal(lines, arrow_values.text(b"-")), arrow_values.text(None), lines)
 
         return first, words, [pa.field(field.name, pa.utf8())]
 
@@ -206,15 +206,13 @@ def _without(words: Any, bits: bytes | None) -> Any:
     import pyarrow.compute as pc
 
     known = pa.Array.from_buffers(pa.bool_(), len(words), [None, pa.py_buffer(bits)])
-    return pc.if_else(known, words, pa.scalar(None, pa.utf8()))
+    return pc.if_else(known, words, arrow_values.text(None))
 
 
 def _texts(block: Block, column: int) -> Any:
-    import pyarrow as pa
-
     data, size = bytes(block.buffer(column)), block.layout.describe(column)[2]
     values = [data[at : at + size].rstrip(b"\0") for at in range(0, len(data), size)]
-    return pa.array([value.decode("utf-8", "backslashreplace") if value else None for value in values], pa.utf8())
+    return arrow_values.texts([value.decode("utf-8", "backslashreplace").encode() or None for value in values])
 
 
 class ArrowFileReader(Reader):

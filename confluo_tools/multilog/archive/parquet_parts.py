@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from confluo_tools.errors import FormatError, SchemaError
-from confluo_tools.formats import arrow_meta
+from confluo_tools.formats import arrow_meta, arrow_values
 from confluo_tools.formats.arrow_foreign import pyarrow
 from confluo_tools.formats.parquet_columns import ParquetColumns, held, mapped
 from confluo_tools.formats.parquet_encoding import parquet_writer
@@ -159,13 +159,13 @@ class PartBuilder:
         import pyarrow.compute as pc
 
         if self._numbers is None:
-            self._numbers = pa.array(range(BLOCK_ROWS), pa.uint64())
+            self._numbers = arrow_values.numbers(range(BLOCK_ROWS), pa.uint64())
         arrays = [
             _wrap(f.type, pa.py_buffer(block.buffer(i)), block.rows)
             for i, f in enumerate(self._arrow)
             if i < self.schema.layout.n - 1
         ]
-        arrays.append(pc.add(self._numbers.slice(0, block.rows), pa.scalar(base, pa.uint64())))
+        arrays.append(pc.add(self._numbers.slice(0, block.rows), arrow_values.numbers([base], pa.uint64())[0]))
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._arrow))
         self.rows += block.rows
 
