@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import netns
+import sessions
 from kafka_lab import free_ports
 from sessions import ROOT, Shell, agrees, commands, disagreements, steps, update
 
@@ -101,6 +103,15 @@ def test_a_lie_is_seen(tmp_path: Path) -> None:
     update(page, tmp_path)
     assert page.read_text() == "```console\n$ echo one\none\n$ echo two; exit 3\ntwo\n[3]\n$ false\n[1]\n```\n"
     assert disagreements(page, tmp_path) == []
+
+
+def test_a_command_that_does_not_end_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "DEADLINE", 1)
+    ends = "trap 'echo ended >>ends; exit' TERM; echo began >>begins; while :; do read -t 0.1 <> <(:) || :; done"
+    with pytest.raises(subprocess.TimeoutExpired):
+        Shell(tmp_path).run(f'bash -c "{ends}" & bash -c "{ends}"')
+    assert (tmp_path / "begins").read_text() == "began\n" * 2
+    assert (tmp_path / "ends").read_text() == "ended\n" * 2
 
 
 def test_commands_of_a_block() -> None:

@@ -10,9 +10,11 @@ committing it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from pathlib import Path
 from running import forks_with
 
 ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 120  # s, of a command
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
@@ -102,19 +105,30 @@ class Shell:
         return self.env | {"PATH": f"{forks_with(self.env).folder}{os.pathsep}{self.env['PATH']}"}
 
     def run(self, command: str) -> tuple[int, list[str]]:
-        """Exit status and lines printed.  Commands side by side are no forks: some would start sooner than others."""
+        """Exit status and lines printed.  Commands side by side are no forks: some would start sooner than others.
+
+        What still runs at the deadline is ended: recorders and servers remove their networks.
+        """
         side_by_side = "&" in command.replace("&&", "")
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-e", "-o", "pipefail", "-c", command],
             cwd=self.folder,
             env=self.env if side_by_side else self.forking(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=120,
-            check=False,
+            start_new_session=True,
         )
-        return done.returncode, done.stdout.decode(errors="backslashreplace").splitlines()
+        try:
+            printed, _ = process.communicate(timeout=DEADLINE)
+        except BaseException:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=10)
+            raise
+        return process.returncode, printed.decode(errors="backslashreplace").splitlines()
 
     def replay(self, step: Step) -> tuple[list[str], list[str]]:
         """What the document shows and what the command prints now, both with the exit status line."""
