@@ -156,7 +156,7 @@ def test_an_archive_in_a_store(
     monkeypatch.setattr(s3.relay, "denied", {WORKER_KEY})
     assert answer(open_one(url), spark)[1] == 0
     told = capsys.readouterr().err
-    line = rf"^\S+: ({url}\S+): cannot be opened: access is denied \(403 AccessDenied\)$"
+    line = rf"^confluo\S*(?: \w+)?: ({url}\S+): cannot be opened: access is denied \(403 AccessDenied\)$"
     parts = {f"{url}{path.relative_to(inputs.archive)}" for path in Path(inputs.archive).rglob("*.parquet")}
     assert {*re.findall(line, told, re.MULTILINE)} == parts, told  # Spark may say more on a busy machine
 

@@ -214,7 +214,7 @@ def test_conditions_go_through_zone_maps_and_indexes(
     """``blocks``: those that DuckDB gets rows of; ``scanned``: those in which a test of ours read all rows."""
     plans: list[QueryPlan] = []
     given: list[int] = []
-    original = QueryPlan._rows
+    original = QueryPlan.rows_of
 
     def rows(self: QueryPlan, parts: Any) -> Any:
         plans.append(self)
@@ -222,7 +222,7 @@ def test_conditions_go_through_zone_maps_and_indexes(
             given.append(block.base)
             yield block, picks
 
-    monkeypatch.setattr(QueryPlan, "_rows", rows)
+    monkeypatch.setattr(QueryPlan, "rows_of", rows)
     statement = f"select count(*) as n, sum(number)::bigint as sum from '{hops}' where {where}"
     with Database(threads=1) as database:
         parsed = database.parse(statement)
