@@ -120,7 +120,8 @@ def parse_network(text: str, path: str) -> NetworkFile:
         hint = "begin the file with 'topology: 1'"
         raise FormatError("has switches and servers, but is not of format 1", where=path, hint=hint)
     if tree.get("topology", VERSION) != VERSION:
-        what = f"topology of format '{strict_yaml.word(path, tree['topology'])[:20]}'; this version reads {VERSION}"
+        given = strict_yaml.word(path, tree["topology"])[:20]
+        what = f"topology of format {given!r}; this version reads {VERSION}"
         raise FormatError(what, where=path)
     sources = [key for key in ("clos", "fat_tree", "grid", "dcs") if key in tree]
     if len(sources) > 1:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from confluo_tools.errors import FormatError
@@ -229,6 +229,7 @@ def test_bad_files_are_named(tmp_path: Path, text: str, complaint: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@example("\n 0")
 @given(st.text(alphabet="abc 0123456789->:[]{},\n#.", max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
