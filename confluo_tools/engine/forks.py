@@ -15,11 +15,11 @@ from confluo_tools.engine.result import Result
 from confluo_tools.engine.runner import Here, Runner
 from confluo_tools.engine.task import Task
 from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit, runs
+from confluo_tools.engine.unit_plan import PER_SLOT
 from confluo_tools.objects.address import is_url
 from confluo_tools.objects.threads import WaitingThreads
 
 FEW_ROWS = 3 << 19  # for fewer rows a fork costs more time than it saves
-SHARES = 16  # of each process: one that is done early takes some from another one
 _NUMBER = struct.Struct("<I")
 
 
@@ -62,7 +62,7 @@ def _in_threads(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result
 
 
 def _helping(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
-    with _SharedPieces([runs(share, SHARES) for share in shares]) as pieces, _Processes() as processes:
+    with _SharedPieces([runs(share, PER_SLOT) for share in shares]) as pieces, _Processes() as processes:
         for number in range(1, len(shares)):
             processes.start(pieces.of(number), here)
         own = pieces.of(0)

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from confluo_tools.core.query.predicate import Program
 from confluo_tools.engine.result import Problems
 from confluo_tools.engine.unit import ArchiveBatch, LogBlocks, Unit
 from confluo_tools.expr import leaves
@@ -48,7 +47,6 @@ class UnitPlan:
         field = reader.schema.time_field
         self._time = -1 if field is None else reader.schema.index(field.name)
         self._all = expr.tree == leaves.TRUE
-        self._program = Program(expr.tree, reader.schema.layout)
         # Neighbours have rows of a short time, so limits of time rule out many, other conditions hardly any.
         self._look = not self._all and (look or self._time in leaves.columns(expr.tree))
         self._segments: dict[tuple[int, int], SegmentPart] = {}
@@ -117,7 +115,7 @@ class UnitPlan:
         if not self._look:
             return list(range(part.blocks))
         blocks = ((number, part.block(number)) for number in range(part.blocks))
-        return [number for number, block in blocks if block is None or self._program.possible(block)]
+        return [number for number, block in blocks if block is None or self._expr.program.possible(block)]
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.archive.open_ahead import PartFile
     from confluo_tools.multilog.archive.reader import ArchiveScan
     from confluo_tools.multilog.log import Log
-    from confluo_tools.multilog.query.plan import Blocks, QueryPlan
+    from confluo_tools.multilog.query.plan import QueryPlan
+    from confluo_tools.multilog.query.time_order import Blocks
 
 SAME_FILES = "workers need the same files under the same paths"
 Rows = Iterator[tuple["Block", "Picks"]]

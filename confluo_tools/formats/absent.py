@@ -25,6 +25,10 @@ class AbsentValues:
         for column, mark in self._marks.items():
             data = bytes(block.buffer(mark))
             if 0 in data:
-                bits = int(data.translate(_DIGITS)[::-1], 2)
-                out[column] = bits.to_bytes((len(data) + 7) // 8, "little")
+                out[column] = validity(data)
         return out
+
+
+def validity(marks: bytes) -> bytes:
+    """The validity bits of values: 0 where a byte of ``marks`` is 0."""
+    return int(marks.translate(_DIGITS)[::-1], 2).to_bytes((len(marks) + 7) // 8, "little")

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from confluo_tools.formats.absent import validity
+
 
 def texts(values: Sequence[bytes | None]) -> Any:
     """An array of UTF-8 texts; None is null."""
@@ -16,8 +18,7 @@ def texts(values: Sequence[bytes | None]) -> Any:
     data = b"".join(value for value in values if value)
     bits = None
     if None in values:
-        number = sum(1 << i for i, value in enumerate(values) if value is not None)
-        bits = pa.py_buffer(number.to_bytes((len(values) + 7) // 8, "little"))
+        bits = pa.py_buffer(validity(bytes(value is not None for value in values)))
     return pa.Array.from_buffers(pa.utf8(), len(values), [bits, pa.py_buffer(ends), pa.py_buffer(data)])
 
 

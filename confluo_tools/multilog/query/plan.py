@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from confluo_tools.expr import Expr
     from confluo_tools.formats.merge import Ranked
     from confluo_tools.multilog.log import Log
-    from confluo_tools.multilog.query.time_order import Piece
+    from confluo_tools.multilog.query.time_order import Blocks, Piece
     from confluo_tools.multilog.version import Version
     from confluo_tools.multilog.views.filter import FilterView
     from confluo_tools.schema import Schema
-
-Blocks = tuple["SegmentPart", Iterable[int]]  # some blocks of a segment
 
 # Bytes of mapped segments kept in memory behind the cursor: for a single query, and for repeated queries (`reader`).
 KEEP_ONE, KEEP_MANY = 64 << 20, 512 << 20

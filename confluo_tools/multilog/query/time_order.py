@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from confluo_tools.formats.merge import Ranked
     from confluo_tools.schema import Schema
 
+Blocks = tuple["SegmentPart", Iterable[int]]  # some blocks of a segment
+
 MAX_STREAMS = 16
 SLICE_BYTES = 32 << 20  # of the rows of one slice
 SAMPLES = 32  # of the times of a slice
@@ -58,7 +60,7 @@ def rank(lane: int, first: int) -> int:
     return lane << LANE | first
 
 
-def pieces(parts: Iterable[tuple[SegmentPart, Iterable[int]]], time: int) -> list[Piece]:
+def pieces(parts: Iterable[Blocks], time: int) -> list[Piece]:
     """Blocks of a lane, in row order, with the times in their zone maps.  A damaged block has the earliest time."""
     out = []
     for part, numbers in parts:
