@@ -5,10 +5,12 @@ Threads would wait for the interpreter lock between blocks.  What a process that
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from confluo_tools.engine import result
 from confluo_tools.engine.result import Result
@@ -21,6 +23,8 @@ from confluo_tools.objects.threads import WaitingThreads
 
 FEW_ROWS = 3 << 19  # for fewer rows a fork costs more time than it saves
 _NUMBER = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+_MOST_PIECES = os.sysconf("SC_IOV_MAX")
 
 
 class Forks(Runner):
@@ -29,6 +33,7 @@ class Forks(Runner):
     def __init__(self, slots: int | None = None) -> None:
         self.slots = slots or len(os.sched_getaffinity(0))
         self._by_size = slots is None
+        self._done: list[int] = []
 
     def map(self, task: Task, units: Sequence[Unit], here: Here) -> Iterator[Result]:
         """The results of this process and of forks of it: of a share each, in order.
@@ -38,44 +43,48 @@ class Forks(Runner):
         if any(isinstance(unit, ArchiveBatch) and is_url(unit.archive) for unit in units):
             yield from _in_threads(runs(units, self.slots), here)
             return
+        self.close()  # processes of the task before
         number = self._processes(units)
         if number > 1 and task.partial.any_order and all(isinstance(unit, LogBlocks) for unit in units):
-            yield from _helping(runs(units, number), here)
+            yield from self._helping(runs(units, number), here)
             return
         shares = runs(units, number)
-        with _Processes() as processes:
+        with _Processes(self._done) as processes:
             for share in shares[1:]:
                 processes.start(_Given(share), here)
             for number, share in enumerate(shares):
                 found = processes.result(number - 1) if number else None
                 yield here(share) if found is None else found[1]
 
+    def _helping(self, shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
+        with _SharedPieces([runs(share, PER_SLOT) for share in shares]) as pieces, _Processes(self._done) as processes:
+            for number in range(1, len(shares)):
+                processes.start(pieces.of(number), here)
+            own = pieces.of(0)
+            yield here(own)
+            done = set(own.taken)
+            for number in range(1, len(shares)):
+                found = processes.result(number - 1)
+                if found is not None:
+                    done.update(found[0])
+                    yield found[1]
+            missing = [unit for i, piece in enumerate(pieces.all) if i not in done for unit in piece]
+            if missing:
+                yield here(missing)
+
     def _processes(self, units: Sequence[Unit]) -> int:
         rows = sum(unit.size for unit in units)
         return min(self.slots, max(rows // FEW_ROWS, 1)) if self._by_size else self.slots
+
+    def close(self) -> None:
+        while self._done:
+            os.waitpid(self._done.pop(), 0)
 
 
 def _in_threads(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
     # Parts in object stores: a fork could not go on with the connections, and threads wait for the store, not for
     # one another.
     yield from WaitingThreads(len(shares), "shares").map(here, shares)
-
-
-def _helping(shares: Sequence[Sequence[Unit]], here: Here) -> Iterator[Result]:
-    with _SharedPieces([runs(share, PER_SLOT) for share in shares]) as pieces, _Processes() as processes:
-        for number in range(1, len(shares)):
-            processes.start(pieces.of(number), here)
-        own = pieces.of(0)
-        yield here(own)
-        done = set(own.taken)
-        for number in range(1, len(shares)):
-            found = processes.result(number - 1)
-            if found is not None:
-                done.update(found[0])
-                yield found[1]
-        missing = [unit for i, piece in enumerate(pieces.all) if i not in done for unit in piece]
-        if missing:
-            yield here(missing)
 
 
 class _Given:
@@ -122,49 +131,72 @@ class _SharedPieces:
                 yield from self.all[taken[-1]]
 
 
-class _Processes:
-    """Processes that each do a part of the work; those that are left at the end are killed."""
+class _Process(NamedTuple):
+    number: int
+    pipe: int  # the size of its result is written to it when all of that is in memory
+    memory: int  # a file without a name, which this process maps
 
-    def __init__(self) -> None:
-        self._running: list[tuple[int, int]] = []  # process, descriptor of its pipe
+
+class _Processes:
+    """Processes that each do a part of the work; those that are left at the end are killed.
+
+    ``done``: numbers of processes that gave their results, and are to be waited for: to give back their memory takes
+    them longer than to send a small result.
+    """
+
+    def __init__(self, done: list[int]) -> None:
+        self._running: list[_Process] = []
+        self._done = done
 
     def __enter__(self) -> _Processes:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process, pipe in self._running:
-            os.close(pipe)
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+        for process in self._running:
+            os.close(process.pipe)
+            os.close(process.memory)
+            if process.number not in self._done:
+                os.kill(process.number, signal.SIGKILL)
+                os.waitpid(process.number, 0)
 
     def start(self, units: _Given, here: Here) -> None:
+        memory = os.memfd_create("confluo-result")
         read, write = os.pipe()
-        process = os.fork()
-        if process:
+        number = os.fork()
+        if number:
             os.close(write)
-            self._running.append((process, read))
+            self._running.append(_Process(number, read, memory))
             return
         try:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
+            for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(ending, signal.SIG_DFL)
             found = here(units)
-            _send(write, units.taken, found)
+            numbers = b"".join(map(_NUMBER.pack, (len(units.taken), *units.taken)))
+            os.write(write, _SIZE.pack(_written(memory, [numbers, *found.pieces()])))
         finally:
             os._exit(0)  # whatever happened: this process has nothing of its own to end
 
     def result(self, number: int) -> tuple[list[int], Result] | None:
         """The pieces that process ``number`` took, and its result; None if it failed: they are to be done."""
-        with open(self._running[number][1], "rb", buffering=1 << 16, closefd=False) as stream:
-            data = memoryview(stream.read())
-        try:
-            size = _NUMBER.size * (1 + _NUMBER.unpack_from(data)[0])
-            return [n for (n,) in _NUMBER.iter_unpack(data[_NUMBER.size : size])], result.decode(data[size:])
-        except (ValueError, struct.error):
+        process = self._running[number]
+        size = os.read(process.pipe, _SIZE.size)
+        if not size:
             return None
+        self._done.append(process.number)
+        data = memoryview(mmap.mmap(process.memory, _SIZE.unpack(size)[0], prot=mmap.PROT_READ))
+        after = _NUMBER.size * (1 + _NUMBER.unpack_from(data)[0])
+        return [n for (n,) in _NUMBER.iter_unpack(data[_NUMBER.size : after])], result.of_pieces(data[after:])
 
 
-def _send(pipe: int, taken: Sequence[int], found: Result) -> None:
-    for part in (b"".join(map(_NUMBER.pack, (len(taken), *taken))), found.encode()):
-        data = memoryview(part)
-        while data:
-            data = data[os.write(pipe, data) :]
+def _written(file: int, pieces: Sequence[bytes]) -> int:
+    # The number of bytes.
+    left = [memoryview(piece) for piece in pieces if piece]
+    total = 0
+    while left:
+        done = os.writev(file, left[:_MOST_PIECES])
+        total += done
+        while left and done >= len(left[0]):
+            done -= len(left.pop(0))
+        if done:
+            left[0] = left[0][done:]
+    return total

@@ -77,7 +77,11 @@ class Partial:
         """The state."""
         raise NotImplementedError
 
-    def merge(self, data: bytes) -> None:
+    def pieces(self) -> list[bytes]:
+        """The state that `dump` gives, in pieces: no copy of all of it is made."""
+        return [self.dump()]
+
+    def merge(self, data: bytes | memoryview) -> None:
         """Add a dumped state, of rows after those so far.  Raises ValueError if it is not valid."""
         raise NotImplementedError
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"CFPART\0\1"
 _HEAD = struct.Struct("<8sIQQ")  # magic, checksum of the rest, bytes of the JSON, bytes of the state
+_SIZE = struct.Struct("<Q")  # bytes of the JSON
 
 Problems = list[tuple[str, str]]  # (path, what is wrong)
 
@@ -27,23 +28,33 @@ class Result(NamedTuple):
     """
 
     rows: int
-    state: bytes | Partial
+    state: bytes | memoryview | Partial
     left_out: Problems
     unused: Problems
     scanned: int
 
     def encode(self) -> bytes:
         """The result as bytes."""
-        return _packed([self.rows, self.left_out, self.unused, self.scanned], self.dumped)
+        return _packed(self._head, self.dumped)
+
+    def pieces(self) -> list[bytes]:
+        """The result for another process of this host: `of_pieces` takes them, one after the other."""
+        text = _text(self._head)
+        state = [self.state] if isinstance(self.state, bytes | memoryview) else self.state.pieces()
+        return [_SIZE.pack(len(text)), text, *state]
 
     @property
-    def dumped(self) -> bytes:
+    def _head(self) -> list[Any]:
+        return [self.rows, self.left_out, self.unused, self.scanned]
+
+    @property
+    def dumped(self) -> bytes | memoryview:
         """The state as bytes."""
-        return self.state if isinstance(self.state, bytes) else self.state.dump()
+        return self.state if isinstance(self.state, bytes | memoryview) else self.state.dump()
 
     def merge_into(self, partial: Partial) -> None:
         """Add the state to ``partial``.  Raises ValueError if it is not valid."""
-        if isinstance(self.state, bytes):
+        if isinstance(self.state, bytes | memoryview):
             partial.merge(self.state)
         else:
             partial.absorb(self.state)
@@ -65,12 +76,27 @@ def decode(data: bytes | bytearray | memoryview) -> Result:
     head = json.loads(bytes(data[_HEAD.size : _HEAD.size + size]))
     if isinstance(head, dict):
         raise ConfluoError(head["what"], where=head["where"], hint=head["hint"])
+    return _result(head, bytes(data[_HEAD.size + size :]))
+
+
+def of_pieces(data: memoryview) -> Result:
+    """The result that `Result.pieces` gave; its state is a part of ``data``."""
+    (size,) = _SIZE.unpack_from(data)
+    after = _SIZE.size + size
+    return _result(json.loads(bytes(data[_SIZE.size : after])), data[after:])
+
+
+def _result(head: Any, state: bytes | memoryview) -> Result:
     rows, left_out, unused, scanned = head
     problems = [[(path, what) for path, what in some] for some in (left_out, unused)]
-    return Result(rows, bytes(data[_HEAD.size + size :]), problems[0], problems[1], scanned)
+    return Result(rows, state, problems[0], problems[1], scanned)
 
 
-def _packed(head: Any, state: bytes) -> bytes:
-    text = json.dumps(head, separators=(",", ":")).encode()
+def _text(head: Any) -> bytes:
+    return json.dumps(head, separators=(",", ":")).encode()
+
+
+def _packed(head: Any, state: bytes | memoryview) -> bytes:
+    text = _text(head)
     rest = struct.pack("<QQ", len(text), len(state)) + text
     return b"".join((MAGIC, zlib.crc32(state, zlib.crc32(rest)).to_bytes(4, "little"), rest, state))

@@ -32,7 +32,7 @@ class CountPartial(Partial):
     def dump(self) -> bytes:
         return b""
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         if data:
             raise ValueError("a count has no state")
 
@@ -79,7 +79,12 @@ class RollupPartial(Partial):
 
         return dump(self.rollup)
 
-    def merge(self, data: bytes) -> None:
+    def pieces(self) -> list[bytes]:
+        from confluo_tools.core.query.rollup_codec import pieces
+
+        return pieces(self.rollup)
+
+    def merge(self, data: bytes | memoryview) -> None:
         from confluo_tools.core.query.rollup_codec import load
 
         other = self._make()

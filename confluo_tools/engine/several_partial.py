@@ -58,6 +58,6 @@ class SeveralPartial(Partial):
     def dump(self) -> bytes:
         return pack([partial.dump() for _, partial in self.parts])
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         for (_, partial), state in zip(self.parts, unpack(data, len(self.parts)), strict=True):
             partial.merge(state)

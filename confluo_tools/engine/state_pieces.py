@@ -11,7 +11,7 @@ def pack(pieces: Sequence[bytes]) -> bytes:
     return b"".join([struct.pack(f"<{len(pieces) + 1}Q", len(pieces), *map(len, pieces)), *pieces])
 
 
-def unpack(data: bytes, number: int | None = None) -> list[bytes]:
+def unpack(data: bytes | memoryview, number: int | None = None) -> list[bytes]:
     """The pieces, which must be ``number``.  Raises ValueError."""
     if len(data) < 8:
         raise ValueError("the state of a share is cut off")
@@ -24,6 +24,6 @@ def unpack(data: bytes, number: int | None = None) -> list[bytes]:
         raise ValueError("the state of a share has another length")
     out = []
     for size in sizes:
-        out.append(data[at : at + size])
+        out.append(bytes(data[at : at + size]))
         at += size
     return out

@@ -66,7 +66,7 @@ class UnnestPartial(Partial):
     def dump(self) -> bytes:
         return pack([self.rows.to_bytes(8, "little"), self.inner.dump()])
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         rows, state = unpack(data, 2)
         if len(rows) != 8:
             raise ValueError("invalid number of elements")

@@ -306,7 +306,7 @@ def sniff(stream: ByteStream, n: int) -> bytes:
 class BytesInMemory(ByteStream):
     """Bytes that are there already."""
 
-    def __init__(self, data: bytes, name: str) -> None:
+    def __init__(self, data: bytes | memoryview, name: str) -> None:
         self.fd, self.name, self.offset, self.waits, self.idle, self.damage = -1, name, 0, False, None, ""
         self._have, self._at, self._ended, self._close = bytearray(data), 0, False, False
 

@@ -98,7 +98,7 @@ class PathPartial(Partial):
         states = self._packed | {number: dump(tally) for number, tally in self._open.items()}
         return pack([_EPOCH.pack(number, self._begin[number]) + states[number] for number in sorted(states)])
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         from confluo_tools.core.vote.flow_tally_state import merge
 
         for piece in unpack(data):

@@ -54,6 +54,11 @@ cdef _put_table(list out, const HashTable* t):
 
 def dump(Rollup r not None):
     """Encode a roll-up as bytes for `load`.  Raises MemoryError."""
+    return b"".join(pieces(r))
+
+
+def pieces(Rollup r not None):
+    """The bytes that `dump` gives, as a list of pieces.  Raises MemoryError."""
     cdef GroupTable groups = r.groups
     cdef Head head
     cdef State* s
@@ -82,7 +87,7 @@ def dump(Rollup r not None):
             _put_table(out, &s.table)
             if s.kind == HISTOGRAM or is_paged(&r.value[s.value]):
                 out.append(_raw(s.tally, <size_t>s.table.count * 8))
-    return b"".join(out)
+    return out
 
 
 cdef _put_hypers(list out, const State* s):

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from confluo_tools.engine import forks
 from confluo_tools.engine.forks import Forks
 from confluo_tools.engine.partial import partial_class
 from confluo_tools.engine.reader import EngineReader, gather
-from confluo_tools.engine.result import Result
 from confluo_tools.engine.several_partial import SeveralPartial
 from confluo_tools.engine.state_pieces import pack, unpack
 from confluo_tools.errors import ConfluoError
@@ -273,14 +272,15 @@ def test_a_worker_that_dies_and_a_part_that_is_damaged(
         data[at] ^= 255
     segment.write_bytes(data)
 
-    def send(pipe: int, found: Result) -> None:
+    def written(file: int, pieces: Sequence[bytes]) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
+        return 0
 
     words = [str(tmp_path / "bad.ml"), "--by", "pod", "-T"]
     said = []
     for more in ([], ["--engine", "local:3"], ["--engine", "local:4"]):
         if "local:4" in more:
-            monkeypatch.setattr(forks, "_send", send)
+            monkeypatch.setattr(forks, "_written", written)
         status = sla_command.main(words + more)
         said.append((status, *capfd.readouterr()))
     assert said[0] == said[1] == said[2]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +17,6 @@ from confluo_tools import multilog
 from confluo_tools.engine import forks, worker
 from confluo_tools.engine.forks import Forks
 from confluo_tools.engine.reader import EngineReader, waves
-from confluo_tools.engine.result import Result
 from confluo_tools.engine.unit import runs
 from confluo_tools.engine.unit_plan import UnitPlan
 from confluo_tools.errors import UsageError
@@ -192,23 +191,50 @@ def children() -> str:
     return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
 
 
-@pytest.mark.parametrize("how", ["dies", "is cut off", "is damaged", "fails"])
+@pytest.mark.parametrize("how", ["dies", "is killed while it writes", "has no room", "fails"])
 def test_the_work_of_a_process_that_fails_is_done_again(opened: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    def send(pipe: int, taken: Sequence[int], found: Result) -> None:
-        if how == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif how == "fails":
+    write = forks._written
+
+    def written(file: int, pieces: Sequence[bytes]) -> int:
+        if how == "has no room":
+            raise OSError(errno.ENOSPC, "no room")
+        if how == "fails":
             raise MemoryError
-        numbers = struct.pack(f"<{len(taken) + 1}I", len(taken), *taken)
-        data = numbers + found.encode()
-        os.write(pipe, data[:-1] if how == "is cut off" else data[:-1] + bytes([data[-1] ^ 1]))
+        if how != "dies":
+            write(file, pieces[:1])
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
 
     before, expected = children(), aggregated(opened(), "", "a")
-    monkeypatch.setattr(forks, "_send", send)
-    found = aggregated(EngineReader(opened(), Forks(4)), "", "a")
+    monkeypatch.setattr(forks, "_written", written)
+    several = EngineReader(opened(), Forks(4))
+    found = aggregated(several, "", "a")
+    several.close()
     assert found[0][:-1] == expected[0][:-1]
     assert found[1] == expected[1]
     assert children() == before
+
+
+def test_processes_that_are_done_are_waited_for_later(inputs: Inputs) -> None:
+    """By the next question, or at the end: their ends take time."""
+    before = children()
+    reader = EngineReader(LogReader(inputs.log), Forks(3))
+    for _ in range(3):
+        aggregated(reader, "", "a")
+        assert len(children().split()) == len(before.split()) + 2
+    reader.close()
+    assert children() == before
+
+
+def test_a_result_of_many_pieces_arrives_whole() -> None:
+    pieces = [bytes([n % 256]) * (n % 7) for n in range(5000)] + [b"x" * (1 << 20)]
+    memory = os.memfd_create("pieces")
+    try:
+        whole = b"".join(pieces)
+        assert forks._written(memory, pieces) == len(whole)
+        assert os.pread(memory, len(whole) + 1, 0) == whole
+    finally:
+        os.close(memory)
 
 
 def test_the_option(inputs: Inputs) -> None:

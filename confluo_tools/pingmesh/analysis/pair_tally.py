@@ -236,7 +236,7 @@ class PairPass(Partial):
         head = dumps([self.rows, self.others, self.spans]).encode()
         return pack([head, *[dump(one.rollup) for one in self._sums], *[found.dump() for _, found in self._looks]])
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         from confluo_tools.core.query.rollup_codec import load
 
         head, *states = unpack(data, 1 + len(self._sums) + len(self._looks))

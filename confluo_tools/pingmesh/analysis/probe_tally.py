@@ -283,7 +283,7 @@ class WindowTally(Partial):
 
         return dump(self._tally)
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         from confluo_tools.core.pingmesh.probe_tally_state import load, merge
 
         other = self.fresh()._tally

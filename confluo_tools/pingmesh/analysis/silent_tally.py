@@ -81,7 +81,7 @@ class SilentTally(Partial):
         head = dumps([self.begin, self.end, self.crowded, self._drops], separators=(",", ":")).encode()
         return pack([head, *[dump(rollup) for _, rollup in self._counted]])
 
-    def merge(self, data: bytes) -> None:
+    def merge(self, data: bytes | memoryview) -> None:
         from confluo_tools.core.query.rollup_codec import load
 
         head, *states = unpack(data, 1 + len(self._counted))
