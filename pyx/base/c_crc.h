@@ -1,8 +1,14 @@
-/* CRC32C (Castagnoli), of single ranges and of the 4 KiB pages of a file.
+/* CRC32C (Castagnoli), of single ranges and of the 4 KiB pages of a file; in one of three ways.
  *
- * The crc32 instruction takes 3 cycles but starts every cycle, so three thirds of a page are summed side by
- * side and joined: the CRC of a message followed by n zero bytes is a linear function of its CRC, kept in
- * four tables of 256 words for n = 1360 and n = 2720. Without SSE4.2: eight tables (slicing by 8).
+ * - Products without carry (AVX-512 and VPCLMULQDQ): the message is a polynomial, and 16 bytes of it times
+ *   the remainder of x^2048 are added to the 16 bytes that come 256 bytes later (the first 8 of them times x^64,
+ *   too), so that 256 bytes are left, then 64, then 16: they have the same CRC as the message.
+ *   Each byte is read once, in order: as fast as memory is (Gopal et al., Fast CRC Computation for Generic
+ *   Polynomials Using PCLMULQDQ Instruction, Intel 2009).
+ * - The crc32 instruction (SSE4.2) takes 3 cycles but starts every cycle, so three thirds of a page are summed
+ *   side by side and joined: the CRC of a message followed by n zero bytes is a linear function of its CRC, kept
+ *   in four tables of 256 words for n = 1360 and n = 2720.
+ * - Eight tables (slicing by 8).
  */
 #pragma once
 #include <stddef.h>
@@ -15,7 +21,7 @@
 static uint32_t cfl_crc_table[8][256];    /* slicing by 8 */
 static uint32_t cfl_crc_shift[2][4][256]; /* append 1360 and 2720 zero bytes */
 static uint32_t cfl_crc_zero_page;
-static int cfl_crc_hardware;
+static int cfl_crc_way; /* 0: tables, 1: the crc32 instruction, 2: products */
 
 static uint32_t cfl_crc_soft(uint32_t crc, const uint8_t *p, size_t n) {
     while (n && ((uintptr_t)p & 7)) {
@@ -39,7 +45,7 @@ static uint32_t cfl_crc_soft(uint32_t crc, const uint8_t *p, size_t n) {
 }
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 
 static inline uint32_t cfl_crc_append_zeros(int which, uint32_t crc) {
     const uint32_t (*t)[256] = cfl_crc_shift[which];
@@ -90,12 +96,62 @@ __attribute__((target("sse4.2"))) static uint32_t cfl_crc_page_hard(const uint8_
     }
     return ~(cfl_crc_append_zeros(1, (uint32_t)a) ^ cfl_crc_append_zeros(0, (uint32_t)b) ^ (uint32_t)c);
 }
+
+/* Factors that move 16 bytes on by 16, 64 and 256 bytes: one for the first 8 bytes, one for the others. */
+static uint64_t cfl_crc_factor[3][2];
+
+#define CFL_WIDE __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
+
+CFL_WIDE static inline __m512i cfl_crc_fold(__m512i a, __m512i factor, __m512i later) {
+    return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(a, factor, 0x00),
+                                     _mm512_clmulepi64_epi128(a, factor, 0x11), later, 0x96); /* all three added */
+}
+
+CFL_WIDE static inline __m128i cfl_crc_fold_part(__m128i a, __m128i factor, __m128i later) {
+    return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(a, factor, 0x00), _mm_clmulepi64_si128(a, factor, 0x11)),
+                         later);
+}
+
+/* Of n bytes, at least 256. */
+CFL_WIDE static uint32_t cfl_crc_wide(uint32_t crc, const uint8_t *p, size_t n) {
+    const __m128i one = _mm_loadu_si128((const __m128i *)cfl_crc_factor[0]);
+    const __m512i four = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cfl_crc_factor[1]));
+    const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cfl_crc_factor[2]));
+    __m512i a = _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+    __m512i b = _mm512_loadu_si512(p + 64), c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+    __m128i rest;
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256) {
+        for (int i = 0; i < 256; i += 64)
+            _mm_prefetch((const char *)p + 1024 + i, _MM_HINT_T0);
+        a = cfl_crc_fold(a, all, _mm512_loadu_si512(p));
+        b = cfl_crc_fold(b, all, _mm512_loadu_si512(p + 64));
+        c = cfl_crc_fold(c, all, _mm512_loadu_si512(p + 128));
+        d = cfl_crc_fold(d, all, _mm512_loadu_si512(p + 192));
+    }
+    d = cfl_crc_fold(cfl_crc_fold(cfl_crc_fold(a, four, b), four, c), four, d);
+    rest = cfl_crc_fold_part(_mm512_castsi512_si128(d), one, _mm512_extracti32x4_epi32(d, 1));
+    rest = cfl_crc_fold_part(rest, one, _mm512_extracti32x4_epi32(d, 2));
+    rest = cfl_crc_fold_part(rest, one, _mm512_extracti32x4_epi32(d, 3));
+    crc = (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(rest)),
+                                  (uint64_t)_mm_extract_epi64(rest, 1));
+    return cfl_crc_hard(crc, p, n);
+}
+
+/* x to the power n, modulo the polynomial; the highest bit is that of x^0. */
+static uint64_t cfl_crc_power(int n) {
+    uint32_t c = 0x80000000u;
+    while (n--)
+        c = (c >> 1) ^ (0x82F63B78u & -(c & 1));
+    return c;
+}
 #endif
 
 /* Continue a CRC: `crc` is that of the bytes before `data`, 0 if there are none. */
 static inline uint32_t cfl_crc32c_more(uint32_t crc, const void *data, size_t n) {
 #if defined(__x86_64__)
-    if (cfl_crc_hardware)
+    if (cfl_crc_way == 2 && n >= 256)
+        return ~cfl_crc_wide(~crc, (const uint8_t *)data, n);
+    if (cfl_crc_way)
         return ~cfl_crc_hard(~crc, (const uint8_t *)data, n);
 #endif
     return ~cfl_crc_soft(~crc, (const uint8_t *)data, n);
@@ -107,22 +163,19 @@ static inline uint32_t cfl_crc32c(const void *data, size_t n) {
 
 static inline uint32_t cfl_crc_page(const void *page) {
 #if defined(__x86_64__)
-    if (cfl_crc_hardware)
+    if (cfl_crc_way == 2)
+        return ~cfl_crc_wide(0xFFFFFFFFu, (const uint8_t *)page, CFL_PAGE);
+    if (cfl_crc_way)
         return cfl_crc_page_hard((const uint8_t *)page);
 #endif
     return ~cfl_crc_soft(0xFFFFFFFFu, (const uint8_t *)page, CFL_PAGE);
 }
 
-static void cfl_crc_use_hardware(int wanted) {
-#if defined(__x86_64__)
-    cfl_crc_hardware = wanted && __builtin_cpu_supports("sse4.2");
-#else
-    (void)wanted;
-#endif
-}
-
-__attribute__((constructor)) static void cfl_crc_init(void) {
+/* The tables take 0.1 ms to make: each module that includes this has its own, and most never need them. */
+static void cfl_crc_make_tables(void) {
     static const uint8_t zeros[CFL_PAGE];
+    if (cfl_crc_table[0][1])
+        return;
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
         for (int k = 0; k < 8; k++)
@@ -144,9 +197,34 @@ __attribute__((constructor)) static void cfl_crc_init(void) {
                 cfl_crc_shift[which][byte][i] = sum;
             }
         }
+}
+
+/* Sum in this way, or in the best one below that the processor has. */
+static void cfl_crc_use(int way) {
+    cfl_crc_way = 0;
+#if defined(__x86_64__)
+    if (way >= 1 && __builtin_cpu_supports("sse4.2"))
+        cfl_crc_way = 1;
+    if (way >= 2 && cfl_crc_way && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
+        cfl_crc_way = 2;
+#else
+    (void)way;
+#endif
+    if (cfl_crc_way < 2)
+        cfl_crc_make_tables();
+}
+
+__attribute__((constructor)) static void cfl_crc_init(void) {
+    static const uint8_t zeros[CFL_PAGE];
 #if defined(__x86_64__)
     __builtin_cpu_init();
+    for (int i = 0; i < 3; i++) {
+        /* A product of two numbers of 64 bits is one bit too low, and the factor is the lower half of 64 bits. */
+        int bits = 128 << 2 * i;
+        cfl_crc_factor[i][0] = cfl_crc_power(bits + 64 - 33);
+        cfl_crc_factor[i][1] = cfl_crc_power(bits - 33);
+    }
 #endif
-    cfl_crc_use_hardware(1);
+    cfl_crc_use(2);
     cfl_crc_zero_page = cfl_crc_page(zeros);
 }

@@ -11,7 +11,7 @@ from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport mmap, munmap, MAP_SHARED, MAP_FAILED, PROT_READ, PROT_WRITE
 from posix.unistd cimport close
 from c_block cimport Zone, BLOCK_ROWS
-from c_crc cimport crc_page, crc_use_hardware
+from c_crc cimport crc_page, crc_use
 from c_fault cimport fault_point
 from c_layout cimport (Geometry, BlockHead, PackedHead, Places, PlacesEnd, Seal, ControlPage, Line, PAGE,
                        PACKED_VERSION,
@@ -317,11 +317,23 @@ def offsets():
     }
 
 
-def crc_of_pages(const uint8_t[::1] data not None, bint hardware=True):
-    """CRC32C of each 4 KiB page of ``data``, with the crc32 instruction or with tables; for tests."""
+def crc_of_pages(const uint8_t[::1] data not None, int way=2):
+    """CRC32C of each 4 KiB page of ``data``; for tests.
+
+    ``way``: 0 with tables, 1 with the crc32 instruction, 2 with products; or the best below that the processor has.
+    """
     cdef Py_ssize_t i
-    crc_use_hardware(hardware)
+    crc_use(way)
     try:
         return [crc_page(&data[i * PAGE]) for i in range(data.shape[0] // PAGE)]
     finally:
-        crc_use_hardware(1)
+        crc_use(2)
+
+
+def crc_of_bytes(const uint8_t[::1] data not None, int way=2):
+    """CRC32C of ``data``, which is not empty; for tests."""
+    crc_use(way)
+    try:
+        return crc32c(&data[0], data.shape[0])
+    finally:
+        crc_use(2)

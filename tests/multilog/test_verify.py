@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confluo_tools import multilog
-from confluo_tools.core.multilog.seal import crc_of_pages
+from confluo_tools.core.multilog.seal import crc_of_bytes, crc_of_pages
 from confluo_tools.core.multilog.segment import Segment
 from confluo_tools.errors import StoreError
 from confluo_tools.multilog.verify import VerifyFinding, verify
@@ -421,16 +421,26 @@ def test_noise_in_the_control_page(
         control.write_bytes(keep)
 
 
-def test_checksums_by_instruction_and_by_table() -> None:
+WAYS = (0, 1, 2)  # tables, instruction, products
+
+
+def test_checksums_of_pages_in_each_way() -> None:
     data = np.random.default_rng(1).integers(0, 256, 4096 * 5, dtype=np.uint8).tobytes() + bytes(4096)
     pages = [data[i : i + 4096] for i in range(0, len(data), 4096)]
     slow = [slow_crc32c(p) for p in pages]
-    assert crc_of_pages(data) == crc_of_pages(data, hardware=False) == slow
+    assert [crc_of_pages(data, way) for way in WAYS] == [slow] * 3
     assert slow_crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C (RFC 3720)
     from confluo_tools.core.multilog.control import crc
 
     for n in (0, 1, 7, 8, 9, 63, 1000, 4097):
         assert crc(data[:n]) == slow_crc32c(data[:n])
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 9000), st.integers(0, 64), st.randoms(use_true_random=False))
+def test_checksums_of_any_bytes_in_each_way(n: int, start: int, random: random.Random) -> None:
+    data = memoryview(random.randbytes(start + n))[start:]
+    assert {crc_of_bytes(data, way) for way in WAYS} == {slow_crc32c(bytes(data))}
 
 
 def slow_crc32c(data: bytes) -> int:
