@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CONNECT = 5.0  # s that a broker has to take a connection
 ANSWER = 10.0  # s that brokers have to answer the first request
+SETTLE = 2.0  # s that a new leader has to know how far its messages go
+UNKNOWN = (-1, -1001)  # offsets: of a new leader that does not know yet, and of librdkafka for no answer
 TRY = 1.0  # s for one try
 PAUSE = 0.1  # s between two tries
 
@@ -163,14 +165,22 @@ def edges(address: TopicAddress, settings: dict[str, str], partitions: Iterable[
     if not places:
         return {}
     made: Any = OffsetSpec
-    answers = [
-        client.list_offsets(dict.fromkeys(places, spec()), isolation_level=level, request_timeout=ANSWER)
-        for spec in (made.earliest, made.latest)
-    ]
-    try:
-        low, high = ({place.partition: answer.result().offset for place, answer in one.items()} for one in answers)
-    except kafka.KafkaException as e:
-        raise unreachable(address, e.args[0]) from None
+    end = time.monotonic() + SETTLE
+    while True:
+        answers = [
+            client.list_offsets(dict.fromkeys(places, spec()), isolation_level=level, request_timeout=ANSWER)
+            for spec in (made.earliest, made.latest)
+        ]
+        try:
+            low, high = ({place.partition: answer.result().offset for place, answer in one.items()} for one in answers)
+        except kafka.KafkaException as e:
+            raise unreachable(address, e.args[0]) from None
+        unknown = [p for p in low if low[p] in UNKNOWN or high[p] in UNKNOWN]
+        if not unknown:
+            break
+        if time.monotonic() > end:
+            raise unreachable(address, f"partition {unknown[0]}: its leader does not say which messages it has")
+        time.sleep(PAUSE)
     for p in low:
         if not 0 <= low[p] <= high[p]:
             what = f"partition {p}: the broker says to have {low[p]} up to {high[p]}"

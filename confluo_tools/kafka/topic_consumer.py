@@ -393,7 +393,13 @@ class TopicConsumer:
 
     def _out_of_range(self, p: int) -> None:
         # The next message is not there: it was removed, or the partition ends before it.
-        low, high = client.edges(self.address, self._settings, [p])[p]
+        try:
+            low, high = client.edges(self.address, self._settings, [p])[p]
+        except client.UnreachableError:
+            if not self._follow:
+                raise
+            self._reassign()  # the next fetch may be refused, too
+            return
         at = self.next.get(p)
         if at is None:
             return

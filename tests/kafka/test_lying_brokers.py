@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,13 +53,61 @@ def test_an_honest_broker(broker: LyingBroker) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"%d\n" % ALL, b"")
 
 
-@pytest.mark.parametrize("edges", [(-5, 6), (-1, -1), (-1001, 6), (6, 2)])
+@pytest.mark.parametrize("edges", [(-5, 6), (6, 2)])
 def test_edges_that_cannot_be(broker: LyingBroker, edges: tuple[int, int]) -> None:
     broker.edges = lambda: edges
     what = f"partition 0: the broker says to have {edges[0]} up to {edges[1]}; check the broker"
     assert refused(broker) == what
     done = run("confluo-stream", "topics", broker.topic)
     assert (done.returncode, done.stderr.decode()) == (2, f"confluo-stream topics: {broker.topic}: {what}\n")
+
+
+@pytest.mark.parametrize("edges", [(-1, -1), (-1001, 6), (0, -1001)])
+def test_edges_that_are_not_known(broker: LyingBroker, edges: tuple[int, int]) -> None:
+    """By a leader that is new; it is asked again for a while."""
+    broker.edges = lambda: edges
+    assert refused(broker) == (
+        "no broker answers: partition 0: its leader does not say which messages it has; check the address and -X"
+    )
+
+
+def test_edges_that_are_known_a_moment_later(broker: LyingBroker) -> None:
+    asked: list[int] = []
+
+    def edges() -> tuple[int, int]:
+        asked.append(1)
+        return broker.honest_edges() if len(asked) > 6 else (0, -1001)
+
+    broker.edges = edges
+    done = run("confluo-query", broker.topic, "--count")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"%d\n" % ALL, b"")
+    assert len(asked) > 6
+
+
+def test_a_follower_waits_for_a_leader_that_does_not_know_its_edges(broker: LyingBroker, tmp_path: Path) -> None:
+    """When a message that it wants is refused."""
+    begun: list[float] = []
+    asked: list[int] = []
+
+    def settles() -> bool:
+        return bool(begun) and time.monotonic() < begun[0] + client.SETTLE + 1
+
+    def answer(offset: int) -> Answer:
+        if offset == 3 and not begun:
+            begun.append(time.monotonic())
+        if offset == 3 and settles():
+            return OUT_OF_RANGE, broker.end, b""
+        return (0, broker.end, batch(offset, VALUES[offset:3])) if offset < 3 else broker.honest_answer(offset)
+
+    def edges() -> tuple[int, int]:
+        asked.append(settles())
+        return (0, -1001) if settles() else broker.honest_edges()
+
+    broker.answer, broker.edges = answer, edges
+    done = run("confluo-query", broker.topic, "--follow", "--limit", str(ALL), "-w", tmp_path / "t.ml")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert places(tmp_path / "t.ml") == ONCE_EACH
+    assert any(asked)
 
 
 def test_an_end_that_goes_back(broker: LyingBroker) -> None:
