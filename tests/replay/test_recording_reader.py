@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_recording import SCHEMA, ends_of, place
 
@@ -248,6 +248,7 @@ def test_the_connection_can_be_replayed() -> None:
 
 @settings(max_examples=300)
 @given(mutations, st.sets(st.integers(0, len(WHOLE) - 1), max_size=3), st.integers(0, len(WHOLE)), st.booleans())
+@example([(0, "ts", -(1 << 63))], set(), 1, False)  # found once: times that are 292 years apart
 def test_damaged_rows_are_one_error_or_a_connection(
     changes: list[tuple[int, str, int]], gone: set[int], cut: int, twice: bool
 ) -> None:

@@ -139,7 +139,10 @@ def script_of(connection: RecordedConnection) -> Script:
     numbers = arrived_segments(server, client), arrived_segments(client, server)
     origin = _origins(client, server, numbers)
     problems: list[str] = []
-    sent = [array("q", (ts - origin[side] for ts in sent_times(end))) for side, end in enumerate((client, server))]
+    try:
+        sent = [array("q", (ts - origin[side] for ts in sent_times(end))) for side, end in enumerate((client, server))]
+    except OverflowError:
+        raise ConfluoError("times of packets are centuries apart: the recording is damaged") from None
     steps = tuple(
         steps_of(end, numbers[side], origin[side], ("client", "server")[side], problems, sent[1 - side])
         for side, end in enumerate((client, server))
