@@ -142,17 +142,15 @@ def test_a_host_that_stalls_is_not_a_slow_network(pair: tuple[Space, Space]) -> 
                     scope=dscp % 4,
                 )
         block = Staging(SCHEMA.layout, 100)
-        begun = time.monotonic_ns()
         p.run(block, 0)
         assert (block.rows, p.inflight) == (0, 40)
         while len(target.sent) < 21:  # all datagrams are answered; the kernel answers connections
             time.sleep(0.001)
-        answered = time.monotonic_ns() - begun
         time.sleep(0.3)
         found = probe(p)
     assert Counter((r["kind"], r["outcome"]) for r in found) == {("tcp", "ok"): 20, ("udp", "ok"): 20}
     assert all(r["elapsed"] >= 300 * MS for r in found)
-    assert all(0 < r["rtt"] <= answered for r in found)
+    assert all(r["rtt"] > 0 for r in found)
     assert all(r["elapsed"] - r["rtt"] >= 250 * MS for r in found)
 
 
