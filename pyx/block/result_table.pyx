@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from c_bits cimport clz64
+from c_bits cimport clz64, ctz64
 from c_block cimport BLOCK_ROWS, BYTES, F32, U64, Column
 from c_sort_key cimport order_bytes, order_key
 from c_huge_pages cimport huge_pages
@@ -190,6 +190,7 @@ cdef class Rows:
         if key == NULL:
             raise MemoryError(f"{n} rows")
         part.column, part.at, part.flip, part.low, part.shift = number, 0, ~<uint64_t>0 if descending else 0, 0, 0
+        part.step = 1
         with nogil:
             self._keys(&part, False, key)
             memcpy(key + n, key, <size_t>n * 8)
@@ -203,7 +204,8 @@ cdef class Rows:
         return 0
 
     cdef int _sort_by(self, list order) except -1:
-        # The words of all columns, each minus its smallest value, packed into as few words as possible.
+        # The words of all columns, each minus its smallest value and as a number of steps (of time keys), packed into
+        # as few words as possible.
         cdef size_t n = self.picks, i
         cdef int k, first, last, parts = 0
         cdef uint32_t used, word, words
@@ -230,6 +232,7 @@ cdef class Rows:
             for word in range(words):
                 part[k].column, part[k].at = number, word * (8 if c.code == BYTES else c.size)
                 part[k].flip, part[k].low, part[k].shift = ~<uint64_t>0 if descending else 0, 0, 0
+                part[k].step = 1
                 k += 1
         with nogil:
             for k in range(parts):
@@ -238,7 +241,8 @@ cdef class Rows:
                 for i in range(n):
                     low, high = min(low, key[i]), max(high, key[i])
                 part[k].low = low
-                part[k].bits = 64 - clz64(high - low) if high > low else 0
+                part[k].step = step_of(key, n, low) if high > low else 1
+                part[k].bits = 64 - clz64((high - low) // part[k].step) if high > low else 0
             last = parts
             while last:
                 first, used = last, 0
@@ -263,7 +267,7 @@ cdef class Rows:
         cdef const uint8_t* column = self.column[part.column] + part.at
         cdef const uint8_t* p
         cdef const uint32_t* pick = self.pick
-        cdef uint64_t flip = part.flip, low = part.low, v
+        cdef uint64_t flip = part.flip, low = part.low, step = part.step, v
         cdef uint32_t shift = part.shift, width = c.width, left, n = self.picks, i
         cdef int code = c.code
         left = min(c.size - part.at, <uint32_t>8) if code == BYTES else c.size
@@ -278,10 +282,12 @@ cdef class Rows:
                 v = order_key(code, p, left) ^ flip
                 if code >= F32 and is_nan(code, p):
                     v = ~<uint64_t>0
-            if add:
+            if not add:
+                key[i] = v
+            elif step == 1:
                 key[i] |= (v - low) << shift
             else:
-                key[i] = v
+                key[i] |= (v - low) // step << shift
 
 
 cdef void gather(uint8_t* out, const uint8_t* column, const uint32_t* rows, uint32_t n, uint32_t width) noexcept nogil:
@@ -342,31 +348,66 @@ cdef uint64_t nth(uint64_t* v, uint32_t n, uint32_t k) noexcept nogil:
     return v[k]
 
 
+cdef uint64_t step_of(const uint64_t* key, size_t n, uint64_t low) noexcept nogil:
+    """The greatest common divisor of all keys minus ``low``; at least one of them is not 0."""
+    cdef uint64_t step = 0, rest, t
+    cdef size_t i
+    for i in range(n):
+        rest = key[i] - low
+        if step and rest % step == 0:
+            continue
+        while rest:
+            t, step = step, rest
+            rest = t % rest
+        if step == 1:
+            break
+    return step
+
+
 cdef void radix(uint64_t* key, uint64_t* spare, uint32_t* id, uint32_t* spare_id, size_t n) noexcept nogil:
-    """Stable radix sort of key and id by key, lowest byte first; skips bytes that are equal in all keys."""
-    cdef size_t count[256]
+    """Stable radix sort of key and id by key, lowest digit first; skips digits that are equal in all keys.
+
+    Digits have up to 11 bits: with more, the places that are written to do not fit into the fastest cache.
+    """
+    cdef uint32_t count[6][2048]
+    cdef uint32_t* places
     cdef uint64_t* a = key
     cdef uint64_t* b = spare
     cdef uint32_t* ia = id
     cdef uint32_t* ib = spare_id
-    cdef uint64_t differ = 0
-    cdef size_t i, sum, t
-    cdef int shift
+    cdef uint64_t differ = 0, digit, k
+    cdef uint32_t sum, t
+    cdef int first, bits, digits, width, shift, d
+    cdef size_t i
     for i in range(1, n):
         differ |= key[i] ^ key[0]
-    for shift in range(0, 64, 8):
-        if not differ >> shift & 255:
+    if not differ:
+        return
+    first = ctz64(differ)
+    bits = 64 - clz64(differ) - first
+    digits = (bits + 10) // 11 if n >= 4096 else (bits + 7) // 8        # few keys: less to clear and to add
+    if digits > 6:
+        digits = 6
+    width = (bits + digits - 1) // digits
+    digit = (<uint64_t>1 << width) - 1
+    memset(count, 0, digits * sizeof(count[0]))
+    for i in range(n):
+        k = key[i] >> first
+        for d in range(digits):
+            count[d][k & digit] += 1
+            k >>= width
+    for d in range(digits):
+        shift = first + d * width
+        places = count[d]
+        if places[a[0] >> shift & digit] == n:
             continue
-        memset(count, 0, sizeof(count))
-        for i in range(n):
-            count[a[i] >> shift & 255] += 1
         sum = 0
-        for i in range(256):
-            t, count[i] = count[i], sum
+        for i in range(digit + 1):
+            t, places[i] = places[i], sum
             sum += t
         for i in range(n):
-            t = count[a[i] >> shift & 255]
-            count[a[i] >> shift & 255] = t + 1
+            t = places[a[i] >> shift & digit]
+            places[a[i] >> shift & digit] = t + 1
             b[t], ib[t] = a[i], ia[i]
         a, b, ia, ib = b, a, ib, ia
     if ia != id:

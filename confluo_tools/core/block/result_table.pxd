@@ -8,7 +8,8 @@ cdef struct SortPart:               # a number or 8 bytes of a column
     uint32_t at                     # offset in the value, bytes
     uint64_t flip                   # all ones: descending
     uint64_t low                    # smallest in any row
-    uint32_t bits                   # of largest - smallest
+    uint64_t step                   # all values are multiples of it, after `low`
+    uint32_t bits                   # of the number of steps
     uint32_t shift                  # position in the packed key
 
 cdef class Rows:
