@@ -62,5 +62,5 @@ def _bits(numbers: Any) -> float:
     """Mean bits of a number, without its sign."""
     import pyarrow.compute as pc
 
-    mean = pc.mean(pc.log1p(pc.abs(pc.cast(numbers, "float64")))).as_py()
+    mean = pc.mean(pc.log1p(pc.abs(pc.cast(numbers, "float64", safe=False)))).as_py()
     return 0.0 if mean is None or math.isnan(mean) else float(mean) / math.log(2)
