@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,24 +18,38 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """One pass over the rows: their schema, what is known of their origin, and blocks with just these rows."""
+    """One pass over the rows: their schema, what is known of their origin, and blocks with just these rows.
+
+    ``read``: the schema of the blocks: that of the rows, and behind it the versions of addresses that are not wanted
+    themselves.  An IPv4 address 0.0.0.0 is only known from an absent one by its version.
+    """
 
     schema: Schema
+    read: Schema
     metadata: Mapping[str, str]
     blocks: Iterator[Block]
 
 
-def run_of(reader: Reader, schema: Schema, pairs: Iterable[tuple[Block, Picks | None]]) -> Run:
-    """A pass over the picked rows of blocks of ``reader``, with the columns of ``schema``; it closes the reader."""
+def run_of(
+    reader: Reader, schema: Schema, names: Sequence[str] | None, pairs: Iterable[tuple[Block, Picks | None]]
+) -> Run:
+    """A pass over the picked rows of blocks of ``schema``, which are those of ``reader``; it closes the reader.
+
+    ``names``: the fields that are wanted, None: all.
+    """
+    read = shown = schema
+    if names is not None:
+        versions = dict.fromkeys(version for name in names if (version := schema[name].version) in schema)
+        shown, read = schema.project(names), schema.project([*names, *(v for v in versions if v not in names)])
 
     def blocks() -> Iterator[Block]:
-        layout = schema.layout
+        layout = read.layout
         with reader:
             for block, picks in pairs:
                 part = block if block.layout is layout else block.project(layout)
                 yield part if picks is None else part.take(picks)
 
-    return Run(schema, reader.metadata, blocks())
+    return Run(shown, read, reader.metadata, blocks())
 
 
 class Batch:
@@ -77,8 +91,9 @@ class Batch:
         from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
 
-        plan = printing_plan(self.schema, [f.name for f in self.schema.fields], "ndjson")
-        lines = Printer(self.schema.layout, plan, "ndjson").lines(self._block)
+        read = self._form.read
+        plan = printing_plan(read, [f.name for f in self.schema.fields], "ndjson")
+        lines = Printer(read.layout, plan, "ndjson").lines(self._block)
         return [json.loads(line) for line in lines.splitlines()]
 
     def __arrow_c_schema__(self) -> object:
@@ -101,6 +116,7 @@ class Answer:
         self, first: Run, again: Callable[[], Run], *, readable: bool, zone: bool = True, gather: bool = True
     ) -> None:
         self.schema: Schema = first.schema
+        self._read = first.read
         self._first: Run | None = first
         self._again, self._readable, self._zone, self._gather = again, readable, zone, gather
         self._metadata = dict(first.metadata)
@@ -112,11 +128,11 @@ class Answer:
     def _form(self) -> ArrowForm:
         from confluo_tools.api.arrow import ArrowForm
 
-        return ArrowForm(self.schema, self._metadata, readable=self._readable, zone=self._zone)
+        return ArrowForm(self.schema, self._metadata, read=self._read, readable=self._readable, zone=self._zone)
 
     def _blocks(self) -> Iterator[Block]:
         run, self._first = self._first or self._again(), None
-        return gathered(run.schema, run.blocks) if self._gather else run.blocks
+        return gathered(run.read, run.blocks) if self._gather else run.blocks
 
     def __iter__(self) -> Iterator[Batch]:
         """The rows, batch by batch.  Raises ConfluoError."""

@@ -24,13 +24,19 @@ class ArrowForm:
     Numbers are numbers, ``time`` is a timestamp (ns, UTC), ``duration`` a duration (ns), ``bytes`` and ``text`` are
     binary of a fixed size, lists are lists of a fixed size; an ``ip`` is two columns: see `confluo_tools.schema.types`.
     ``readable``: addresses, MACs, enums, flags and texts are UTF-8 texts, null if absent, in one column each.
-    ``zone``: times have the time zone UTC.
+    ``zone``: times have the time zone UTC.  ``read``: the schema of the blocks, if they have more columns behind.
     """
 
     def __init__(
-        self, schema: Schema, metadata: Mapping[str, str], *, readable: bool = False, zone: bool = True
+        self,
+        schema: Schema,
+        metadata: Mapping[str, str],
+        *,
+        read: Schema | None = None,
+        readable: bool = False,
+        zone: bool = True,
     ) -> None:
-        self.schema, self.readable = schema, readable
+        self.schema, self.read, self.readable = schema, read or schema, readable
         columns: list[tuple[str, str, int, int]] = []
         self._texts: dict[int, Callable[[Block], TextColumn]] = {}
         for field in schema.fields:
@@ -48,7 +54,7 @@ class ArrowForm:
         from confluo_tools.core.text.text_writer import Printer
         from confluo_tools.formats.text import printing_plan
 
-        printer = Printer(self.schema.layout, printing_plan(self.schema, [name], "tsv"), "tsv")
+        printer = Printer(self.read.layout, printing_plan(self.read, [name], "tsv"), "tsv")
         return lambda block: TextColumn.of_lines(printer.lines(block), block.rows)
 
     def exported(self, block: Block) -> Exported:

@@ -32,11 +32,10 @@ class Follower(Answer):
         shown = located(reader, source._databases, source._places(expr, fields))
         selection = Selection(shown, compile_expr(expr, shown, span, None))
         names = None if fields is None else choose_fields(fields, selection.schema)
-        schema = selection.schema if names is None else selection.schema.project(names)
         if span[0] is not None:
             reader.skip_before(span[0])
 
-        run = run_of(reader, schema, selection.selected(names, by_time=False))
+        run = run_of(reader, selection.schema, names, selection.selected(names, by_time=False))
         found = cls(run, _once, readable=readable, gather=False)
         reader.stop_when(lambda: found._stopped)
         return found

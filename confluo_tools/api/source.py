@@ -161,9 +161,7 @@ class Source:
 
                 names = choose_fields(chosen, selection.schema)
             pairs = limited(selection.selected(names), limit)
-            return run_of(
-                selection.reader, selection.schema if names is None else selection.schema.project(names), pairs
-            )
+            return run_of(selection.reader, selection.schema, names, pairs)
 
         return self._answer(
             lambda: self._select(expr, span, request, specs, sample, local, version, of_paths, places),
@@ -224,7 +222,7 @@ class Source:
 
         def run(selection: Selection) -> Run:
             groups = GroupedRows(selection, aggregates, by, having, top, local)
-            return run_of(selection.reader, groups.schema, groups.selected(*span))
+            return run_of(selection.reader, groups.schema, None, groups.selected(*span))
 
         return self._answer(
             lambda: self._select(where, span, request, specs, None, local, version, of_paths, places), run, readable

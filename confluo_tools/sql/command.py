@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,6 +77,7 @@ def sql(
     from confluo_tools.sql.result import SqlResult
 
     limit = units.size(memory) if memory is not None else None
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a closed pipe is an exception: the database removes its folder
     with Database(unsafe=unsafe, memory=limit, threads=threads) as database:
         parsed = database.parse(statement)
         if parsed is None:

@@ -62,7 +62,10 @@ class Database:
 
     def parse(self, text: str) -> Statement | None:
         """The statement; None for an unsafe one that is not a SELECT.  Raises UsageError for one that is wrong."""
-        found = json.loads(self.connection.execute("select json_serialize_sql(?)", [text]).fetchall()[0][0])
+        try:
+            found = json.loads(self._text("select json_serialize_sql(?)", text))
+        except RecursionError:
+            raise _too_deep() from None
         if found["error"]:
             if found["error_type"] == "not implemented":
                 if self._unsafe:
@@ -83,18 +86,25 @@ class Database:
         for table in statement.tables:
             table.conditions = [text for text in table.conditions if _valid(text, table.schema)]
         statement.rewrite()
-        tree = json.dumps(statement.tree)
-        text: str = self.connection.execute("select json_deserialize_sql(?::json)", [tree]).fetchall()[0][0]
+        text = self._text("select json_deserialize_sql(?::json)", json.dumps(statement.tree))
         if statement.calls("in_net"):  # to make a function, DuckDB loads numpy
             self.connection.create_function("in_net", in_net, ["VARCHAR", "VARCHAR"], "BOOLEAN")
         for table in statement.tables:
             made = SqlTable(sources[table.path], table, columns)
             self._tables.append(made)
+            made.open()
             self.connection.register(table.name, made)
         if not self._unsafe:
             for name, value in LOCKED.items():
                 self.connection.execute(f"set {name}={str(value).lower()}")
         return text
+
+    def _text(self, question: str, value: str) -> str:
+        # The text that DuckDB answers.
+        try:
+            return str(self.connection.execute(question, [value]).fetchall()[0][0])
+        except self._duckdb.SerializationException:
+            raise _too_deep() from None
 
     def inputs(self, text: str) -> list[str]:
         """The tables that any statement names."""
@@ -180,6 +190,10 @@ def _place(text: str, found: dict[str, Any]) -> str:
         return ""
     before = text[: int(position)]
     return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}"
+
+
+def _too_deep() -> UsageError:
+    return UsageError("is nested too deeply", where="SQL", hint="name its parts with WITH")
 
 
 def in_net(address: str, net: str) -> bool:

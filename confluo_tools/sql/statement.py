@@ -45,8 +45,10 @@ _TIMES_OF = (
     "last_value",
 )
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?))?$")
+_TIME_DIGITS = {"timestamp": 6, "timestamp_us": 6, "timestamp_ns": 9, "timestamp_ms": 3, "timestamp_s": 0}
 _NET = re.compile(r"[0-9a-fA-F:.]+(?:/\d{1,3})?$")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+$")
+_ALL_COLUMNS = ("STAR", "POSITIONAL_REFERENCE", "SHOW_REF", "PIVOT")  # nodes that use columns without their names
 
 
 class InputTable:
@@ -109,26 +111,30 @@ class Statement:
     # --- what the tables have to give
 
     def named(self) -> set[str] | None:
-        """The names of all columns that the statement uses; None: it may use any."""
-        aliases = {table.alias for table in self.tables}
+        """The names of all columns that the statement uses, in lower case; None: it may use any."""
+        aliases = {table.alias.lower() for table in self.tables}
         found: set[str] = set()
         for node in _nodes(self.tree):
             kind = node.get("type")
-            if kind in ("STAR", "SHOW_REF", "PIVOT") or (kind == "JOIN" and node["ref_type"] in ("NATURAL", "ASOF")):
+            if kind in _ALL_COLUMNS or (kind == "JOIN" and node["ref_type"] in ("NATURAL", "ASOF")):
                 return None
+            if kind == "BASE_TABLE" and node.get("column_name_alias"):
+                return None  # other names, by their places
             if kind == "COLUMN_REF":
-                if node["column_names"][0] in aliases and len(node["column_names"]) == 1:
+                names = [name.lower() for name in node["column_names"]]
+                if names[0] in aliases and len(names) == 1:
                     return None  # the whole row
-                found.update(node["column_names"])
+                found.update(names)
             elif kind == "JOIN":
-                found.update(node["using_columns"])
+                found.update(name.lower() for name in node["using_columns"])
         return found | (set(FLOW_FIELDS) if "flow" in found else set())
 
     def share_conditions(self) -> None:
         """Give the tables the conditions of WHERE that they can test.  The schemas of all tables must be set."""
         by_name = {table.name: table for table in self.tables}
         for node in _nodes(self.tree):
-            if node.get("type") == "SELECT_NODE" and node["where_clause"] is not None:
+            # A sample is taken of the rows of FROM, before WHERE.
+            if node.get("type") == "SELECT_NODE" and node["where_clause"] is not None and node.get("sample") is None:
                 tables, others = _kept_tables(node["from_table"], by_name)
                 scope = _Scope(tables, others)
                 for part in _conjuncts(node["where_clause"]):
@@ -242,7 +248,7 @@ def _kept_tables(node: Node, by_name: dict[str, InputTable]) -> tuple[list[Input
         table = by_name.get(node["table_name"])
         plain = table is not None and not node.get("column_name_alias") and node.get("sample") is None
         return ([table], False) if table is not None and plain else ([], True)
-    if node["type"] != "JOIN" or node["ref_type"] not in ("REGULAR", "CROSS"):
+    if node["type"] != "JOIN" or node["ref_type"] not in ("REGULAR", "CROSS") or node.get("sample") is not None:
         return [], True
     left, right = _kept_tables(node["left"], by_name), _kept_tables(node["right"], by_name)
     if node["join_type"] == "INNER" or node["ref_type"] == "CROSS":
@@ -287,13 +293,12 @@ def _number(node: Node) -> str | None:
 
 
 def _cast_text(node: Node) -> str:
-    """The text in TIMESTAMP '...'; '' if the node is something else."""
-    if node.get("type") != "OPERATOR_CAST" or not str(node["type_expr"].get("type_name")).upper().startswith(
-        "TIMESTAMP"
-    ):
+    """The text in TIMESTAMP '...'; '' if the node is something else, or a time with more digits than its type has."""
+    if node.get("type") != "OPERATOR_CAST":
         return ""
-    zoned = "TZ" in str(node["type_expr"]["type_name"]).upper() or "ZONE" in str(node["type_expr"]["type_name"]).upper()
-    return "" if zoned else _text(node["child"]) or ""
+    digits = _TIME_DIGITS.get(str(node["type_expr"].get("type_name")).lower())
+    text = _text(node["child"]) or ""
+    return "" if digits is None or len(text.partition(".")[2]) > digits else text
 
 
 def _is_time(node: Node, times: set[str]) -> bool:

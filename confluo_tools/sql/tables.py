@@ -21,20 +21,27 @@ if TYPE_CHECKING:
 
 
 class SqlTable:
-    """What DuckDB reads for one place in FROM: the schema when it binds the statement, rows when it runs it."""
+    """What DuckDB reads for one place in FROM: the schema when it binds the statement, rows when it runs it.
+
+    ``columns``: names in lower case, None: all.
+    """
 
     def __init__(self, source: Source, table: InputTable, columns: Collection[str] | None) -> None:
         self.source, self.table = source, table
         fields = [f.name for f in source.schema.fields]
         if columns is not None:
             # Counting needs no column, but a table has one.
-            fields = [name for name in fields if name in columns] or fields[:1]
+            fields = [name for name in fields if name.lower() in columns] or fields[:1]
         self.fields = fields
         self.streams: list[ArrowStream] = []  # that DuckDB took; an error is in its stream
 
     @cached_property
     def _answer(self) -> Answer:
         return self.source.query(self.table.where, fields=self.fields, readable=True, zone=False)
+
+    def open(self) -> None:
+        """Open the input.  Raises ConfluoError: also for an expression that is wrong."""
+        self._answer  # noqa: B018 - made here
 
     def __arrow_c_schema__(self) -> object:
         return self._answer.__arrow_c_schema__()

@@ -85,6 +85,10 @@ STATEMENTS = [
     "select count(*) as n from 'LOG' t where t.src_port = 443 and not (t.len = 66) union all select 7",
     "select src_ip, row_number() over (order by count(*) desc, src_ip) as place from 'LOG' group by 1 order by 2",
     "select dst_port as len, len as dst_port from 'LOG' where len < 61 order by all limit 3",
+    "select #1, dst_port from 'LOG' where len < 61 order by all limit 3",
+    "select len, b from 'LOG' t(a, b, len) where a < '2026-11-21 01:18:39' order by all limit 3",
+    "select SRC_PORT, T.Len from 'LOG' t where DST_PORT = 443 order by all limit 3",
+    "select count(distinct t) as n, count(distinct x) as m from 'LOG' T, (select 1 as x) where len < 100",
 ]
 
 
@@ -97,6 +101,9 @@ def test_answers_are_those_of_duckdb(campus: Path, statement: str) -> None:
         assert list(mine) == list(theirs)
         for name, value in theirs.items():
             assert mine[name] == (pytest.approx(value) if isinstance(value, float) else value), name
+
+
+TIME_TYPES = ["timestamp ", "timestamp_s ", "timestamp_ms ", "timestamp_us ", "timestamp_ns ", "datetime "]
 
 
 def conditions() -> st.SearchStrategy[str]:
@@ -113,7 +120,7 @@ def conditions() -> st.SearchStrategy[str]:
         st.builds("{1} {2} {0}".format, numbers, values, signs),
         st.builds("src_ip {} '{}'".format, st.sampled_from(["=", "<>", "<"]), addresses),
         st.builds("in_net(dst_ip, '{}')".format, nets),
-        st.builds("ts {} '{}'".format, signs, times),
+        st.builds("ts {} {}'{}'".format, signs, st.sampled_from(["", *TIME_TYPES]), times),
         st.builds(
             "proto {} '{}'".format, st.sampled_from(["=", "<>"]), st.sampled_from(["tcp", "udp", "6", "nothing"])
         ),
@@ -171,6 +178,10 @@ def blocks(result: SqlResult) -> list[list[Row]]:
         ("select x.len from (from 'LOG' where ttl = 3) x where x.dst_port = 443", ["ttl == 3"]),
         ("select x.a from 'LOG' as x(a, b) where dst_port = 443", []),
         ("select 1 from log('LOG', 'tcp') where len = 3", ["tcp", "len == 3"]),
+        ("select len from 'LOG' where dst_port = 443 using sample 10 rows", []),
+        ("select x.n from (select len as n from 'LOG' where ttl = 3) x using sample 10 rows", ["ttl == 3"]),
+        ("select len from 'LOG' where ts < timestamp_s '2026-11-21 01:18:39'", ["ts < 2026-11-21T01:18:39Z"]),
+        ("select len from 'LOG' where ts < timestamp_s '2026-11-21 01:18:39.5'", []),
     ],
 )
 def test_which_conditions_the_log_gets(campus: Path, statement: str, expected: list[str]) -> None:
@@ -429,7 +440,6 @@ def test_unsafe_statements(campus: Path, tmp_path: Path) -> None:
         ("select a.SRC_PRT, ts from 'LOG' a", "SQL: no column 'SRC_PRT'; did you mean 'src_port'?"),
         ("select country from 'LOG' where src_ipp = ''", "SQL: no column 'src_ipp'; did you mean 'src_ip'?"),
         ("select 1 from 'none.ml'", "none.ml: No such file or directory"),
-        ("select 1 from log('LOG', 'dst_prt == 1')", "no field 'dst_prt'"),
         ("select 1 from log('LOG', 1)", "log() takes an input and an expression; log('trace.ml', 'tcp')"),
         ("select * from glob('/etc/*')", "--unsafe allows it"),
         ("select getenv('HOME')", "SQL: "),
@@ -441,10 +451,61 @@ def test_unsafe_statements(campus: Path, tmp_path: Path) -> None:
         ("select timestamp '5000-01-01 00:00:00' t", "SQL: a time is before 1677 or after 2262; cast it to a text"),
         ("select timestamp '5000-01-01 00:00:00' t union all select null", "SQL: a time is before 1677"),
         ("select 'infinity'::timestamp t", "SQL: column 't' has a time without end; cast it to a text"),
+        (f"select {'[' * 150}1{']' * 150}", "confluo-sql: SQL: is nested too deeply; name its parts with WITH"),
+        (f"select {'[' * 400}1{']' * 400}", "confluo-sql: SQL: is nested too deeply; name its parts with WITH"),
     ],
 )
 def test_errors_are_one_line(campus: Path, statement: str, message: str) -> None:
     assert message in refused(statement.replace("LOG", str(campus / "campus.ml")))
+
+
+def test_a_wrong_expression_is_shown_as_elsewhere(campus: Path) -> None:
+    words = str(campus / "campus.ml"), "(dst_prt == 1)"
+    mine, theirs = (
+        run("confluo-sql", "select 1 from log('{}', 'dst_prt == 1')".format(*words)),
+        run("confluo-query", *words),
+    )
+    assert mine.returncode == 2
+    assert mine.stderr.replace(b"confluo-sql", b"confluo-query") == theirs.stderr
+    assert b"no field 'dst_prt'" in mine.stderr
+
+
+def test_the_folder_of_the_database_goes_with_a_closed_pipe(campus: Path, tmp_path: Path) -> None:
+    statement = f"select a.* from '{campus / 'campus.ml'}' a, range(30)"
+    command = f'{BIN / "confluo-sql"} "$1" -T | head -1; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(
+        ["bash", "-c", command, "bash", statement],
+        env=environment() | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == b"141"
+    assert done.stderr == b""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_of_zeros_is_none_that_is_absent(tmp_path: Path) -> None:
+    """Only its version, which is not read for itself, tells them apart."""
+    rows = [{"ts": 1, "ip_version": 4, "src_ip": "0.0.0.0", "len": 1}, {"ts": 2, "len": 2}]
+    log = str(tmp_path / "a.ml")
+    with ct.Writer(log, "packet") as writer:
+        writer.append(rows)
+    assert sql(f"select src_ip, len from '{log}' order by len") == [
+        {"src_ip": "0.0.0.0", "len": 1},
+        {"src_ip": None, "len": 2},
+    ]
+    for where in ("src_ip = '0.0.0.0'", "src_ip << '0.0.0.0/8'", "src_ip is not null"):
+        assert sql(f"select len from '{log}' where {where}") == [{"len": 1}], where
+    answer = ct.open(log).query(fields=["src_ip"])
+    assert answer.to_dicts() == [{"src_ip": "0.0.0.0"}, {"src_ip": None}]
+    assert [f.name for f in answer.schema.fields] == ["src_ip"]
+    assert answer.to_arrow().column_names == next(iter(answer)).names == ["src_ip", "src_ip6"]
+    readable = ct.open(log).query(fields=["len", "src_ip"], readable=True).to_arrow()
+    assert readable.to_pydict() == {"len": [1, 2], "src_ip": ["0.0.0.0", None]}
+    follower = ct.open(log).follow(fields=["src_ip"], since=0)
+    first = next(iter(follower))
+    follower.stop()
+    assert first.to_dicts()[0] == {"src_ip": "0.0.0.0"}
 
 
 def test_damage_and_broken_inputs_are_reported(campus: Path, tmp_path: Path) -> None:
