@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
 
-ROWS = 8192  # dictionaries that become one block
-
 
 class Writer:
     """Appends rows to the MultiLog at ``path``; a context manager.
@@ -56,7 +54,7 @@ class Writer:
 
         ``rows``: a `Batch` or an `Answer`; anything that gives Arrow data (a table of pyarrow or Polars, a DuckDB
         relation, a pandas.DataFrame); or dictionaries {field: value} with values as -o ndjson prints them, times also
-        as ns since 1970 or datetime.  What a row lacks is absent.
+        as ns since 1970 or datetime, and bytes as bytes.  What a row lacks is absent.
         Raises FormatError for something without rows, SchemaError for a field of another type, DiskFullError: rows
         before the one that did not fit are published.
         """
@@ -68,13 +66,15 @@ class Writer:
 
     def _blocks(self, rows: Any) -> Iterator[Block]:
         if isinstance(rows, Batch):
-            yield rows._block
+            yield rows._block.project(rows.schema.layout)
         elif hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
             yield from self._arrow(rows)
         elif isinstance(rows, Mapping):
             raise UsageError("append() takes several rows", hint="append([row])")
         elif isinstance(rows, Iterable):
-            yield from self._dicts(rows)
+            from confluo_tools.api.dictionary_rows import blocks_of_dictionaries
+
+            yield from blocks_of_dictionaries(self.schema, rows, "append()")
         else:
             raise FormatError(f"{type(rows).__name__} has no rows", hint="give Arrow data or dictionaries")
 
@@ -93,22 +93,6 @@ class Writer:
 
     def _knows(self, name: str) -> bool:
         return any(name == column.name for column in self.schema.columns)
-
-    def _dicts(self, rows: Iterable[Any]) -> Iterator[Block]:
-        from itertools import islice
-
-        from confluo_tools.formats.text import blocks_of_objects
-        from confluo_tools.units import format_time
-
-        times = [f.name for f in self.schema.fields if f.type.kind == "time"]
-        rest = iter(rows)
-        while part := [dict(row) for row in islice(rest, ROWS)]:
-            for row in part:
-                unknown = [name for name in row if name not in self.schema]
-                if unknown:
-                    raise FormatError(f"the log has no field '{unknown[0]}'", where=self.path)
-                row |= {name: format_time(row[name]) for name in times if isinstance(row.get(name), int)}
-            yield from blocks_of_objects(self.schema, part, "append()")
 
     def close(self) -> None:
         """Seal the rows and free the lane.  A second call does nothing."""

@@ -474,20 +474,6 @@ class TextReader(Reader):
         self.stream.close()
 
 
-def blocks_of_objects(schema: Schema, rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[Block]:
-    """Rows of ``schema`` from dictionaries, values as in NDJSON.  Raises FormatError if one does not fit."""
-    import json
-
-    from confluo_tools.formats.bytestream import BytesInMemory
-
-    lines = [json.dumps({f.name: row.get(f.name) for f in schema.fields}, default=str).encode() for row in rows]
-
-    def refuse(what: str) -> None:
-        raise FormatError(what.removeprefix(f"{name}: ").replace("line ", "row ", 1), where=name)
-
-    yield from TextReader(BytesInMemory(b"\n".join(lines) + b"\n", name), "ndjson", schema=schema, warn=refuse)
-
-
 def _key(name: str) -> bytes:
     # The bytes of a name as the core reads them: a JSON key can have halves of surrogate pairs.
     if name.isascii():

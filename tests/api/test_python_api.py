@@ -415,6 +415,38 @@ def test_a_writer_takes_rows_of_any_library(campus: str, tmp_path: Path) -> None
     assert run("confluo-info", str(path), "--verify").returncode == 0
 
 
+def test_a_writer_takes_values_of_python_and_numpy(tmp_path: Path) -> None:
+    """And what `to_dicts` gave."""
+    fields = [("ts", "time"), ("raw", "bytes(4)"), ("f", "f64"), ("pair", "list(f64, 2)"), ("n", "u64")]
+    schema = ct.Schema("sample", [ct.Field(*field) for field in fields])
+    rows: list[dict[str, Any]] = [
+        {"ts": 5, "raw": b"\xff\x01A\\", "f": float("inf"), "pair": [1, float("-inf")], "n": 1 << 63},
+        {
+            "ts": np.int64(6),
+            "raw": bytearray(b"a"),
+            "f": np.float32(0.5),
+            "pair": np.array([2.0, 1e300]),
+            "n": np.uint8(3),
+        },
+        {"ts": np.datetime64(7, "ns"), "raw": "\\x00b", "f": float("nan"), "n": None},
+    ]
+    with ct.Writer(tmp_path / "a.ml", schema) as writer:
+        assert writer.append(rows) == 3
+    found = ct.open(tmp_path / "a.ml").query().to_dicts()
+    times = [f"1970-01-01T00:00:00.00000000{n}Z" for n in (5, 6, 7)]
+    assert [row["ts"] for row in found] == times
+    assert [row["raw"] for row in found] == ["\\xff\\x01A\\x5c", "a", "\\x00b"]
+    assert [row["f"] for row in found] == [float("inf"), 0.5, None]
+    assert [row["pair"] for row in found] == [[1.0, float("-inf")], [2.0, 1e300], []]
+    assert [row["n"] for row in found] == [1 << 63, 3, 0]
+    (batch,) = ct.open(tmp_path / "a.ml").query()
+    assert bytes(batch["raw"]) == b"\xff\x01A\\a\0\0\0\0b\0\0"
+    with ct.Writer(tmp_path / "b.ml", schema) as writer:
+        writer.append(found)
+    found[2]["f"] = 0.0  # as other absent numbers
+    assert ct.open(tmp_path / "b.ml").query().to_dicts() == found
+
+
 def test_a_writer_refuses_what_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "w.ml"
     schema = ct.Schema("sample", [ct.Field("ts", "time"), ct.Field("port", "u16"), ct.Field("name", "text(4)")])
@@ -428,14 +460,19 @@ def test_a_writer_refuses_what_does_not_fit(tmp_path: Path) -> None:
             (pa.table({"port": [70000]}), "port"),
             (pa.table({"prt": [1]}), "no field 'prt'"),
             ({"port": 1}, "takes several rows"),
+            ([{"port": 1}] * 9000 + [{"port": 65536}], "row 9001: '65536' is not of type u16"),
+            (iter([1, 2]), "row 1: int is not a dictionary"),
+            ([{"name": b"abc"}], "row 1: field 'name' (text(4)) takes no bytes"),
+            ([{"ts": True}], "row 1: field 'ts' (time) takes no truth value"),
+            ([{"port": float("nan")}], "row 1: 'nan' is not of type u16"),
             (7, "int has no rows"),
         ]:
             with pytest.raises(ct.ConfluoError, match=re.escape(message)):
                 writer.append(rows)
-        assert writer.rows == 0
+        assert writer.rows == 8192  # the first part of those that did not fit in the second one
         moment = datetime(2026, 11, 20, 10, tzinfo=UTC)
         assert writer.append([{"ts": moment, "port": 443}, {"ts": moment.isoformat(), "name": "ä"}]) == 2
-    assert [row["ts"] for row in ct.open(path).query().to_dicts()] == ["2026-11-20T10:00:00.000000000Z"] * 2
+    assert [row["ts"] for row in ct.open(path).query("ts > @1").to_dicts()] == ["2026-11-20T10:00:00.000000000Z"] * 2
     with pytest.raises(ct.ConfluoError, match="holds records of kind 'sample', not 'packet'"):
         ct.Writer(path, "packet")
 
