@@ -215,7 +215,7 @@ class Source:
 
         span, specs = _span(since, until, local), _list(analyze)
         of_paths = path_fields([where], [aggregates, by])
-        request = request_rows(where, span, None, None, None, False, aggregates, by, False, local)
+        request = request_rows(where, span, None, None, None, False, aggregates, by, False, local, having=having)
         if specs:
             request = request_analysis(request, tuple(specs), None, None)
         places = self._places(where, aggregates, by, having)

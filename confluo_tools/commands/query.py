@@ -188,7 +188,9 @@ def query(
         from confluo_tools.schema import named
 
         local = config.truth("local", out.local)
-        request = request_rows(text, span, sample, out.fields, limit, count, agg, by, explain, local)
+        request = request_rows(
+            text, span, sample, out.fields, limit, count, agg, by, explain, local, having=having, sort=sort
+        )
         if flows.flows:
             request = request_rows(flows.packets or "", span, sample, None, None, False, None, None, False)
         elif analyze or state is not None:

@@ -121,3 +121,17 @@ class ResultColumns:
         near = get_close_matches(parser.token.lower(), names, n=1, cutoff=0.6)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names[:12])}"
         raise parser.fail(f"the result has no column '{parser.token}'", parser.at, hint)
+
+
+def hidden_columns(
+    schema: Schema, agg: str, names: Collection[str], having: str | None, sort: str | None
+) -> Sequence[Result]:
+    """The columns that ``having`` and ``sort`` need and ``agg`` does not have, as the client of a server has them."""
+    from confluo_tools.expr import compile
+
+    columns = ResultColumns(schema, agg, names, lambda text, now: compile(text, schema, now_ns=now))
+    if having is not None:
+        columns.condition(having)
+    if sort is not None:
+        columns.order(sort)
+    return columns.hidden

@@ -157,6 +157,8 @@ class RemoteReader(Reader):
         try:
             load(rollup, data)
         except ValueError as e:
+            if self.request.having is not None or self.request.sort is not None:
+                self.peer.require("having", "computes only aggregates that are printed")
             raise self.peer.protocol_error(str(e)) from None
         return rollup, self._number("found")
 

@@ -18,8 +18,9 @@ class QueryRequest:
     """A request for the rows for which ``expr`` holds, with since <= time < until (ns), of the flows in ``sample``.
 
     The answer is one of three: the ``fields`` of at most ``limit`` rows by time, the row count (``counted``), or the
-    partial state of ``agg`` and ``by``.  ``explain``: also the query plan.  ``own``: only rows of the log itself, not
-    of its archives.  ``analyze``: with the fields of these analyses, which track ``flows`` flows (None: the default).
+    partial state of ``agg`` and ``by``, with the aggregates that ``having`` and ``sort`` need.  ``explain``: also the
+    query plan.  ``own``: only rows of the log itself, not of its archives.  ``analyze``: with the fields of these
+    analyses, which track ``flows`` flows (None: the default).
     ``unnest``: one row for each element of these lists, after the analyses.
     ``local``: the steps of time of ``by`` are those of local time here; ``zone``: of a local time, see `TimeSteps`.
     ``names``: all rows are requested, and the client evaluates this expression; the server sends the definitions of
@@ -48,6 +49,8 @@ class QueryRequest:
         local: bool = False,
         zone: tuple[tuple[int, int], ...] = (),
         kept: bool = False,
+        having: str | None = None,
+        sort: str | None = None,
     ) -> None:
         self.expr, self.since, self.until, self.sample = expr, since, until, sample
         self.fields, self.limit, self.counted, self.agg, self.by = fields, limit, counted, agg, by
@@ -56,6 +59,7 @@ class QueryRequest:
         self.unnest = unnest
         self.local, self.zone = local, zone
         self.kept = kept
+        self.having, self.sort = having, sort
 
     def replace(self, **changes: Any) -> QueryRequest:
         """A copy with other values."""
@@ -115,6 +119,8 @@ class QueryRequest:
             tuple(frame_codec.texts(message, "unnest", MAX_LISTS)) if "unnest" in message else (),
             zone=_zone(get(message, "zone", list, [])),
             kept=get(message, "kept", bool, False),
+            having=get(message, "having", str, None),
+            sort=get(message, "sort", str, None),
         )
 
 
@@ -143,10 +149,14 @@ def request_rows(
     by: str | None,
     explain: bool,
     local: bool = False,
+    *,
+    having: str | None = None,
+    sort: str | None = None,
 ) -> QueryRequest:
     """The request of a query; with ``agg``, ``fields`` and ``limit`` apply to the groups, on the client."""
     if agg is not None:
-        return QueryRequest(expr, *span, sample, agg=agg, by=by, explain=explain, local=local and bool(by))
+        found = QueryRequest(expr, *span, sample, agg=agg, by=by, explain=explain, local=local and bool(by))
+        return found if having is None and sort is None else found.replace(having=having, sort=sort)
     if fields == "help":
         return QueryRequest(limit=0)
     return QueryRequest(expr, *span, sample, fields, limit, counted or explain, explain=explain)

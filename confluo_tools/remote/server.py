@@ -440,7 +440,13 @@ class QueryServer:
 
         schema = reader.schema
         keys = parse_by(request.by, schema) if request.by else []
-        question = aggregation.Aggregation(schema, parse_aggregates(request.agg or "", schema), keys, zone=request.zone)
+        agg = request.agg or ""
+        question = aggregation.Aggregation(schema, parse_aggregates(agg, schema), keys, zone=request.zone)
+        if request.having is not None or request.sort is not None:
+            from confluo_tools.expr.result_columns import hidden_columns
+
+            names = [f.name for f in question.result.fields]
+            question.hide(hidden_columns(schema, agg, names, request.having, request.sort))
         columns = [i for i, c in enumerate(schema.columns) if c.field.name in question.reads]
         rollup, found = reader.fold(expr, columns, question.rollup)
         data = memoryview(dump(rollup))

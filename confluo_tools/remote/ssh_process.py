@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 HELLO = b"confluo-serve "  # then: PROTOCOL VERSION ABILITIES...\n
 # Added after the first version of the protocol.
-ABILITIES = ("analyze", "alive", "follow", "unnest", "zone", "views", "archive")
+ABILITIES = ("analyze", "alive", "follow", "unnest", "zone", "views", "archive", "having")
 MAX_EARLY = 64  # hosts
 MAX_SNAPSHOT = 1 << 20  # bytes of a snapshot file that is read here
 SIGNALS = (13, 25)  # SIGPIPE, SIGXFSZ: Python ignores them, its children must not

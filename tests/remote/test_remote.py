@@ -131,6 +131,8 @@ QUESTIONS = [
     ["tcp", "--agg", "count, sum(len), avg(len), stddev(len), min(ts), max(ts), p50(len), p99(len)", "-T"],
     ["tcp", "--agg", "count, distinct(src_ip), distinct~(flow_hash), first(len), rate(len)", "--by", "proto"],
     ["", "--by", "src_ip/24,1s", "--having", "count > 20", "--top", "9"],
+    ["", "--by", "dst_ip", "--agg", "sum(len)", "--having", "count > 20 and p50(len) < 500", "-T"],
+    ["tcp", "--by", "dst_ip,1s", "--agg", "max(len)", "--sort", "-count(len > 100),-sum(len),dst_ip", "-T"],
     ["", "--by", "flow", "--agg", "sum(len)", "--top", "5", "-J"],
     ["dst_port == 1", "--count"],
     ["dst_port == 1", "--agg", "count"],
@@ -478,7 +480,7 @@ def test_frames() -> None:
     assert frame_codec.parse_hello(frame_codec.hello("1.2")) == (
         frame_codec.PROTOCOL,
         "1.2",
-        {"analyze", "alive", "archive", "follow", "unnest", "zone", "views"},
+        {"analyze", "alive", "archive", "follow", "having", "unnest", "zone", "views"},
     )
     assert frame_codec.parse_hello(b"confluo-serve 1 0.1.0\n") == (1, "0.1.0", set())
 

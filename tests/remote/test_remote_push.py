@@ -372,6 +372,38 @@ def test_an_old_far_side_is_told_clearly(logs: Path, tmp_path: Path) -> None:
     assert run("confluo-query", name, "--count", env=old).returncode == 0
 
 
+def test_an_old_far_side_computes_only_what_is_printed(logs: Path, tmp_path: Path) -> None:
+    """It does not know the keys `having` and `sort`, and ignores them."""
+    rsh = tmp_path / "old"
+    rsh.write_text(f"""#!{sys.executable}
+import os, subprocess, sys, threading
+with subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as server:
+    def ask():
+        while data := os.read(0, 65536):
+            server.stdin.write(data.replace(b'"having"', b'"hav_ng"').replace(b'"sort"', b'"s_rt"'))
+        server.stdin.close()
+    threading.Thread(target=ask, daemon=True).start()
+    server.stdout.readline()
+    os.write(1, b"confluo-serve 1 0.0.9\\n")
+    while data := server.stdout.read(65536):
+        os.write(1, data)
+""")
+    rsh.chmod(0o755)
+    old = {**env(tmp_path), "CONFLUO_RSH": str(rsh)}
+    words = ["--by", "proto", "--agg", "sum(len)", "-T"]
+    for more in (["--having", "count > 5"], ["--sort", "-count"]):
+        done = run("confluo-query", f"sw1:{logs}/loss.ml", *words, *more, env=old)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr == (
+            b"confluo-query: sw1: runs confluo-tools 0.0.9, which computes only aggregates that are printed; "
+            b"install the same version at both ends\n"
+        )
+    for more in (["--having", "sum_len > 5"], ["--sort", "-sum_len"]):
+        done = run("confluo-query", f"sw1:{logs}/loss.ml", *words, *more, env=old)
+        here = run("confluo-query", logs / "loss.ml", *words, *more)
+        assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
+
+
 @pytest.mark.parametrize(
     "more",
     [
