@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from _thread import RLock
 from collections.abc import Iterator
 from functools import lru_cache
 from types import TracebackType
@@ -400,6 +401,7 @@ class LogWriter(LaneWriter):
 
     def __init__(self, control: Control, shape: SegmentShape, number: int, *, log: Log, **rest: Any) -> None:
         self.log = log
+        self._closing = RLock()
 
     def append(self, block: Block) -> None:
         """Copy the rows of ``block`` into the lane and publish them.
@@ -415,9 +417,20 @@ class LogWriter(LaneWriter):
 
     def close(self) -> None:
         """Publish, seal, and release the lane.  A second call does nothing."""
+        with self._closing:  # the log may be closed when this returns
+            self._close()
+
+    def _disown(self) -> None:
+        super()._disown()
+        self._closing = RLock()  # a thread that held it is not in the child
+
+    def _close(self) -> None:
         if self.closed:
             return
-        lock = self.join()
+        try:
+            lock = self.join()
+        except ValueError:  # this thread is closing it, and came here again in the handler of a signal
+            return
         log = self.log
         claim = lane_claim.Claim(self.number, lane_claim.lane_folder(log.path, self.number), lock)
         try:

@@ -21,6 +21,7 @@ from confluo_tools.core.block.block cimport Block, zero_bytes
 from confluo_tools.core.multilog.control cimport Control
 from confluo_tools.core.multilog.segment cimport SegmentShape
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport PyThread_get_thread_ident
 cimport cython
 import os
 import weakref
@@ -65,6 +66,15 @@ cdef void _stop(LaneWriter self) noexcept:
         lane.dir = -1
         close(self.lock_fd)
     self.lock_fd = -1
+
+
+cdef int _pause() except -1:
+    cdef timespec pause
+    pause.tv_sec, pause.tv_nsec = 0, 200000
+    PyErr_CheckSignals()
+    with nogil:
+        nanosleep(&pause, NULL)
+    return 0
 
 
 @cython.no_gc_clear
@@ -122,7 +132,11 @@ cdef class LaneWriter:
 
     def stop(self):
         """Stop the helper threads and close all files; the lane is left as if the writer had died."""
-        _stop(self)
+        self._wait_for_others()
+        try:
+            _stop(self)
+        finally:
+            self.closer = 0
 
     def join(self):
         """Publish everything, waiting for a freeze to end, then stop the helpers.  The lock stays held.
@@ -130,17 +144,33 @@ cdef class LaneWriter:
         Returns the descriptor of the lock, which the caller closes after sealing the lane.
         """
         cdef Lane* lane = self.lane
-        cdef timespec pause
-        self._open()
-        pause.tv_sec, pause.tv_nsec = 0, 200000
-        while not lane_publish(lane):
-            PyErr_CheckSignals()
-            with nogil:
-                nanosleep(&pause, NULL)
-        lock = os.dup(self.lock_fd)
-        os.set_inheritable(lock, False)
-        _stop(self)
+        self._wait_for_others()
+        try:
+            self._open()
+            while not lane_publish(lane):
+                _pause()
+            lock = os.dup(self.lock_fd)
+            os.set_inheritable(lock, False)
+            _stop(self)
+        finally:
+            self.closer = 0
         return lock
+
+    cdef int _wait_for_others(self) except -1:
+        """Until no other thread appends or closes; they are refused, or wait, from now on."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.closer == me:           # in a handler of a signal that came meanwhile
+            raise ValueError("the writer is being closed")
+        while self.closer:
+            _pause()
+        self.closer = me
+        try:
+            while self.busy:
+                _pause()
+        except BaseException:
+            self.closer = 0
+            raise
+        return 0
 
     def _open(self):
         if self.lane.dir < 0:
@@ -197,8 +227,8 @@ cdef class LaneWriter:
         self._open()
         if block.layout is not self.shape.layout:
             self._same(block)
-        if self.busy:
-            raise ValueError("another thread is appending: use one writer per thread")
+        if self.busy or self.closer:
+            raise ValueError("another thread uses the writer: each needs its own")
         self.busy = True
         with nogil:
             code = self.append_block(block)

@@ -450,8 +450,47 @@ def test_a_writer_is_for_one_thread(tmp_path: Path) -> None:
             t.join()
         rows = writer.rows
     assert rows == log.version().rows == (80 - len(refused)) * 65_536
-    assert set(refused) <= {f"{log.path}: another thread is appending: use one writer per thread"}
+    assert set(refused) <= {f"{log.path}: another thread uses the writer: each needs its own"}
     assert [b.rows for b in log.blocks()] == [65_536] * (80 - len(refused))
+
+
+def test_a_writer_may_be_closed_while_others_use_it(tmp_path: Path) -> None:
+    """By several threads at once, while one appends: all that was taken is in the log."""
+    log = multilog.create(tmp_path / "t.ml", SIGNED)
+    block = signed_block(1, 0, 1)
+    taken = 0
+
+    def append(writer: multilog.LogWriter, begun: threading.Event) -> None:
+        nonlocal taken
+        while True:
+            try:
+                writer.append(block)
+            except (SchemaError, ValueError):
+                if writer.closed:
+                    return
+                continue
+            taken += 1
+            begun.set()
+
+    for _ in range(10):
+        writer, begun, errors = log.writer(), threading.Event(), []
+
+        def close(writer: multilog.LogWriter = writer, errors: list[BaseException] = errors) -> None:
+            try:
+                writer.close()
+            except BaseException as e:
+                errors.append(e)
+
+        closers = [threading.Thread(target=close) for _ in range(3)]
+        appender = threading.Thread(target=append, args=(writer, begun))
+        appender.start()
+        begun.wait()
+        for one in closers:
+            one.start()
+        for one in (*closers, appender):
+            one.join()
+        assert errors == []
+    assert log.version().rows == taken
 
 
 def test_what_cannot_be_in_a_store(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ cdef class LaneWriter:
     cdef object _kept
     cdef object __weakref__
     cdef int lock_fd
-    cdef bint busy
+    cdef unsigned long closer           # thread that closes it, or 0
+    cdef bint busy                      # a thread appends
     cdef Lane* lane
+    cdef int _wait_for_others(self) except -1
     # Store and publish rows of `columns` (one pointer per column; NULL: zeros).  0 or errno; on ENOSPC the rows
     # before the block that did not fit are published (see rows).
     cdef int append_columns(self, const uint8_t** columns, uint32_t rows) noexcept nogil
