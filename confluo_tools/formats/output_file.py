@@ -124,10 +124,11 @@ class FileSink(OutputSink):
         if mode is not None and not force:
             raise exists(path)
         folder, base = os.path.split(self.path)
-        name = os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{os.getpid()}.tmp")
+        name = os.path.join(folder, f".{os.fsdecode(os.fsencode(base)[:200])}.{os.urandom(6).hex()}.tmp")
         _unfinished[name] = os.getpid()
         try:
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            # A file of this process: others who may write here can neither guess its name nor make it a link.
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as e:
             _unfinished.pop(name)
             e.filename = path

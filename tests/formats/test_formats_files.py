@@ -201,6 +201,23 @@ FileSink("out.tsv")
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_in_a_folder_of_others_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that waits under the name of the unfinished file is not followed, and its owner gets nothing."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    monkeypatch.setattr(os, "urandom", bytes)  # even if the name were known
+    for path in (victim, tmp_path / "nothing"):
+        link = tmp_path / f".x.tsv.{bytes(6).hex()}.tmp"
+        link.symlink_to(path)
+        with pytest.raises(FileExistsError) as e:
+            FileSink(str(tmp_path / "x.tsv"))
+        assert e.value.filename == str(tmp_path / "x.tsv")
+        assert link.is_symlink()
+        link.unlink()
+    assert victim.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["victim"]
+
+
 def test_no_overwriting_without_force(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")
