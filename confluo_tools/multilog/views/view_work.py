@@ -77,6 +77,7 @@ class ViewWork:
     def listing(self) -> list[dict[str, Any]]:
         """The views of the request: the values of COLUMNS, and whether the bucket is ``timed``."""
         from confluo_tools.multilog import views
+        from confluo_tools.multilog.views.base import write_error
 
         version = self.log.version()
         rows = []
@@ -142,13 +143,19 @@ class ViewWork:
     def update_view(self, view: View, rebuild: bool = False) -> None:
         """Add complete blocks that a view does not cover yet."""
         from confluo_tools.multilog import views
+        from confluo_tools.multilog.views.base import write_error
 
         version = self.log.version()
         before = views.coverage(self.log, view, version).covered if self.reports.stats and not rebuild else 0
         begin = time.perf_counter()
         what = f"index of {view.label}" if view.kind == "index" else view.spec
         with self.reports.progress(what, version.rows) as progress, views.maintaining(view, self.patience):
-            blocks = views.update(self.log, view, rebuild=rebuild, progress=progress)
+            try:
+                blocks = views.update(self.log, view, rebuild=rebuild, progress=progress)
+            except FileNotFoundError:  # it was dropped meanwhile
+                raise
+            except OSError as e:
+                raise write_error(self.log, e) from None
         self.added += blocks
         if self.reports.stats:
             seconds = time.perf_counter() - begin
