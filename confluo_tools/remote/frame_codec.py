@@ -70,9 +70,7 @@ def parse_head(data: bytes) -> tuple[int, int]:
 
 def frame(kind: int, value: Any) -> bytes:
     """A frame with a JSON body."""
-    import json
-
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    body = _encoded(value)
     if len(body) > MAX_FRAME:
         raise FormatError(f"a message of {len(body)} bytes is too long to send")
     return head(kind, len(body)) + body
@@ -84,11 +82,19 @@ def parse(body: bytes) -> dict[str, Any]:
 
     try:
         value = json.loads(body.decode("utf-8", "surrogateescape"), parse_constant=_no_constant)
+        if b"\\u" in body:
+            _encoded(value)  # half of a surrogate pair could not be sent back in an error
     except (ValueError, RecursionError):
         raise ValueError("message is not JSON") from None
     if not isinstance(value, dict) or not _flat(value, MAX_DEPTH):
         raise ValueError("message is not an object")
     return value
+
+
+def _encoded(value: Any) -> bytes:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
 
 
 def _no_constant(name: str) -> None:

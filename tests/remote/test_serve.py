@@ -139,6 +139,7 @@ def test_a_conversation(log: multilog.Log) -> None:
         (HELLO + frame_codec.head(frame_codec.QUERY, 100) + b"{", "ends in the middle of a message"),
         (HELLO + frame_codec.head(frame_codec.QUERY, 2) + b"[]", "message is not an object"),
         (HELLO + frame_codec.head(frame_codec.QUERY, 5) + b"{a:1}", "message is not JSON"),
+        (HELLO + frame_codec.head(frame_codec.OPEN, 17) + b'{"path":"\\ud800"}', "message is not JSON"),
         (HELLO + frame_codec.head(frame_codec.QUERY, 30_000) + b"[" * 30_000, "message is not"),
         (HELLO + frame_codec.frame(frame_codec.QUERY, {}), "message without 'path'"),
         (HELLO + query("x", limit=-1), "invalid 'limit' in message"),
