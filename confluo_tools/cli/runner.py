@@ -173,6 +173,7 @@ def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: b
     _fill_closed_descriptors()
     raiser = StopRaiser(lambda number: KeyboardInterrupt() if number == signal.SIGINT else Stopped(number))
     before = _set_signals(owns_state, raiser)
+    _explain_bus_errors(prog)
     thread_hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         status = _call(app, prog, args)
@@ -203,6 +204,7 @@ def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: b
         state.over = True
         raiser.end()
         threading.excepthook = thread_hook
+        _explain_bus_errors("")
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -277,6 +279,18 @@ def _set_signals(owns_state: bool, raiser: StopRaiser) -> dict[int, Any]:
     except ValueError:
         pass  # not in the main thread: embedded in another program
     return before
+
+
+def _explain_bus_errors(prog: str) -> None:
+    # "": no more.
+    try:
+        from confluo_tools.core.base.log_file import explain_bus_errors, leave_bus_errors
+    except ImportError:
+        return  # it is not built: the command says so
+    if prog:
+        explain_bus_errors(prog, TROUBLE)
+    else:
+        leave_bus_errors()
 
 
 def _fill_closed_descriptors() -> None:

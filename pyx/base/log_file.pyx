@@ -1,4 +1,4 @@
-"""Opening files in the folder of a log, and acting there as the user who owns it."""
+"""Opening files in the folder of a log, acting there as the user who owns it, and errors of mapped files."""
 
 from libc.errno cimport EINVAL, ELOOP
 from posix.fcntl cimport O_RDONLY
@@ -17,6 +17,10 @@ cdef extern from *:
     int setfsuid(unsigned int uid) nogil
     int setfsgid(unsigned int gid) nogil
     int confluo_set_groups(long n, const unsigned int* groups) nogil
+
+cdef extern from "bus_error.h" nogil:
+    int cfl_bus_explain(const char* program, int status)
+    int cfl_bus_leave()
 
 
 def open_log_file(path, int flags=O_RDONLY, int mode=0o666, *, int folder=-1):
@@ -71,3 +75,15 @@ cdef class FileSystemUser:
         setfsuid(self.before_uid)
         setfsgid(self.before_gid)
         confluo_set_groups(n, groups)
+
+
+def explain_bus_errors(str program not None, int status):
+    """Until `leave_bus_errors`, end this process with one line and ``status`` where a mapped file cannot be read."""
+    cdef bytes name = program.encode()
+    if cfl_bus_explain(name, status) < 0:
+        raise OSError(EINVAL, os.strerror(EINVAL))
+
+
+def leave_bus_errors():
+    """What was before `explain_bus_errors`."""
+    cfl_bus_leave()

@@ -77,7 +77,6 @@ class ViewWork:
     def listing(self) -> list[dict[str, Any]]:
         """The views of the request: the values of COLUMNS, and whether the bucket is ``timed``."""
         from confluo_tools.multilog import views
-        from confluo_tools.multilog.views.base import write_error
 
         version = self.log.version()
         rows = []
