@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.machinery
 import importlib.util
 import re
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -109,3 +111,37 @@ def test_options_are_in_the_order_and_subsections_of_the_help(page: Path, tmp_pa
         for title, options in panels(printed).items()
     }
     assert {title: [entry[0] for entry in entries] for title, entries in described.items()} == expected
+
+
+def prose(page: Path) -> list[tuple[int, str]]:
+    """Numbers and texts of the lines of a page that are not examples, tables or comments."""
+    found, verbatim = [], False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        verbatim = (verbatim and line not in (".fi", ".EE", ".TE")) or line in (".nf", ".EX", ".TS")
+        if not verbatim and not line.startswith('.\\"'):
+            found.append((number, line))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_page_does_not_repeat_itself(page: Path) -> None:
+    lines = prose(page)
+    twice = []
+    for (number, one), (_, other) in pairwise(lines):
+        words = [line.split() for line in (one, other)]
+        alike = difflib.SequenceMatcher(None, *words).ratio() > 0.75
+        text = all(len(w) > 3 and not w[0].startswith(".") for w in words)
+        if (one == other and len(words[0]) > 1) or (text and alike):
+            twice.append(f"{number}: {other}")
+    assert twice == []
+    text = page.read_text()
+    entries = re.findall(r"^\.BR ([\w\\-]+ \(\d\))", text.partition(".SH SEE ALSO")[2], re.M)
+    assert [entry for entry in entries if entries.count(entry) > 1] == []
+    titles = [title for section in text.split("\n.SH ") for title in re.findall(r"^\.SS (.*)", section, re.M)]
+    assert [title for title in titles if text.split(".SH OPTIONS")[0].count(f"\n.SS {title}\n") > 1] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_section_does_not_end_before_what_it_announces(page: Path) -> None:
+    parts = re.split(r"^(\.S[HS] .*)\n", page.read_text(), flags=re.M)[1:]
+    assert [head for head, body in zip(parts[::2], parts[1::2], strict=True) if body.rstrip().endswith(":")] == []
