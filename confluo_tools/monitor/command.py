@@ -124,12 +124,10 @@ def monitor(
     if not logs:
         return cli.usage(app)
     from confluo_tools import units
-    from confluo_tools.monitor.trigger_list import show
+    from confluo_tools.monitor.trigger_list import trigger_schema
+    from confluo_tools.schema import builtin
 
-    if out.fields == "help":
-        from confluo_tools.schema import builtin
-
-        out.listed(builtin("alert"))
+    if out.listed(trigger_schema() if listing else builtin("alert")):
         return cli.OK
     local = config.truth("local", out.local)
     live = not once and since is None
@@ -145,7 +143,7 @@ def monitor(
         found = given.triggers
         if listing or check:
             if listing:
-                show(found, out.tsv, out.ndjson)
+                print_list(given, out)
             return cli.OK
         if until is not None and not (once or since is not None):
             raise UsageError("--until needs --since or --once", hint="without them, the log is followed")
@@ -270,6 +268,19 @@ def read_triggers(
     if not given.triggers:
         raise UsageError("no trigger", hint="--trigger 'heavy: sum(len) > 1G over 1s', or --triggers FILE")
     return given
+
+
+def print_list(given: TriggersGiven, out: cli.OutputOptions) -> None:
+    """Write the triggers as records; a table without --wide has the parts that one of them has."""
+    from confluo_tools.formats.block_builder import blocks_of_rows
+    from confluo_tools.monitor.trigger_list import records_of, trigger_schema
+
+    schema, rows = trigger_schema(), records_of(given.triggers, given.notes)
+    kind = out.kind(answers=True)
+    names = out.names(schema, kind, [f.name for f in schema.fields if any(f.name in row for row in rows)])
+    with out.records(schema, kind, names) as into:
+        for block in blocks_of_rows(schema, rows):
+            into.write(block)
 
 
 def alerts_path(logs: Sequence[str], given: str | None, *, live: bool) -> str | None:

@@ -152,6 +152,7 @@ class Trigger:
         "where",
         "measures",
         "condition_text",
+        "clear_text",
     )
 
     name: str
@@ -159,6 +160,7 @@ class Trigger:
     condition: ConditionNode
     clear: ConditionNode | None
     condition_text: str
+    clear_text: str
     where: str
     by: str
     keys: tuple[group_keys.GroupKey, ...]
@@ -259,6 +261,7 @@ class TriggerParser:
         out.condition = self._condition(*first)
         out.clear = self._condition(*spans["clear"]) if "clear" in spans else None
         out.condition_text = " ".join(self.text[first[0] : first[1]].split())
+        out.clear_text = " ".join(self.text[slice(*spans["clear"])].split()) if "clear" in spans else ""
         out.measures = tuple(self.measures)
         if not self.measures:
             raise self.fail("no aggregate in this condition", first[0], "write e.g. count > 100, sum(len) > 1G")

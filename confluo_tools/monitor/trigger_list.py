@@ -1,45 +1,44 @@
-"""Triggers as a list, for --list."""
+"""Triggers as records of the schema ``trigger``, for --list."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from confluo_tools import cli
+from confluo_tools.schema import load
+from confluo_tools.units import format_duration
 
 if TYPE_CHECKING:
     from confluo_tools.monitor.language import Trigger
+    from confluo_tools.monitor.notes import TriggerNotes
+    from confluo_tools.schema import Schema
 
 
-def show(found: Sequence[Trigger], tsv: bool, ndjson: bool) -> None:
-    """Print the parsed triggers: a table, or TSV or NDJSON for programs."""
-    from confluo_tools.units import format_duration
+def trigger_schema() -> Schema:
+    """The schema of a trigger.  It has no time: triggers cannot be written to a log."""
+    return load(os.path.join(os.path.dirname(__file__), "trigger.yaml"))
 
-    head = ("trigger", "condition", "window", "period", "by", "where", "for", "rearm")
-    rows = [
-        (
-            t.name,
-            t.condition_text,
-            format_duration(t.window),
-            format_duration(t.period),
-            t.by,
-            " | ".join(sorted({m.where for m in t.measures if m.where})),
-            format_duration(t.hold) if t.hold else "",
-            format_duration(t.rearm) if t.rearm else "",
-        )
-        for t in found
-    ]
-    if ndjson:
-        import json
 
-        for row in rows:
-            print(json.dumps(dict(zip(head, row, strict=True))))
-    elif tsv or not cli.is_terminal(1):
-        print("#fields\t" + "\t".join(head))
-        for row in rows:
-            print("\t".join(c or "-" for c in row))
-    else:
-        cells = [tuple(h.upper() for h in head), *rows]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-        for line in cells:
-            print("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+def records_of(found: Sequence[Trigger], notes: Mapping[str, TriggerNotes]) -> list[dict[str, str]]:
+    """The parts that each trigger has, by field.  ``notes``: of trigger files, by the name of the trigger."""
+    rows = []
+    for t in found:
+        row = {
+            "trigger": t.name,
+            "condition": t.condition_text,
+            "window": format_duration(t.window),
+            "period": format_duration(t.period),
+            "by": t.by,
+            "where": " | ".join(sorted({m.where for m in t.measures if m.where})),
+            "for": format_duration(t.hold) if t.hold else "",
+            "rearm": format_duration(t.rearm) if t.rearm else "",
+            "clear": t.clear_text,
+            "repeat": format_duration(t.repeat) if t.repeat else "",
+        }
+        if t.name in notes:
+            about = notes[t.name]
+            labels = " ".join(f"{name}={value}" for name, value in about.labels.items())
+            row |= {"severity": about.severity, "labels": labels, "text": about.text}
+        rows.append({name: value for name, value in row.items() if value})
+    return rows

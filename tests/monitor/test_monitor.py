@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -13,9 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from confluo_tools import multilog
+from confluo_tools.monitor.trigger_list import trigger_schema
 from confluo_tools.schema import builtin
 from monitor_writer import rows_of
 from running import BIN, CAMPUS, DATA, ROOT, environment, run
@@ -316,6 +320,34 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, words: tuple[str, ...], sta
     assert said in first
     assert not first or first.startswith("confluo-monitor: ")
     assert "Traceback" not in done.stderr.decode()
+
+
+def test_list_writes_records_as_other_commands_do(tmp_path: Path) -> None:
+    made(tmp_path / "x.ml", [])
+    every = "a: count > 1 over 1m every 1s by dst_port where len > 9 for 2s clear  count<1 rearm 3s repeat 5s"
+    (tmp_path / "t.yaml").write_text(
+        "- {name: b, when: count > 2, over: 1s, severity: low, labels: {team: net, site: x}, text: '{value} rows'}"
+    )
+    words = ["confluo-monitor", tmp_path / "x.ml", "--list", "-t", every, "--triggers", tmp_path / "t.yaml"]
+    one = {"trigger": "a", "condition": "count > 1", "window": "1m", "period": "1s", "by": "dst_port"}
+    one |= {"where": "len > 9", "for": "2s", "rearm": "3s", "clear": "count<1", "repeat": "5s"}
+    two = {"trigger": "b", "condition": "count > 2", "window": "1s", "period": "10ms"}
+    two |= {"severity": "low", "labels": "team=net site=x", "text": "{value} rows"}
+    names = [f.name for f in trigger_schema().fields]
+    assert names == list(one | two)
+    wanted = [{name: part.get(name) for name in names} for part in (one, two)]
+
+    assert [json.loads(line) for line in run(*words, "-J").stdout.splitlines()] == wanted
+    found = csv.DictReader(io.StringIO(run(*words, "-o", "csv").stdout.decode()))
+    assert [{name: text or None for name, text in row.items()} for row in found] == wanted
+    assert run(*words, "-w", tmp_path / "list.parquet").stdout == b""
+    assert pq.read_table(tmp_path / "list.parquet").to_pylist() == wanted
+    assert run(*words, "-T", "--no-header", "-f", "repeat,trigger").stdout == b"5s\ta\n-\tb\n"
+    table = run(*words[:5], "-o", "table", "-W", "-f", "-by").stdout.decode().splitlines()
+    assert table[0].split() == [name for name in names if name != "by"]
+    usual = run(*words[:3], "-t", "a: count > 1 over 1m repeat 5s", "-o", "table").stdout.decode().splitlines()
+    assert usual[0].split() == ["trigger", "condition", "window", "period", "repeat"]
+    assert run(*words, "-f", "help").stdout.splitlines()[10].startswith(b"repeat ")
 
 
 def test_logs_that_cannot_be_watched(tmp_path: Path) -> None:
