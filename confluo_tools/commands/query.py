@@ -279,7 +279,8 @@ def query(
                             from confluo_tools.cli.log_output import number_captures
 
                             number_captures(reader, at_once, inputs)
-                        reader.on_idle(into.flush)
+                        if groups is None:  # groups come at the end: a failure before must not leave a header
+                            reader.on_idle(into.flush)
                         write = into.write if at_once is None else live_input.rows_into(at_once, reader)
                         read_names = shown if hidden is None else None  # what is hidden may depend on other fields
                         pairs = groups.selected(*span) if groups is not None else selection.selected(read_names)

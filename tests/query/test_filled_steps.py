@@ -8,6 +8,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ from confluo_tools.core.block.block import Block
 from confluo_tools.expr import compile, parse_aggregates, parse_by
 from confluo_tools.multilog.query.aggregation import Aggregation
 from confluo_tools.schema import Field, Schema
-from running import CAMPUS, lines, run
+from remote_lab import env as remote
+from running import CAMPUS, lines, run, shell
 from twin_rollup import read
 
 SCHEMA = Schema("calls", [Field("ts", "time"), Field("k", "u8"), Field("v", "i32")])
@@ -184,3 +186,17 @@ def test_steps_of_numbers(rows: list[tuple[int, int]], width: int, keyed: bool) 
             of = [a for a, b in rows if b // width == step and key in (-1, a)]
             wanted.append((step * width, *([key] if keyed else []), len(of), sum(of)))
     assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("source", ["pipe", "remote"])
+def test_an_error_leaves_no_header(source: str, tmp_path: Path) -> None:
+    words = ["--agg", "count", "--by", "1us", "--fill", "-T"]
+    if source == "pipe":
+        # the input is idle before it ends, which is when an output is flushed
+        text = """(confluo-query "$1" -o stream; sleep 0.3) | confluo-query - "${@:2}" """
+        done = shell(text, CAMPUS, *words)
+    else:
+        assert run("confluo-capture", "-q", "-r", CAMPUS, "-w", tmp_path / "a.ml").returncode == 0
+        done = run("confluo-query", f"sw1:{tmp_path / 'a.ml'}", *words, env=remote(tmp_path))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"more than 1,000,000 empty groups" in done.stderr
