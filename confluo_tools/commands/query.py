@@ -98,9 +98,7 @@ def query(
     by: Annotated[
         str | None, option("--by", metavar="LIST", help="Group by keys: 'dst_ip/24, conn, host, 1s, 1mo, len/100'.")
     ] = None,
-    fill: Annotated[
-        bool, option("--fill", help="Also print the steps of time or of numbers without records, with 0 or no value.")
-    ] = False,
+    fill: Annotated[bool, option("--fill", help="Also print the steps without records, with 0 or no value.")] = False,
     having: Annotated[
         str | None, option("--having", metavar="EXPR", help="Keep only groups for which EXPR holds: 'count > 100'.")
     ] = None,

@@ -26,6 +26,7 @@ from running import CAMPUS, lines, run, shell
 from twin_rollup import read
 
 SCHEMA = Schema("calls", [Field("ts", "time"), Field("k", "u8"), Field("v", "i32")])
+WAITS = Schema("waits", [Field("wait", "duration")])
 AGGREGATES = "count, sum(v), avg(v), count * 2 as two, max(v), max(v) - min(v) as span, last(v) + 0.5 as x"
 ROWS = st.lists(st.tuples(st.integers(-60, 60), st.integers(0, 2), st.integers(-9, 9)), max_size=9)
 
@@ -149,9 +150,13 @@ def test_groups_without_values_come_last_and_pass_no_comparison() -> None:
     ("words", "what"),
     [
         ([], b"--fill: fills steps; add them: --by 1s, --by len/100"),
-        (["--by", "src_ip"], b"--fill: needs a step of time or of numbers among the groups; write e.g. --by 1s"),
+        (
+            ["--by", "src_ip"],
+            b"--fill: needs a step among the groups; write e.g. --by 1s, --by len/100, --by 'log2(len)'",
+        ),
         (["--by", "1s, ts/1m as m"], b"--fill: fills one step of time; leave the other times out of --by"),
-        (["--by", "len/10, ttl/5"], b"--fill: fills one step of numbers; write e.g. --by 1s, --by len/100"),
+        (["--by", "len/10, ttl/5"], b"--fill: fills one step of numbers or durations; leave the other steps and"),
+        (["--by", "len/10, log2(ttl)"], b"--fill: fills one step of numbers or durations; leave the other steps and"),
         (["--by", "1us"], b"--fill: more than 1,000,000 empty groups; use longer steps, fewer groups"),
         (
             ["--by", "1ns", "--since", "1700-01-01", "--until", "2261-01-01"],
@@ -186,6 +191,34 @@ def test_steps_of_numbers(rows: list[tuple[int, int]], width: int, keyed: bool) 
             of = [a for a, b in rows if b // width == step and key in (-1, a)]
             wanted.append((step * width, *([key] if keyed else []), len(of), sum(of)))
     assert sorted(found) == sorted(wanted)
+
+
+def waits(by: str, values: list[int]) -> list[tuple[int, int]]:
+    """The filled groups of records with these durations: the start of each, and its count."""
+    question = Aggregation(WAITS, parse_aggregates("count", WAITS), parse_by(by, WAITS), fill=True)
+    rollup = question.rollup()
+    rollup.update(Block.wrap(WAITS.layout, len(values), [struct.pack(f"<{len(values)}q", *values)]))
+    rows = list(read(question.result, question.answer(rollup)))
+    assert question.result["wait"].type.kind == "duration"
+    return [(row["wait"], row["count"]) for row in rows]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-130, 130), min_size=1, max_size=9), st.integers(1, 20))
+def test_steps_of_durations(values: list[int], width: int) -> None:
+    starts = range(min(values) // width * width, max(values) + 1, width)
+    assert waits(f"wait/{width}ns", values) == [(t, sum(t <= v < t + width for v in values)) for t in starts]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-(1 << 63) + 1, (1 << 63) - 1) | st.integers(-130, 130), min_size=1, max_size=9))
+@pytest.mark.parametrize("base", [2, 10])
+def test_powers(base: int, values: list[int]) -> None:
+    powers = [base**i for i in range(63) if base**i < 1 << 63]
+    places = [*(-p for p in reversed(powers)), 0, *powers]
+    own = [0 if not v else max(p for p in powers if p <= abs(v)) * (1 if v > 0 else -1) for v in values]
+    wanted = places[places.index(min(own)) : places.index(max(own)) + 1]
+    assert waits(f"log{base}(wait)", values) == [(place, own.count(place)) for place in wanted]
 
 
 @pytest.mark.parametrize("source", ["pipe", "remote"])

@@ -24,6 +24,7 @@ from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.expr.aggregate_functions import FUNCTIONS
 from confluo_tools.expr.arithmetic import quantity_of_field
 from confluo_tools.multilog.query.absent_results import marked
+from confluo_tools.multilog.query.filled_steps import number_steps
 from confluo_tools.multilog.query.result_plan import ResultPlan
 from confluo_tools.multilog.query.time_steps import TimeSteps
 from confluo_tools.schema import Field, Schema, Type
@@ -79,11 +80,14 @@ class Aggregation:
         versions = {key.field: label for key, label in flat if key.kind == "field"}
         for key, label in flat:
             fields.append(self._key(key, label, versions))
-        numbers = [(label, key.arg) for key, label in flat if key.kind == "step"]
+        numbers = [(label, steps) for key, label in flat if (steps := number_steps(key)) is not None]
         self._number_steps = numbers[:1] if fill and not self.time_key else []
-        if fill and not self.time_key and len(numbers) != 1:
-            what = "fills one step of numbers" if numbers else "needs a step of time or of numbers among the groups"
-            raise UsageError(what, where="--fill", hint="write e.g. --by 1s, --by len/100")
+        if fill and not self.time_key and len(numbers) > 1:
+            hint = "leave the other steps and logarithms out of --by"
+            raise UsageError("fills one step of numbers or durations", where="--fill", hint=hint)
+        if fill and not self.time_key and not numbers:
+            hint = "write e.g. --by 1s, --by len/100, --by 'log2(len)'"
+            raise UsageError("needs a step among the groups", where="--fill", hint=hint)
         if fill and sum(f.type.kind == "time" for f in fields) > 1:
             raise UsageError("fills one step of time", where="--fill", hint="leave the other times out of --by")
         self.keys = tuple(f.name for f in fields)
@@ -319,7 +323,7 @@ class Aggregation:
         from confluo_tools.core.block.result_table import Rows
         from confluo_tools.core.query.rollup import Rollup
         from confluo_tools.multilog.query.absent_results import with_mark, without_numbers
-        from confluo_tools.multilog.query.filled_steps import NumberSteps, filled
+        from confluo_tools.multilog.query.filled_steps import filled
 
         # A group without rows has the result of no rows at all.
         schema = Schema("aggregate", self._computed.fields[len(self._key_fields) :], self._words)
@@ -331,8 +335,8 @@ class Aggregation:
         if PRESENT in self.wide:
             rows = Rows.of(layout, [(with_mark(layout, block, 1), 0) for block in rows.blocks()])
             empty = with_mark(self.wide.project(schema.shown).plus([self.wide[PRESENT]]).layout, empty, 0)
-        for label, width in self._number_steps:
-            return filled(rows, keys, self.wide.index(label), NumberSteps(width), (None, None), empty)
+        for label, steps in self._number_steps:
+            return filled(rows, keys, self.wide.index(label), steps, (None, None), empty)
         assert self.steps is not None
         return filled(rows, keys, self.wide.index(self.time_key), self.steps, (since, until), empty)
 

@@ -1,4 +1,4 @@
-"""Rows for the steps of time or of numbers that have no group (--fill): from first to last, for all other keys."""
+"""Rows for the steps that have no group (--fill): from first to last, for all other keys."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from confluo_tools.errors import UsageError
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Layout
     from confluo_tools.core.block.result_table import Rows
+    from confluo_tools.expr.group_keys import GroupKey
 
 MOST = 1_000_000  # rows that are made
 PART = 1024  # rows of a block
@@ -36,6 +37,33 @@ class NumberSteps:
     def after(self, start: int, /) -> int:
         """The step after the one at ``start``."""
         return start + self.width
+
+
+class PowerSteps:
+    """Steps at 0 and at the powers of ``base``, also the negative ones."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+
+    def start(self, value: int, /) -> int:
+        """The step of ``value``: the power at or below its absolute value, with its sign."""
+        power = 1
+        while power * self.base <= abs(value):
+            power *= self.base
+        return power if value > 0 else -power if value else 0
+
+    def after(self, start: int, /) -> int:
+        """The step after the one at ``start``."""
+        if start > 0:
+            return start * self.base
+        return start + 1 if start >= -1 else -(-start // self.base)
+
+
+def number_steps(key: GroupKey) -> Steps | None:
+    """The steps of numbers or durations of a key; None: it has others, or none.  A time is not distinguished."""
+    if key.kind in ("step", "bucket"):
+        return NumberSteps(key.arg)
+    return PowerSteps(key.arg) if key.kind == "power" else None
 
 
 def filled(rows: Rows, keys: int, time: int, steps: Steps, span: tuple[int | None, int | None], empty: Block) -> Rows:
