@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import duckdb
 import pandas
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from running import CAMPUS, lines, run
+from running import CAMPUS, ROOT, lines, run
 
 FIELDS = "ts,src_ip,dst_ip,proto,tcp_flags,src_port,len,eth_src"
 TEXTS = [
@@ -134,3 +136,21 @@ def test_amounts_with_units() -> None:
         assert int(count) < 1000 or float(cells[1]) == pytest.approx(int(count) / 1000, rel=0.006)
         number, unit = after.split("B")[0].split()[-2:]
         assert float(number) * {"k": 1e3, "M": 1e6}[unit] == pytest.approx(int(size), rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("words", "paragraph"),
+    [
+        (["-o", "arrow"], "In streams and Arrow files,"),
+        (["-o", "parquet", "--stored"], "In streams and Arrow files,"),
+        (["-o", "parquet"], "In Parquet,"),
+        (["-o", "arrow", "--readable"], "In Parquet,"),
+    ],
+)
+def test_the_manual_names_the_types_of_columns(words: list[str], paragraph: str) -> None:
+    page = (ROOT / "man" / "man1" / "confluo-convert.1").read_text()
+    named = page[page.index(f"\n{paragraph}") :].split("\n.PP\n")[0]
+    data = pa.BufferReader(run("confluo-query", CAMPUS, "-f", FIELDS, *words).stdout)
+    schema = pq.read_schema(data) if "parquet" in words else pa.ipc.open_file(data).schema
+    types = {str(schema.field(name).type).replace(" tz=", " ") for name in ("ts", "src_ip", "eth_src")}
+    assert types == set(re.findall(r"\b(?:timestamp\[[^]]*\]|uint\d+|string)", named))
