@@ -243,26 +243,49 @@ def format_duration(ns: int) -> str:
 
 
 def time_span(text: str, *, now_ns: int | None = None, local: bool = False) -> tuple[int, int]:
-    """(first, after) nanosecond of what ``text`` names; both the same when it is an instant.
+    """(first, after) nanosecond of what ``text`` names (see time_ranges); both the same when it is an instant.
+
+    Of a time that the local clock shows twice, from the first to the second; both are the change if it skips the time.
+    """
+    ranges, instant = _read_time(text, now_ns, local)
+    first, last = ranges[0][0], ranges[-1][1]
+    return first, max(first, last if instant else last + 1)
+
+
+def time_ranges(text: str, *, now_ns: int | None = None, local: bool = False) -> list[tuple[int, int]]:
+    """(first, last) nanosecond of each range of moments that ``text`` names, in their order.
 
     ``2026-11-20T10:00:00.25Z`` (any fraction, any zone; none is UTC, or the local one if ``local``), ``now``,
     ``@1700000000.25`` (seconds since 1970), ``15m`` or ``15m ago``, ``now-15m`` are instants.
-    An instant that the local clock shows twice, because it goes back, is the time between its two moments.
     ``2026-11``, ``2026-11-20``, ``2026-11-20T10`` and ``2026-11-20T10:05`` are a month, a day, an hour, a minute.
+    A local time can have two ranges, when the clock goes back.  If the clock goes forward and skips it, the only
+    range is empty: it begins at the change and ends a nanosecond before.
     """
+    return _read_time(text, now_ns, local)[0]
+
+
+def is_skipped(text: str, *, local: bool = False) -> bool:
+    """Whether the local clock never shows the time ``text``, because it goes forward then."""
+    first, last = _read_time(text, None, local)[0][0]
+    return first > last
+
+
+def _read_time(text: str, now_ns: int | None, local: bool) -> tuple[list[tuple[int, int]], bool]:
+    # The ranges of time_ranges, and whether they are instants.
     text = text.strip()
-    span = _calendar(text, local) if len(text) <= MAX_CHARS else None
-    if span is None:
-        instant = _instant(text, now_ns) if len(text) <= MAX_CHARS else None
-        if instant is None:
+    found = _calendar(text, local) if len(text) <= MAX_CHARS else None
+    if found is None:
+        moment = _instant(text, now_ns) if len(text) <= MAX_CHARS else None
+        if moment is None:
             raise UsageError(
                 f"'{_short(text)}' is not a time",
                 hint="write e.g. 2026-11-20, 2026-11-20T10:00:00.5Z, @1700000000.25, 15m (ago), now",
             )
-        span = instant, instant
-    if span[0] < INT64[0] or span[1] > INT64[1]:
+        found = [(moment, moment)], True
+    ranges, instant = found
+    if ranges[0][0] < INT64[0] or ranges[-1][1] + (not instant) > INT64[1]:
         raise UsageError(f"'{_short(text)}' is out of range", hint="times go from 1677-09-21 to 2262-04-11")
-    return span
+    return found
 
 
 def time(text: str, *, now_ns: int | None = None, local: bool = False) -> int:
@@ -302,7 +325,7 @@ def _seconds(text: str) -> int | None:
     return sign * (int(whole) * SECOND + int((part + "0" * 9)[:9]))
 
 
-def _calendar(text: str, local: bool) -> tuple[int, int] | None:
+def _calendar(text: str, local: bool) -> tuple[list[tuple[int, int]], bool] | None:
     match = _TIME.match(text) if text.isascii() else None
     if match is None:
         return None
@@ -319,44 +342,57 @@ def _calendar(text: str, local: bool) -> tuple[int, int] | None:
         if int(digits[:2]) > 23 or int(digits[2:]) > 59:
             return None
         shift = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1 if zone[0] == "-" else 1)
-
-    def at(days: int, seconds: int) -> list[int]:
-        if zone or not local:
-            return [(days * 86400 + seconds - shift) * SECOND]
-        return [moment * SECOND for moment in _from_local(days, seconds)]
-
-    def span(days: int, end: tuple[int, int]) -> tuple[int, int]:
-        # When the clock goes back, from the first of two equal times to the end of the second.
-        moments = at(days, seconds)
-        return moments[0], next((moment for moment in at(*end) if moment > moments[-1]), moments[-1])
-
-    days = days_from_civil(year, month, day)
-    seconds = hour * 3600 + minute * 60 + second
-    fraction = int((match[7] + "0" * 9)[:9]) if match[7] else 0
-    if match[6]:
-        moments = at(days, seconds)
-        return moments[0] + fraction, moments[-1] + fraction
-    if match[5]:
-        return span(days, (days, seconds + 60))
-    if match[4]:
-        return span(days, (days, seconds + 3600))
-    return span(days, (days + 1 if match[3] else days + _month_days(year, month), 0))
+    begin = days_from_civil(year, month, day) * 86400 + hour * 3600 + minute * 60 + second - shift
+    days = 1 if match[3] else _month_days(year, month)
+    end = begin + (1 if match[6] else 60 if match[5] else 3600 if match[4] else days * 86400)
+    seconds = _local_ranges(begin, end) if local and not zone else [(begin, end)]
+    if match[6] and seconds[0][0] < seconds[0][1]:
+        fraction = int(((match[7] or "") + "0" * 9)[:9])
+        moments = [moment * SECOND + fraction for first, after in seconds for moment in range(first, after)]
+        return [(moment, moment) for moment in moments], True
+    return [(first * SECOND, after * SECOND - 1) for first, after in seconds], bool(match[6])
 
 
-def _from_local(days: int, seconds: int) -> list[int]:
-    """The seconds since 1970 of a local time: two when the clock goes back, else one."""
-    from time import mktime
+def _local_ranges(begin: int, end: int) -> list[tuple[int, int]]:
+    """The ranges (first, after) of moments at which the local clock shows a time from ``begin`` to before ``end``.
 
-    year, month, day = civil_from_days(days + seconds // 86400)
-    rest = seconds % 86400
+    All are seconds since 1970: of moments in UTC, of ``begin`` and ``end`` in local time.  If the clock skips these
+    times: the moment of the change, as an empty range.
+    """
+    found: list[tuple[int, int]] = []
+    low, last = begin - 86400, end + 86400  # no zone is a day ahead of UTC or behind it
+    change = last
     try:
-        usual = int(mktime((year, month, day, rest // 3600, rest // 60 % 60, rest % 60, 0, 0, -1)))
-        around = {utc_offset((usual + shift) * SECOND) for shift in (-86400, 86400)}
-        moments = {days * 86400 + seconds - ahead for ahead in around}
-        found = [moment for moment in moments if moment + utc_offset(moment * SECOND) == days * 86400 + seconds]
-        return sorted(found) or [usual]
+        while low < last:
+            ahead, high = utc_offset(low * SECOND), _next_change(low, last)
+            if low + ahead >= end:
+                change = min(change, low)
+            first, after = max(low, begin - ahead), min(high, end - ahead)
+            if first < after:
+                if found and found[-1][1] == first:
+                    first = found.pop()[0]
+                found.append((first, after))
+            low = high
     except (OverflowError, ValueError, OSError):
         raise UsageError("that local time is out of range") from None
+    return found or [(change, change)]
+
+
+def _next_change(low: int, last: int) -> int:
+    """The first second after ``low`` that has another offset from UTC; ``last`` if there is none before it."""
+    ahead = utc_offset(low * SECOND)
+    while low < last:
+        high = min(low + 86400, last)  # each offset holds for longer than a day
+        if utc_offset(high * SECOND) != ahead:
+            while high - low > 1:
+                middle = (low + high) // 2
+                if utc_offset(middle * SECOND) == ahead:
+                    low = middle
+                else:
+                    high = middle
+            return high
+        low = high
+    return last
 
 
 def _month_days(year: int, month: int) -> int:

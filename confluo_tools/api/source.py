@@ -370,7 +370,10 @@ def _span(since: Time | None, until: Time | None, local: bool) -> tuple[int | No
 
     first = units.time(since, local=local) if isinstance(since, str) else _ns(since)
     after = units.until(until, local=local) if isinstance(until, str) else _ns(until)
-    if first is not None and after is not None and first >= after:
+    if first is None or after is None or first < after:
+        return first, after
+    skipped = [units.is_skipped(text, local=local) for text in (since, until) if isinstance(text, str)]
+    if first > after or not any(skipped):  # a script may read the hour that the clock skips, too
         raise UsageError(f"until {until} is not after since {since}")
     return first, after
 

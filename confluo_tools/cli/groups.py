@@ -121,13 +121,19 @@ class PeriodOptions(OptionGroup):
     until: Until = None
 
     def span(self, local: bool) -> tuple[int | None, int | None]:
-        """The half-open range (first, end) in ns; None: no limit.  Raises UsageError for an empty range."""
+        """The half-open range (first, end) in ns; None: no limit.
+
+        It is empty if the local clock skips its times.  Raises UsageError for any other empty range.
+        """
         from confluo_tools import config, units
 
         local = config.truth("local", local)
         first = units.time(self.since, local=local) if self.since is not None else None
         after = units.until(self.until, local=local) if self.until is not None else None
-        if first is not None and after is not None and first >= after:
+        if self.since is None or self.until is None or first is None or after is None or first < after:
+            return first, after
+        # A script that reads hour by hour also reads the hour that the clock skips: it has no rows.
+        if first > after or not any(units.is_skipped(text, local=local) for text in (self.since, self.until)):
             raise UsageError(f"--until {self.until} is not after --since {self.since}")
         return first, after
 

@@ -179,12 +179,12 @@ class FieldTests:
             if wild is not None:
                 trees.append(self.within(col, [(wild[0], wild[0])], wild[1]) if wild[1] else TRUE)
                 continue
-            lo, hi, _ = self.typer.span(field, value)
-            if field.type.is_list and lo == hi == 0:
-                hint = f"write not {field.name} for rows without any"
-                raise self.fail(value.pos, "a zero element of a list is absent", hint)
-            if mask is None or lo != hi or not lo & ~mask:
-                intervals.append((lo, hi))
+            for lo, hi in self.typer.ranges(field, value):
+                if field.type.is_list and lo == hi == 0:
+                    hint = f"write not {field.name} for rows without any"
+                    raise self.fail(value.pos, "a zero element of a list is absent", hint)
+                if mask is None or lo != hi or not lo & ~mask:
+                    intervals.append((lo, hi))
         trees.append(self.present_within(field, intervals, mask))
         return self.either(trees)
 

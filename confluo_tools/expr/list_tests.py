@@ -103,8 +103,9 @@ def sequence(low: FieldTests, node: ListCompare) -> Tree:
         what = f"{field.name} ({field.type.text}) has {field.type.count} elements at most"
         raise low.fail(values[field.type.count].pos, what)
     if values:
-        items = tuple([_item(low, field, value) for value in values])
-        tree: Tree = ListSequence(low.col(field), _HOW[node.op], items)
+        items = [item for value in values if (item := _item(low, field, value)) is not None]
+        complete = len(items) == len(values)
+        tree: Tree = ListSequence(low.col(field), _HOW[node.op], tuple(items)) if complete else FALSE
     else:
         tree = ListLength(low.col(field), ((0, 0),))
     return low.negate(tree) if node.op == "!=" else tree
@@ -119,11 +120,20 @@ def _list(low: FieldTests, name: str, pos: int, what: str, hint: str = "") -> Fi
     return field
 
 
-def _item(low: FieldTests, field: Field, value: Value) -> tuple[float, float]:
-    """The range of one element of a sequence; without zero, which is absent."""
+def _item(low: FieldTests, field: Field, value: Value) -> tuple[float, float] | None:
+    """The range of one element of a sequence, without zero, which is absent; None if no number equals the value."""
     lo: float
     hi: float
-    lo, hi, _ = low.typer.real(field, value) if field.type.is_float else low.typer.span(field, value)
+    if field.type.is_float:
+        lo, hi, _ = low.typer.real(field, value)
+    else:
+        found = low.typer.ranges(field, value)
+        if len(found) > 1:
+            what = f"the clock shows '{value.text}' twice; an element of a sequence is one of the two"
+            raise low.fail(value.pos, what, "write its offset from UTC, too: 2026-10-25T02:30:00+02:00")
+        if not found:
+            return None
+        lo, hi = found[0]
     if lo == 0 < hi and not field.type.is_float:
         lo = 1
     if lo <= 0 <= hi:

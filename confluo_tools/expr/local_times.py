@@ -8,17 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from confluo_tools.expr.parse import parse
-from confluo_tools.expr.syntax import Both, Compare, Either, FieldRef, Negation, Syntax, Value, unparse
+from confluo_tools.expr.syntax import Both, Compare, Either, FieldRef, LengthRef, Negation, Syntax, Value, unparse
 from confluo_tools.expr.values import Typer
 
 if TYPE_CHECKING:
     from confluo_tools.schema import Field, Schema
 
 SECOND = 10**9
+_ORDERS = ("<", "<=", ">", ">=")
 
 
 def without_local_times(text: str, schema: Schema) -> str:
-    """``text`` with each time that depends on the local zone as a moment, or as a range of moments.
+    """``text`` with each time that depends on the local zone as moments, or ranges of moments.
 
     Fields that ``schema`` does not have stay as they are.  Raises ExprError.
     """
@@ -50,25 +51,38 @@ class _Rewriter:
                 field = self.schema[name]
                 if field.type.element != "time":
                     return node
-                found = tuple(self.value(field, op, value) for value in values)
-                same = all(a is b for a, b in zip(values, found, strict=True))
-                return node if same else Compare(ref, op, found, many, node.pos)
+                found = tuple([new for value in values for new in self.values(field, op, value)])
+                if not found:
+                    return self.never(field, node)
+                same = len(found) == len(values) and all(a is b for a, b in zip(values, found, strict=True))
+                return node if same else Compare(ref, op, found, many or len(found) > 1, node.pos)
             case _:
                 return node
 
-    def value(self, field: Field, op: str, value: Value) -> Value:
+    def values(self, field: Field, op: str, value: Value) -> list[Value]:
+        """``value`` itself if it does not depend on the zone, or what means the same: a time can be two, or none."""
         if not value.quoted and value.text.lower() in self.schema:
-            return value  # the other side is a field
-        lo, hi, ranged = self.here.span(field, value, clipped=True)
-        if (ranged and op in ("<", "<=", ">", ">=")) or (lo, hi) == self.utc.span(field, value, clipped=True)[:2]:
-            return value
-        if op in ("<", ">="):
-            text = _moment(lo)
-        elif op in ("<=", ">"):
-            text = _moment(hi)
-        else:
-            text = _moment(lo) if lo == hi else f"{_moment(lo)}..{_moment(hi)}"
-        return Value(text, False, value.pos)
+            return [value]  # the other side is a field
+        if op in _ORDERS:
+            lo, hi, ranged = self.here.span(field, value, clipped=True)
+            if ranged or (lo, hi) == self.utc.span(field, value, clipped=True)[:2]:
+                return [value]
+            return [Value(_moment(lo if op in ("<", ">=") else hi), False, value.pos)]
+        ranges = self.here.ranges(field, value, clipped=True)
+        if ranges == self.utc.ranges(field, value, clipped=True):
+            return [value]
+        texts = [_moment(lo) if lo == hi else f"{_moment(lo)}..{_moment(hi)}" for lo, hi in ranges]
+        return [Value(text, False, value.pos) for text in texts]
+
+    def never(self, field: Field, node: Compare) -> Syntax:
+        """A comparison with times that the clock skips: a test that no row passes, or with != each row."""
+        zero = (Value("@0", False, node.pos),)
+        tests = tuple([Compare(node.operand, op, zero, False, node.pos) for op in ("<", ">=")])
+        if field.type.is_list:  # one element may be smaller and another one larger
+            most = (Value(str(field.type.count), False, node.pos),)
+            tests = (Compare(LengthRef(field.name, node.pos), ">", most, False, node.pos),)
+        none = Both(tests, node.pos)
+        return Negation(none, node.pos) if node.op == "!=" else none
 
 
 def _moment(ns: int) -> str:

@@ -53,14 +53,25 @@ class Typer:
         """(lo, hi, is it a range?) of a constant for ``field``.
 
         What the field cannot hold is an error, unless ``clipped`` (an order makes sense with any value).
+        ``hi`` is ``lo - 1`` for a local time that the clock skips: no moment has it.
         """
         lo, hi, ranged = self._span(field, value)
-        if lo > hi:
-            raise self.empty(value)
         least, most = field.type.bounds
         if not clipped and (lo < least or hi > most):
             raise self.fail(value.pos, f"{value.text} does not fit {field.name} ({field.type.text}: {least} to {most})")
         return lo, hi, ranged
+
+    def ranges(self, field: Field, value: Value, clipped: bool = False) -> list[tuple[int, int]]:
+        """The values (lo, hi) that a constant equals, sorted and disjoint.
+
+        A local time that the clock shows twice has two ranges, and one that it skips has none.
+        """
+        lo, hi, ranged = self.span(field, value, clipped)
+        if lo > hi:
+            return []
+        if ranged or not self.local or field.type.element != "time" or lo == hi:
+            return [(lo, hi)]
+        return units.time_ranges(value.text, now_ns=self.now_ns, local=True)
 
     def _span(self, field: Field, value: Value) -> tuple[int, int, bool]:
         text, kind = value.text, field.type.element
@@ -73,15 +84,22 @@ class Typer:
             first = self.single(field, low, value) if low else (least, least)
             last = self.single(field, high, value) if high else (most, most)
             if first is not None and last is not None:
-                return first[0], last[1], True
+                return self._between(first, last, value)
         elif kind in _DASHED:
             at = text.find("-", 1)
             while at > 0:
                 first, last = self.single(field, text[:at], value), self.single(field, text[at + 1 :], value)
                 if first is not None and last is not None:
-                    return first[0], last[1], True
+                    return self._between(first, last, value)
                 at = text.find("-", at + 1)
         raise self.misread(field, value)
+
+    def _between(self, first: tuple[int, int], last: tuple[int, int], value: Value) -> tuple[int, int, bool]:
+        lo, hi = first[0], last[1]
+        skipped = first[0] > first[1] or last[0] > last[1]  # inside the hour that the clock skips
+        if lo > hi + skipped:
+            raise self.empty(value)
+        return lo, hi, True
 
     def empty(self, value: Value) -> ExprError:
         return self.fail(value.pos, f"the range '{value.text}' is empty", "write the smaller value first")
@@ -102,7 +120,7 @@ class Typer:
         return f"did you mean '{near[0]}'?" if near else ""
 
     def single(self, field: Field, text: str, value: Value) -> tuple[int, int] | None:
-        """(lo, hi) of one constant without range marks, None if it is not one."""
+        """(lo, hi) of one constant without range marks, None if it is not one; see `span` for lo > hi."""
         kind = field.type.element
         if kind == "ipv4":
             net = units.try_prefix(text)
@@ -143,12 +161,12 @@ class Typer:
                 raise self.fail(value.pos, f"{text} ns is within three years of 1970", hint)
             return number, number
         try:
-            first, after = units.time_span(text, now_ns=self.now_ns, local=self.local)
+            found = units.time_ranges(text, now_ns=self.now_ns, local=self.local)
         except UsageError as e:
             if "out of range" in e.what:
                 raise self.fail(value.pos, e.what, e.hint) from None
             return None
-        return first, max(first, after - 1)
+        return found[0][0], found[-1][1]
 
     def _named(self, field: Field, text: str) -> int | None:
         name = text.lower()

@@ -229,14 +229,18 @@ def test_local_times(monkeypatch: pytest.MonkeyPatch) -> None:
         # the day on which clocks go back has 25 hours
         day = units.time_span("2026-10-25", local=True)
         assert day[1] - day[0] == 25 * 3600 * S
-        # and two hours with the same name: a range of it covers both
+        # and two hours with the same name: the time from the first to the second
         hour = units.time_span("2026-10-25T02", local=True)
         assert hour == (units.time("2026-10-25T00:00:00Z"), units.time("2026-10-25T02:00:00Z"))
         assert units.time("2026-10-25T02:30", local=True) == units.time("2026-10-25T00:30:00Z")
         assert units.until("2026-10-25T02:30", local=True) == units.time("2026-10-25T01:31:00Z")
         assert units.until("2026-10-25T02:30:00", local=True) == units.time("2026-10-25T01:30:00Z")
         assert units.until("2026-10-25T01:59", local=True) == units.time("2026-10-25T00:00:00Z")
-        assert units.time("2026-03-29T02:30", local=True) == units.time("2026-03-29T01:30:00Z")  # there is no 02:30
+        # there is no 02:30: it is the moment of the change
+        for skipped in ("2026-03-29T02", "2026-03-29T02:30", "2026-03-29T02:30:00.5"):
+            assert units.time_span(skipped, local=True) == (units.time("2026-03-29T01:00:00Z"),) * 2
+            assert units.is_skipped(skipped, local=True)
+            assert not units.is_skipped(skipped)
         text = units.format_time(NOW, local=True)
         assert text.endswith("+01:00")
         assert units.time(text) == NOW
