@@ -23,6 +23,7 @@ SHORTEST = 8  # a column is not cut below this
 SHORTEST_NAME = 4  # nor a name below this
 PIPE_WIDTH = 79  # columns of a table that is not for a terminal
 WHOLE_SECONDS = (8, 19)  # characters of a time without digits of a second: 10:20:30, and after its date
+ZONE = 6  # characters behind a local time: +01:00
 
 # Fields to show of a record with too many fields.
 SUMMARY = ("ts", "src_ip", "src_port", "dst_ip", "dst_port", "proto", "tcp_flags", "len", "sent", "lost")
@@ -76,7 +77,8 @@ class TableWriter:
         self._shown = len(self.names)
         self._date = ""
         self._gap = "  "
-        self._full: dict[int, int] = {}  # columns of times: how long the longest is
+        self._zone = ZONE if local else 0
+        self._full: dict[int, int] = {}  # columns of times: characters behind the seconds of the longest, as .123456
         self._enough: dict[int, list[int]] = {}  # and the shorter lengths that keep the first rows apart, longest first
 
     def start(self) -> None:
@@ -158,10 +160,10 @@ class TableWriter:
     def _fit(self) -> None:
         for i, field in enumerate(self.fields):
             if field.type.kind == "time":
-                self._full[i] = max([len(row[i]) for row in self._sample], default=0)
+                self._full[i] = max([len(self._parts(row[i])[1]) for row in self._sample], default=0)
         self._sample = [self._same_digits(row) for row in self._sample]
         self._hoist_date()
-        self._enough = {i: _distinct_lengths([row[i] for row in self._sample]) for i in self._full}
+        self._enough = {i: _distinct_lengths([row[i] for row in self._sample], self._zone) for i in self._full}
         data = [1] * len(self.fields)
         for row in self._sample:
             for i, cell in enumerate(row):
@@ -174,9 +176,16 @@ class TableWriter:
 
     def _same_digits(self, row: list[str]) -> list[str]:
         for i, full in self._full.items():
-            if 19 <= len(row[i]) < full:
-                row[i] = (row[i] if len(row[i]) > 19 else row[i] + ".").ljust(full, "0")
+            seconds, digits, zone = self._parts(row[i])
+            if row[i] and len(digits) < full:
+                row[i] = seconds + (digits or ".").ljust(full, "0") + zone
         return row
+
+    def _parts(self, time: str) -> tuple[str, str, str]:
+        """A time, with or without its date, up to the seconds; their digits with the point; its offset from UTC."""
+        end = len(time) - self._zone
+        whole = WHOLE_SECONDS[time[4:5] == "-"]
+        return time[:whole], time[whole:end], time[max(whole, end) :]
 
     def _squeeze(self, widths: list[int], data: list[int], width: int) -> None:
         # In this order: gaps, digits of times, names longer than their column, long values, columns at the right.
@@ -235,8 +244,12 @@ class TableWriter:
     def _cut(self, i: int, cell: str) -> str:
         assert self._widths is not None
         width = self._widths[i]
-        if i in self._enough and width in self._enough[i] and cell[:1].isdigit():
-            return cell[:width]  # other digits keep the times apart
+        if i in self._enough and len(cell) > width and cell[:1].isdigit():  # not the name of the column
+            seconds, digits, zone = self._parts(cell)
+            room = width - len(zone)
+            if room >= len(seconds):
+                enough = width in self._enough[i]  # other digits keep the times apart
+                return (seconds + digits)[:room] + zone if enough else cut(seconds + digits, room) + zone
         return cut(cell, width)
 
     def _rows(self, rows: list[list[str]]) -> None:
@@ -307,17 +320,20 @@ def _is_amount(schema: Schema, field: Field) -> bool:
     return computed or field.unit in AMOUNTS
 
 
-def _distinct_lengths(times: list[str]) -> list[int]:
-    """The lengths, without digits of a second or with 3 or 6, that keep different times different; longest first."""
-    longest = max(map(len, times), default=0)
+def _distinct_lengths(times: list[str], zone: int) -> list[int]:
+    """The lengths, without digits of a second or with 3 or 6, that keep different times different; longest first.
+
+    ``zone``: characters of the offset from UTC, which stays, at the end of each time.
+    """
+    longest = max(map(len, times), default=0) - zone
     different = len(set(times))
     whole = next((n for n in WHOLE_SECONDS if longest in (n, n + 4, n + 7, n + 10)), longest)
     found = []
     for length in (whole + 7, whole + 4, whole):
         if length < longest:
-            if len({time[:length] for time in times}) < different:
+            if len({time[:length] + time[longest:] for time in times}) < different:
                 break
-            found.append(length)
+            found.append(length + zone)
     return found
 
 
