@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import operator
 import struct
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -25,6 +22,7 @@ from confluo_tools.expr.local_times import without_local_times
 from confluo_tools.expr.syntax import ExprError
 from confluo_tools.schema import Field, Schema
 from running import run
+from time_zones import in_zone
 
 SECOND = 10**9
 SCHEMA = Schema("calls", [Field("ts", "time"), Field("n", "u32"), Field("hops", "list(time, 3)")])
@@ -42,15 +40,6 @@ CHANGES = {
 ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 MINUTE = 60
 AROUND = 1700 * MINUTE  # more than a day, and an hour of the clock
-
-
-@contextmanager
-def in_zone(name: str) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", name)
-        time.tzset()
-        yield
-    time.tzset()
 
 
 def utc(text: str) -> int:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,19 +15,11 @@ from test_text import block_of
 from confluo_tools.formats.table import TableWriter
 from confluo_tools.schema import Field, Schema
 from running import CAMPUS, run
+from time_zones import in_zone
 
 SECOND = 10**9
 SCHEMA = Schema("t", [Field("ts", "time"), Field("who", "bytes(12)"), Field("until", "time")])
 CHANGE = 1792890000  # 2026-10-25T01:00:00Z, when clocks in Europe go back
-
-
-@contextmanager
-def in_zone(name: str) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", name)
-        time.tzset()
-        yield
-    time.tzset()
 
 
 def table(times: list[int], blocks: int = 1, **options: Any) -> list[str]:
