@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from time import monotonic
 from types import FrameType
@@ -173,7 +174,6 @@ def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: b
     _fill_closed_descriptors()
     raiser = StopRaiser(lambda number: KeyboardInterrupt() if number == signal.SIGINT else Stopped(number))
     before = _set_signals(owns_state, raiser)
-    _explain_bus_errors(prog)
     thread_hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
         status = _call(app, prog, args)
@@ -204,7 +204,6 @@ def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: b
         state.over = True
         raiser.end()
         threading.excepthook = thread_hook
-        _explain_bus_errors("")
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -219,7 +218,8 @@ def _call(app: App, prog: str, args: tuple[str, ...]) -> int:
         command.main(args=list(args), prog_name=prog, standalone_mode=False)
         return OK
     try:
-        with command.make_context(prog, list(args)) as context:
+        # Help ends in the first context: it loads no compiled code.
+        with command.make_context(prog, list(args)) as context, _bus_errors(prog):
             return command.invoke(context) or OK
     except typer.Exit as e:
         return e.exit_code
@@ -281,15 +281,18 @@ def _set_signals(owns_state: bool, raiser: StopRaiser) -> dict[int, Any]:
     return before
 
 
-def _explain_bus_errors(prog: str) -> None:
-    # "": no more.
+@contextmanager
+def _bus_errors(prog: str) -> Iterator[None]:
+    # Pages of files that cannot be read are explained.
     try:
         from confluo_tools.core.base.log_file import explain_bus_errors, leave_bus_errors
-    except ImportError:
-        return  # it is not built: the command says so
-    if prog:
-        explain_bus_errors(prog, TROUBLE)
-    else:
+    except ImportError:  # it is not built: the command says so
+        yield
+        return
+    explain_bus_errors(prog, TROUBLE)
+    try:
+        yield
+    finally:
         leave_bus_errors()
 
 
