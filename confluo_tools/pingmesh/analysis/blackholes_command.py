@@ -123,7 +123,9 @@ def blackholes(
     if out.append:
         report.read_proposals(str(out.output))
     with ExitStack() as stack:
-        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow, engine=engine))
+        source = stack.enter_context(
+            following.ProbeSource(inputs or [], ins, windows.follow, engine=engine, schema=builtin("probe"))
+        )
 
         def open_output() -> following.WindowOutput:
             names = out.names(schema, kind, report.shown(windows.follow))
