@@ -94,15 +94,13 @@ def open_file(path: str) -> int:
                 "messages are not for a terminal", where="--to -", hint="pipe them to confluo-stream unpack"
             )
         return 1
-    from confluo_tools.formats.output_file import exists
-
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             return os.open(path, flags)
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:
-        raise exists(path) from None
+        raise UsageError("exists", where=path, hint="remove it, or write another one") from None
     except OSError as e:
         raise ConfluoError(e.strerror or str(e), where=path) from None
 

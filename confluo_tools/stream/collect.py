@@ -102,7 +102,8 @@ def from_input(
             end(collector, stats, run.stopped)
     if run.stopped:
         return 128 + run.stopped
-    return cli.OK if run.sent or follow else cli.NOTHING
+    delivered = any(c.given for c in collector.rows() if c.stage == "deliver")
+    return cli.OK if delivered or follow else cli.NOTHING
 
 
 def end(collector: StreamCollector, stats: bool, stopped: int) -> None:

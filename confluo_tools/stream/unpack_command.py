@@ -37,11 +37,13 @@ def unpack(
     common: cli.CommonOptions,
 ) -> int:
     """Print the records in messages of confluo-stream, one message after the other."""
+    from confluo_tools import config
     from confluo_tools.inputs.open import no_input
 
     if no_input(inputs or []):
         return cli.usage(app)
-    kind = out.kind(answers=True) if out.format or out.tsv or out.output else "ndjson"
+    chosen = out.format or out.tsv or out.output or config.text("format")
+    kind = out.kind(answers=True) if chosen else "ndjson"
     files = MessageFiles(envelope)
     with ExitStack() as stack:
         into: cli.RecordOutput | None = None

@@ -111,7 +111,7 @@ def test_standard_output_and_devices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("to", "what"),
     [
-        ("there.messages", b"exists; --force or CONFLUO_CLOBBER=1 overwrites it"),
+        ("there.messages", b"exists; remove it, or write another one"),
         ("no/such.messages", b"No such file or directory"),
         ("trace.ml", b"is not a place for records; write kafka://"),
         ("unix:", b"is not the address of a Unix socket"),
@@ -253,3 +253,20 @@ def test_two_programs_do_not_listen_at_one_place(tmp_path: Path) -> None:
         assert published(CAMPUS, "--to", f"unix:{path}").returncode == 0
         assert process.wait(PATIENCE) == 0
     assert (tmp_path / "rows").read_bytes().count(b"\n") == PACKETS
+
+
+@pytest.mark.parametrize(("match", "status"), [("len > 100000", 1), ("len > 100", 0)])
+def test_the_status_says_whether_records_were_sent(tmp_path: Path, match: str, status: int) -> None:
+    """With flows as without: what no flow takes is not sent."""
+    (tmp_path / "flows.yaml").write_text(f'flows: [{{name: a, match: "{match}"}}]')
+    for i, words in enumerate(([str(CAMPUS), match], [str(CAMPUS), "--flows", str(tmp_path / "flows.yaml")])):
+        done = run("confluo-stream", "publish", *words, "--to", str(tmp_path / f"{i}.messages"))
+        assert done.returncode == status, done.stderr
+
+
+def test_unpack_follows_the_setting_of_the_format(tmp_path: Path) -> None:
+    published(CAMPUS, "--to", tmp_path / "x.messages")
+    words = "confluo-stream", "unpack", str(tmp_path / "x.messages")
+    csv = run(*words, env=environment() | {"CONFLUO_FORMAT": "csv"})
+    assert csv.stdout == run(*words, "-o", "csv").stdout
+    assert csv.stdout != run(*words).stdout == run(*words, "-J").stdout
