@@ -12,8 +12,9 @@ MAX_DEPTH = 50  # brackets inside brackets
 MAX_SET = 10000  # elements of one set
 
 WORD_CHARS = r"A-Za-z0-9_.:@/*?+\-\\%µμ"
-_END6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\](?::\d+)?"
-FLOW6 = rf"{_END6}-{_END6}(?:/\w+)?"  # [::1]:80-[::2]:443/tcp
+_END6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\](?::(?:\d+|\*))?"
+_END = r"[0-9A-Fa-f:.]+(?::\*)?"
+FLOW6 = rf"(?:{_END6}-(?:{_END6}|{_END})|{_END}-{_END6})(?:/\w+)?"  # [::1]:80-[::2]:443/tcp, ::1-[::2]:*
 PLAIN = re.compile(rf"(?:{FLOW6}|[{WORD_CHARS}]+(?:\|[{WORD_CHARS}]+)*)\Z")
 # Connecting words; as values they need quotes.
 RESERVED = frozenset({"and", "or", "not", "in", "like", "has", "starts"})
