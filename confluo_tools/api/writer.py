@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluo_tools.api.answer import Batch
 from confluo_tools.api.messages import listen
-from confluo_tools.errors import FormatError, StoreError, UsageError
+from confluo_tools.errors import FormatError, SchemaError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -66,6 +66,7 @@ class Writer:
 
     def _blocks(self, rows: Any) -> Iterator[Block]:
         if isinstance(rows, Batch):
+            self._check(rows.schema)
             yield rows._block.project(rows.schema.layout)
         elif hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
             yield from self._arrow(rows)
@@ -87,9 +88,38 @@ class Writer:
         unknown = [name for name in table.schema.names if not self._knows(name)]
         if unknown:
             raise FormatError(f"the log has no field '{unknown[0]}'", where=self.path, hint="leave the column out")
+        self._check_given(table.schema)
         from confluo_tools.console import tell, warn
 
         yield from Foreign(table.schema, iter(table), self.schema, "append()", warn, tell)
+
+    def _check_given(self, given: Any) -> None:
+        # Columns of numbers that an answer or a batch gave: texts are compared with the names of the log.
+        text = (given.metadata or {}).get(b"confluo:schema")
+        if text is None:
+            return
+        import json
+
+        from confluo_tools.schema import Schema
+
+        schema = Schema.from_dict(json.loads(text), "append()")
+        names = [f.name for f in schema.fields if f.name in given.names and "int" in str(given.field(f.name).type)]
+        if names:
+            self._check(schema.project(names))
+
+    def _check(self, given: Schema) -> None:
+        """Raise SchemaError unless the values of ``given`` mean the same in the log."""
+        from confluo_tools.schema.schema_fit import with_names
+
+        for field in given.fields:
+            if field.name in self.schema and field.type != self.schema[field.name].type:
+                what = f"has field {field.name} as {self.schema[field.name].type.text}, not {field.type.text}"
+                raise SchemaError(what, where=self.path)
+        whole = with_names(self.schema, self.path, given, "append()", "append them with readable=True")
+        for field in whole.fields:
+            new = [name for value, name in field.names.items() if value not in self.schema[field.name].names]
+            if new:
+                raise SchemaError(f"has no name '{new[0]}' in field {field.name}", where=self.path)
 
     def _knows(self, name: str) -> bool:
         return any(name == column.name for column in self.schema.columns)

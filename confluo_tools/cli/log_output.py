@@ -106,7 +106,7 @@ class LogOutput:
         self, own: Schema, given: Schema, extra: Sequence[str], needed: Sequence[str] | None, add_columns: bool
     ) -> None:
         """Decide what the existing log has to gain.  Raises UsageError that names all that does not fit."""
-        from confluo_tools.multilog.schema_fit import Misfit, grown, misfit
+        from confluo_tools.schema.schema_fit import Misfit, grown, misfit
 
         self._new = [given[n] for n in extra if n in given and n not in own]
         wanted = misfit(own.plus(self._new), given, needed)

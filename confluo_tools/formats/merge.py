@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluo_tools.errors import ConfluoError, SchemaError, UsageError
 from confluo_tools.formats.reader import Reader, Warn, Wrapper
 from confluo_tools.schema import Field, Schema
+from confluo_tools.schema.schema_fit import ONE_BY_ONE, with_names
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -40,18 +41,19 @@ def united(schemas: Sequence[tuple[str, Schema]]) -> Schema:
     """One schema for the rows of several inputs, each (name, schema).  Raises SchemaError naming two that differ."""
     name, first = schemas[0]
     fields = {f.name: (f, name) for f in first.fields}
+    found = first
     for other, schema in schemas[1:]:
         if schema.kind != first.kind:
             what = f"holds records of kind '{schema.kind}', {name} of kind '{first.kind}'"
-            raise SchemaError(what, where=other, hint="ask them one by one")
+            raise SchemaError(what, where=other, hint=ONE_BY_ONE)
         for field in schema.fields:
             known = fields.setdefault(field.name, (field, other))
             if known[0].type != field.type:
                 what = f"stores '{field.name}' as {field.type.text}, {known[1]} as {known[0].type.text}"
-                raise SchemaError(what, where=other, hint="ask them one by one")
-    if len(fields) == len(first.fields):
-        return first
-    return first.plus(f for f, where in list(fields.values())[len(first.fields) :])
+                raise SchemaError(what, where=other, hint=ONE_BY_ONE)
+        more = [field for field in schema.fields if field.name not in found]
+        found = with_names(found.plus(more) if more else found, name, schema, other)
+    return found
 
 
 class Shaped(Wrapper):
@@ -245,19 +247,24 @@ def _texts(view: Any) -> tuple[str, ...]:
 
 
 class Merged(Reader):
-    """Several readers of one schema, merged by time.
+    """Several readers of one schema, merged by time; ``schema`` may have more names of values.
 
     ``lost``: an error of this type in one stream of rows is reported to ``warn``, and the rows of the others follow.
     Counts and aggregates raise it.
     """
 
     def __init__(
-        self, readers: Sequence[Reader], *, lost: type[ConfluoError] | None = None, warn: Warn | None = None
+        self,
+        readers: Sequence[Reader],
+        schema: Schema,
+        *,
+        lost: type[ConfluoError] | None = None,
+        warn: Warn | None = None,
     ) -> None:
         super().__init__(", ".join(r.name for r in readers[:3]) + (", ..." if len(readers) > 3 else ""))
         self.readers = list(readers)
         self._lost, self._report = lost, warn
-        self.schema, self.metadata, self.format = readers[0].schema, readers[0].metadata, readers[0].format
+        self.schema, self.metadata, self.format = schema, readers[0].metadata, readers[0].format
         self.chosen = all(r.chosen for r in readers)
         self.by_time = all(r.by_time for r in readers)
         self._timed = False

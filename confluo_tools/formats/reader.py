@@ -174,11 +174,25 @@ class Chain(Reader):
             if self._now.schema.kind != self.schema.kind:
                 what = f"holds records of kind '{self._now.schema.kind}', {self.name} of kind '{self.schema.kind}'"
                 raise SchemaError(what, where=path)
+            self._check_names(path, self._now.schema)
             lost = [f.name for f in self._now.schema.fields if f.name not in self.schema]
             if lost and self._warn is not None:
                 self._warn(f"{path}: not in {self.name} and left out: {', '.join(lost)}")
             yield self._now
             self._now.close()
+
+    def _check_names(self, path: str, schema: Schema) -> None:
+        # Blocks have numbers of enums and flags: those of all inputs must have one meaning.
+        if schema == self.schema:
+            return
+        from confluo_tools.schema.schema_fit import with_names
+
+        whole = with_names(self.schema, self.name, schema, path)
+        unnamed = [f.name for f in whole.fields if f.names != self.schema[f.name].names]
+        if unnamed and self._warn is not None:
+            self._warn(
+                f"{path}: names of values that {self.name} does not have are printed as numbers: {', '.join(unnamed)}"
+            )
 
     def blocks(self) -> Iterator[Block]:
         for reader in self._readers():

@@ -139,10 +139,10 @@ def open_logs(
     if len(readers) == 1:
         return readers[0]
     if all(place.address is None for place in wanted):
-        return Merged(readers)
+        return Merged(readers, target)
     from confluo_tools.remote.connect import HostLostError
 
-    return Merged(readers, lost=HostLostError, warn=warn)
+    return Merged(readers, target, lost=HostLostError, warn=warn)
 
 
 def ask_again(reader: RemoteReader, request: QueryRequest | None) -> RemoteReader:

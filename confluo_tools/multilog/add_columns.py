@@ -11,8 +11,8 @@ from confluo_tools.core.multilog.control import page
 from confluo_tools.errors import StoreError
 from confluo_tools.multilog.create import CONTROL, PAGE, header, message_bytes
 from confluo_tools.multilog.log import Log
-from confluo_tools.multilog.schema_fit import Misfit, grown
 from confluo_tools.schema import Field, Schema
+from confluo_tools.schema.schema_fit import Misfit, grown
 
 
 def add_columns(

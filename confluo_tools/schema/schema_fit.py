@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from confluo_tools.schema import Field, Schema
+from confluo_tools.errors import SchemaError
+from confluo_tools.schema.model import Field, Schema
+
+ONE_BY_ONE = "ask them one by one"
+TIMES = {"ns", "us", "ms", "s"}  # units that change what a value is
 
 
 class Misfit(NamedTuple):
@@ -66,3 +70,22 @@ def grown(schema: Schema, more: Misfit) -> Schema:
         if field.name in more.names:
             field.names = field.names | more.names[field.name]
     return out
+
+
+def with_names(first: Schema, name: str, other: Schema, where: str, hint: str = ONE_BY_ONE) -> Schema:
+    """``first``, of the input ``name``, with the names of values that only ``other``, of ``where``, has.
+
+    Raises SchemaError if a value has another name there, or a field another unit of time.
+    """
+    for field in [f for f in other.fields if f.name in first]:
+        own = first[field.name]
+        if own.unit != field.unit and {own.unit, field.unit} <= TIMES:
+            what = f"stores '{field.name}' in {field.unit}, {name} in {own.unit}"
+            raise SchemaError(what, where=where, hint=hint)
+    found = misfit(first, other)
+    if found.clashes:
+        what = f"names values otherwise than {name}: {found.clashes[0]}"
+        raise SchemaError(what, where=where, hint=hint)
+    if not found.names:
+        return first
+    return grown(first.project([f.name for f in first.fields]), found._replace(fields=[]))

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 import confluo_tools as ct
-from confluo_tools import multilog
+from confluo_tools import console, multilog
 from confluo_tools.api.answer import gathered
 from confluo_tools.core.block.block import Block
 from confluo_tools.multilog import retain
@@ -31,6 +31,13 @@ from log_rows import ALL_TYPES, block_of, random_columns
 from remote_lab import shell
 from running import BIN, CAMPUS, environment, run
 from timed_rows import SECOND, TIMED, fill
+
+
+@pytest.fixture(autouse=True)
+def no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test of this process may have run a command: its messages are no warnings."""
+    monkeypatch.setattr(console.state, "argv", ())
+    monkeypatch.setattr(console.state, "listener", None)
 
 
 @pytest.fixture(scope="module")

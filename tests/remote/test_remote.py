@@ -416,11 +416,11 @@ def test_merging_is_a_stable_sort(streams: list[list[tuple[int, int]]]) -> None:
             )
             n += rows
         readers.append(_Fixed(schema, blocks))
-    merged = Merged(readers)
+    merged = Merged(readers, schema)
     got = [tuple(b.get(i, r) for i in range(3)) for b in merged for r in range(b.rows)]
     assert got == sorted(want, key=lambda row: row[:2])
     assert merged.rows == len(want)
-    selected = Merged(readers).select(compile_expr("who > 0", schema), [1, 2])
+    selected = Merged(readers, schema).select(compile_expr("who > 0", schema), [1, 2])
     rows = [tuple(b.get(i, r) for i in range(3)) for b, p in selected for r in (p.tolist() if p else range(b.rows))]
     assert rows == [row for row in got if row[1]]
 
@@ -448,7 +448,7 @@ def test_the_first_rows_wait_for_nobody() -> None:
             asked.append("more")
             yield block(20)
 
-    merged = iter(Merged([Slow(schema, []), _Fixed(schema, [block(10)])]))
+    merged = iter(Merged([Slow(schema, []), _Fixed(schema, [block(10)])], schema))
     first = next(merged)
     assert [first.get(0, i) for i in range(first.rows)] == [1, 2, 3]
     assert asked == []

@@ -28,6 +28,7 @@ from confluo_tools.multilog.archive.part_check import FooterCheck
 from confluo_tools.multilog.archive.path_fields import PathColumns, with_path_fields
 from confluo_tools.multilog.archive.storage import DiskFile, open_file, request_early, storage
 from confluo_tools.multilog.query import time_order
+from confluo_tools.schema.schema_fit import with_names
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
@@ -572,4 +573,4 @@ def _merge_schemas(first: Schema, other: Schema, where: str) -> Schema:
         elif first[field.name].type != field.type:
             what = f"'{field.name}' has type {field.type.text}, in other parts {first[field.name].type.text}"
             raise SchemaError(what, where=where)
-    return first.plus(new) if new else first
+    return with_names(first.plus(new) if new else first, "other parts", other, where, "read them through their logs")

@@ -123,6 +123,20 @@ class ArchiveWriter:
             what = f"holds records of kind '{there}'; those of {self.source.name} are of kind '{kind}'"
             raise UsageError(what, where=self.path, hint="choose another folder")
 
+    def _check_names(self) -> None:
+        # The names of values in schemas of users: rows that are named otherwise could not be read together.
+        from confluo_tools.multilog.archive.reader import ArchiveReader
+        from confluo_tools.schema import builtin_names
+        from confluo_tools.schema.schema_fit import with_names
+
+        if self.log.schema.kind in builtin_names() or not any(f.names for f in self.log.schema.fields):
+            return
+        try:
+            with ArchiveReader(self.path) as there:
+                with_names(there.schema, self.path, self.log.schema, self.source.name, "choose another folder")
+        except FormatError:
+            return  # no part is there, or none that can be read
+
     # -- archiving
 
     def plan(self, before: int | None) -> list[tuple[list[SealedSegment], BatchRecord | None]]:
@@ -157,6 +171,8 @@ class ArchiveWriter:
                     group = []
             if group:
                 out.append((group, None))
+        if any(record is None for _, record in out):
+            self._check_names()
         return out
 
     def _old(self, lane: int, before: int | None) -> list[SealedSegment]:
