@@ -123,9 +123,7 @@ def blackholes(
     if out.append:
         report.read_proposals(str(out.output))
     with ExitStack() as stack:
-        source = stack.enter_context(
-            following.ProbeSource(inputs or [], ins, windows.follow, engine=engine, schema=builtin("probe"))
-        )
+        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow, engine=engine))
 
         def open_output() -> following.WindowOutput:
             names = out.names(schema, kind, report.shown(windows.follow))

@@ -113,9 +113,7 @@ def drops(
     names = out.names(schema, kind, [*(["ts"] if length else []), *(SHOWN if top else PLACES)])
     report.known_servers = pair_report.servers_by_address(topology)
     with ExitStack() as stack:
-        source = stack.enter_context(
-            following.ProbeSource(inputs or [], ins, windows.follow, engine=engine, schema=builtin("probe"))
-        )
+        source = stack.enter_context(following.ProbeSource(inputs or [], ins, windows.follow, engine=engine))
         output = following.WindowOutput(
             out.open(schema, kind, names, metadata=source.metadata),
             stack,

@@ -204,9 +204,7 @@ class ProbeInputs:
         return "" if not self.again else join(["--at", self.ins.at] if self.ins.at is not None else self.inputs)
 
     def open(self) -> Reader:
-        from confluo_tools.schema import builtin
-
-        return cli.on_engine(self.ins.open(self.inputs, schema=builtin("probe")), self.engine)
+        return cli.on_engine(self.ins.open(self.inputs), self.engine)
 
     def where(self, more: str = "") -> str:
         """The expression, combined with ``more``."""
