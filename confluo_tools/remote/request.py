@@ -155,8 +155,8 @@ def request_rows(
 ) -> QueryRequest:
     """The request of a query; with ``agg``, ``fields`` and ``limit`` apply to the groups, on the client."""
     if agg is not None:
-        found = QueryRequest(expr, *span, sample, agg=agg, by=by, explain=explain, local=local and bool(by))
-        return found if having is None and sort is None else found.replace(having=having, sort=sort)
+        local = local and bool(by)
+        return QueryRequest(expr, *span, sample, agg=agg, by=by, explain=explain, local=local, having=having, sort=sort)
     if fields == "help":
         return QueryRequest(limit=0)
     return QueryRequest(expr, *span, sample, fields, limit, counted or explain, explain=explain)
