@@ -57,6 +57,8 @@ cdef struct Segment:            # sent and not yet acknowledged
     uint32_t next
     int64_t ts
 
+# Sequence number 0 means unknown, as it does in tshark: a RST that answers a SYN has it, and the SYN-ACK that comes
+# later is not sent again.
 cdef struct Side:               # one direction of a conversation
     Segment* list               # a ring, oldest first; NULL before the first
     uint32_t head
