@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.formats.reader import Warn
     from confluo_tools.schema import Schema
+    from confluo_tools.schema.likely_schema import LikelySchema
 
 MARKS = re.compile(rb'["{}\[\]\r\n]')
 IN_TEXT = re.compile(rb'["\\]')
@@ -69,7 +70,7 @@ class JsonReader(TextReader):
         self,
         stream: ByteStream,
         *,
-        schema: Schema | None = None,
+        schema: Schema | LikelySchema | None = None,
         types: Schema | None = None,
         warn: Warn | None = None,
         tell: Warn | None = None,

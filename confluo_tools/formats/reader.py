@@ -148,15 +148,22 @@ class Wrapper(Reader):
 class Chain(Reader):
     """Several inputs, one after the other, as rows of the first one's schema.
 
-    Fields that a later input lacks are zero; those that only it has are left out, with a warning.
+    Fields that a later input lacks are zero; those that only it has are left out, with a warning.  Enums have the
+    numbers of the first one.  ``schema``: that of the first one, with names that only later inputs have.
     Raises SchemaError when records of different kinds meet.
     """
 
     def __init__(
-        self, first: Reader, rest: Sequence[str], open_next: Callable[[str], Reader], warn: Warn | None = None
+        self,
+        first: Reader,
+        rest: Sequence[str],
+        open_next: Callable[[str], Reader],
+        warn: Warn | None = None,
+        schema: Schema | None = None,
     ) -> None:
         super().__init__(first.name, warn)
-        self.schema, self.format, self.metadata = first.schema, first.format, first.metadata
+        self.schema, self.format, self.metadata = schema or first.schema, first.format, first.metadata
+        self._tables: dict[str, bytes] = {}  # numbers of enums of the current input
         self._now, self._rest, self._open_next = first, list(rest), open_next
         self._idle: Callable[[], None] | None = None
         self._number = 0
@@ -183,11 +190,14 @@ class Chain(Reader):
 
     def _check_names(self, path: str, schema: Schema) -> None:
         # Blocks have numbers of enums and flags: those of all inputs must have one meaning.
+        self._tables = {}
         if schema == self.schema:
             return
+        from confluo_tools.schema.renumber import renumbered, renumbering
         from confluo_tools.schema.schema_fit import with_names
 
-        whole = with_names(self.schema, self.name, schema, path)
+        self._tables = renumbering(self.schema, schema)
+        whole = with_names(self.schema, self.name, renumbered(schema, self._tables, self.schema), path)
         unnamed = [f.name for f in whole.fields if f.names != self.schema[f.name].names]
         if unnamed and self._warn is not None:
             self._warn(
@@ -202,9 +212,21 @@ class Chain(Reader):
         layout = self.schema.layout
         for block in reader:
             try:
-                yield block if block.layout is layout else block.project(layout)
+                ours = block if block.layout is layout else block.project(layout)
             except ValueError as e:
                 raise SchemaError(str(e), where=reader.name) from None
+            yield self._numbered(ours) if self._tables else ours
+
+    def _numbered(self, block: Block) -> Block:
+        # Enums with our numbers.
+        from confluo_tools.core.block.block import Block
+
+        names = self.schema.layout.names
+        buffers: list[Any] = [block.buffer(i) for i in range(len(names))]
+        for name, table in self._tables.items():
+            at = self.schema.index(name)
+            buffers[at] = bytes(buffers[at]).translate(table)
+        return Block.wrap(self.schema.layout, block.rows, buffers, lane=block.lane, base=block.base)
 
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True

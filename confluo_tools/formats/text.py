@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks, Staging
     from confluo_tools.core.text.text_writer import Item
     from confluo_tools.schema import Field, Schema
+    from confluo_tools.schema.likely_schema import LikelySchema
 
 STYLES = ("tsv", "csv", "ndjson")
 ROWS = 8192  # rows printed at a time: the text stays in the second-level cache
@@ -180,12 +181,14 @@ class TextReader(Reader):
         stream: ByteStream,
         format: str,
         *,
-        schema: Schema | None = None,
+        schema: Schema | LikelySchema | None = None,
         types: Schema | None = None,
         warn: Warn | None = None,
         tell: Warn | None = None,
         rename: Mapping[str, str] | None = None,
     ) -> None:
+        from confluo_tools.schema.likely_schema import resolved
+
         super().__init__(stream.name, warn)
         self.stream, self.format, self._style = stream, format, format
         self._types, self._tell = types, tell
@@ -200,7 +203,7 @@ class TextReader(Reader):
         names, kinds = self._head()
         self._ours = our_names(names, rename, self.name)
         self._first: list[list[str]] | None = None
-        self.schema, fields = self._schema(names, kinds, schema)
+        self.schema, fields = self._schema(names, kinds, resolved(schema, self._ours.values()))
         self._names, self._fields = names, fields
         self._units: dict[int, str] = {}  # of times that are numbers, by place
         self.given = [self._ours[n] for n in names] if format != "ndjson" else None  # later objects may have more
@@ -265,7 +268,7 @@ class TextReader(Reader):
             twice = any(f is not None and f.name == plain for f in fields)
             nested = guessed and "." in name and clean(name) == plain  # tcp.ack of others is not our tcp_ack
             unlike = nested or twice
-            if plain in known and not unlike and (self._types or not types or compatible(known[plain], types[i])):
+            if plain in known and not unlike and (not guessed or not types or compatible(known[plain], types[i])):
                 fields.append(known[plain])
                 continue
             if given is not None or not plain or twice:

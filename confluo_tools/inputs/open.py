@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.console import is_terminal, note, say, state, tell, warn
-from confluo_tools.errors import FormatError, UsageError
+from confluo_tools.errors import ConfluoError, FormatError, UsageError
 from confluo_tools.inputs.logs import open_logs, places, remote
 from confluo_tools.inputs.topics import is_topic, open_topic
 from confluo_tools.objects.address import is_url
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.log_offsets import LogOffsets
     from confluo_tools.remote.request import QueryRequest
     from confluo_tools.schema import Schema
+    from confluo_tools.schema.likely_schema import LikelySchema
 
 ONLY_FOREIGN = "it is for text, and for Arrow and Parquet of other programs"
 WHOLE = ("arrow", "parquet")  # formats of files that are complete when they are there
@@ -43,7 +45,7 @@ def open_records(
     inputs: Sequence[str],
     *,
     input_format: str | None = None,
-    schema: Schema | None = None,
+    schema: Schema | LikelySchema | None = None,
     types: Schema | None = None,
     request: QueryRequest | None = None,
     at: str | None = None,
@@ -107,7 +109,21 @@ def open_records(
         reader = open_one(path, input_format, schema, types, rename)
         return with_more_fields(reader, telemetry=telemetry, digest=digest)
 
-    return Chain(first, names[1:], opened, warn)
+    whole = _with_names(first, names[1:], lambda path: open_one(path, input_format, schema, types, rename, quiet=True))
+    return Chain(first, names[1:], opened, warn, whole)
+
+
+def _with_names(first: Reader, rest: Sequence[str], opened: Callable[[str], Reader]) -> Schema:
+    # The schema of the first input with names of values that only later files have.
+    whole = first.schema
+    if first.format not in (*WHOLE, "stream") or not any(field.names for field in whole.fields):
+        return whole
+    from confluo_tools.schema.renumber import shared_names
+
+    for path in filter(os.path.isfile, rest):
+        with suppress(ConfluoError), opened(path) as reader:  # reading it will fail, too
+            whole = shared_names(whole, reader.schema)
+    return whole
 
 
 def with_more_fields(reader: Reader, *, telemetry: bool, digest: bool) -> Reader:
@@ -124,16 +140,18 @@ def with_more_fields(reader: Reader, *, telemetry: bool, digest: bool) -> Reader
 def open_one(
     path: str,
     input_format: str | None = None,
-    schema: Schema | None = None,
+    schema: Schema | LikelySchema | None = None,
     types: Schema | None = None,
     rename: Mapping[str, str] | None = None,
     *,
     stream: ByteStream | None = None,
     path_fields: Sequence[str] = (),
+    quiet: bool = False,
 ) -> Reader:
     """One input.  Raises FormatError if its first bytes are of no known format.
 
     ``stream``: its bytes, if it is a file that is open already.  ``path_fields``: of an archive.
+    ``quiet``: print nothing of a file; it will be opened once more.
     """
     from confluo_tools.formats import detect, registry
 
@@ -175,19 +193,27 @@ def open_one(
         raise UsageError(what, where=path, hint="leave --follow and --cursor out")
     if is_url(path) and not row.unzip:
         raise FormatError("a capture is not read from an object store", where=path, hint="copy it to this host first")
-    types = schema if types is None else types
+    if types is None and "schema" not in row.reader_options:
+        from confluo_tools.schema.likely_schema import plain
+
+        types = plain(schema)
     options: dict[str, Any] = {
         "path": path,
         "format": name,
         "schema": schema,
         "types": types,
-        "note": note,
-        "tell": tell,
+        "note": None if quiet else note,
+        "tell": None if quiet else tell,
         "rename": rename,
     }
     chosen = {option: options[option] for option in row.reader_options}
-    reader: Reader = registry.load(row.reader)(stream=unzip(stream) if row.unzip else stream, warn=warn, **chosen)
+    chosen |= {"stream": unzip(stream) if row.unzip else stream, "warn": _silent if quiet else warn}
+    reader: Reader = registry.load(row.reader)(**chosen)
     return reader
+
+
+def _silent(what: str) -> None:
+    pass
 
 
 def analyzed(

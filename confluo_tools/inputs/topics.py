@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluo_tools.console import tell, warn
 from confluo_tools.errors import UsageError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from confluo_tools.kafka.topic_spool import TopicSpool
     from confluo_tools.remote.request import QueryRequest
     from confluo_tools.schema import Schema
+    from confluo_tools.schema.likely_schema import LikelySchema
 
 
 def is_topic(name: str) -> bool:
@@ -30,7 +31,7 @@ def open_topic(
     group: str | None = None,
     offsets: LogOffsets | None = None,
     input_format: str | None = None,
-    schema: Schema | None = None,
+    schema: Schema | LikelySchema | None = None,
     types: Schema | None = None,
     place: Place | None = None,
 ) -> Reader:
@@ -53,9 +54,9 @@ def open_topic(
         from confluo_tools.kafka.line_topic import LineTopicReader
 
         first = request.since if request is not None else None
-        kinds = {"schema": schema, "types": types}
         address = parse(names[0])
         given = settings(None, address)
+        kinds: dict[str, Any] = {"schema": schema, "types": types}
         return LineTopicReader(address, given, input_format, **kinds, since=first, follow=follow, warn=warn, tell=tell)
     since, until = (request.since, request.until) if request is not None else (None, None)
     if offsets is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from confluo_tools.formats.reader import Warn
     from confluo_tools.kafka.address import TopicAddress
     from confluo_tools.schema import Schema
+    from confluo_tools.schema.likely_schema import LikelySchema
 
 WAIT = 0.1  # s of one wait for messages
 ENOUGH = 1 << 18  # bytes that are read before they are parsed
@@ -74,7 +75,7 @@ class LineTopicReader(TextReader):
         settings: dict[str, str],
         format: str,
         *,
-        schema: Schema | None = None,
+        schema: Schema | LikelySchema | None = None,
         types: Schema | None = None,
         since: int | None = None,
         follow: bool = False,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.multilog.follow_checkpoint import FollowCheckpoint
     from confluo_tools.remote.request import QueryRequest
-    from confluo_tools.schema import Schema
 
 SECOND = 1_000_000_000
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
@@ -109,7 +108,7 @@ def length_of(window: int) -> str:
 class ProbeSource(Input):
     """Probe records of any input, or of one log that grows.
 
-    ``schema``: that of text inputs without a header line.  Raises SchemaError for records of another kind.
+    Raises SchemaError for records of another kind.
     """
 
     def __init__(
@@ -120,9 +119,8 @@ class ProbeSource(Input):
         *,
         engine: str | None = None,
         request: QueryRequest | None = None,
-        schema: Schema | None = None,
     ) -> None:
-        from confluo_tools.pingmesh.analysis.grouping import check_kind
+        from confluo_tools.pingmesh.analysis.probe_kind import check_kind, probe_schema
 
         cli.engine_without_follow(engine, follow)
         self.follow, self.stopped, self.late = follow, 0, 0
@@ -135,7 +133,7 @@ class ProbeSource(Input):
             self.log = multilog.open(inputs[0], readonly=True)
             self.schema, self.name, self.filters = self.log.schema, inputs[0], named_filters(self.log)
         else:
-            reader = ins.open(inputs, schema=schema, request=request, follow=follow)
+            reader = ins.open(inputs, schema=probe_schema(), request=request, follow=follow)
             reader = self.reader = cli.on_engine(reader, engine)
             self.schema, self.name, self.filters = reader.schema, reader.name, reader.filters
             self.metadata = reader.metadata

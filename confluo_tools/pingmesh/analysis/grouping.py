@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools import cli
-from confluo_tools.errors import SchemaError, UsageError
+from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.network.fleet import Fleet
@@ -160,10 +160,3 @@ def query_request(where: str, since: int | None, until: int | None) -> QueryRequ
     from confluo_tools.remote.request import QueryRequest
 
     return QueryRequest(f"({where}) or kind == host" if where.strip() else "", since, until)
-
-
-def check_kind(schema: Schema, name: str) -> None:
-    """Raises SchemaError for records of another kind than `probe`."""
-    if schema.kind != "probe":
-        what = f"holds records of kind '{schema.kind}', not probes"
-        raise SchemaError(what, where=name, hint="confluo-pingmesh probe, agent and simulate make probes")

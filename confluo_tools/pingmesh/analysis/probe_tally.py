@@ -20,7 +20,8 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Self
 
 from confluo_tools.engine.partial import Partial
-from confluo_tools.errors import ConfluoError, SchemaError, UsageError
+from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.pingmesh.analysis.probe_kind import NEEDS, check_kind
 from confluo_tools.schema.types import ARRAY_CODES
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ RTT = {
 }
 SEEN = {"seen50": (500_000, 0), "seen99": (990_000, 0)}
 LIMITS = 4
-NEEDS = ("ts", "kind", "outcome")
 READS = (*NEEDS, "notes", "retries", "hint", "rtt", "elapsed", "overflows", "src", "dst", "src_ip", "dst_ip")
 
 
@@ -447,12 +447,7 @@ def columns_of(schema: Schema, by: Iterable[str]) -> list[int]:
 
 def check(schema: Schema, by: Iterable[str], where: str) -> None:
     """Raises SchemaError for other records than probes, UsageError for an unknown group."""
-    if schema.kind != "probe":
-        what = f"holds records of kind '{schema.kind}', not probes"
-        raise SchemaError(what, where=where, hint="confluo-pingmesh probe, agent and simulate make probes")
-    for name in NEEDS:
-        if name not in schema:
-            raise SchemaError(f"has no field '{name}'", where=where, hint="schema probe has; do not leave it out")
+    check_kind(schema, where)
     for name in by:
         if name not in schema:
             raise UsageError(f"no field '{name}' in schema '{schema.kind}'", hint=schema.suggest(name))

@@ -162,12 +162,7 @@ def sla(
     with ExitStack() as stack:
         source = stack.enter_context(
             following.ProbeSource(
-                inputs or [],
-                ins,
-                windows.follow,
-                engine=engine,
-                request=grouping.query_request(expr, *span),
-                schema=probe,
+                inputs or [], ins, windows.follow, engine=engine, request=grouping.query_request(expr, *span)
             )
         )
         tally = WindowTally(

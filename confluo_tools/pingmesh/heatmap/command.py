@@ -204,7 +204,9 @@ class ProbeInputs:
         return "" if not self.again else join(["--at", self.ins.at] if self.ins.at is not None else self.inputs)
 
     def open(self) -> Reader:
-        return cli.on_engine(self.ins.open(self.inputs), self.engine)
+        from confluo_tools.pingmesh.analysis.probe_kind import probe_schema
+
+        return cli.on_engine(self.ins.open(self.inputs, schema=probe_schema()), self.engine)
 
     def where(self, more: str = "") -> str:
         """The expression, combined with ``more``."""
