@@ -39,8 +39,7 @@ def run_of(
     """
     read = shown = schema
     if names is not None:
-        versions = dict.fromkeys(version for name in names if (version := schema[name].version) in schema)
-        shown, read = schema.project(names), schema.project([*names, *(v for v in versions if v not in names)])
+        shown, read = schema.project(names), schema.project(schema.with_versions(names))
 
     def blocks() -> Iterator[Block]:
         layout = read.layout

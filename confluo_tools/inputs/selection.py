@@ -54,7 +54,7 @@ class Selection:
     def _columns(self, names: list[str] | None) -> list[int] | None:
         if names is None:
             return None
-        fields = {n for name in names for n in (name, self.schema[name].version) if n in self.schema}
+        fields = self.schema.with_versions(names)
         return [i for i, c in enumerate(self.schema.columns) if c.field.name in fields]
 
 

@@ -463,8 +463,8 @@ class QueryServer:
         schema = reader.schema
         chosen = [] if request.counted else choose_fields(request.fields, schema)
         if chosen is not None:
-            more = {schema[n].version for n in chosen} | ({schema.time_field.name} if schema.time_field else set())
-            chosen = [f.name for f in schema.fields if f.name in more or f.name in chosen]
+            wanted = [*schema.with_versions(chosen), *([schema.time_field.name] if schema.time_field else [])]
+            chosen = [f.name for f in schema.fields if f.name in wanted]
         names = [n for n in chosen or [f.name for f in schema.fields] if n != omit]
         names = names or [next(f.name for f in schema.fields if f.name != omit)]  # a count without a time
         columns = [i for i, c in enumerate(schema.columns) if c.field.name in names]

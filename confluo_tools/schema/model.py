@@ -153,6 +153,11 @@ class Schema:
         marks = {f.present for f in self.fields}
         return [f.name for f in self.fields if f.name not in marks]
 
+    def with_versions(self, names: Iterable[str]) -> list[str]:
+        """``names``, and behind them the fields that say whether these have a value: 0.0.0.0 may be no address."""
+        wanted = dict.fromkeys(names)
+        return list(wanted | dict.fromkeys(self[n].version for n in wanted if self[n].version in self))
+
     @cached_property
     def layout(self) -> Layout:
         """The compiled form of ``columns``, for the core."""
