@@ -275,7 +275,7 @@ __confluo_program() {
             operands=('file')
             ;;
         'archive')
-            options='--older-than= --to= --host= --keep-log --keep= --delete --dry-run --compact --part-size= --compress --codec= -T -J --config= -q --quiet -v --verbose --stats -h --help --version '
+            options='--older-than= --to= --host= --keep-log --keep= --delete --dry-run --compact --part-size= --compress --codec= -f= --fields= -o= --format= -T -J -w= --output= --force -n --numeric --no-header -W --wide --local --tz= --human --readable --stored -l --line-buffered --color= --config= -q --quiet -v --verbose --stats -h --help --version '
             operands=('file')
             ;;
         'serve')
@@ -302,7 +302,7 @@ __confluo_values() {
         'replay queues -f'|'replay queues --fields') values='list ts seen delay reordered ip_version proto src_ip dst_ip src_port dst_port ip_id tcp_seq payload_len help' ;;
         'monitor -f'|'monitor --fields') values='list ts trigger event value threshold rows window lasted key ip_version proto src_ip dst_ip src_port dst_port values condition key_id host severity labels text help' ;;
         'capture -o'|'convert -o'|'capture --format'|'convert --format') values='word table tsv csv ndjson json stream arrow parquet pcap pcapng multilog' ;;
-        'stream unpack -o'|'stream status -o'|'stream topics -o'|'top -o'|'sql -o'|'vote -o'|'vote bound -o'|'pingmesh verdict -o'|'monitor -o'|'stream unpack --format'|'stream status --format'|'stream topics --format'|'top --format'|'sql --format'|'vote --format'|'vote bound --format'|'pingmesh verdict --format'|'monitor --format') values='word table tsv csv ndjson json stream arrow parquet' ;;
+        'stream unpack -o'|'stream status -o'|'stream topics -o'|'top -o'|'sql -o'|'vote -o'|'vote bound -o'|'pingmesh verdict -o'|'monitor -o'|'archive -o'|'stream unpack --format'|'stream status --format'|'stream topics --format'|'top --format'|'sql --format'|'vote --format'|'vote bound --format'|'pingmesh verdict --format'|'monitor --format'|'archive --format') values='word table tsv csv ndjson json stream arrow parquet' ;;
         'query -o'|'query --format') values='word table tsv csv ndjson json stream arrow parquet pcap pcapng multilog svg html spark' ;;
         'pingmesh plan -o'|'pingmesh plan --format') values='word yaml table tsv csv ndjson json stream arrow parquet' ;;
         'pingmesh probe -o'|'pingmesh probe --format') values='word lines table tsv csv ndjson json stream arrow parquet multilog' ;;

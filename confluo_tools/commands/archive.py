@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -15,10 +15,12 @@ from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageErro
 from confluo_tools.inputs.logs import remote
 
 if TYPE_CHECKING:
+    from confluo_tools.multilog.archive.plan import Row
     from confluo_tools.multilog.archive.segment_source import SegmentSource
     from confluo_tools.multilog.archive.writer import ArchiveWriter, BatchResult
     from confluo_tools.multilog.retain import SealedSegment
     from confluo_tools.remote.address import Address
+    from confluo_tools.schema import Schema
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)  # s before a lost host is tried again
 
@@ -92,20 +94,27 @@ def archive(
     codec: Annotated[
         str | None, option("--codec", metavar="NAME", help="--compress: lz4 is faster, zstd is smaller (zstd).")
     ] = None,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
     *,
+    out: cli.OutputOptions,
     common: cli.CommonOptions,
 ) -> int:
     """Move the older rows of each LOG to an archive of Parquet files: write, read back, compare, then remove.
 
     Rows are moved in whole sealed segments, oldest first.  The next run completes one that was killed.
     """
+    plan = None
+    if dry_run or out.fields == "help":
+        fields = planned_fields(to, compact=compact, compress=compress, delete=delete, keep=keep is not None)
+        if out.listed(fields):
+            return cli.OK
+        plan = Plan(out, fields)
     if not logs:
         return cli.usage(app)
     from confluo_tools.formats.detect import is_archive
     from confluo_tools.multilog.retain import parse_keep
 
+    if plan is None:
+        only_for_plans(out)
     check_places(logs, to, to is not None and not compact)
     if part_size is not None and not compact:
         raise UsageError("is for --compact", where="--part-size", hint="leave it out")
@@ -116,25 +125,26 @@ def archive(
         for name, value in given.items():
             if value:
                 raise UsageError(f"--compress excludes {name}", hint="use a run of its own")
-        return pack(logs, codec, older_than, dry_run, common.stats)
+        return written(plan, pack(logs, codec, older_than, plan, common.stats))
     if compact:
         given = {"--to": to, "--older-than": older_than, "--keep-log": keep_log, "--delete": delete, "--keep": keep}
         for name, value in given.items():
             if value:
                 raise UsageError(f"--compact excludes {name}", hint="use a run of its own")
-        return merge(logs, part_size, dry_run, common.stats)
+        return written(plan, merge(logs, part_size, plan, common.stats))
     if delete and (to is not None or older_than is not None or keep_log):
         hint = "archive first, then delete in a run of its own"
         raise UsageError("--delete excludes --to, --older-than and --keep-log", hint=hint)
     if keep is not None and to is None and not delete and all(map(is_archive, logs)):
         if older_than is not None or keep_log:
             raise UsageError("is for logs", where="--keep-log" if keep_log else "--older-than", hint="leave it out")
-        return cli.OK if sum([shorten(path, keep, dry_run, common.stats) for path in logs]) else cli.NOTHING
+        gone = sum([shorten(path, keep, plan, common.stats) for path in logs])
+        return written(plan, cli.OK if gone else cli.NOTHING)
     if delete or (keep is not None and to is None):
         if keep is None or not delete:
             hint = "--to DIR archives them; --keep alone is for archives"
             raise UsageError("rows of logs are deleted with --keep TIME,SIZE and --delete", hint=hint)
-        return forget(logs, keep, dry_run, common.stats)
+        return written(plan, forget(logs, keep, plan, common.stats))
     if to is None:
         raise UsageError("--to is missing", hint="--to DIR archives, --keep TIME,SIZE --delete deletes")
     age = cli.duration("--older-than", older_than, 0) if older_than is not None else None
@@ -142,10 +152,55 @@ def archive(
     before = None if age is None else time.time_ns() - age
     if keep is not None:
         parse_keep(keep)  # an error comes before anything is written
-    status = ArchiveRun(to, named, before, keep_log, dry_run, common.stats).run(logs, tsv, ndjson)
-    if keep is not None and is_archive(to) and shorten(to, str(keep), dry_run, common.stats):
-        return cli.OK
+    status = ArchiveRun(to, named, before, keep_log, plan, common.stats).run(logs)
+    if keep is not None and is_archive(to) and shorten(to, str(keep), plan, common.stats):
+        status = cli.OK
+    return written(plan, status)
+
+
+def planned_fields(to: str | None, *, compact: bool, compress: bool, delete: bool, keep: bool) -> Schema:
+    """The fields of a dry run with these options."""
+    from confluo_tools.multilog.archive import plan
+
+    if compress or delete:
+        return plan.plan_schema(plan.SEGMENTS)
+    if compact:
+        return plan.plan_schema(plan.MERGES)
+    if to is None and keep:
+        return plan.plan_schema(plan.PARTS)
+    return plan.plan_schema(plan.BATCHES, plan.PARTS if keep else ())
+
+
+class Plan:
+    """What a dry run found: records of ``schema``."""
+
+    def __init__(self, out: cli.OutputOptions, schema: Schema) -> None:
+        self._out, self._schema = out, schema
+        self._kind = out.kind(answers=True)
+        self._names = out.names(schema)
+        self.rows: list[Row] = []
+
+    def write(self) -> None:
+        from confluo_tools.formats.block_builder import blocks_of_rows
+
+        with self._out.records(self._schema, self._kind, self._names) as into:
+            for block in blocks_of_rows(self._schema, self.rows):
+                into.write(block)
+
+
+def written(plan: Plan | None, status: int) -> int:
+    """The exit status, after the plan of a dry run is written."""
+    if plan is not None:
+        plan.write()
     return status
+
+
+def only_for_plans(out: cli.OutputOptions) -> None:
+    """Raises UsageError: a run that is not a dry run prints no records."""
+    given = {"-f": out.fields, "-o": out.format, "-T": out.tsv, "-J": out.ndjson, "-w": out.output}
+    for name, value in given.items():
+        if value:
+            raise UsageError("is for --dry-run", where=name, hint="leave it out")
 
 
 def check_places(logs: Sequence[str], to: str | None, archives: bool) -> None:
@@ -183,13 +238,15 @@ class ArchiveRun:
     """One run of the command: archive logs in the folder ``to``."""
 
     def __init__(
-        self, to: str, host: str | None, before: int | None, keep_log: bool, dry_run: bool, stats: bool
+        self, to: str, host: str | None, before: int | None, keep_log: bool, plan: Plan | None, stats: bool
     ) -> None:
         self.to, self.host, self.before = to, host, before
-        self.keep_log, self.dry_run, self.stats = keep_log, dry_run, stats
+        self.keep_log, self.plan, self.stats = keep_log, plan, stats
+        self.dry_run = plan is not None
         self.done: list[tuple[str, BatchResult]] = []
 
-    def run(self, logs: list[str], tsv: bool, ndjson: bool) -> int:
+    def run(self, logs: list[str]) -> int:
+        from confluo_tools.multilog.archive.plan import batches
         from confluo_tools.remote.connect import HostLostError, RemoteError
 
         begin = time.perf_counter()
@@ -214,8 +271,8 @@ class ArchiveRun:
                 if len(logs) == 1:
                     raise
                 cli.warn(e.what, where=place(one.path, e.where), hint=e.hint)
-        if self.dry_run:
-            show([row(path, d) for path, d in self.done], tsv, ndjson)
+        if self.plan is not None:
+            self.plan.rows += batches(self.done)
         elif self.stats:
             self.tell(time.perf_counter() - begin)
         return cli.OK if self.done else cli.NOTHING
@@ -312,46 +369,10 @@ class ArchiveRun:
         )
 
 
-def row(path: str, done: BatchResult) -> dict[str, Any]:
-    from confluo_tools import units
-
-    newest = "-" if done.newest is None else units.format_time(done.newest)
-    return {
-        "log": path,
-        "lane": done.lane,
-        "first": done.first,
-        "rows": done.end - done.first,
-        "newest": newest,
-        "bytes": done.log_bytes,
-    }
-
-
-def show(rows: list[dict[str, Any]], tsv: bool, ndjson: bool) -> None:
-    """Print the plan of a dry run: as a table on a terminal, otherwise as TSV or NDJSON."""
-    if ndjson:
-        import json
-
-        for entry in rows:
-            print(json.dumps(entry))
-    elif tsv or not cli.is_terminal(1):
-        print("#fields\tlog\tlane\tfirst\trows\tnewest\tbytes")
-        for entry in rows:
-            print("\t".join(cli.printable(str(v)) for v in entry.values()))
-    elif rows:
-        cells = [[name.upper() for name in rows[0]]]
-        cells += [[f"{v:,}" if isinstance(v, int) else cli.printable(str(v)) for v in entry.values()] for entry in rows]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-        for line in cells:
-            print(
-                "  ".join(
-                    c.ljust(w) if i in (0, 4) else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-                ).rstrip()
-            )
-
-
-def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
+def forget(logs: list[str], keep: str, plan: Plan | None, stats: bool) -> int:
     """--keep and --delete."""
     from confluo_tools import multilog
+    from confluo_tools.multilog.archive.plan import segments
     from confluo_tools.multilog.retain import Keeper, parse_keep
 
     limits = parse_keep(keep)
@@ -359,10 +380,10 @@ def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
     for path in logs:
         with multilog.open(path) as log:
             keeper = Keeper(log, *limits)
-            if dry_run:
-                for segment in keeper.planned_removals():
-                    print(f"{cli.printable(segment.path)}\t{segment.end - segment.base}")
-                    total += 1
+            if plan is not None:
+                planned = segments(keeper.planned_removals())
+                plan.rows += planned
+                total += len(planned)
                 continue
             log.seal_orphans()
             removed = keeper.step(wait=1.0)
@@ -372,9 +393,10 @@ def forget(logs: list[str], keep: str, dry_run: bool, stats: bool) -> int:
     return cli.OK if total else cli.NOTHING
 
 
-def pack(logs: list[str], codec: str | None, older_than: str | None, dry_run: bool, stats: bool) -> int:
+def pack(logs: list[str], codec: str | None, older_than: str | None, plan: Plan | None, stats: bool) -> int:
     """--compress."""
     from confluo_tools import multilog
+    from confluo_tools.multilog.archive.plan import segments
     from confluo_tools.multilog.compress import CODEC, CODECS, Compressor, UnsoundSegmentError
 
     if codec is not None and codec not in CODECS:
@@ -382,14 +404,13 @@ def pack(logs: list[str], codec: str | None, older_than: str | None, dry_run: bo
     before = None if older_than is None else time.time_ns() - cli.duration("--older-than", older_than, 0)
     total = 0
     for path in logs:
-        with multilog.open(path, readonly=dry_run) as log:
-            if not dry_run and log.control.writable:
+        with multilog.open(path, readonly=plan is not None) as log:
+            if plan is None and log.control.writable:
                 log.seal_orphans()
             compressor = Compressor(log, codec or CODEC, again=codec is not None, before=before)
             planned = compressor.planned()
-            if dry_run:
-                for segment in planned:
-                    print(f"{cli.printable(segment.path)}\t{segment.end - segment.base}")
+            if plan is not None:
+                plan.rows += segments(planned)
                 total += len(planned)
                 continue
             begin, done = time.perf_counter(), []
@@ -414,27 +435,28 @@ def pack(logs: list[str], codec: str | None, older_than: str | None, dry_run: bo
     return cli.OK if total else cli.NOTHING
 
 
-def shorten(path: str, keep: str, dry_run: bool, stats: bool) -> int:
-    """--keep of an archive: remove its oldest parts, or print them; returns their number."""
+def shorten(path: str, keep: str, plan: Plan | None, stats: bool) -> int:
+    """--keep of an archive: remove its oldest parts, or plan it; returns their number."""
+    from confluo_tools.multilog.archive.plan import parts
     from confluo_tools.multilog.archive.retention import ArchiveKeeper
     from confluo_tools.multilog.retain import parse_keep
 
     keeper = ArchiveKeeper(path, *parse_keep(keep))
-    gone = keeper.planned_removals() if dry_run else keeper.run()
-    if dry_run:
-        for part in gone:
-            print(f"{cli.printable(part.path)}\t{part.bytes}")
+    gone = keeper.run() if plan is None else keeper.planned_removals()
+    if plan is not None:
+        plan.rows += parts(gone)
     elif stats:
         cli.note(f"{len(gone):,} parts removed, {cli.humane(sum(part.bytes for part in gone))}B", where=path)
     return len(gone)
 
 
-def merge(archives: list[str], part_size: str | None, dry_run: bool, stats: bool) -> int:
+def merge(archives: list[str], part_size: str | None, plan: Plan | None, stats: bool) -> int:
     """--compact."""
     from confluo_tools import units
     from confluo_tools.formats.detect import is_archive
     from confluo_tools.multilog.archive.compaction import PART_SIZE, Compactor
     from confluo_tools.multilog.archive.folders import ArchiveFolder
+    from confluo_tools.multilog.archive.plan import merges
 
     size = PART_SIZE if part_size is None else units.size(part_size)
     merged = 0
@@ -449,12 +471,12 @@ def merge(archives: list[str], part_size: str | None, dry_run: bool, stats: bool
 
         compactor = Compactor(path, size, warn=warn, argv=cli.command_line())
         begin = time.perf_counter()
-        done = compactor.planned() if dry_run else list(compactor.run())
+        done = list(compactor.run()) if plan is None else compactor.planned()
         merged += len(done)
-        parts, into = sum(one.parts for one in done), sum(one.into for one in done)
-        if dry_run and done:
-            print(f"{cli.printable(path)}\t{parts}\t{into}")
+        if plan is not None:
+            plan.rows += merges(path, done)
         elif stats:
+            parts, into = sum(one.parts for one in done), sum(one.into for one in done)
             rows, written, seconds = sum(d.rows for d in done), sum(d.bytes for d in done), time.perf_counter() - begin
             what = f"{rows:,} rows in {parts:,} files merged into {into:,}, {cli.humane(written)}B, {seconds:.2f} s"
             cli.note(what, where=path)

@@ -98,7 +98,6 @@ def test_help_names_the_formats_that_the_command_writes(name: str, capsys: pytes
     named = re.search(r"--format FORMAT Write (.*?)\. ", text)
     if named is None:
         assert name in {
-            "archive",
             "config",
             "index",
             "info",

@@ -451,7 +451,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert what in done.stderr
     assert command("archive", "--codec", "lz4", path, "--to", "x").returncode == 2
-    planned = command("archive", "--compress", path, "--dry-run")
+    planned = command("archive", "--compress", path, "--dry-run", "-T", "--no-header")
     assert planned.returncode == 0
     assert planned.stdout == "".join(f"{part.path}\t5000\n" for part in log.segments())
     assert codecs(multilog.open(path)) == [None, None]

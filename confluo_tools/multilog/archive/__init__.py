@@ -7,6 +7,7 @@ compaction            merge small parts
 segment_source        the segments of a log that is archived
 links                 the archives that a log names
 writer                move sealed segments of a log into an archive
+plan                  what a dry run prints
 folders               which parts an archive has
 path_fields           host and date as fields of the rows
 reader                read an archive

@@ -210,7 +210,7 @@ def test_deleting(tmp_path: Path) -> None:
     log = multilog.create(path, TIMED)
     fill(log, (100, 1000), (100, 2000), (100, 4_000_000_000))
     argv = ["confluo-archive", path, "--keep", "1h", "--delete"]
-    planned_removals = lines(run(*argv, "--dry-run"))
+    planned_removals = lines(run(*argv, "--dry-run", "-T", "--no-header"))
     assert [line.split("\t")[1] for line in planned_removals] == ["100", "100"]
     assert log.control.first(0) == 0
     done = run(*argv, "--stats")

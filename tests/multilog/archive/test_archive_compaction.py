@@ -241,7 +241,7 @@ def test_the_command(tmp_path: Path) -> None:
     archive = tmp_path / "a"
     small_batches(tmp_path / "t.ml", archive)
     many = len(parts(archive))
-    done = run("confluo-archive", "--compact", "--dry-run", archive)
+    done = run("confluo-archive", "--compact", "--dry-run", "-T", "--no-header", archive)
     assert done.stdout.decode().startswith(f"{archive}\t{many}\t")
     done = run("confluo-archive", "--compact", "--stats", archive)
     assert (done.returncode, done.stdout) == (0, b"")

@@ -73,7 +73,7 @@ def test_the_oldest_hours_go(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     log, archive = archived(tmp_path)
-    planned = lines(run("confluo-archive", "--keep", "90d", "--dry-run", archive))
+    planned = lines(run("confluo-archive", "--keep", "90d", "--dry-run", "-T", "--no-header", archive))
     assert [line.split("\t")[1].isdigit() for line in planned] == [True] * HOURS
     assert hours(archive) == [1, 2, 3, 4, 5]
     size = (Path(archive) / planned[-1].split("\t")[0]).stat().st_size
