@@ -28,7 +28,7 @@ class GrowingLog(GrowingInput):
         from confluo_tools.multilog.views import named_filters
 
         super().__init__(path, warn)
-        self.tails = Tails(path)
+        self.tails = Tails(path, warn=warn)
         try:
             log = self.tails.log
             self.schema, self.filters = log.schema, named_filters(log)
@@ -78,7 +78,7 @@ class GrownRows(Reader):
 
         super().__init__(path, warn)
         self.most = most
-        self.tails = Tails(path)
+        self.tails = Tails(path, warn=warn)
         self.log = self.tails.log
         if self.tails.uuid == uuid:
             try:

@@ -123,7 +123,7 @@ class LogReader(Reader):
         rollup = found.fold(self.version, make, timed=self.timed)
         self._lookup, self._plan = found, found.plan
         self.report(found.plan.left_out, found.plan.unused)
-        self._report_some(self._note, found.unused, UNUSED)
+        report_some(self._note, self.name, found.unused, UNUSED)
         return rollup, found.found + found.scanned
 
     def stored_rollups(self, expr: Any, make: Callable[[], Rollup]) -> bool:
@@ -141,16 +141,18 @@ class LogReader(Reader):
 
     def report(self, left_out: Problems, unused: Problems) -> None:
         """Report damaged parts, (path, what is wrong): of segments, and of views."""
-        self._report_some(self._warn, left_out, LEFT_OUT)
-        self._report_some(self._note, unused, UNUSED)
-
-    def _report_some(self, report: Warn | None, problems: Problems, rest: str) -> None:
-        if report is None:
-            return
-        for path, what in problems[:MAX_REPORTED]:
-            report(f"{path}: {what}")
-        if len(problems) > MAX_REPORTED:
-            report(f"{self.name}: {len(problems)} {rest}")
+        report_some(self._warn, self.name, left_out, LEFT_OUT)
+        report_some(self._note, self.name, unused, UNUSED)
 
     def close(self) -> None:
         self.log.close()
+
+
+def report_some(report: Warn | None, name: str, problems: Problems, rest: str) -> None:
+    """Report the first problems of the log ``name``, and how many there are."""
+    if report is None:
+        return
+    for path, what in problems[:MAX_REPORTED]:
+        report(f"{path}: {what}")
+    if len(problems) > MAX_REPORTED:
+        report(f"{name}: {len(problems)} {rest}")

@@ -44,7 +44,7 @@ class Tail:
                 stop = min(last - number * self.capacity, self.capacity)
                 known = number < segment.blocks_on_file and self.rows < self.base + last
                 block = segment.block(number, stop) if known else None
-                if block is not None and segment.codec and not block.check():  # readers of slices check nothing
+                if block is not None and not block.check():  # readers of slices check nothing
                     block = None
                 if block is not None:
                     yield block, inside, stop
@@ -77,8 +77,9 @@ class Tail:
             parts = [p for p in log.segments(version) if p.base + p.rows > self.rows]
             after = [p.base for p in parts if p.base > self.rows]
             if parts and parts[0].base <= self.rows:  # a damaged block
-                number, _ = parts[0].find(self.rows)
-                self.rows = min(parts[0].base + (number + 1) * parts[0].segment.capacity, rows)
+                part = parts[0]
+                number, _ = part.find(self.rows)  # the last block may have room for more rows than the segment has
+                self.rows = min(part.base + min((number + 1) * part.segment.capacity, part.rows), rows)
             else:
                 self.rows = min([*after, rows])
             self.segment = None

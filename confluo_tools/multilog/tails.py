@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -24,11 +24,15 @@ class Tails:
     """The rows of the log at ``path``; a context manager.
 
     ``rows``: how many rows of each lane were read already.  ``after``: skip blocks in which all rows are older (ns).
-    ``missed``: rows removed before they were read.  ``uuid``: of the log.  Raises StoreError.
+    ``missed``: rows removed before they were read.  ``uuid``: of the log.  ``warn``: called for damaged parts; their
+    rows are left out.  Raises StoreError.
     """
 
-    def __init__(self, path: str, after: int = FIRST, rows: Sequence[int] = ()) -> None:
-        self.path, self.after = path, after
+    def __init__(
+        self, path: str, after: int = FIRST, rows: Sequence[int] = (), warn: Callable[[str], None] | None = None
+    ) -> None:
+        self.path, self.after, self._warn = path, after, warn
+        self._reported = 0  # damaged parts of the log
         self.go_on(rows)
         self._missed = 0
         self._looked = time.monotonic()
@@ -77,7 +81,9 @@ class Tails:
         while heap:
             _, lane, part = heappop(heap)
             next_of(lane)
+            self._report()
             yield part, heap[0][0] if heap else LAST
+        self._report()
 
     def _ends(self) -> tuple[int, ...]:
         version = self._log.version()
@@ -102,10 +108,25 @@ class Tails:
 
     def _lane(self, tail: Tail, end: int) -> Iterator[Block]:
         for block, start, stop in tail.more(self._log, end):
+            self._report()
             self._given[tail.lane] = tail.rows + stop - start
             if self._times(block, start, stop)[1] >= self.after:
                 yield block.slice(start, stop - start)
         self._given[tail.lane] = tail.rows
+        self._report()
+
+    def _report(self) -> None:
+        # The damage found since the last report, with the name of the log: it was opened by file descriptor.
+        log = self._log
+        if len(log.damage) == self._reported:
+            return
+        from confluo_tools.multilog.query.plan import problems
+        from confluo_tools.multilog.reader import LEFT_OUT, report_some
+
+        found = problems(log, self._reported, len(log.removed))
+        self._reported = len(log.damage)
+        named = [(path.replace(log.path, self.path, 1), what) for path, what in found]
+        report_some(self._warn, self.path, named, LEFT_OUT)
 
     @property
     def behind(self) -> bool:
@@ -140,7 +161,7 @@ class Tails:
             os.close(folder)
             return False
         self.close()
-        self._log, self._folder = other, folder
+        self._log, self._folder, self._reported = other, folder, 0
         return True
 
     def close(self) -> None:

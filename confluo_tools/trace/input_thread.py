@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from confluo_tools.console import warn
 from confluo_tools.errors import StoreError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def follow(log: Log | None, engine: TraceEngine) -> threading.Thread:
         from confluo_tools.multilog.tails import Tails
 
         try:
-            with Tails(log.path) as tails:
+            with Tails(log.path, warn=warn) as tails:
                 while not engine.stopped:
                     grown = False
                     for part, _ in tails.take():

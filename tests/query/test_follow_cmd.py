@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import struct
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import remote_lab
+from confluo_tools import multilog
 from confluo_tools.formats.newest import newest
+from confluo_tools.multilog.tails import Tails
 from follow_lab import HEAD, PLAIN, ROWS, SECOND, ended, following, frame, growing, numbers, rows
 from running import next_line, run
 
@@ -170,3 +174,33 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         append(1, 2, 3)
     (folder / "a.parquet").write_bytes(b"PAR1" + bytes(40))
     return folder
+
+
+@pytest.mark.parametrize(("row", "what"), [(0, "the head of the block"), (1500, "column n")])
+def test_damaged_rows_are_left_out_and_told(tmp_path: Path, row: int, what: str) -> None:
+    """Of three segments the second has a wrong byte.  A follower prints the others, here and from another host."""
+    log = tmp_path / "a.ml"
+    with multilog.create(str(log), ROWS) as made:
+        for part in range(3):
+            with made.writer(ahead=-1) as writer:
+                writer.append(rows([part * SECOND + i for i in range(2000)], 2000 * part))
+    broken = sorted((log / "lane-000").glob("*.arrow"))[1]
+    data = bytearray(broken.read_bytes())
+    values = data.index(struct.pack("<3Q", 2000, 2001, 2002))
+    data[4096 + 64 if row == 0 else values + 8 * row + 1] ^= 0xFF
+    broken.write_bytes(data)
+    wanted = b"0\n1000\n4000\n5000\n"
+    here = f"{broken}: block 0: {what} is damaged"
+    words = ["-e", "n in {0, 1000, 2000, 3000, 4000, 5000}", *PLAIN]
+    done = run("confluo-query", log, "--follow", *words, "-c", "4")
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, wanted, f"confluo-query: {here}\n")
+    done = run("confluo-query", log, "--cursor", tmp_path / "cursor", *words)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, wanted, f"confluo-query: {here}\n")
+    assert json.loads((tmp_path / "cursor").read_text())["inputs"][0]["position"] == [6000]
+    done = run("confluo-query", f"sw1:{log}", "--follow", *words, "-c", "4", env=remote_lab.env(tmp_path))
+    assert (done.returncode, done.stdout) == (2, wanted)
+    assert f"block 0: {what} is damaged" in done.stderr.decode()
+    said: list[str] = []
+    with Tails(str(log), warn=said.append) as tails:
+        assert [(block.rows, block.get(1, 0)) for block, _ in tails.take()] == [(2000, 0), (2000, 4000)]
+    assert said == [here]
