@@ -258,7 +258,7 @@ def release_pages(folder: str) -> None:
 
 
 class MaintenanceThread:
-    """A thread that updates views and removes old segments; `finish` brings the views to the end of the log."""
+    """A thread that updates views and removes old segments; `finish` does both for the last time."""
 
     def __init__(
         self, log: Log, fields: Sequence[str], limits: tuple[int | None, int | None] | None, all_views: bool, old: bool
@@ -299,11 +299,17 @@ class MaintenanceThread:
             return 0
 
     def finish(self, *, complete: bool) -> None:
-        """Stop the thread.  ``complete``: update the views to the end of the log first; queries do not depend on it."""
+        """Stop the thread.
+
+        ``complete``: first update the views to the end of the log, on which queries do not depend, and remove what the
+        segments exceed that were sealed last: files may be read faster than the thread looks.
+        """
         self._stop.set()
         self._thread.join()
         if complete:
             self._do(lambda: self._maintainer.step(wait=5.0))
+            if self._keeper is not None:
+                self._do(self._keeper.last_step)
         self._log.close()
 
 

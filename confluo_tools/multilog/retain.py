@@ -260,6 +260,7 @@ class Keeper:
         self._swept = False
         self._used = 0
         self._due = 0.0  # monotonic time of the next disk space measurement
+        self._least = 0  # segments that the limit of the size leaves each lane
 
     def step(self, wait: float = 0.0) -> int:
         """Remove the segments that exceed the limits; returns their number.  0 when another process holds the lock
@@ -276,6 +277,17 @@ class Keeper:
                 raise StoreError("does not exist any more", where=self.log.path) from None
             raise self.log.write_error(e) from None
         return 0
+
+    def last_step(self) -> int:
+        """The step after the writers have ended: it measures the disk space again, and leaves each lane a segment.
+
+        The newest segment of a lane was being filled until now, so it is as safe as it was then.
+        """
+        self._due, self._least = 0.0, 1
+        try:
+            return self.step()
+        finally:
+            self._least = 0
 
     def planned_removals(self) -> list[SealedSegment]:
         """The segments that `step` would remove now."""
@@ -353,7 +365,8 @@ class Keeper:
         return first
 
     def _oldest(self) -> SealedSegment | None:
-        heads = [segments[0] for lane in self._lanes() if (segments := self.catalog.lane(lane))]
+        lanes = map(self.catalog.lane, self._lanes())
+        heads = [segments[0] for segments in lanes if len(segments) > self._least]
         return min(heads, key=self._age, default=None)
 
     def _age(self, segment: SealedSegment) -> tuple[int, int]:

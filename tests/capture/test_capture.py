@@ -536,3 +536,16 @@ def test_bare_on_a_terminal_it_says_how() -> None:
     status, text = on_terminal(CAPTURE)
     assert status == 2
     assert "usage" in text.lower()
+
+
+def test_keep_holds_when_a_capture_ends(tmp_path: Path) -> None:
+    """A file is read in less time than passes between two looks at the log.  The newest segment stays in any case."""
+    log = tmp_path / "t.ml"
+    rows = []
+    for day, keep in ((1, "1h"), (2, "1h"), (3, "1B"), (3, "1B")):
+        given = [(day * 86400 * SECOND, make.udp4(b"x"))] * 100 * day
+        (tmp_path / "x.pcap").write_bytes(make.pcap(given))
+        done = run("confluo-capture", "-q", "-r", tmp_path / "x.pcap", "-w", log, "--append", "--keep", keep)
+        assert (done.returncode, done.stderr) == (0, b"")
+        rows.append(run("confluo-query", log, "--count").stdout)
+    assert rows == [b"100\n", b"200\n", b"300\n", b"300\n"]
