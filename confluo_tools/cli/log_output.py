@@ -65,6 +65,7 @@ class LogOutput:
 
         if add_columns and not append:
             raise UsageError("--add-columns is for an existing log", hint="add --append")
+        check_place(path)
         self.path, self.schema, self.lanes, self.sync = path, schema, lanes, sync
         self._anonymous = anonymous
         self.rows = 0
@@ -237,6 +238,18 @@ class LogOutput:
                 problem = problem or e
         if problem is not None:
             raise problem
+
+
+def check_place(path: str) -> None:
+    """Raises UsageError for a name that other commands take for a topic, or for a log of another host."""
+    from confluo_tools.inputs.logs import remote
+    from confluo_tools.inputs.topics import is_topic
+
+    if is_topic(path):
+        raise UsageError("is a topic, not a folder", where=path, hint="confluo-stream publish --to writes to topics")
+    if remote(path) is not None:
+        hint = f"a MultiLog is written on its own host; ./{path} is a folder here"
+        raise UsageError("is on another host", where=path, hint=hint)
 
 
 def number_captures(reader: Reader, into: object, inputs: Sequence[str]) -> None:

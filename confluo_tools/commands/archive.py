@@ -13,6 +13,7 @@ from confluo_tools import cli
 from confluo_tools.cli.options import option
 from confluo_tools.errors import BusyError, DiskFullError, StoreError, UsageError
 from confluo_tools.inputs.logs import remote
+from confluo_tools.inputs.topics import is_topic
 
 if TYPE_CHECKING:
     from confluo_tools.multilog.archive.plan import Row
@@ -204,8 +205,8 @@ def only_for_plans(out: cli.OutputOptions) -> None:
 
 
 def check_places(logs: Sequence[str], to: str | None, archives: bool) -> None:
-    """Raises UsageError: an archive on another host, or a log of one that is not archived (``archives``)."""
-    if to is not None and remote(to) is not None:
+    """Raises UsageError: an archive elsewhere, or a log of another host that is not archived (``archives``)."""
+    if to is not None and (is_topic(to) or remote(to) is not None):
         hint = "run the command on that host, or use a store"
         raise UsageError("an archive is a folder of this host, or a URL", where=to, hint=hint)
     away = next((path for path in logs if remote(path) is not None), None)

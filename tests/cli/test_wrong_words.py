@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,27 @@ def test_a_name_cannot_break_a_line(tmp_path: Path) -> None:
     for words in (["confluo-info", "--verify", path], ["confluo-query", tmp_path / "c\nd", "--count"]):
         done = run(*words)
         assert (done.stdout + done.stderr).count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("kafka://h/x", "is a topic, not a folder; confluo-stream publish --to writes to topics"),
+        ("clickhouse://h/x", "unknown kind of address; write HOST:/PATH"),
+        ("h:/tmp/x.ml", "is on another host; a MultiLog is written on its own host; ./h:/tmp/x.ml is a folder here"),
+        ("h:x.ml", "is on another host; a MultiLog is written on its own host; ./h:x.ml is a folder here"),
+    ],
+)
+def test_a_log_is_not_written_elsewhere(name: str, says: str, tmp_path: Path) -> None:
+    """Such a name was that of a new folder, which no other command could open by this name."""
+    done = run("confluo-convert", CAMPUS, "-c", "5", "-w", name, cwd=tmp_path)
+    assert (done.returncode, done.stderr.decode()) == (2, f"confluo-convert: {name}: {says}\n")
+    assert os.listdir(tmp_path) == []
+    assert run("confluo-convert", CAMPUS, "-c", "5", "-w", "./h:x.ml", cwd=tmp_path).returncode == 0
+    assert run("confluo-query", "./h:x.ml", "--count", cwd=tmp_path).stdout == b"5\n"
+
+
+def test_an_archive_is_not_a_topic(tmp_path: Path) -> None:
+    done = run("confluo-archive", "x.ml", "--to", "kafka://h/x", cwd=tmp_path)
+    says = "an archive is a folder of this host, or a URL; run the command on that host, or use a store"
+    assert (done.returncode, done.stderr.decode()) == (2, f"confluo-archive: kafka://h/x: {says}\n")
