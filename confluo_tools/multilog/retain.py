@@ -100,9 +100,10 @@ def remove(log: Log, firsts: dict[int, int]) -> tuple[int, int]:
 def sweep(log: Log, lane: int, removed: int = 0) -> tuple[int, int]:
     """Unlink the files of removed segments of ``lane``, view files included: (segments, bytes).  Raises OSError.
 
-    ``removed``: the caller removed the rows below this one.  The line of the lane alone is not believed.
+    ``removed``: the caller removed the rows below this one.  The line of the lane alone is not believed; and
+    `log.first` would remember that, where a full disk had no room for the record.
     """
-    first = max(log.first(lane), removed)
+    first = removed or log.first(lane)
     with as_owner(log.path):
         return _sweep(log, lane, first)
 
@@ -339,7 +340,10 @@ class Keeper:
                 oldest = self._oldest()
                 if oldest is None:
                     break
-                removed += self._remove({oldest.lane: oldest.end})
+                gone = self._remove({oldest.lane: oldest.end})
+                if not gone:
+                    break  # another process was first, or the file cannot be removed: the next step looks again
+                removed += gone
                 if self._used <= self.size:
                     self._due = 0.0  # estimated: measure again, the file system may free blocks later
         return removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
 from confluo_tools.errors import BusyError, StoreError, UsageError
-from confluo_tools.multilog import lane_claim, retain, views
+from confluo_tools.multilog import lane_claim, removal_record, retain, views
 from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.multilog.reader import LogReader
 from confluo_tools.multilog.verify import verify
@@ -457,3 +458,26 @@ def test_a_step_with_nothing_to_do_is_cheap(tmp_path: Path) -> None:
         patch.setattr(lane_claim, "list_segments", lambda *_: pytest.fail("looked at the folder"))
         patch.setattr(log, "open_segment", lambda *_: pytest.fail("opened a segment"))
         assert keeper.step() == 0
+
+
+@pytest.mark.parametrize("limits", [(None, 1), (SECOND, None), (SECOND, 1)])
+def test_a_full_disk_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int | None, int | None]
+) -> None:
+    """The record of what is removed needs a block of the disk.  Without it each segment goes once, all the same."""
+    log = multilog.create(tmp_path / "t.ml", TIMED)
+    fill(log, (100, 1000), (100, 2000), (100, 3000))
+    tries = []
+
+    def full(path: str, firsts: dict[int, int]) -> None:
+        tries.append(firsts)
+        assert len(tries) <= 3
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(removal_record, "record", full)
+    assert retain.Keeper(log, *limits).step() == 3
+    assert log.version().kept == 0
+    assert log.damage == []
+    fill(log, (100, 4000))
+    assert retain.Keeper(log, None, 10**9).step() == 0
+    assert rows_of(log) == {0: [(300, 100)]}
