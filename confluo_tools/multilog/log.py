@@ -286,6 +286,8 @@ class Log:
         known = cache.segments.get(base)
         if known is not None and known[0] == sealed:
             return known[1]
+        if known is not None and known[1] is not None:
+            known[1].forget()
         segment = None
         try:
             segment = self.open_segment(path, lane, base, sealed, self.damage)
@@ -389,6 +391,9 @@ class _LaneCache:
         if before is not None:
             here = {base for base, _ in entries}
             self.segments = {b: s for b, s in before.segments.items() if b in here}
+            for base, (_, segment) in before.segments.items():
+                if base not in here and segment is not None:
+                    segment.forget()  # its blocks refer to it: it would stay mapped, and keep its disk space
 
 
 class LogWriter(LaneWriter):

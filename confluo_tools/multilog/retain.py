@@ -227,6 +227,7 @@ class SegmentCatalog:
             zone = block.zones(self.time) if block is not None else None
             if zone is not None:
                 newest = max(zone[1] - (1 << 63), -(1 << 63) if newest is None else newest)
+        opened.forget()  # its blocks refer to it: it would stay mapped, and keep its disk space when it is removed
         return newest
 
 

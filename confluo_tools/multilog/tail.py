@@ -59,6 +59,7 @@ class Tail:
         # Release the pages of a finished segment, and those of the previous one, which may have been read again.
         if self.previous is not None and self.previous is not segment:
             self.previous.release()
+            self.previous.forget()
         segment.release()
         self.previous = segment
 

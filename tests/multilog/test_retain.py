@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ from confluo_tools.errors import BusyError, StoreError, UsageError
 from confluo_tools.multilog import lane_claim, removal_record, retain, views
 from confluo_tools.multilog.query.plan import QueryPlan
 from confluo_tools.multilog.reader import LogReader
+from confluo_tools.multilog.tails import Tails
 from confluo_tools.multilog.verify import verify
 from confluo_tools.schema import Field, Schema
 from running import ROOT, SUPPORT, environment, run, script
@@ -481,3 +483,29 @@ def test_a_full_disk_does_not_stop_it(
     fill(log, (100, 4000))
     assert retain.Keeper(log, None, 10**9).step() == 0
     assert rows_of(log) == {0: [(300, 100)]}
+
+
+def test_removed_segments_give_their_space_back(tmp_path: Path) -> None:
+    """A process that goes on keeps no map of them, without waiting for the garbage collector of Python."""
+
+    def removed() -> int:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return sum(str(tmp_path) in line and line.endswith(".arrow (deleted)") for line in maps)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with multilog.create(tmp_path / "t.ml", TIMED) as log, Tails(str(tmp_path / "t.ml")) as tails:
+            keeper = retain.Keeper(log, SECOND)
+            reader = multilog.open(log.path)
+            for second in range(1000, 5000, 1000):
+                fill(log, (100, second))
+                assert sum(block.rows for block in reader.blocks()) == 100
+                assert [block.rows for stream in tails.streams() for block in stream] == [100]
+                assert keeper.step() == 1
+            fill(log, (100, 9000))
+            assert sum(block.rows for block in reader.blocks()) == 100
+            assert [block.rows for stream in tails.streams() for block in stream] == [100]
+            assert removed() <= 1  # that of the follower, until it reads on
+    finally:
+        gc.enable()
