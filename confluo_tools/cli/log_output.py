@@ -143,6 +143,8 @@ class LogOutput:
 
         argv = None if self._anonymous is not None else [state.prog, *state.argv]
         if self.exists:
+            if self._limits is not None:
+                self._make_room(*self._limits)
             if self._new or self._names:
                 from confluo_tools.multilog.add_columns import add_columns
 
@@ -161,6 +163,16 @@ class LogOutput:
             self.log.close()
             raise
         return self
+
+    def _make_room(self, age: int | None, size: int | None) -> None:
+        """Remove what exceeds the limits already: on a disk that is full of it, nothing else could be written."""
+        from confluo_tools import multilog
+        from confluo_tools.multilog.retain import Keeper
+
+        with multilog.open(self.path) as log:
+            keeper = Keeper(log, age, size, from_newest=self._old)
+            with suppress(StoreError):  # the maintenance reports it
+                keeper.step()
 
     def _made(self, argv: list[str] | None) -> Log:
         from confluo_tools import multilog

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,25 @@ def test_a_full_disk_keeps_the_rows_before_it(small_disk: Path, trace: Path) -> 
     again = run(CAPTURE, "-r", trace, "-w", log, "--append")
     assert again.returncode == 2
     assert table(log, "ts", "src_port")[: len(rows)] == rows
+
+
+@pytest.mark.root
+def test_a_disk_full_of_old_rows_has_room_for_new_ones(small_disk: Path, tmp_path: Path, trace: Path) -> None:
+    """--keep removes them before anything is written, such as the command line in the history of the log."""
+    log = small_disk / "log"
+    assert run(CAPTURE, "-r", trace, "-w", log, "-f", "ts,len").returncode == 0
+    history = log / "multilog.yaml"
+    text = history.read_bytes()
+    history.write_bytes(text + b"#".ljust(-len(text) % 4096, b"#")[:-1] + b"\n")  # no byte more fits into its blocks
+    with suppress(OSError), open(small_disk / "rest", "wb", buffering=0) as rest:
+        while True:
+            rest.write(bytes(4096))
+    (tmp_path / "new.pcap").write_bytes(make.pcap([(10**6 * SECOND, make.udp4(b"x"))] * 100))
+    again = (CAPTURE, "-q", "-r", tmp_path / "new.pcap", "-w", log, "--append")
+    assert run(*again).returncode == 2
+    done = run(*again, "--keep", "1k")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert table(log, "ts") == [(10**6 * SECOND,)] * 100
 
 
 class Live:
