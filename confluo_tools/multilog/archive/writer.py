@@ -79,8 +79,7 @@ class ArchiveWriter:
         self.files = storage(self.path)
         self.batches = BatchStore(self.path, self.uuid, self.files)
         self._lock = -1
-        if not is_url(self.path) and os.path.exists(os.path.join(self.path, "control")):
-            raise UsageError("is a MultiLog", where=self.path, hint="name another folder for the archive")
+        _check_folder(self.path)
         extended(log.schema)  # raises SchemaError when the rows cannot be archived
         try:
             with self._storage_errors():
@@ -299,6 +298,21 @@ class ArchiveWriter:
                 raise DiskFullError("the disk is full", where=self.path, hint=hint) from None
             reason = e.strerror or str(e).splitlines()[0]
             raise StoreError(f"cannot be written: {reason}", where=where) from None
+
+
+def _check_folder(path: str) -> None:
+    """Raises UsageError for a place where readers would not find the archive, or would take it for something else."""
+    if ArchiveFolder.of(path).names:
+        raise UsageError("is a part of an archive", where=path, hint="name the folder above host=NAME")
+    if is_url(path):
+        return
+    folder = os.path.realpath(path)
+    if os.path.exists(os.path.join(folder, "control")):
+        raise UsageError("is a MultiLog", where=path, hint="name another folder for the archive")
+    while folder != "/":  # its space would be that of the log
+        folder = os.path.dirname(folder)
+        if os.path.exists(os.path.join(folder, "control")) and os.path.exists(os.path.join(folder, "multilog.yaml")):
+            raise UsageError("is in a MultiLog", where=path, hint="name another folder for the archive")
 
 
 class SegmentRemovedError(Exception):

@@ -234,6 +234,10 @@ def test_deleting(tmp_path: Path) -> None:
         (["--to", "x", "--host", ""], "--host: is not a host name"),
         (["--to", "x", "--host", "a\nb"], "is not a host name"),
         (["--to", "t.ml"], "t.ml: is a MultiLog; name another folder for the archive"),
+        (["--to", "t.ml/new/a"], "t.ml/new/a: is in a MultiLog; name another folder for the archive"),
+        (["--to", "a/host=gw"], "a/host=gw: is a part of an archive; name the folder above host=NAME"),
+        (["--to", "host=gw/date=2026-11-20"], "is a part of an archive; name the folder above host=NAME"),
+        (["--to", "s3://bucket/a/host=gw/"], "is a part of an archive; name the folder above host=NAME"),
         (["--to", "file"], "file"),
         (["nothing.ml", "--to", "x"], "nothing.ml: there is no such MultiLog"),
     ],
@@ -247,6 +251,7 @@ def test_what_cannot_be_asked(tmp_path: Path, argv: list[str], complaint: str) -
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("confluo-archive: ")
     assert complaint in line
+    assert not list(tmp_path.rglob(".confluo"))
 
 
 def test_one_log_of_several_cannot_be_archived(tmp_path: Path) -> None:
