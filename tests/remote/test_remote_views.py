@@ -99,7 +99,7 @@ def test_old_and_strange_servers(logs: list[Path], tmp_path: Path, hello: str, f
         answer += len(frame).to_bytes(4, "little") + bytes((71, 0, 0, 0)) + frame.encode()
     (tmp_path / "answer").write_bytes(answer)
     script = tmp_path / "old"
-    waits = "" if hello == "views" and not frame else "read line\n"  # a server that ends can be met while writing to it
+    waits = "" if hello == "views" and not frame else "exec cat >/dev/null\n"  # else it ends while the client writes
     script.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n{waits}")
     script.chmod(0o755)
     _, line = index(tmp_path, f"sw1:{logs[1]}", "add", "dst_port", status=2, CONFLUO_REMOTE=str(script))
