@@ -170,7 +170,7 @@ __confluo_program() {
             operands=('file')
             ;;
         'top')
-            options='-r= --read= -e= --expr= -i= --interface= --by= --agg= --sort= --window= --every= -n= --updates= --once --top= --bpf= --decap= --ring= -p --no-promiscuous -Z= --user= --input-format= --at= --partial --no-archive -f= --fields= -o= --format= -T -J -w= --output= --force --numeric --no-header -W --wide --local --tz= --human --readable --stored -l --line-buffered --color= --config= -q --quiet -v --verbose -h --help --version '
+            options='-r= --read= -e= --expr= -i= --interface= --by= --agg= --sort= --window= --every= -n= --updates= --once --top= --bpf= --decap= --ring= -p --no-promiscuous -Z= --user= --input-format= --partial --no-archive -f= --fields= -o= --format= -T -J -w= --output= --force --numeric --no-header -W --wide --local --tz= --human --readable --stored -l --line-buffered --color= --config= -q --quiet -v --verbose -h --help --version '
             operands=('file')
             ;;
         'sql')

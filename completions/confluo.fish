@@ -1048,7 +1048,6 @@ complete -c confluo-top -l ring -x -d 'Size of the packet ring of each lane (32M
 complete -c confluo-top -s p -l no-promiscuous -d 'Capture only packets to or from this machine.'
 complete -c confluo-top -s Z -l user -x -a '(__fish_complete_users)' -d 'Switch to USER once all sockets are open.'
 complete -c confluo-top -l input-format -x -a 'tsv csv ndjson json stream arrow parquet pcap pcapng flock tshark multilog' -d 'Input format, if not detected: tsv, csv, ndjson, json, stream, arrow, parquet, pcap, pcapng, flock, tshark or multilog.'
-complete -c confluo-top -l at -r -F -d 'Read the logs of a snapshot, as of its instant.'
 complete -c confluo-top -l partial -d 'Skip hosts that cannot be reached, with a note.'
 complete -c confluo-top -l no-archive -d 'Do not read the archives of a log.'
 complete -c confluo-top -s f -l fields -x -a '(__confluo_list ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number help)' -d 'Print only these fields; -NAME drops one; \'help\' lists them.'

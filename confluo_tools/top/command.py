@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from confluo_tools import cli, config
 from confluo_tools.cli import nic_options
@@ -36,6 +36,14 @@ confluo-top live.ml --window 60s --once -o ndjson
 
 MIN_EVERY, MAX_EVERY = 100_000_000, 3600 * 10**9  # ns
 SHOWN = 10  # groups of an update that is not for a screen
+
+
+class TopInput(nic_options.NicInput):
+    """The input options without --at: a snapshot is one instant, and nothing follows it."""
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        return {name: kind for name, kind in super().options().items() if name != "at"}
 
 
 class TopOutput(cli.OutputOptions):
@@ -90,15 +98,13 @@ def top(
     no_promiscuous: nic_options.NoPromiscuous = False,
     user: cli.User = None,
     *,
-    ins: nic_options.NicInput,
+    ins: TopInput,
     out: TopOutput,
     common: cli.TalkOptions,
 ) -> int:
     """Show the groups of records with the largest rates of the last seconds, again and again."""
     if once and updates is not None:
         raise UsageError("--once and -n exclude each other", hint="--once is -n 1")
-    if ins.at is not None:
-        raise UsageError("a snapshot is one instant", where="--at", hint="confluo-query reads it")
     step = cli.duration("--every", every, MIN_EVERY, MAX_EVERY)
     span = whole_slices(cli.duration("--window", window), step)
     if interface:
@@ -167,7 +173,7 @@ def title(inputs: list[str], text: str) -> str:
 
 
 def from_inputs(
-    ins: nic_options.NicInput, inputs: list[str], text: str, ending: StopSignal, local: bool
+    ins: TopInput, inputs: list[str], text: str, ending: StopSignal, local: bool
 ) -> RecordSource:
     """Logs, which are queried, or any other input, which is read as it comes."""
     from confluo_tools.inputs.selection import compile_expr

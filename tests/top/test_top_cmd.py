@@ -83,6 +83,7 @@ def test_updates_without_a_terminal(log: Path) -> None:
     assert len(lines(done)) == 4
     assert run("confluo-top", log, "port 9999", "--once").returncode == 1
     assert b"rate_len" in run("confluo-top", log, "--fields", "help").stdout
+    assert b"--at" not in run("confluo-top", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,7 @@ def test_updates_without_a_terminal(log: Path) -> None:
         (("--sort", "len"), "--sort: 'len' is not an aggregate; there are rate_len, rate"),
         (("--bpf", "udp"), "--bpf is for interfaces"),
         (("--every", "1ns"), "--every: '1ns' is too short"),
+        (("--at", "cut.yaml"), "no such option: --at"),
     ],
 )
 def test_wrong_use_is_one_line(log: Path, words: tuple[str, ...], problem: str) -> None:
