@@ -73,8 +73,8 @@ def vote(
         bool, option("--follow", help="Continue as records arrive; print each epoch at its end.")
     ] = False,
     lateness: Annotated[
-        str, option("--lateness", metavar="TIME", help="With --follow, wait TIME for late records (1s).")
-    ] = "1s",
+        str | None, option("--lateness", metavar="TIME", help="With --follow, wait TIME for late records (1s).")
+    ] = None,
     topology: Annotated[
         str | None, option("--topology", metavar="FILE", help="Topology file: names, addresses, ECMP paths.")
     ] = None,
@@ -179,7 +179,7 @@ def vote(
     if settings.p_bad is not None and settings.p_good is not None and settings.p_bad <= settings.p_good:
         raise UsageError("--p-bad must be greater than --p-good")
     length = cli.duration("--epoch", epoch) if epoch is not None else 30 * SECOND if follow else 0
-    patience = cli.duration("--lateness", lateness, 0)
+    patience = cli.duration("--lateness", lateness or "1s", 0)
     cli.engine_without_follow(engine, follow)
     if ins.missing(inputs, follow):
         return cli.usage(app)
@@ -198,6 +198,8 @@ def vote(
     given = {"--adjust": adjust, "--total": total, "--threshold": threshold, "--floor": floor, "--p-bad": p_bad}
     given |= {"--p-good": p_good, "--prior": prior, "--ratio": ratio, "--time-limit": time_limit}
     _warn_unused(names, [name for name, value in given.items() if value is not None])
+    if lateness is not None and not follow:
+        cli.tell("--lateness has no effect without --follow")
     with ExitStack() as stack:
         ending = stack.enter_context(StopSignal()) if follow else None
         source = stack.enter_context(PathRecords(inputs or [], ins, ending, engine))

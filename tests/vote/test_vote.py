@@ -205,6 +205,8 @@ def test_options_that_no_chosen_model_uses_are_named() -> None:
         )
         + plain[2]
     )
+    late = vote(HEAD + shared(), *words, "--lateness", "2s")
+    assert late == (*plain[:2], "confluo-vote: --lateness has no effect without --follow\n" + plain[2])
     both = vote(HEAD + shared(), "--score", "--model", "vote,mle", "--floor", "2", "--prior", "-3")
     assert "has no effect" not in plain[2] + both[2]
 

@@ -68,8 +68,10 @@ class SlaWindowOptions(WindowOptions):
     """Window options with a shorter lateness: sla only waits for retries and answers."""
 
     lateness: Annotated[
-        str, option("--lateness", metavar="TIME", help="--follow: wait for late records up to TIME (15s).")
-    ] = "15s"
+        str | None, option("--lateness", metavar="TIME", help="--follow: wait for late records up to TIME (15s).")
+    ] = None
+
+    usual_lateness = "15s"
 
 
 @app.command(

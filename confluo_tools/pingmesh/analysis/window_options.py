@@ -45,12 +45,16 @@ class WindowOptions(cli.OptionGroup):
         False
     )
     lateness: Annotated[
-        str, option("--lateness", metavar="TIME", help="--follow: wait for late records up to TIME (90s).")
-    ] = "90s"
+        str | None, option("--lateness", metavar="TIME", help="--follow: wait for late records up to TIME (90s).")
+    ] = None
+
+    usual_lateness = "90s"  # not annotated: not an option itself
 
     def lengths(self) -> tuple[int, int]:
         """(length of a window, 0: a single one; lateness), both ns.  Raises UsageError."""
-        late = cli.duration("--lateness", self.lateness, 0)
+        late = cli.duration("--lateness", self.lateness or self.usual_lateness, 0)
+        if self.lateness is not None and not self.follow:
+            cli.tell("--lateness has no effect without --follow")
         if self.window is not None:
             return cli.duration("--window", self.window), late
         if self.follow:

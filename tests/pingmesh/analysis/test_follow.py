@@ -429,6 +429,7 @@ def test_refusals(verb: str, whole: Path, tmp_path: Path) -> None:
 
     assert "--follow: needs --window TIME" in refused("x.ml", "--follow")
     assert "--lateness" in refused("x.ml", "--follow", "--window", "1m", "--lateness", "-1s")
+    assert "--lateness has no effect without --follow" in refused("x.ml", "--lateness", "1s")
     assert "--append is for a MultiLog" in refused("x.ml", "--append")
     assert "--follow watches one MultiLog" in refused(whole, whole, "--follow", "--window", "1m")
 
