@@ -324,6 +324,12 @@ def test_a_flow_that_is_none(text: str, recording: Path, capsys: pytest.CaptureF
     assert "is not a flow" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--append"], ["--add-columns"], ["-T", "--append"], ["-o", "pcap", "--append"]])
+def test_append_needs_a_log(words: list[str], recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(recording), *words]) == 2
+    assert f"{words[-1]} is for a MultiLog" in capsys.readouterr().err
+
+
 def test_flows_as_text() -> None:
     for text in ("10.0.0.1:4711-10.0.0.2:8080/tcp", "[fd00::1]:4711-[fd00::2]:80/tcp"):
         assert str(parse_flow(text)) == text

@@ -26,6 +26,18 @@ class ReplayOutput(cli.LogOptions):
     formats = (*cli.RECORD_FORMATS, "pcap", "multilog")
     default_format = "nothing; of -w, the format of its suffix"
 
+    def _compares(self) -> bool:
+        return self.output is None and self.format is None and not self.tsv and not self.ndjson
+
+    def check(self) -> None:
+        """Raises UsageError for options of an output that -w and -o do not name."""
+        from confluo_tools.cli.output import only_for_logs
+
+        if self._compares():
+            only_for_logs({"--append": self.append, "--add-columns": self.add_columns})
+        else:
+            self.kind()
+
     def write_script(self, lines: Iterable[str]) -> None:
         """Write a script, line by line, to -w FILE or standard output.  Raises UsageError for other output options."""
         given = {"-o": self.format, "-T": self.tsv, "-J": self.ndjson, "-f": self.fields, "--append": self.append}
@@ -46,7 +58,7 @@ class ReplayOutput(cli.LogOptions):
     @contextmanager
     def opened(self) -> Iterator[ReplayWriter]:
         """The writer of replays."""
-        if self.output is None and self.format is None and not self.tsv and not self.ndjson:
+        if self._compares():
             yield NoWriter()
             return
         kind = self.kind()

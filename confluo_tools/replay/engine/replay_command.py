@@ -108,6 +108,7 @@ def replay(
     if as_packetdrill:
         write_script(ins.open(inputs), flow, out)
         return cli.OK
+    out.check()
     if hold:
         check_standard_input(inputs)
     if flows == "-" and "-" in (inputs or ["-"]):
