@@ -436,15 +436,17 @@ class FieldTests:
     def ip_pair(self, field: Field, op: str, other: Field, value: Value) -> Tree:
         if op not in ("==", "!="):
             raise self.fail(value.pos, "two addresses can only be equal or not", "write == or !=")
-        tests: list[Tree] = [
-            Pair("==", self.col(field), self.col(other)),
-            Pair("==", self.col6(field), self.col6(other)),
-            self.either([self.ip4(field, [(0, ALL4)]), self.ip6(field, [(0, ALL6)])]),  # absent equals nothing
-        ]
-        one, two = self.version_col(field), self.version_col(other)
-        if one != two and one is not None and two is not None:
-            tests.append(Pair("==", one, two))
-        tree = self.both(tests)
+        fours, sixes = [self.ip4(field, [(0, ALL4)])], [self.ip6(field, [(0, ALL6)])]
+        if self.version_col(field) != self.version_col(other):  # one may be absent, or 0.0.0.1 and the other ::
+            fours.append(self.ip4(other, [(0, ALL4)]))
+            sixes.append(self.ip6(other, [(0, ALL6)]))
+        tree = self.both(
+            [
+                Pair("==", self.col(field), self.col(other)),
+                Pair("==", self.col6(field), self.col6(other)),
+                self.either([self.both(fours), self.both(sixes)]),  # absent equals nothing
+            ]
+        )
         return tree if op == "==" else self.negate(tree)
 
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 from conftest import ROOT
@@ -24,9 +24,10 @@ from confluo_tools.expr.parse import KEYWORDS
 from confluo_tools.expr.simplify import Simplifier, intersect, merge
 from confluo_tools.expr.syntax import MAX_DEPTH, MAX_SET, MAX_TEXT
 from confluo_tools.expr.words import HEADERS
-from confluo_tools.schema import Field, Schema, SchemaError, builtin
+from confluo_tools.schema import Field, Schema, SchemaError, builtin, fold6
 from confluo_tools.units import SUFFIXES
 from expr_strategies import NOW, ODD, PACKET
+from twin_expr import address_of
 
 SCHEMAS = {"packet": PACKET, "odd": ODD, "header64": builtin("header64")}
 
@@ -192,6 +193,24 @@ def test_absent_addresses_are_not_equal() -> None:
     pair = Schema("t", [Field("a", "ipv4"), Field("b", "ipv4")])
     block = Block.wrap(pair.layout, 2, [bytes(4) + b"\1\0\0\x0a", bytes(4) + b"\1\0\0\x0a"])
     assert compile("a == b", pair).program.select(block).tolist() == [1]
+
+
+def test_addresses_of_other_versions_are_not_equal() -> None:
+    """Fields with the same, another and no version field: next to the meaning of their columns."""
+    fields = [Field(name, "ip", version=version) for name, version in (("a", "av"), ("b", ""), ("c", "cv"))]
+    schema = Schema("three", [*fields, Field("av", "u8"), Field("cv", "u8")])
+    zero, one, linked = bytes(16), bytes(15) + b"\1", b"\xfe\x80" + bytes(13) + b"\1"
+    stored = [*((n, zero, v) for n in (0, 1, 10) for v in (0, 4)), *((fold6(b), b, 6) for b in (zero, one, linked))]
+    bare = {(n, data) for n, data, _ in stored}
+    rows = [(a, b, c) for a in stored for b in sorted(bare) for c in stored]
+    columns = [part for i in range(3) for part in ([r[i][0] for r in rows], [r[i][1] for r in rows])]
+    parts = [b"".join(v if isinstance(v, bytes) else v.to_bytes(4, "little") for v in part) for part in columns]
+    block = Block.wrap(schema.layout, len(rows), [*parts, *(bytes([r[i][2] for r in rows]) for i in (0, 2))])
+    found = [[address_of(*a), address_of(*b, None), address_of(*c)] for a, b, c in rows]
+    for i, j in permutations(range(3), 2):
+        text = f"{'abc'[i]} == {'abc'[j]}"
+        expected = [n for n, row in enumerate(found) if row[i] is not None and row[i] == row[j]]
+        assert compile(text, schema).program.select(block).tolist() == expected, text
 
 
 def test_times_without_a_zone_may_be_local(monkeypatch: pytest.MonkeyPatch) -> None:
