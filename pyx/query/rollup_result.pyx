@@ -1,7 +1,7 @@
 """Roll-up result: compute the result columns from the states of a roll-up."""
 
 from libc.math cimport NAN, isfinite, llrint, sqrt
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from c_block cimport BYTES, F32, F64, I64, U32, U64
@@ -90,7 +90,10 @@ cdef inline double float_sum(const FloatSum* f) noexcept nogil:
 
 
 cdef inline int64_t rounded(double x) noexcept nogil:
-    return llrint(x) if -9.3e18 < x < 9.2e18 else 0
+    # 0 without a value.  2^63 is a double, the largest i64 is not.
+    if x != x:
+        return 0
+    return INT64_MAX if x >= 9223372036854775808.0 else INT64_MIN if x < -9223372036854775808.0 else llrint(x)
 
 
 cdef void _rates(const State* s, bint rate, double seconds, double* out, uint32_t groups) noexcept nogil:
@@ -236,12 +239,18 @@ cdef int _order(State* s) except -1:
     return 0
 
 
+cdef inline int64_t whole_extreme(const State* s, uint32_t g) noexcept nogil:
+    # As it is stored: integers above 2^53 are not exact as floats.
+    return <int64_t>value_of_order(SIGNED, (<const uint64_t*>s.data)[g])
+
+
 cdef int _quantiles(const Output* o, State* s, const Value* value, const State* low, const State* high,
                     const uint64_t* count, bint whole, Rows rows, int column) except -1:
     cdef uint8_t* out = rows.column[column]
     cdef uint32_t g, i = 0, end
     cdef uint64_t n, rank
     cdef double x
+    cdef const State* end_of
     if not s.keyless:
         _order(s)
     with nogil:
@@ -258,13 +267,12 @@ cdef int _quantiles(const Output* o, State* s, const Value* value, const State* 
                 while end < s.table.count and s.table.keys[s.order[end]] >> 32 == g:
                     n += s.tally[s.order[end]]
                     end += 1
-            x = NAN
+            x, end_of = NAN, NULL
             if n:
                 rank = quantile_rank(o.millionths, n)
-                if o.millionths == 0 or rank == 1:
-                    x = extreme(low, value, g)
-                elif rank == n:
-                    x = extreme(high, value, g)
+                if rank == 1 or rank == n:
+                    end_of = low if rank == 1 else high
+                    x = extreme(end_of, value, g)
                 else:
                     while True:
                         n = s.tally[i if s.keyless else s.order[i]]
@@ -275,8 +283,12 @@ cdef int _quantiles(const Output* o, State* s, const Value* value, const State* 
                     x = bucket_middle(value.domain, i if s.keyless else <uint32_t>s.table.keys[s.order[i]])
                     x = min(max(x, extreme(low, value, g)), extreme(high, value, g))
             i = end
-            if whole:
-                (<int64_t*>out)[g] = rounded(x)
+            if whole and end_of != NULL:
+                (<int64_t*>out)[g] = whole_extreme(end_of, g)
+            elif whole and x == x:
+                (<int64_t*>out)[g] = min(max(rounded(x), whole_extreme(low, g)), whole_extreme(high, g))
+            elif whole:
+                (<int64_t*>out)[g] = 0
             else:
                 (<double*>out)[g] = x
     return 0

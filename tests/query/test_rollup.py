@@ -410,6 +410,19 @@ def test_squares_of_64_bit_numbers_are_exact() -> None:
     assert read(*aggregate([(block_of(rows), None)], SCHEMA, aggs, [])) == [{"u64": 1.0, "i64": 1.0}]
 
 
+@pytest.mark.parametrize("by", [[], [field("keep")]])
+@pytest.mark.parametrize("most", [2**63 - 1, 9_210_000_000_000_000_000, 2**55 + 3])
+def test_long_durations_have_quantiles(most: int, by: list[GroupKey]) -> None:
+    """Beyond 2^53 ns a float has no nanoseconds, and beyond 9.2e18 ns rounding up ends outside 64 bits."""
+    aggs = [Aggregate("quantile", "gap", q, f"q{n}") for n, q in enumerate((0.01, 0.5, 0.99))]
+    (row,) = read(*aggregate([(block_of([{"gap": most - 2 * n} for n in range(3)]), None)], SCHEMA, aggs, by))
+    assert (row["q0"], row["q2"]) == (most - 4, most)
+    assert most - 4 <= row["q1"] <= most
+    pair = block_of([{"gap": -(2**63)}, {"gap": most}])
+    (row,) = read(*aggregate([(pair, None)], SCHEMA, [Aggregate("stddev", "gap", None, "s")], by))
+    assert row["s"] == pytest.approx((2**63 + most) / 2, rel=1e-15)
+
+
 def test_a_compensated_sum_keeps_what_doubles_lose() -> None:
     rows = [{"f64": v} for v in [1e16, *[1.0] * 1000, -1e16]]
     for by in ([], [field("keep")]):
