@@ -16,6 +16,7 @@ from confluo_tools.units import try_ip_range
 ALL4 = (1 << 32) - 1
 ALL6 = (1 << 128) - 1
 ZERO6 = bytes(16)
+MAPPED4 = [bytes(10) + b"\xff\xff\0\0\0" + bytes([n]) for n in (0, 1)]
 INF = float("inf")
 EXAMPLES = {
     "flow": "write flow == 10.0.0.1:34512-10.0.1.7:80/tcp",
@@ -338,8 +339,12 @@ class FieldTests:
         version = self.version_col(field)
         if version is None:
             # Without a version field, 1 means `::` and 0 means no address.
-            found = self.within(col, [(max(lo, 2), hi) for lo, hi in intervals])
-            return self.both([found, Bytes(self.col6(field), ZERO6, ZERO6)])
+            found = self.both(
+                [self.within(col, [(max(lo, 2), hi) for lo, hi in intervals]), Bytes(self.col6(field), ZERO6, ZERO6)]
+            )
+            # Results have 0.0.0.0 and 0.0.0.1 as IPv4-mapped.
+            mapped = [MAPPED4[n] for n in (0, 1) if any(lo <= n <= hi for lo, hi in intervals)]
+            return self.either([found, *(Bytes(self.col6(field), data, data) for data in mapped)])
         found = self.within(col, [(max(lo, 1), hi) for lo, hi in intervals])
         tree = self.both([found, self.within(version, [(0, 5)])])
         if any(lo <= 0 <= hi for lo, hi in intervals):

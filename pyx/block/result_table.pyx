@@ -12,6 +12,8 @@ cimport cython
 
 cdef enum:
     SELECT_FROM = 4096          # rows: below, sorting all is as fast as selecting first
+    NO_FAMILY = -2              # in an order, as version of an address: the address is a number
+    LAST_FAMILY = 3             # after IPv6
 
 
 @cython.final
@@ -157,14 +159,18 @@ cdef class Rows:
     def sort(self, list order not None, first=None):
         """Sort the rows by ``order``, a list of (column number, descending); keep only the ``first`` N if given.
 
-        Numbers sort as numbers (NaN last), bytes and lists element by element.  Rows equal in all the columns
-        keep their order.
+        Numbers sort as numbers (NaN last), bytes and lists element by element.  (column, descending, version, last)
+        is an address of that column and the next one, with its version in a column or -1: IPv4 before IPv6, rows
+        without an address first or, with ``last``, last in both directions.  With a version of -2, it is an address
+        of type ipv4.  Rows equal in all the columns keep their order.
         """
         cdef uint32_t i, n = self.length()
         cdef uint32_t max_rows = n
-        for number, _ in order:
-            if not 0 <= number < self.layout.n:
+        for number, _, *address in order:
+            if not 0 <= number < self.layout.n - (len(address) > 0 and address[0] > NO_FAMILY):
                 raise IndexError(number)
+            if address and not NO_FAMILY <= address[0] < self.layout.n:
+                raise IndexError(address[0])
         if first is not None:
             if first < 0:
                 raise ValueError(f"the first {first} rows")
@@ -177,22 +183,39 @@ cdef class Rows:
                 self.pick[i] = i
             self.picks = n
         if order and max_rows and max_rows <= n // 8 and n > SELECT_FROM:
-            self._select(order[0][0], order[0][1], max_rows)
+            self._select(order[0], max_rows)
         self._sort_by(order)
         self.picks = min(max_rows, self.picks)
 
-    cdef int _select(self, int number, bint descending, uint32_t max_rows) except -1:
+    cdef int _parts(self, tuple column, SortPart* part) except -1:
+        # The words that a column or address of an order sorts by, and their number; only this, if `part` is NULL.
+        cdef int number = column[0], version = column[2] if len(column) > 2 else NO_FAMILY
+        cdef Column* c = &self.layout.column[number]
+        cdef bint address = version > NO_FAMILY, last = len(column) > 2 and column[3]
+        cdef int word, words = 3 if address else (c.size + 7) // 8 if c.code == BYTES else c.count
+        if part == NULL:
+            return words
+        for word in range(words):
+            part[word].column, part[word].version, part[word].last = number, version, last
+            part[word].address = word + 1 if address else 0
+            part[word].at = 0 if address else word * (8 if c.code == BYTES else c.size)
+            part[word].flip, part[word].low, part[word].shift = ~<uint64_t>0 if column[1] else 0, 0, 0
+            part[word].step = 1
+        return words
+
+    cdef int _select(self, tuple column, uint32_t max_rows) except -1:
         # Drop the rows that cannot be among the first `max_rows`, by the first word of the first column alone.
         cdef uint32_t i, kept = 0, n = self.picks
         cdef uint64_t limit
-        cdef SortPart part
+        cdef SortPart* part = <SortPart*>malloc(self._parts(column, NULL) * sizeof(SortPart))
         cdef uint64_t* key = <uint64_t*>malloc(<size_t>n * 16)
-        if key == NULL:
+        if part == NULL or key == NULL:
+            free(part)
+            free(key)
             raise MemoryError(f"{n} rows")
-        part.column, part.at, part.flip, part.low, part.shift = number, 0, ~<uint64_t>0 if descending else 0, 0, 0
-        part.step = 1
+        self._parts(column, part)
         with nogil:
-            self._keys(&part, False, key)
+            self._keys(part, False, key)
             memcpy(key + n, key, <size_t>n * 8)
             limit = nth(key + n, n, max_rows - 1)
             for i in range(n):
@@ -200,6 +223,7 @@ cdef class Rows:
                     self.pick[kept] = self.pick[i]
                     kept += 1
         self.picks = kept
+        free(part)
         free(key)
         return 0
 
@@ -208,14 +232,12 @@ cdef class Rows:
         # as few words as possible.
         cdef size_t n = self.picks, i
         cdef int k, first, last, parts = 0
-        cdef uint32_t used, word, words
+        cdef uint32_t used
         cdef uint64_t low, high
-        cdef Column* c
         cdef SortPart* part
         cdef uint64_t* key
-        for number, _ in order:
-            c = &self.layout.column[<int>number]
-            parts += (c.size + 7) // 8 if c.code == BYTES else c.count
+        for column in order:
+            parts += self._parts(column, NULL)
         if n < 2 or parts == 0:
             return 0
         part = <SortPart*>malloc(parts * sizeof(SortPart))
@@ -226,14 +248,8 @@ cdef class Rows:
             raise MemoryError(f"{n} rows")
         huge_pages(key, n * 20)
         k = 0
-        for number, descending in order:
-            c = &self.layout.column[<int>number]
-            words = (c.size + 7) // 8 if c.code == BYTES else c.count
-            for word in range(words):
-                part[k].column, part[k].at = number, word * (8 if c.code == BYTES else c.size)
-                part[k].flip, part[k].low, part[k].shift = ~<uint64_t>0 if descending else 0, 0, 0
-                part[k].step = 1
-                k += 1
+        for column in order:
+            k += self._parts(column, part + k)
         with nogil:
             for k in range(parts):
                 self._keys(&part[k], False, key)
@@ -270,6 +286,9 @@ cdef class Rows:
         cdef uint64_t flip = part.flip, low = part.low, step = part.step, v
         cdef uint32_t shift = part.shift, width = c.width, left, n = self.picks, i
         cdef int code = c.code
+        if part.address:
+            self._address_keys(part, add, key)
+            return
         left = min(c.size - part.at, <uint32_t>8) if code == BYTES else c.size
         for i in range(n):
             p = column + <size_t>pick[i] * width
@@ -282,12 +301,50 @@ cdef class Rows:
                 v = order_key(code, p, left) ^ flip
                 if code >= F32 and is_nan(code, p):
                     v = ~<uint64_t>0
+            if part.last and v == flip:
+                v = ~<uint64_t>0
             if not add:
                 key[i] = v
             elif step == 1:
                 key[i] |= (v - low) << shift
             else:
                 key[i] |= (v - low) // step << shift
+
+    cdef void _address_keys(self, const SortPart* part, bint add, uint64_t* key) noexcept nogil:
+        # As `_keys`, of a word of an address.
+        cdef const uint8_t* four = self.column[part.column]
+        cdef const uint8_t* six = self.column[part.column + 1]
+        cdef const uint8_t* version = self.column[part.version] if part.version >= 0 else NULL
+        cdef Column* c = &self.layout.column[max(part.version, 0)]
+        cdef uint64_t words[3]
+        cdef uint64_t v
+        cdef uint32_t i
+        cdef size_t row
+        for i in range(self.picks):
+            row = self.pick[i]
+            address_words(four + row * 4, six + row * 16,
+                          <int64_t>order_key(c.code, version + row * c.width, c.size) if version != NULL else -1, words)
+            if part.last and words[0] == 0:
+                words[0] = 0 if part.flip else LAST_FAMILY
+            v = words[part.address - 1] ^ part.flip
+            if add:
+                key[i] |= (v - part.low) // part.step << part.shift
+            else:
+                key[i] = v
+
+
+cdef inline void address_words(const uint8_t* four, const uint8_t* six, int64_t version,
+                               uint64_t* words) noexcept nogil:
+    # What an address sorts by: 1 of IPv4, 2 of IPv6, 0 of none, and its number.  Without a version 1 is ::, and 0.0.0.0
+    # and 0.0.0.1 are IPv4-mapped: `ip_result` of c_source.pxd.
+    cdef uint32_t v4
+    memcpy(&v4, four, 4)
+    words[1], words[2] = order_bytes(six, 8), order_bytes(six + 8, 8)
+    words[0] = 2 if version == 6 or words[1] | words[2] or (v4 == 1 and version < 0) else 1 if v4 or version == 4 else 0
+    if version < 0 and words[1] == 0 and words[2] >> 1 == <uint64_t>0xFFFF << 31:
+        words[0], words[2] = 1, words[2] & 1
+    elif words[0] == 1:
+        words[2] = v4
 
 
 cdef void gather(uint8_t* out, const uint8_t* column, const uint32_t* rows, uint32_t n, uint32_t width) noexcept nogil:

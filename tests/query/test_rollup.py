@@ -7,6 +7,7 @@ import itertools
 import math
 import struct
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ from confluo_tools.core.block.block import Block, Layout, Picks
 from confluo_tools.core.query.rollup import Rollup
 from confluo_tools.core.query.rollup_codec import dump, load
 from confluo_tools.errors import ConfluoError, UsageError
+from confluo_tools.expr import compile
 from confluo_tools.expr.aggregates import Aggregate
 from confluo_tools.expr.group_keys import GroupKey
 from confluo_tools.multilog.query.aggregation import Aggregation, aggregate
 from confluo_tools.schema.choose import FLOW_FIELDS
-from twin_rollup import SCHEMA, Row, address_bytes, block_of, key_of, picks_of, read, twin
+from twin_rollup import SCHEMA, Row, block_of, key_of, picks_of, read, twin
 
 NUMBERS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "gap", "path", "drops"]
 ANY = [*NUMBERS, "ts", "ip", "bare", "v4", "mac", "enum", "flags", "short", "long"]
@@ -491,12 +493,30 @@ def test_rows_come_sorted_by_key_time_first(name: str, rows: list[Row]) -> None:
     order = [b.label for b in by if b.kind == "bucket"] + list(question.keys)
 
     def rank(value: Any, kind: str) -> Any:
-        if kind == "ip":  # absent, ::, IPv4, IPv6
-            return address_bytes(value)[::-1]
+        if kind == "ip":  # absent, IPv4, IPv6
+            found = ip_address(value) if value is not None else None
+            if found is not None and int(found) >> 1 == 0xFFFF << 31:  # so are 0.0.0.0 and 0.0.0.1 without a version
+                found = ip_address(int(found) & 1)
+            return (0, 0) if found is None else (found.version, int(found))
         return (value != value, value)
 
     keys = [tuple(rank(row[n], schema[n].type.kind) for n in order) for row in read(schema, blocks)]
     assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_addresses_of_results_are_sorted_and_compared(descending: bool) -> None:
+    """Without the version field: 0.0.0.0 is IPv4, :: is IPv6, and a group without an address comes last."""
+    addresses = [None, "::", "0.0.0.0", "0.0.0.1", "10.0.0.1", "::1"]
+    rows = [{"u8": n, "ip": a, "ver": 0 if a is None else 6 if ":" in a else 4} for n, a in enumerate(addresses)]
+    question = Aggregation(SCHEMA, [Aggregate("min", "ip", None, "least")], [GroupKey("field", "u8", 0, 0, "u8")])
+    rollup = question.rollup()
+    rollup.update(block_of(rows), None)
+    found = [r["u8"] for r in read(question.result, question.answer(rollup, order=[("least", descending)]))]
+    assert found == [*([5, 1, 4, 3, 2] if descending else [2, 3, 4, 1, 5]), 0]
+    for text, groups in (("least == 0.0.0.0", [2]), ("least in 0.0.0.0/0", [2, 3, 4]), ("least < 10.0.0.1", [2, 3])):
+        having = compile(text, question.result)
+        assert [r["u8"] for r in read(question.result, question.answer(rollup, having=having))] == groups
 
 
 def test_wrong_questions() -> None:

@@ -11,6 +11,9 @@ cdef struct SortPart:               # a number or 8 bytes of a column
     uint64_t step                   # all values are multiples of it, after `low`
     uint32_t bits                   # of the number of steps
     uint32_t shift                  # position in the packed key
+    int address                     # 1 to 3: a word of what an address sorts by; 0: a column
+    int version                     # column with the version of the address, -1: none
+    bint last                       # zeros, or rows without an address, come last
 
 cdef class Rows:
     cdef readonly Layout layout
@@ -21,8 +24,10 @@ cdef class Rows:
     cdef uint32_t picks
     cdef uint32_t length(self) noexcept nogil
     cdef Block window(self, uint32_t start, uint32_t n)
-    cdef int _select(self, int number, bint descending, uint32_t max_rows) except -1
+    cdef int _parts(self, tuple column, SortPart* part) except -1
+    cdef int _select(self, tuple column, uint32_t max_rows) except -1
     cdef int _sort_by(self, list order) except -1
     cdef void _keys(self, const SortPart* part, bint add, uint64_t* key) noexcept nogil
+    cdef void _address_keys(self, const SortPart* part, bint add, uint64_t* key) noexcept nogil
 
 cdef void radix(uint64_t* key, uint64_t* spare, uint32_t* id, uint32_t* spare_id, size_t n) noexcept nogil

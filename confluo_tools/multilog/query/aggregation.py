@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.query.local_zone import Changes
 
 NS = 1_000_000_000
+NO_VERSION, NO_FAMILY = -1, -2  # of the addresses of a column: see `Rows.sort`
 PRESENT = "_present"  # whether the group has rows, when groups without rows were added
 
 
@@ -352,25 +353,33 @@ class Aggregation:
         for block in blocks:
             yield Block.wrap(layout, block.rows, [block.buffer(i) for i in columns])
 
-    def sorted_by(self, top: int | None, order: Sequence[tuple[str, bool]] | None = None) -> list[tuple[int, bool]]:
-        """The order of the rows that `answer` gives: (number of a column of ``wide``, True for descending)."""
+    def sorted_by(self, top: int | None, order: Sequence[tuple[str, bool]] | None = None) -> list[tuple[int, ...]]:
+        """The order of the rows that `answer` gives, of columns of ``wide``: see `Rows.sort`."""
         named = list(order or ())
         if top is not None and order is None and self.items:
             named = [(self.items[0].label, True)]
         return self._columns([*named, *((name, False) for name in (*self._first, *self.keys))])
 
-    def _columns(self, named: Iterable[tuple[str, bool]]) -> list[tuple[int, bool]]:
-        # Columns to sort by, each once.  IPv4 sorts before IPv6, because its 16 IPv6 bytes are zero.
-        out: list[tuple[int, bool]] = []
+    def _columns(self, named: Iterable[tuple[str, bool]]) -> list[tuple[int, ...]]:
+        # Columns to sort by, each once.  An absent address is a group, but not a value.
+        out: list[tuple[int, ...]] = []
         seen: set[int] = set()
         for name, descending in named:
-            col = self.wide.index(self.wide[name].name)
-            cols = [col + 1, col] if self.wide[name].type.kind == "ip" else [col]
-            if self.wide[name].present and self.wide.index(PRESENT) not in seen:  # groups without a value come last
+            field = self.wide[name]
+            col = self.wide.index(field.name)
+            if field.present and self.wide.index(PRESENT) not in seen:  # groups without a value come last
                 out.append((self.wide.index(PRESENT), True))
                 seen.add(self.wide.index(PRESENT))
-            out += [(c, descending) for c in cols if c not in seen]
-            seen.update(cols)
+            if col in seen:
+                continue
+            if field.type.kind in ("ip", "ipv4"):
+                version = NO_FAMILY if field.type.kind == "ipv4" else NO_VERSION
+                if field.version:
+                    version = self.wide.index(field.version)
+                out.append((col, descending, version, field.name not in self.keys))
+            else:
+                out.append((col, descending))
+            seen.add(col)
         return out
 
     def _seconds(self, rollup: Rollup, since: int | None, until: int | None) -> float:

@@ -36,8 +36,8 @@ class RowRuns:
         if pieces:
             self._runs.append(pieces[::-1])
 
-    def merged(self, order: Sequence[tuple[int, bool]], first: int | None = None) -> Iterator[Block]:
-        """All rows by ``order``, (column, descending) of each; the ``first`` N if given.
+    def merged(self, order: Sequence[tuple[int, ...]], first: int | None = None) -> Iterator[Block]:
+        """All rows by ``order``, see `Rows.sort`; the ``first`` N if given.
 
         Of each run some rows are in memory: what is not after the last of any run is next.
         """
