@@ -9,9 +9,10 @@ import socket
 import struct
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import dpkt
 import pytest
 
 from confluo_tools.formats.pcap import open_captures
@@ -55,6 +56,17 @@ def until(condition: object, seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
+def answers(path: Path) -> int:
+    """Connections with a SYN-ACK in a capture that grows."""
+    ends = set()
+    with path.open("rb") as file, suppress(dpkt.NeedData):
+        for _, data in dpkt.pcap.Reader(file):
+            ip = dpkt.ethernet.Ethernet(data).data
+            if ip.data.flags == dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK:
+                ends.add((ip.dst, ip.data.dport))
+    return len(ends)
+
+
 @pytest.fixture(scope="module")
 def flooded(pair: tuple[Space, Space], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
     """A capture at a server that is flooded from forged sources and called by a client: (path, address, half-open)."""
@@ -84,7 +96,7 @@ def flooded(pair: tuple[Space, Space], tmp_path_factory: pytest.TempPathFactory)
             source = f"198.{rng.choice((18, 19))}.{i >> 8}.{i & 255}"
             raw.sendto(syn(source, server.address, 1024 + i, PORT), (server.address, 0))
         until(lambda: half_open(server) == FLOOD)
-        until(lambda: path.stat().st_size > FLOOD * 2 * 54)
+        until(lambda: answers(path) == FLOOD + CALLS)  # what tcpdump has not written when it ends is lost
     return path, server.address, FLOOD
 
 
