@@ -1,6 +1,6 @@
-/* CRC32C (Castagnoli), of single ranges and of the 4 KiB pages of a file; in one of three ways.
+/* CRC32C (Castagnoli), of single ranges and of the 4 KiB pages of a file; in one of four ways.
  *
- * - Products without carry (AVX-512 and VPCLMULQDQ): the message is a polynomial, and 16 bytes of it times
+ * - Products without carry (VPCLMULQDQ, of 64 bytes with AVX-512 or of 32 with AVX2): the message is a polynomial, and 16 bytes of it times
  *   the remainder of x^2048 are added to the 16 bytes that come 256 bytes later (the first 8 of them times x^64,
  *   too), so that 256 bytes are left, then 64, then 16: they have the same CRC as the message.
  *   Each byte is read once, in order: as fast as memory is (Gopal et al., Fast CRC Computation for Generic
@@ -21,7 +21,7 @@
 static uint32_t cfl_crc_table[8][256];    /* slicing by 8 */
 static uint32_t cfl_crc_shift[2][4][256]; /* append 1360 and 2720 zero bytes */
 static uint32_t cfl_crc_zero_page;
-static int cfl_crc_way; /* 0: tables, 1: the crc32 instruction, 2: products */
+static int cfl_crc_way; /* 0: tables, 1: the crc32 instruction, 2: products of 32 bytes, 3: of 64 bytes */
 
 static uint32_t cfl_crc_soft(uint32_t crc, const uint8_t *p, size_t n) {
     while (n && ((uintptr_t)p & 7)) {
@@ -97,26 +97,63 @@ __attribute__((target("sse4.2"))) static uint32_t cfl_crc_page_hard(const uint8_
     return ~(cfl_crc_append_zeros(1, (uint32_t)a) ^ cfl_crc_append_zeros(0, (uint32_t)b) ^ (uint32_t)c);
 }
 
-/* Factors that move 16 bytes on by 16, 64 and 256 bytes: one for the first 8 bytes, one for the others. */
-static uint64_t cfl_crc_factor[3][2];
+/* Factors that move 16 bytes on by 16, 32, 64 and 256 bytes: one for the first 8 bytes, one for the others. */
+static uint64_t cfl_crc_factor[4][2];
 
+#define CFL_HALF __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2")))
 #define CFL_WIDE __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
+
+CFL_HALF static inline __m128i cfl_crc_fold_part(__m128i a, __m128i factor, __m128i later) {
+    return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(a, factor, 0x00), _mm_clmulepi64_si128(a, factor, 0x11)),
+                         later);
+}
+
+CFL_HALF static inline __m256i cfl_crc_fold_half(__m256i a, __m256i factor, const uint8_t *later) {
+    return _mm256_xor_si256(_mm256_xor_si256(_mm256_clmulepi64_epi128(a, factor, 0x00),
+                                             _mm256_clmulepi64_epi128(a, factor, 0x11)),
+                            _mm256_loadu_si256((const __m256i *)later));
+}
+
+/* The CRC of 16 bytes that all are folded into. */
+CFL_HALF static inline uint32_t cfl_crc_of_rest(__m128i rest) {
+    return (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(rest)),
+                                   (uint64_t)_mm_extract_epi64(rest, 1));
+}
+
+/* Of n bytes, at least 256. */
+CFL_HALF static uint32_t cfl_crc_half(uint32_t crc, const uint8_t *p, size_t n) {
+    const __m128i one = _mm_loadu_si128((const __m128i *)cfl_crc_factor[0]);
+    const __m256i two = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)cfl_crc_factor[1]));
+    const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)cfl_crc_factor[3]));
+    uint8_t left[256];
+    __m256i a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm256_loadu_si256((const __m256i *)(p + 32 * i));
+    a[0] = _mm256_xor_si256(a[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256) {
+        for (int i = 0; i < 256; i += 64)
+            _mm_prefetch((const char *)p + 1024 + i, _MM_HINT_T0);
+        for (int i = 0; i < 8; i++)
+            a[i] = cfl_crc_fold_half(a[i], all, p + 32 * i);
+    }
+    for (int i = 1; i < 8; i++) {
+        _mm256_storeu_si256((__m256i *)left, a[i]);
+        a[0] = cfl_crc_fold_half(a[0], two, left);
+    }
+    crc = cfl_crc_of_rest(cfl_crc_fold_part(_mm256_castsi256_si128(a[0]), one, _mm256_extracti128_si256(a[0], 1)));
+    return cfl_crc_hard(crc, p, n);
+}
 
 CFL_WIDE static inline __m512i cfl_crc_fold(__m512i a, __m512i factor, __m512i later) {
     return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(a, factor, 0x00),
                                      _mm512_clmulepi64_epi128(a, factor, 0x11), later, 0x96); /* all three added */
 }
 
-CFL_WIDE static inline __m128i cfl_crc_fold_part(__m128i a, __m128i factor, __m128i later) {
-    return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(a, factor, 0x00), _mm_clmulepi64_si128(a, factor, 0x11)),
-                         later);
-}
-
 /* Of n bytes, at least 256. */
 CFL_WIDE static uint32_t cfl_crc_wide(uint32_t crc, const uint8_t *p, size_t n) {
     const __m128i one = _mm_loadu_si128((const __m128i *)cfl_crc_factor[0]);
-    const __m512i four = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cfl_crc_factor[1]));
-    const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cfl_crc_factor[2]));
+    const __m512i four = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cfl_crc_factor[2]));
+    const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)cfl_crc_factor[3]));
     __m512i a = _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     __m512i b = _mm512_loadu_si512(p + 64), c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
     __m128i rest;
@@ -132,9 +169,7 @@ CFL_WIDE static uint32_t cfl_crc_wide(uint32_t crc, const uint8_t *p, size_t n) 
     rest = cfl_crc_fold_part(_mm512_castsi512_si128(d), one, _mm512_extracti32x4_epi32(d, 1));
     rest = cfl_crc_fold_part(rest, one, _mm512_extracti32x4_epi32(d, 2));
     rest = cfl_crc_fold_part(rest, one, _mm512_extracti32x4_epi32(d, 3));
-    crc = (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(rest)),
-                                  (uint64_t)_mm_extract_epi64(rest, 1));
-    return cfl_crc_hard(crc, p, n);
+    return cfl_crc_hard(cfl_crc_of_rest(rest), p, n);
 }
 
 /* x to the power n, modulo the polynomial; the highest bit is that of x^0. */
@@ -149,8 +184,10 @@ static uint64_t cfl_crc_power(int n) {
 /* Continue a CRC: `crc` is that of the bytes before `data`, 0 if there are none. */
 static inline uint32_t cfl_crc32c_more(uint32_t crc, const void *data, size_t n) {
 #if defined(__x86_64__)
-    if (cfl_crc_way == 2 && n >= 256)
+    if (cfl_crc_way == 3 && n >= 256)
         return ~cfl_crc_wide(~crc, (const uint8_t *)data, n);
+    if (cfl_crc_way == 2 && n >= 256)
+        return ~cfl_crc_half(~crc, (const uint8_t *)data, n);
     if (cfl_crc_way)
         return ~cfl_crc_hard(~crc, (const uint8_t *)data, n);
 #endif
@@ -163,8 +200,10 @@ static inline uint32_t cfl_crc32c(const void *data, size_t n) {
 
 static inline uint32_t cfl_crc_page(const void *page) {
 #if defined(__x86_64__)
-    if (cfl_crc_way == 2)
+    if (cfl_crc_way == 3)
         return ~cfl_crc_wide(0xFFFFFFFFu, (const uint8_t *)page, CFL_PAGE);
+    if (cfl_crc_way == 2)
+        return ~cfl_crc_half(0xFFFFFFFFu, (const uint8_t *)page, CFL_PAGE);
     if (cfl_crc_way)
         return cfl_crc_page_hard((const uint8_t *)page);
 #endif
@@ -205,8 +244,8 @@ static void cfl_crc_use(int way) {
 #if defined(__x86_64__)
     if (way >= 1 && __builtin_cpu_supports("sse4.2"))
         cfl_crc_way = 1;
-    if (way >= 2 && cfl_crc_way && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
-        cfl_crc_way = 2;
+    if (way >= 2 && cfl_crc_way && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq"))
+        cfl_crc_way = way >= 3 && __builtin_cpu_supports("avx512f") ? 3 : 2;
 #else
     (void)way;
 #endif
@@ -218,13 +257,13 @@ __attribute__((constructor)) static void cfl_crc_init(void) {
     static const uint8_t zeros[CFL_PAGE];
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         /* A product of two numbers of 64 bits is one bit too low, and the factor is the lower half of 64 bits. */
-        int bits = 128 << 2 * i;
+        int bits = i < 3 ? 128 << i : 2048;
         cfl_crc_factor[i][0] = cfl_crc_power(bits + 64 - 33);
         cfl_crc_factor[i][1] = cfl_crc_power(bits - 33);
     }
 #endif
-    cfl_crc_use(2);
+    cfl_crc_use(3);
     cfl_crc_zero_page = cfl_crc_page(zeros);
 }
