@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from confluo_tools.console import warn
 from confluo_tools.errors import UsageError
 from confluo_tools.inputs.logs import remote
 from confluo_tools.inputs.topics import is_topic
@@ -166,7 +167,7 @@ def tail(
     from confluo_tools.multilog.tails import FIRST, Tails
 
     quiet = 0
-    with Tails(path, FIRST if after is None else after) as tails:
+    with Tails(path, FIRST if after is None else after, warn=warn) as tails:
         while not ending.came():
             grown = False
             for part, periods.mark in tails.take():

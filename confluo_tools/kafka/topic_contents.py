@@ -48,6 +48,7 @@ def partitions_of(
             for number in range(count):
                 low, high = edges[number]
                 row = {"topic": topic, "partition": number, "partitions": count, "begin": low, "end": high}
+                row["committed"] = -1
                 if group:
                     row |= {"committed": max(done[number], -1), "lag": high - min(max(done[number], low), high)}
                 yield row | {"messages": high - low} | _fields(reader, last.get(number))

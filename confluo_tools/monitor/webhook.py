@@ -93,7 +93,7 @@ class WebhookSender:
         self.sent = self.refused = self.dropped = 0
         self._path = os.path.join(log.path, STATE)
         self._rows = self._begin()
-        self._tails = Tails(log.path, rows=self._rows)
+        self._tails = Tails(log.path, rows=self._rows, warn=say)
         self._connection: http.client.HTTPConnection | None = None
         self._stop, self._wake = threading.Event(), threading.Event()
         self._problem = ""

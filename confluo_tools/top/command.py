@@ -172,9 +172,7 @@ def title(inputs: list[str], text: str) -> str:
     return cli.printable("  ".join(filter(None, (", ".join(inputs), text))))
 
 
-def from_inputs(
-    ins: TopInput, inputs: list[str], text: str, ending: StopSignal, local: bool
-) -> RecordSource:
+def from_inputs(ins: TopInput, inputs: list[str], text: str, ending: StopSignal, local: bool) -> RecordSource:
     """Logs, which are queried, or any other input, which is read as it comes."""
     from confluo_tools.inputs.selection import compile_expr
     from confluo_tools.inputs.topics import is_topic

@@ -53,6 +53,12 @@ def test_a_topic_has_all_records_once(filled: str) -> None:
     )
 
 
+def test_without_a_group_nothing_is_committed(filled: str) -> None:
+    for address in (filled, filled.rpartition("/")[0]):  # partitions, and whole topics
+        done = run("confluo-stream", "topics", address, "-J", "-f", "topic,committed,lag", check=True)
+        assert {(row["committed"], row["lag"]) for row in map(json.loads, lines(done))} == {(-1, 0)}
+
+
 def test_a_flow_keeps_its_order_and_partition(filled: str, broker: Broker) -> None:
     from confluent_kafka import Consumer, TopicPartition
 

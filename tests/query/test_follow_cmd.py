@@ -10,12 +10,14 @@ import struct
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import remote_lab
-from confluo_tools import multilog
+from confluo_tools import console, multilog
 from confluo_tools.formats.newest import newest
+from confluo_tools.inputs import follow
 from confluo_tools.multilog.tails import Tails
 from follow_lab import HEAD, PLAIN, ROWS, SECOND, ended, following, frame, growing, numbers, rows
 from running import next_line, run
@@ -177,7 +179,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("row", "what"), [(0, "the head of the block"), (1500, "column n")])
-def test_damaged_rows_are_left_out_and_told(tmp_path: Path, row: int, what: str) -> None:
+def test_damaged_rows_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, row: int, what: str
+) -> None:
     """Of three segments the second has a wrong byte.  A follower prints the others, here and from another host."""
     log = tmp_path / "a.ml"
     with multilog.create(str(log), ROWS) as made:
@@ -204,3 +208,19 @@ def test_damaged_rows_are_left_out_and_told(tmp_path: Path, row: int, what: str)
     with Tails(str(log), warn=said.append) as tails:
         assert [(block.rows, block.get(1, 0)) for block, _ in tails.take()] == [(2000, 0), (2000, 4000)]
     assert said == [here]
+    monkeypatch.setattr(console.state, "trouble", False)
+    parts = follow.tail(str(log), SimpleNamespace(lateness=0), Looks(3))  # type: ignore[arg-type]
+    assert [block.get(1, 0) for block in parts] == [0, 4000]
+    assert capsys.readouterr().err.endswith(f"{here}\n")
+    assert console.state.trouble
+
+
+class Looks:
+    """An ending that comes after some looks at it."""
+
+    def __init__(self, many: int) -> None:
+        self.left = many
+
+    def came(self) -> bool:
+        self.left -= 1
+        return self.left < 0
