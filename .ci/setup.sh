@@ -83,7 +83,8 @@ print("\n".join(dict.fromkeys(item for items in lists for item in items)))
 PY
     if ! cmp -s "$stamp.new" "$stamp"; then
         say "installing what pyproject.toml asks for${extra:+, with [$extra]}"
-        "$python" -m pip install -qq --no-input --disable-pip-version-check -r "$stamp.new" </dev/null
+        # Python compiles what it imports, and most of these packages is never imported.
+        "$python" -m pip install -qq --no-input --no-compile --disable-pip-version-check -r "$stamp.new" </dev/null
         mv "$stamp.new" "$stamp"
     fi
 

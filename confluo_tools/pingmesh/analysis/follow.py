@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block, Picks
     from confluo_tools.multilog.follow_checkpoint import FollowCheckpoint
     from confluo_tools.remote.request import QueryRequest
+    from confluo_tools.schema import Schema
 
 SECOND = 1_000_000_000
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
@@ -108,6 +109,7 @@ def length_of(window: int) -> str:
 class ProbeSource(Input):
     """Probe records of any input, or of one log that grows.
 
+    ``schema``: that of all text inputs; by default, that of text with the fields of a probe.
     Raises SchemaError for records of another kind.
     """
 
@@ -119,6 +121,7 @@ class ProbeSource(Input):
         *,
         engine: str | None = None,
         request: QueryRequest | None = None,
+        schema: Schema | None = None,
     ) -> None:
         from confluo_tools.pingmesh.analysis.probe_kind import check_kind, probe_schema
 
@@ -133,7 +136,7 @@ class ProbeSource(Input):
             self.log = multilog.open(inputs[0], readonly=True)
             self.schema, self.name, self.filters = self.log.schema, inputs[0], named_filters(self.log)
         else:
-            reader = ins.open(inputs, schema=probe_schema(), request=request, follow=follow)
+            reader = ins.open(inputs, schema=schema or probe_schema(), request=request, follow=follow)
             reader = self.reader = cli.on_engine(reader, engine)
             self.schema, self.name, self.filters = reader.schema, reader.name, reader.filters
             self.metadata = reader.metadata

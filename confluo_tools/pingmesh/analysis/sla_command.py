@@ -164,7 +164,12 @@ def sla(
     with ExitStack() as stack:
         source = stack.enter_context(
             following.ProbeSource(
-                inputs or [], ins, windows.follow, engine=engine, request=grouping.query_request(expr, *span)
+                inputs or [],
+                ins,
+                windows.follow,
+                engine=engine,
+                request=grouping.query_request(expr, *span),
+                schema=probe,
             )
         )
         tally = WindowTally(

@@ -87,8 +87,9 @@ def verdict(
     INPUT contains probe records of the whole fleet.
     """
     from confluo_tools.pingmesh.analysis import grouping
-    from confluo_tools.pingmesh.analysis.probe_kind import check_kind, probe_schema
+    from confluo_tools.pingmesh.analysis.probe_kind import check_kind
     from confluo_tools.pingmesh.analysis.sla import SIGNATURES
+    from confluo_tools.schema import builtin
 
     schema = evidence_schema()
     if out.listed(schema):
@@ -107,7 +108,7 @@ def verdict(
     names = out.names(schema, kind, SHOWN)
     first = earlier[0] if earlier is not None else span[0]
     request = grouping.query_request(where if judged.dcs else no_wan(where), first, span[1])
-    with cli.on_engine(ins.open(inputs, schema=probe_schema(), request=request), engine) as reader:
+    with cli.on_engine(ins.open(inputs, schema=builtin("probe"), request=request), engine) as reader:
         check_kind(reader.schema, reader.name)
         counts = VerdictCounts(reader, judged, rules, signature)
         counts.read(where, span, earlier)

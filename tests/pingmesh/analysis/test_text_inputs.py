@@ -28,7 +28,7 @@ def test_answers_are_those_of_the_log(probes: Path, verb: str) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (expected.returncode, expected.stdout, expected.stderr)
 
 
-@pytest.mark.parametrize("verb", ["sla", "drops", "blackholes", "heatmap"])
+@pytest.mark.parametrize("verb", ["drops", "blackholes", "heatmap"])
 def test_text_of_other_records_is_refused(tmp_path: Path, verb: str) -> None:
     (tmp_path / "other.csv").write_text("ts,src,dst,rtt\n2026-01-01T00:00:00Z,a,b,5\n")
     done = run("confluo-pingmesh", verb, tmp_path / "other.csv", "-T")
