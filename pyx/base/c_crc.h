@@ -108,10 +108,10 @@ CFL_HALF static inline __m128i cfl_crc_fold_part(__m128i a, __m128i factor, __m1
                          later);
 }
 
-CFL_HALF static inline __m256i cfl_crc_fold_half(__m256i a, __m256i factor, const uint8_t *later) {
+CFL_HALF static inline __m256i cfl_crc_fold_half(__m256i a, __m256i factor, __m256i later) {
     return _mm256_xor_si256(_mm256_xor_si256(_mm256_clmulepi64_epi128(a, factor, 0x00),
                                              _mm256_clmulepi64_epi128(a, factor, 0x11)),
-                            _mm256_loadu_si256((const __m256i *)later));
+                            later);
 }
 
 /* The CRC of 16 bytes that all are folded into. */
@@ -125,7 +125,6 @@ CFL_HALF static uint32_t cfl_crc_half(uint32_t crc, const uint8_t *p, size_t n) 
     const __m128i one = _mm_loadu_si128((const __m128i *)cfl_crc_factor[0]);
     const __m256i two = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)cfl_crc_factor[1]));
     const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)cfl_crc_factor[3]));
-    uint8_t left[256];
     __m256i a[8];
     for (int i = 0; i < 8; i++)
         a[i] = _mm256_loadu_si256((const __m256i *)(p + 32 * i));
@@ -134,12 +133,10 @@ CFL_HALF static uint32_t cfl_crc_half(uint32_t crc, const uint8_t *p, size_t n) 
         for (int i = 0; i < 256; i += 64)
             _mm_prefetch((const char *)p + 1024 + i, _MM_HINT_T0);
         for (int i = 0; i < 8; i++)
-            a[i] = cfl_crc_fold_half(a[i], all, p + 32 * i);
+            a[i] = cfl_crc_fold_half(a[i], all, _mm256_loadu_si256((const __m256i *)(p + 32 * i)));
     }
-    for (int i = 1; i < 8; i++) {
-        _mm256_storeu_si256((__m256i *)left, a[i]);
-        a[0] = cfl_crc_fold_half(a[0], two, left);
-    }
+    for (int i = 1; i < 8; i++)
+        a[0] = cfl_crc_fold_half(a[0], two, a[i]);
     crc = cfl_crc_of_rest(cfl_crc_fold_part(_mm256_castsi256_si128(a[0]), one, _mm256_extracti128_si256(a[0], 1)));
     return cfl_crc_hard(crc, p, n);
 }
