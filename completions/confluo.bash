@@ -263,7 +263,7 @@ __confluo_program() {
             operands=('file')
             ;;
         'index')
-            options='--filter= --where= --by= --bucket= --define= --follow --interval= --wait= --stat -T -J --config= -q --quiet -v --verbose --stats -h --help --version '
+            options='--filter= --where= --by= --bucket= --define= --follow --interval= --wait= --stat -f= --fields= -o= --format= -T -J -w= --output= --force -n --numeric --no-header -W --wide --local --tz= --human --readable --stored -l --line-buffered --color= --config= -q --quiet -v --verbose --stats -h --help --version '
             operands=('file' 'files add drop list update rebuild check' 'files add drop list update rebuild check filter aggregate state ts len cap_len payload_len ip_version proto src_ip dst_ip src_port dst_port ip_len ttl dscp ecn ip_id ip_flags frag_offset tcp_seq tcp_ack tcp_flags tcp_window tcp_opts tcp_mss tcp_wscale tcp_tsval tcp_tsecr icmp_type icmp_code eth_src eth_dst eth_type vlan vlan2 vlan_count mpls_label mpls_count tunnel vni link_type iface notes flow_hash tcp_sack switch_path queue_depth hop_time hop_latency file_offset file_number')
             ;;
         'topology')
@@ -302,7 +302,7 @@ __confluo_values() {
         'replay queues -f'|'replay queues --fields') values='list ts seen delay reordered ip_version proto src_ip dst_ip src_port dst_port ip_id tcp_seq payload_len help' ;;
         'monitor -f'|'monitor --fields') values='list ts trigger event value threshold rows window lasted key ip_version proto src_ip dst_ip src_port dst_port values condition key_id host severity labels text help' ;;
         'capture -o'|'convert -o'|'capture --format'|'convert --format') values='word table tsv csv ndjson json stream arrow parquet pcap pcapng multilog' ;;
-        'stream unpack -o'|'stream status -o'|'stream topics -o'|'top -o'|'sql -o'|'vote -o'|'vote bound -o'|'pingmesh verdict -o'|'monitor -o'|'archive -o'|'stream unpack --format'|'stream status --format'|'stream topics --format'|'top --format'|'sql --format'|'vote --format'|'vote bound --format'|'pingmesh verdict --format'|'monitor --format'|'archive --format') values='word table tsv csv ndjson json stream arrow parquet' ;;
+        'stream unpack -o'|'stream status -o'|'stream topics -o'|'top -o'|'sql -o'|'vote -o'|'vote bound -o'|'pingmesh verdict -o'|'monitor -o'|'index -o'|'archive -o'|'stream unpack --format'|'stream status --format'|'stream topics --format'|'top --format'|'sql --format'|'vote --format'|'vote bound --format'|'pingmesh verdict --format'|'monitor --format'|'index --format'|'archive --format') values='word table tsv csv ndjson json stream arrow parquet' ;;
         'query -o'|'query --format') values='word table tsv csv ndjson json stream arrow parquet pcap pcapng multilog svg html spark' ;;
         'pingmesh plan -o'|'pingmesh plan --format') values='word yaml table tsv csv ndjson json stream arrow parquet' ;;
         'pingmesh probe -o'|'pingmesh probe --format') values='word lines table tsv csv ndjson json stream arrow parquet multilog' ;;

@@ -187,6 +187,13 @@ class OutputOptions(OptionGroup):
         print(list_fields(schema))
         return True
 
+    def only_for(self, what: str) -> None:
+        """Raises UsageError for options of a run that prints no records: they are for ``what``."""
+        given = {"-f": self.fields, "-o": self.format, "-T": self.tsv, "-J": self.ndjson, "-w": self.output}
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"is for {what}", where=name, hint="leave it out")
+
     def kind(self, *, answers: bool = False) -> str:
         """The format: one of ``formats``, see `choose_format`, or of ``pictures``.
 

@@ -115,7 +115,7 @@ def archive(
     from confluo_tools.multilog.retain import parse_keep
 
     if plan is None:
-        only_for_plans(out)
+        out.only_for("--dry-run")
     check_places(logs, to, to is not None and not compact)
     if part_size is not None and not compact:
         raise UsageError("is for --compact", where="--part-size", hint="leave it out")
@@ -194,14 +194,6 @@ def written(plan: Plan | None, status: int) -> int:
     if plan is not None:
         plan.write()
     return status
-
-
-def only_for_plans(out: cli.OutputOptions) -> None:
-    """Raises UsageError: a run that is not a dry run prints no records."""
-    given = {"-f": out.fields, "-o": out.format, "-T": out.tsv, "-J": out.ndjson, "-w": out.output}
-    for name, value in given.items():
-        if value:
-            raise UsageError("is for --dry-run", where=name, hint="leave it out")
 
 
 def check_places(logs: Sequence[str], to: str | None, archives: bool) -> None:

@@ -85,15 +85,18 @@ def index(
         str | None, option("--wait", metavar="TIME", help="Wait up to TIME for another maintainer (5s).")
     ] = None,
     stat: Annotated[bool, option("--stat", help="List the views at the end.")] = False,
-    tsv: cli.Tsv = False,
-    ndjson: cli.Ndjson = False,
     *,
+    out: cli.OutputOptions,
     common: cli.CommonOptions,
 ) -> int:
     """Add, drop, list, update, rebuild or check the indexes, filters, aggregates and states of each LOG.
 
     They make queries faster and never change a result: a query uses a view as far as it reaches and scans the rest.
     """
+    from confluo_tools.multilog.views.listing import LISTED, view_schema
+
+    if out.listed(view_schema()):
+        return cli.OK
     if not words:
         return cli.usage(app)
     from confluo_tools.multilog.views.view_request import ViewRequest
@@ -112,11 +115,22 @@ def index(
     pause = cli.duration("--interval", interval, 0) / 1e9 if interval is not None else 0.2
     patience = cli.duration("--wait", wait, 0) / 1e9 if wait is not None else 5.0
     views = {"filter": filter, "where": where, "by": by, "bucket": bucket}
+    listing = stat or request.verb == "list"
+    if not listing:
+        out.only_for("list and --stat")
+    schema = view_schema() if len(logs) > 1 else view_schema().project(LISTED)
+    kind, names = out.kind(answers=True), out.names(schema)
     run = IndexRun(logs, request, patience, common.stats)
-    run.work(rest, views, stat or request.verb == "list")
+    run.work(rest, views, listing)
     if follow:
         run.follow(pause)
-    return run.show(tsv, ndjson, wanted=stat)
+    if listing and (run.listed or kind != "table"):
+        from confluo_tools.formats.block_builder import blocks_of_rows
+
+        with out.records(schema, kind, names) as into:
+            for block in blocks_of_rows(schema, run.listed):
+                into.write(block)
+    return cli.NOTHING if request.verb == "list" and not run.listed else cli.OK
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -261,60 +275,6 @@ class IndexRun:
                 added, seconds = sum(work.added for work in self._here), time.monotonic() - self._begin
                 cli.note(f"{added:,} {done} in {seconds:.0f} s", where=", ".join(self.logs))
             raise
-
-    def show(self, tsv: bool, ndjson: bool, *, wanted: bool) -> int:
-        """Print the list, if one is wanted; the exit status."""
-        if wanted or self.request.verb == "list":
-            show(self.listed, len(self.logs) > 1, tsv, ndjson)
-            if self.request.verb == "list" and not self.listed:
-                return cli.NOTHING
-        return cli.OK
-
-
-def show(found: Sequence[dict[str, Any]], several: bool, tsv: bool, ndjson: bool) -> None:
-    """Print views: as a table on a terminal, otherwise as TSV or NDJSON.  ``several`` logs have a column."""
-    from confluo_tools.multilog.views.view_work import COLUMNS
-
-    names = ("log", *COLUMNS) if several else COLUMNS
-    rows = [{name: row[name] for name in names} for row in found]
-    if ndjson:
-        import json
-
-        for row in rows:
-            print(json.dumps(row))
-    elif tsv or not cli.is_terminal(1):
-        print("#fields\t" + "\t".join(names))
-        for row in rows:
-            print("\t".join([" ".join(str(v).split()) for v in row.values()]))
-    elif rows:
-        show_table(found, several)
-
-
-def show_table(found: Sequence[dict[str, Any]], several: bool) -> None:
-    from confluo_tools import units
-
-    cells = [("LOG", "KIND", "NAME", "BUCKET", "COVERED", "OF ROWS", "BYTES", "A ROW", "DEFINITION")]
-    for row in found:
-        bucket = units.format_duration(row["bucket"]) if row["timed"] else f"{row['bucket']:,}"
-        each = f"{row['bytes'] / row['covered']:.2f}" if row["covered"] else "-"
-        cells.append(
-            (
-                row["log"],
-                row["kind"],
-                row["name"],
-                bucket if row["bucket"] else "-",
-                f"{row['covered']:,}",
-                f"{row['rows']:,}",
-                f"{row['bytes']:,}",
-                each,
-                " ".join(row["definition"].split()),
-            )
-        )
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    for line in cells:
-        first = [c.ljust(w) for c, w in zip(line[:3], widths[:3], strict=True)]
-        rest = [c.rjust(w) for c, w in zip(line[3:-1], widths[3:-1], strict=True)]
-        print("  ".join([*first[not several :], *rest, line[-1]]).rstrip())
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from confluo_tools.multilog.views.view_work import COLUMNS, ViewUpdate
+from confluo_tools.multilog.views.listing import LISTED
+from confluo_tools.multilog.views.view_work import ViewUpdate
 from confluo_tools.remote import frame_codec
 from confluo_tools.remote.connect import Connection
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from confluo_tools.remote.address import Address
     from confluo_tools.remote.connect import RemoteShell
 
-TYPES = (str, str, int, int, int, int, str, bool)
+TYPES = (str, str, int, int, int, int, str)
 NUMBERS = (str, int, int, float, int, int, int)
 
 
@@ -64,10 +65,9 @@ def _values(values: Any, types: tuple[type, ...]) -> list[Any]:
 
 
 def _listed(message: dict[str, Any]) -> list[dict[str, Any]]:
-    names = (*COLUMNS, "timed")
     out = []
     for row in _rows(message, "views"):
         if not isinstance(row, dict):
             raise ValueError("invalid 'views' in message")
-        out.append(dict(zip(names, _values([row.get(name) for name in names], TYPES), strict=True)))
+        out.append(dict(zip(LISTED, _values([row.get(name) for name in LISTED], TYPES), strict=True)))
     return out

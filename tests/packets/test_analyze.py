@@ -318,8 +318,8 @@ def test_states_of_a_view_and_of_no_view_are_the_same(tmp_path: Path, lanes: Pat
     assert sorted(output(*words).splitlines()) == without
     assert sorted(output("confluo-query", lanes, "--state", "late", *words[4:]).splitlines()) == without
     listed = output("confluo-index", lanes, "list", "-T").splitlines()
-    assert listed[1].startswith("state\tlate\t0\t")
-    assert listed[1].endswith("maxseq (delay=1ms): max_seq, max_ts by flow")
+    assert listed[2].startswith("state\tlate\t0\t")
+    assert listed[2].endswith("maxseq (delay=1ms): max_seq, max_ts by flow")
     by_name = output("confluo-query", lanes, "--analyze", "late", "--count", "retransmission")
     assert by_name == output("confluo-query", LOSS, "--analyze", "maxseq:delay=1ms", "--count", "retransmission")
     assert int(by_name) > 0

@@ -28,7 +28,7 @@ def logs(tmp_path: Path) -> list[Path]:
 
 
 def index(folder: Path, *words: Any, status: int = 0, **more: str) -> tuple[list[dict[str, Any]], str]:
-    done = run("confluo-index", *words, "-J", env=env(folder, **more))
+    done = run("confluo-index", *words, env=env(folder, CONFLUO_FORMAT="ndjson", **more))
     assert done.returncode == status, done.stderr.decode()
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
 

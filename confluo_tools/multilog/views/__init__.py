@@ -13,6 +13,7 @@ One process at a time maintains a view (it holds views/KIND-NAME/lock); readers 
     index filter aggregate state      the kinds
     maintainer                        updates all views in one pass over each new block; check, coverage, rebuild
     view_reader, aggregate_lookup     how queries use indexes and filters, and aggregates
+    view_request, view_work, listing  what confluo-index asks for, does and lists
 """
 
 from __future__ import annotations

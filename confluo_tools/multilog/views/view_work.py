@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from confluo_tools.errors import UsageError
+from confluo_tools.multilog.views.listing import LISTED
 
 if TYPE_CHECKING:
     from confluo_tools.multilog.log import Log
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.views.view_request import ViewRequest
 
 READING = ("list", "check")  # verbs that change nothing
-COLUMNS = ("kind", "name", "bucket", "covered", "rows", "bytes", "definition")
 
 
 class ViewUpdate(NamedTuple):
@@ -75,7 +75,7 @@ class ViewWork:
             self.log.remember(list(argv))
 
     def listing(self) -> list[dict[str, Any]]:
-        """The views of the request: the values of COLUMNS, and whether the bucket is ``timed``."""
+        """The views of the request: the values of the fields LISTED."""
         from confluo_tools.multilog import views
 
         version = self.log.version()
@@ -84,9 +84,8 @@ class ViewWork:
             if not self.request.selects(view):
                 continue
             covered, total, size = views.coverage(self.log, view, version)
-            timed = view.kind != "index" or self.log.schema[view.label].type.kind in ("time", "duration")
-            values = (view.kind, view.label, getattr(view, "bucket", 0), covered, total, size, view.definition, timed)
-            rows.append(dict(zip((*COLUMNS, "timed"), values, strict=True)))
+            values = (view.kind, view.label, getattr(view, "bucket", 0), covered, total, size, view.definition)
+            rows.append(dict(zip(LISTED, values, strict=True)))
         return rows
 
     def defined(self) -> list[str]:

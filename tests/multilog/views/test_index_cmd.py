@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import index_lab as lab
@@ -27,8 +28,9 @@ def log(tmp_path):
 
 
 def rows(done: subprocess.CompletedProcess[bytes]) -> list[list[str]]:
-    head, *lines = done.stdout.decode().splitlines()
+    head, types, *lines = done.stdout.decode().splitlines()
     assert head == "#fields\tkind\tname\tbucket\tcovered\trows\tbytes\tdefinition"
+    assert types == "#types\ttext(16)\ttext(255)\tu64\tu64\tu64\tu64\ttext(65535)"
     assert all(line.split("\t")[0] == "index" for line in lines)
     return [line.split("\t")[1:6] for line in lines]
 
@@ -80,12 +82,31 @@ def test_formats_and_stat(log):
         "definition": "port",
     }
     assert b"index of port: 3 blocks, 140,000 rows in" in done.stderr
-    status, text = on_terminal("confluo-index", log.path)
+    status, text = on_terminal("confluo-index", log.path, env=environment(TERM="xterm", NO_COLOR="1"))
     assert status == 0
-    first, second = text.replace("\r", "").splitlines()
-    assert first.split()[:3] == ["KIND", "NAME", "BUCKET"]
-    assert second.split()[:4] == ["index", "port", "1", "140,000"]
+    first, _, second = text.replace("\r", "").splitlines()
+    assert first.split()[:3] == ["kind", "name", "bucket"]
+    assert second.split()[:4] == ["index", "port", "1", "140000"]
     assert max(map(len, (first, second))) < 80
+
+
+def test_the_list_is_records_in_every_format(log, tmp_path):
+    run("confluo-index", log.path, "add", "port", "len:100")
+    chosen = run("confluo-index", log.path, log.path, "-f", "log,name,bucket", env=environment(CONFLUO_FORMAT="csv"))
+    assert chosen.stdout.decode().splitlines() == [
+        "log,name,bucket",
+        *[f'"{log.path}","{name}",{bucket}' for name, bucket in [("len", 100), ("port", 1)] * 2],
+    ]
+    assert run("confluo-index", log.path, "-w", tmp_path / "views.parquet").returncode == 0
+    table = pq.read_table(tmp_path / "views.parquet")
+    assert table.select(["kind", "name", "covered"]).to_pylist() == [
+        {"kind": "index", "name": name, "covered": 140_000} for name in ("len", "port")
+    ]
+    for words in (["update", "-J"], ["add", "ts", "-w", tmp_path / "no.csv"], ["check", "-o", "csv"]):
+        done = run("confluo-index", log.path, *words)
+        message = b": is for list and --stat; leave it out\n"
+        assert (done.returncode, done.stdout, done.stderr.endswith(message)) == (2, b"", True)
+    assert [r[0] for r in rows(run("confluo-index", log.path))] == ["len", "port"]
 
 
 @pytest.mark.parametrize(
