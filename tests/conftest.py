@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     theirs = [item for item in items if "pcaps" in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=theirs)
     items[:] = [item for item in items if item not in theirs]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: no collection of garbage has to look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

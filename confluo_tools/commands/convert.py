@@ -126,9 +126,7 @@ def convert(
                     kind,
                     names,
                     metadata=reader.metadata,
-                    sources=cli.capture_sources(
-                        source, inputs or [], reader, packets=kind in cli.PACKET_FORMATS, synthesize=synthesize
-                    ),
+                    sources=cli.capture_sources(source, inputs or [], reader, kind, synthesize=synthesize),
                     synthesize=synthesize,
                     anonymous=hidden,
                 )

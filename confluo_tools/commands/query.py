@@ -263,9 +263,7 @@ def query(
                 elif kind == "multilog":
                     into = at_once = out.log(written, shown, any_kind=True, shared=live_input.shared, anonymous=hidden)
                 else:
-                    sources = cli.capture_sources(
-                        source, inputs, reader, packets=kind in cli.PACKET_FORMATS, synthesize=synthesize
-                    )
+                    sources = cli.capture_sources(source, inputs, reader, kind, synthesize=synthesize)
                     more = {"metadata": reader.metadata, "sources": sources, "synthesize": synthesize}
                     into = at_once = out.records(schema, kind, shown, anonymous=hidden, **more)
                 by_window = groups is not None and at_once is not None and live_input.windowed

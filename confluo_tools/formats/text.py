@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from confluo_tools.schema.likely_schema import LikelySchema
 
 STYLES = ("tsv", "csv", "ndjson")
-ROWS = 8192  # rows printed at a time: the text stays in the second-level cache
+PIECE = 1 << 17  # bytes of text printed at a time, about: they stay in the second-level cache
 MAX_LINE = 64 << 20  # bytes of a line
 COMPLAINTS = 5  # bad lines that are reported one by one
 MAX_KEYS = 1000  # different keys of NDJSON objects that are recognised
@@ -132,7 +132,10 @@ class TextWriter:
 
         names = [f.name for f in schema.fields] if fields is None else list(fields)
         self.out = out
-        self.printer = Printer(schema.layout, printing_plan(schema, names, format, numeric), format, terminal)
+        plan = printing_plan(schema, names, format, numeric)
+        self.printer = Printer(schema.layout, plan, format, terminal)
+        keys = sum(len(item[0]) for item in plan) if format == "ndjson" else 0
+        self._rows = max(PIECE // (keys + 8 * len(plan)), 1)  # eight bytes a value are usual
         self._header = header_lines(format, [schema[n] for n in names]) if header else b""
 
     def start(self) -> None:
@@ -144,8 +147,8 @@ class TextWriter:
     def write(self, block: Block, picks: Picks | None = None) -> None:
         self.start()
         total = block.rows if picks is None else picks.n
-        for start in range(0, total, ROWS):
-            self.out.write(self.printer.lines(block, picks, start, ROWS))
+        for start in range(0, total, self._rows):
+            self.out.write(self.printer.lines(block, picks, start, self._rows))
 
     def flush(self) -> None:
         """Does nothing: rows are not buffered here."""

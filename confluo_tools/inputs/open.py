@@ -258,14 +258,16 @@ def without_copies(reader: Reader, window: int, memory: int | None, *, sort: boo
 
 
 def capture_sources(
-    given: Sequence[str] | None, inputs: Sequence[str], reader: Reader, *, packets: bool, synthesize: bool
+    given: Sequence[str] | None, inputs: Sequence[str], reader: Reader, kind: str, *, synthesize: bool
 ) -> Sequence[str]:
     """The captures that have the packets of ``reader``: those of --source, else the inputs if all are capture files.
 
     Of one log on this host those that were read into it, by number, with '' for those that are not there.
-    ``packets``: the output has packets; others have no sources.
+    ``kind``: the output format; only captures have sources.
     """
-    if given or synthesize or not packets or "raw" in reader.schema:
+    from confluo_tools.formats.registry import output_format
+
+    if given or synthesize or "raw" in reader.schema or "sources" not in output_format(kind).writer_options:
         return given or ()
     numbered = {"file_offset", "file_number"} <= {*reader.schema.layout.names}
     if reader.format == "multilog" and numbered and len(inputs) == 1:

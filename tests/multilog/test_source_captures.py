@@ -179,6 +179,20 @@ def test_a_log_finds_its_captures_by_itself(tmp_path: Path, monkeypatch: pytest.
     assert b"no field 'raw'; give the capture with --source" in done.stderr
 
 
+def test_only_captures_need_their_sources(tmp_path: Path) -> None:
+    """No other output reads the list of the sources, or the sources."""
+    log = tmp_path / "t.ml"
+    ok("confluo-capture", "-r", written(tmp_path / "a.pcap", 1), "-w", log)
+    (log / LIST).write_text("no list\n")
+    for kind in ("table", "tsv", "csv", "json", "stream", "arrow", "parquet"):
+        assert ok("confluo-query", log, "-o", kind)
+        assert ok("confluo-convert", log, "-o", kind)
+    for kind in ("pcap", "pcapng"):
+        done = run("confluo-query", log, "-o", kind)
+        assert done.returncode == 2
+        assert done.stderr.endswith(b"files.ndjson: line 1 is damaged\n")
+
+
 def test_more_captures_than_are_open_at_once(tmp_path: Path) -> None:
     paths = [written(tmp_path / f"{i}.pcap", i, packets=2) for i in range(150)]
     log = tmp_path / "t.ml"
