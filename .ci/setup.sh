@@ -54,14 +54,18 @@ PY
     return 1
 }
 
-# environment [EXTRA]: $root/.venv with the dependencies of pyproject.toml (and those of EXTRA), built extensions in place.
+# environment [EXTRA [MEANWHILE]]: $root/.venv with the dependencies of pyproject.toml (and those of EXTRA), built
+# extensions in place.  MEANWHILE: a function that installs packages while those of Python are installed.
 environment() {
     extra=${1:-}
+    meanwhile=${2:-:}
     # shellcheck disable=SC2046
     packages "to compile" $(tools cc:gcc cc:libc6-dev) || die "no C compiler"
     python=$(find_python) || {
         packages "Python 3.11 or newer" python3 python3-venv python3-dev && python=$(find_python)
     } || die "no Python 3.11 or newer with venv and headers"
+    "$meanwhile" &
+    job=$!
 
     # An environment knows its own path: one that was copied with its checkout is made anew.
     home=$(sed -n 's/^command = .* //p' "$root/.venv/pyvenv.cfg" 2>/dev/null || true)
@@ -88,6 +92,7 @@ PY
         mv "$stamp.new" "$stamp"
     fi
 
+    wait "$job" || true
     mkdir -p "$root/build"
     # The same sources are compiled again by the packaging test, after a switch between branches, and in the next
     # clone: the caches are the user's, as pip's is.

@@ -235,8 +235,11 @@ class ArchiveRun:
     ) -> None:
         self.to, self.host, self.before = to, host, before
         self.keep_log, self.plan, self.stats = keep_log, plan, stats
-        self.dry_run = plan is not None
         self.done: list[tuple[str, BatchResult]] = []
+
+    @property
+    def dry_run(self) -> bool:
+        return self.plan is not None
 
     def run(self, logs: list[str]) -> int:
         from confluo_tools.multilog.archive.plan import batches

@@ -21,7 +21,7 @@ from confluo_tools.remote.connect import RemoteShell
 from confluo_tools.schema import builtin
 from monitor_lab import MS, SECOND, START, Clocks
 from monitor_writer import rows_of
-from running import BIN
+from running import BIN, executable
 
 Row = tuple[int, int, int, int]  # ts, len, dst_port, src_ip
 HOSTS = ("", "alpha", "beta")  # of the three logs; the first one is local
@@ -37,10 +37,7 @@ exec "$@"
 
 def remote_shell(folder: Path) -> str:
     """What to put into CONFLUO_RSH: hosts are away while there is a file down-HOST; pid-HOST is their server."""
-    rsh = folder / "rsh"
-    rsh.write_text(RSH.format(folder=folder))
-    rsh.chmod(0o755)
-    return str(rsh)
+    return str(executable(folder / "rsh", RSH.format(folder=folder)))
 
 
 def server(folder: Path, host: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netns import Lab, Space, missing
-from running import BIN, environment, forks_with
+from running import BIN, environment, executable, forks_with
 
 # sw*: this machine.  down*: unreachable.  slowN*: N ms on the way, in each direction.  mute*: connects, says nothing.
 RSH = """#!/bin/sh
@@ -57,10 +57,7 @@ def shell(folder: Path) -> str:
     """What to put into CONFLUO_RSH."""
     delay = folder / "delay.py"
     delay.write_text(DELAY)
-    rsh = folder / "rsh"
-    rsh.write_text(RSH.replace("PYTHON", sys.executable).replace("DELAY", str(delay)))
-    rsh.chmod(0o755)
-    return str(rsh)
+    return str(executable(folder / "rsh", RSH.replace("PYTHON", sys.executable).replace("DELAY", str(delay))))
 
 
 def env(folder: Path, **more: str) -> dict[str, str]:

@@ -193,6 +193,16 @@ def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
+def executable(path: Path, text: str) -> Path:
+    """Make a script, unless it is there: a thread that starts a process while it is written would keep it busy."""
+    if not path.exists() or path.read_text() != text:
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(path)
+    return path
+
+
 def resize(disk: Path, size: str) -> None:
     """Give a small disk another size: 400k, 3m."""
     subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
