@@ -172,6 +172,9 @@ def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: b
     args = tuple(sys.argv[1:] if argv is None else argv)
     reset(prog, args)
     _fill_closed_descriptors()
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        # numpy, which pyarrow loads, would start a thread for each core, which first spins: no command needs them.
+        os.putenv("OPENBLAS_NUM_THREADS", "1")  # of this process only: programs of the user get os.environ
     raiser = StopRaiser(lambda number: KeyboardInterrupt() if number == signal.SIGINT else Stopped(number))
     before = _set_signals(owns_state, raiser)
     thread_hook, threading.excepthook = threading.excepthook, _thread_failed

@@ -138,7 +138,7 @@ class CommandLookup:
         self._out, self._in, self.dead, self._retry = b"", b"", "", 0.0
         try:
             self._child = subprocess.Popen(
-                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ, start_new_session=True
             )
         except OSError as e:
             raise UsageError(f"cannot be started: {e.strerror}", where="--map-command") from None

@@ -313,9 +313,13 @@ def test_only_its_ports_and_connections_of_before_with_a_reason(tmp_path: Path) 
 
 
 def test_a_connection_that_is_refused(tmp_path: Path) -> None:
-    program = f"import socket; socket.create_connection(('127.0.0.1', {PORT}), 5)"
-    words = [RECORDER, "run", "-q", *BPF, "-w", str(tmp_path / "r.ml"), "--", sys.executable, "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    """The command has the zone of the user, not that of --tz."""
+    program = f"import socket, time; print(time.tzname[0]); socket.create_connection(('127.0.0.1', {PORT}), 5)"
+    words = [RECORDER, "run", "-q", *BPF, "--tz", "Asia/Tokyo", "-w", str(tmp_path / "r.ml")]
+    words += ["--", sys.executable, "-c", program]
+    env = {**os.environ, "TZ": "UTC"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    assert done.stdout == "UTC\n"
     assert "ConnectionRefusedError" in done.stderr
     (end,) = ends_of(tmp_path / "r.ml")
     assert (end.role, end.packets_sent, end.packets_received) == (1, 1, 1)

@@ -96,7 +96,7 @@ def run(
 
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(words)
+        return subprocess.Popen(words, env=os.environ)
     except OSError as e:
         raise ConfluoError(f"cannot be run: {e.strerror}", where=words[0]) from None
 
