@@ -24,6 +24,7 @@ from confluo_tools.cli.signals import SAME_SIGNAL
 from confluo_tools.console import NOTHING, OK, TROUBLE, ThreadErrors, printable, reset, say, state
 from confluo_tools.console import describe as describe_error
 from confluo_tools.errors import ConfluoError
+from confluo_tools.hidden_numpy import hidden
 from confluo_tools.stop_signals import StopRaiser
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
@@ -172,14 +173,12 @@ def run(app: App, prog: str, argv: Sequence[str] | None = None, *, owns_state: b
     args = tuple(sys.argv[1:] if argv is None else argv)
     reset(prog, args)
     _fill_closed_descriptors()
-    if "OPENBLAS_NUM_THREADS" not in os.environ:
-        # numpy, which pyarrow loads, would start a thread for each core, which first spins: no command needs them.
-        os.putenv("OPENBLAS_NUM_THREADS", "1")  # of this process only: programs of the user get os.environ
     raiser = StopRaiser(lambda number: KeyboardInterrupt() if number == signal.SIGINT else Stopped(number))
     before = _set_signals(owns_state, raiser)
     thread_hook, threading.excepthook = threading.excepthook, _thread_failed
     try:
-        status = _call(app, prog, args)
+        with hidden():
+            status = _call(app, prog, args)
         _finish_stdout()
         raiser.raise_late()
         return TROUBLE if state.trouble and status in (OK, NOTHING) else status

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from confluo_tools import hidden_numpy
 from confluo_tools.engine import worker
 from confluo_tools.engine.dask_watch import LATE, DaskWatch
 from confluo_tools.engine.runner import ClusterRunner
@@ -31,6 +32,7 @@ class DaskRunner(ClusterRunner):
 
     def __init__(self, host: str, port: int) -> None:
         self.name = f"dask://{f'[{host}]' if ':' in host else host}:{port}"
+        hidden_numpy.show()
         try:
             from distributed import Client
         except ImportError:

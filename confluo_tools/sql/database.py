@@ -8,6 +8,7 @@ import tempfile
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
+from confluo_tools import hidden_numpy
 from confluo_tools.errors import ConfluoError, UsageError
 from confluo_tools.sql.statement import InputTable, Statement
 from confluo_tools.sql.tables import SqlTable
@@ -87,7 +88,8 @@ class Database:
             table.conditions = [text for text in table.conditions if _valid(text, table.schema)]
         statement.rewrite()
         text = self._text("select json_deserialize_sql(?::json)", json.dumps(statement.tree))
-        if statement.calls("in_net"):  # to make a function, DuckDB loads numpy
+        if statement.calls("in_net"):
+            hidden_numpy.show()  # to make a function, DuckDB loads it
             self.connection.create_function("in_net", in_net, ["VARCHAR", "VARCHAR"], "BOOLEAN")
         for table in statement.tables:
             made = SqlTable(sources[table.path], table, columns)

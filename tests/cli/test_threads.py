@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -44,29 +43,6 @@ def said(capsys: pytest.CaptureFixture[str], *doing: str) -> None:
     lines = capsys.readouterr().err.splitlines()
     rest = "internal error: ZeroDivisionError: what was not foreseen; CONFLUO_DEBUG=1 shows where"
     assert lines == [f"{state.prog}: {one}: {rest}" for one in doing]
-
-
-NUMPY = """
-import os, subprocess, sys
-from confluo_tools.commands.query import main
-assert main(["--count", sys.argv[1]]) == 0
-before = len(os.listdir("/proc/self/task"))
-import numpy
-print(len(os.listdir("/proc/self/task")) - before, subprocess.run("env", env=os.environ, capture_output=True).stdout)
-"""
-
-
-def test_numpy_starts_no_threads() -> None:
-    """Its library of algebra has one thread, unless the user says how many; programs of the user are told nothing."""
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("with one processor it starts none")
-    for more, threads in (({}, b"0"), ({"OPENBLAS_NUM_THREADS": "2"}, b"1")):
-        words = [sys.executable, "-c", NUMPY, CAMPUS]
-        env = environment(PYTHONPATH=str(BIN.parent), **more)
-        done = subprocess.run(words, capture_output=True, env=env, timeout=60, check=True)
-        count, _, told = done.stdout.splitlines()[-1].partition(b" ")
-        assert count == threads
-        assert (b"OPENBLAS" in told) == bool(more)
 
 
 @pytest.mark.root

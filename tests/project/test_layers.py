@@ -19,7 +19,7 @@ PACKAGE = ROOT / "confluo_tools"
 
 # The platform, lowest layer first: a package imports what is in an earlier line, and itself.
 PLATFORM: tuple[tuple[str, ...], ...] = (
-    ("errors", "core", "stop_signals", "verbs", "plain_print"),
+    ("errors", "core", "stop_signals", "hidden_numpy", "verbs", "plain_print"),
     ("units", "guarded_yaml"),
     ("objects",),
     ("schema",),

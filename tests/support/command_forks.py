@@ -142,7 +142,6 @@ LOADED = (
 ARROW = (
     "pyarrow.compute",
     "pyarrow.parquet",
-    "pandas",  # pyarrow loads it
     "duckdb",
     "confluo_tools.formats.arrow_enums",
     "confluo_tools.formats.parquet",
@@ -290,9 +289,12 @@ class ForkedCommands:
 
 def load(names: Sequence[str]) -> None:
     """Load modules, and make what each command of theirs would make first: its schemas, the parser of its options."""
-    for name in names:
-        with contextlib.suppress(ModuleNotFoundError):  # where an extra is not installed, the command says so
-            import_module(name)
+    from confluo_tools.hidden_numpy import hidden
+
+    with hidden():  # as it is while a command runs
+        for name in names:
+            with contextlib.suppress(ModuleNotFoundError):  # where an extra is not installed, the command says so
+                import_module(name)
     from confluo_tools.cli.runner import App
     from confluo_tools.schema import builtin, builtin_names
 
