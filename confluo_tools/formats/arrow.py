@@ -264,6 +264,13 @@ class StreamReader(Reader):
         except FormatError as e:
             raise FormatError(e.what, where=self.name, hint=e.hint) from None
 
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        if columns is not None and self._foreign is not None:
+            self._foreign.only({*columns, *expr.program.columns})
+        yield from super().select(expr, columns, by_time=by_time)
+
     def blocks(self) -> Iterator[Block]:
         if self._foreign is not None:
             yield from self._foreign

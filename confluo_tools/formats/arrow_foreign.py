@@ -7,7 +7,7 @@ guessed from Arrow's.  What cannot be a fixed-width column is left out, with a w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.errors import ConfluoError, FormatError
@@ -150,6 +150,7 @@ class Foreign:
     """Blocks of pyarrow record batches.  ``schema`` is ours.
 
     ``dictionaries``: all dictionaries of a column with one; without it, that of the first batch.
+    ``narrow``: gives the batches again, from the first one, with only these columns.
     """
 
     def __init__(
@@ -162,9 +163,13 @@ class Foreign:
         tell: Warn | None = None,
         rename: Mapping[str, str] | None = None,
         dictionaries: Callable[[int], Iterable[Any]] | None = None,
+        narrow: Callable[[Sequence[str]], Iterator[Any]] | None = None,
     ) -> None:
         self.name, self._warn = name, warn
-        self._batches, self._dictionaries = batches, dictionaries
+        self._batches, self._dictionaries, self._narrow = batches, dictionaries, narrow
+        self._names: list[str] = schema.names
+        self._only: list[int] | None = None  # numbers of the fields that are read; None: all
+        self.begun = False
         self._ahead: list[Any] = []
         known = _known(exact)
         ours = our_names(schema.names, rename, name)
@@ -276,9 +281,27 @@ class Foreign:
             width *= 2
         return width
 
+    def only(self, columns: Set[int]) -> None:
+        """Convert only these physical columns, and read no others if the input can; the others are zeros.
+
+        Call it before reading.
+        """
+        if len({*self._names}) < len(self._names) or any("." in name for name in self._names):
+            return  # a dot also is a part of a column
+        self._only, first = [], 0
+        for i, field, six in self._sources:
+            after = first + len(field.columns)
+            if not columns.isdisjoint(range(first, after)):
+                self._only += [i] if six < 0 else [i, six]
+            first = after
+        if self._narrow is not None:
+            read = self._only or [self._sources[0][0]]  # it says how many rows there are
+            self._batches, self._ahead = self._narrow([self._names[i] for i in read]), []
+
     def _next(self) -> Any:
         import pyarrow as pa
 
+        self.begun = True
         batch = next(self._batches, None)
         if batch is not None:
             try:
@@ -295,12 +318,19 @@ class Foreign:
             batch = self._ahead.pop() if self._ahead else self._next()
             if batch is None:
                 return
+            numbers: Any = range(len(self._names))
+            if self._only is not None:
+                numbers = {i: batch.schema.get_field_index(self._names[i]) for i in self._only}
             for start in range(0, batch.num_rows, BLOCK_ROWS):
                 part = batch.slice(start, BLOCK_ROWS)
                 buffers: list[Any] = []
                 for i, field, six in self._sources:
+                    if i not in numbers:
+                        buffers += [None] * len(field.columns)
+                        continue
+                    second = part.column(numbers[six]) if six >= 0 else None
                     try:
-                        buffers += convert(part.column(i), field, part.column(six) if six >= 0 else None)
+                        buffers += convert(part.column(numbers[i]), field, second)
                     except ConfluoError:
                         raise
                     except Exception as e:  # pyarrow has many kinds

@@ -234,7 +234,7 @@ class ArrowFileReader(Reader):
         self.stream = stream
         try:
             source: Any = None
-            dictionaries = None
+            dictionaries = narrow = None
             if type(stream) is ObjectStream and format == "parquet":
                 source = stream.file
             elif not stream.waits and stream.offset == 0 and type(stream) is ByteStream:
@@ -244,20 +244,16 @@ class ArrowFileReader(Reader):
             if format == "arrow":
                 reader: Any = pa.ipc.open_file(source)
                 schema = reader.schema
-                batches = self._ipc(reader)
+                batches = self._guarded(self._ipc(reader))
             else:
                 import pyarrow.parquet as pq
 
                 reader = pq.ParquetFile(source, pre_buffer=type(stream) is not ObjectStream)
                 schema = reader.schema_arrow
-                lengthy = [t for t in schema.types if not _fixed_width(t)]
-                size = FEW if lengthy else 65536
                 if reader.num_row_groups > 1:
                     dictionaries = partial(self._dictionaries, reader)
-                if type(stream) is ObjectStream:
-                    batches = self._fetched(reader, ParquetRanges(stream.file, reader.metadata), size)
-                else:
-                    batches = reader.iter_batches(batch_size=size)
+                narrow = partial(self._columns, reader)
+                batches = self._columns(reader)
             self.metadata = {
                 k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
             }
@@ -268,9 +264,7 @@ class ArrowFileReader(Reader):
                 exact = with_known(exact)
             only_foreign(rename, exact, self.name)
             known = known_fields(types, exact)
-            self._foreign = Foreign(
-                schema, self._guarded(batches), known, self.name, self._report, tell, rename, dictionaries
-            )
+            self._foreign = Foreign(schema, batches, known, self.name, self._report, tell, rename, dictionaries, narrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             raise FormatError(f"is not a complete {format} file: {str(e).splitlines()[0]}", where=self.name) from None
         self.schema = self._foreign.schema
@@ -296,12 +290,23 @@ class ArrowFileReader(Reader):
                 yield found
             before = found
 
-    def _fetched(self, reader: Any, ranges: ParquetRanges, size: int) -> Iterator[Any]:
-        names = [name.split(".")[0] for name in (column.path for column in reader.schema)]
+    def _columns(self, reader: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
+        """The batches of these columns; None: of all."""
+        schema = reader.schema_arrow
+        types = schema.types if names is None else [schema.field(name).type for name in names]
+        size = 65536 if all(map(_fixed_width, types)) else FEW
+        if type(self.stream) is ObjectStream:
+            return self._guarded(self._fetched(reader, size, names))
+        return self._guarded(reader.iter_batches(batch_size=size, columns=names))
+
+    def _fetched(self, reader: Any, size: int, names: Sequence[str] | None) -> Iterator[Any]:
+        chosen = names
+        names = chosen or [name.split(".")[0] for name in (column.path for column in reader.schema)]
+        ranges = ParquetRanges(self.stream.file, reader.metadata)  # type: ignore[attr-defined]
         ranges.plan(range(reader.num_row_groups), names, ())
         for group in range(reader.num_row_groups):
             ranges.fetch(group, names)
-            yield from reader.iter_batches(batch_size=size, row_groups=[group])
+            yield from reader.iter_batches(batch_size=size, row_groups=[group], columns=chosen)
 
     def _guarded(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -311,6 +316,13 @@ class ArrowFileReader(Reader):
         except (pa.ArrowInvalid, OSError) as e:
             what = e.strerror if isinstance(e, OSError) and e.strerror else f"is damaged: {str(e).splitlines()[0]}"
             raise FormatError(what, where=self.name) from None
+
+    def select(
+        self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
+    ) -> Iterator[tuple[Block, Picks | None]]:
+        if columns is not None and not (self._foreign.begun and type(self.stream) is ObjectStream):
+            self._foreign.only({*columns, *expr.program.columns})
+        yield from super().select(expr, columns, by_time=by_time)
 
     def blocks(self) -> Iterator[Block]:
         yield from self._foreign
