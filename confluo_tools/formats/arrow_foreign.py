@@ -492,16 +492,28 @@ def _list(array: Any, field: Field) -> Any:
 
 
 def _from_text(array: Any, field: Field) -> list[Any]:
-    cache: dict[str | None, tuple[int, bytes]] = {None: (0, bytes(16)), "": (0, bytes(16)), "-": (0, bytes(16))}
-    main, six = bytearray(), bytearray()
+    """The values of texts; each text that differs is parsed once."""
+    import pyarrow as pa
+
+    if str(array.type) == "string_view":
+        array = array.cast(pa.large_string())
+    encoded = array.dictionary_encode()
+    empty = (0, bytes(16))
+    texts = encoded.dictionary.to_pylist()
+    parsed = [*(empty if text in ("", "-") else _parse(text, field) for text in texts), empty]
+    places = encoded.indices.fill_null(len(texts))
     size = field.type.size
-    for value in array.to_pylist():
-        found = cache.get(value)
-        if found is None:
-            found = cache[value] = _parse(value, field)
-        main += found[0].to_bytes(size, "little")
-        six += found[1]
-    return [bytes(main), bytes(six)] if field.type.kind == "ip" else [bytes(main)]
+    numbers = pa.py_buffer(b"".join([number.to_bytes(size, "little") for number, _ in parsed]))
+    main = pa.Array.from_buffers(_arrow_type(pa, f"u{8 * size}"), len(parsed), [None, numbers]).take(places)
+    if field.type.kind != "ip":
+        return [_values(main, size)]
+    if not any(any(six) for _, six in parsed):
+        return [_values(main, size), None]  # of no row
+    sixes = pa.py_buffer(b"".join([six for _, six in parsed]))
+    return [
+        _values(main, size),
+        _fixed(pa.Array.from_buffers(pa.binary(16), len(parsed), [None, sixes]).take(places), 16),
+    ]
 
 
 def _parse(text: str, field: Field) -> tuple[int, bytes]:
