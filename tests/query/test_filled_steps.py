@@ -84,6 +84,16 @@ def test_like_duckdb(
     assert plain == wanted
 
 
+def test_steps_of_another_time_are_between_those_with_records() -> None:
+    """The range of --since and --until is of the time of the records, and says nothing about another time."""
+    schema = Schema("seen", [Field("ts", "time"), Field("seen", "time")])
+    question = Aggregation(schema, parse_aggregates("count", schema), parse_by("seen/10ns", schema), fill=True)
+    rollup = question.rollup()
+    rollup.update(Block.wrap(schema.layout, 2, [struct.pack("<2q", 1, 2), struct.pack("<2q", 25, 52)]))
+    rows = read(question.result, question.answer(rollup, since=0, until=40))
+    assert [tuple(row.values()) for row in rows] == [(20, 1), (30, 0), (40, 0), (50, 1)]
+
+
 def test_gaps_are_found_after_they_are_filled() -> None:
     words = ["--agg", "count", "--by", "1s, src_ip", "--fill", "-T", "--no-header"]
     whole = lines(run("confluo-query", CAMPUS, "icmp", *words))

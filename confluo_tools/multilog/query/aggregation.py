@@ -339,7 +339,9 @@ class Aggregation:
         for label, steps in self._number_steps:
             return filled(rows, keys, self.wide.index(label), steps, (None, None), empty)
         assert self.steps is not None
-        return filled(rows, keys, self.wide.index(self.time_key), self.steps, (since, until), empty)
+        of_rows = self._time is not None and self.time_key_field == self._time.name
+        span = (since, until) if of_rows else (None, None)  # which selects rows by their time, not by another one
+        return filled(rows, keys, self.wide.index(self.time_key), self.steps, span, empty)
 
     def printed(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Blocks of schema ``wide`` as blocks of schema ``result``."""
