@@ -220,6 +220,12 @@ def test_steps_of_durations(values: list[int], width: int) -> None:
     assert waits(f"wait/{width}ns", values) == [(t, sum(t <= v < t + width for v in values)) for t in starts]
 
 
+def test_the_lowest_step_begins_with_the_type() -> None:
+    least, width = -(1 << 63), 3 * 10**18
+    steps = [(least, 1), (-9 * 10**18, 0), (-2 * width, 0), (-width, 0), (0, 1)]
+    assert waits(f"wait/{width}ns", [least, 5]) == steps
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(-(1 << 63) + 1, (1 << 63) - 1) | st.integers(-130, 130), min_size=1, max_size=9))
 @pytest.mark.parametrize("base", [2, 10])

@@ -35,8 +35,8 @@ class NumberSteps:
         return value // self.width * self.width
 
     def after(self, start: int, /) -> int:
-        """The step after the one at ``start``."""
-        return start + self.width
+        """The step after the one at ``start``: the lowest may begin at the least number of its type."""
+        return (start // self.width + 1) * self.width
 
 
 class PowerSteps:
