@@ -242,7 +242,7 @@ class LiveInput:
         """A field of the log that other processes may make at this moment, as `LogOutput` takes it."""
         if self._offsets is None:
             return ""
-        from confluo_tools.kafka.log_offsets import ROW
+        from confluo_tools.multilog.topic_places import ROW
 
         return ROW
 

@@ -5,7 +5,7 @@ order, by one process at a time, so the latest place of a partition in the log s
 
 `topic.json` in the folder of the log has the topic, and how far each partition was read when it was saved: what was
 read before need not be searched, nor need it be in the log (it did not match, or is too old to be kept).  It may be
-older than the log, never newer: the rows after it are searched.
+older than the log, never newer: the rows after it are searched.  It has the places of removed rows before they are.
 """
 
 from __future__ import annotations
@@ -14,28 +14,37 @@ import fcntl
 import json
 import os
 import struct
-import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.core.base.log_file import open_log_file
 from confluo_tools.errors import StoreError
 from confluo_tools.multilog.atomic_file import replace
 from confluo_tools.multilog.locks import open_lock
+from confluo_tools.multilog.topic_places import (
+    LOCK,
+    OFFSET,
+    PARTITION,
+    REMOVED,
+    ROW,
+    STATE,
+    Place,
+    as_json,
+    changing,
+    last_places,
+    lock_byte,
+    removed_places,
+)
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.multilog.log import Log, LogWriter
     from confluo_tools.schema import Field, Schema
 
-STATE, LOCK = "topic.json", "topic.lock"
 FORMAT = 1
-PARTITION, OFFSET, ROW = "kafka_partition", "kafka_offset", "kafka_row"
-UPDATE = 1 << 32  # byte of the lock file that is locked to change topic.json; the bytes before: partitions
 MAX_SENDERS = 4096  # sequences that are saved
-Place = tuple[int, int]  # of the next row: offset of its message, number in it from 1
 
 
 def place_fields() -> list[Field]:
@@ -116,11 +125,11 @@ class LogOffsets:
                 hint = "write into another log"
                 raise StoreError(f"cannot continue: it has rows of a topic, but no {STATE}", where=self.path, hint=hint)
             if data is None or not self._take(data):
-                self._write({}, {})
+                self._write({}, {}, {} if data is None else removed_places(data))
 
     def _is_new(self, log: Log) -> bool:
         """Whether no row has a place yet."""
-        return not any(True for block in log.blocks() for _ in _last_places(block, self._columns, 0))
+        return not any(True for block in log.blocks() for _ in last_places(block, self._columns, 0))
 
     def published(self) -> bool:
         """Whether readers of the log see all rows that were written."""
@@ -169,20 +178,23 @@ class LogOffsets:
             self._searched |= mine
         with self._locked():
             data = self._read()
-            saved, lanes, heard = {}, {}, {}
+            saved, lanes, heard, removed = {}, {}, {}, {}
             if data is not None:  # other processes save their partitions
                 saved, lanes, heard = self._places(data), self._lanes(data), self._read_to(data)
+                removed = removed_places(data)
                 self._sequences = _merged(self._sequences, data["sequences"])
             self._heard = {p: max(heard.get(p, 0), self._heard.get(p, 0)) for p in {*heard, *self._heard}}
             self._saved = {p: max(saved.get(p, (0, 1)), self._next.get(p, (0, 1))) for p in {*saved, *self._next}}
             self._sequences = _merged(self._sequences, sequences)
-            self._write(self._saved, lanes | mine)
+            self._write(self._saved, lanes | mine, removed)
 
     # -- topic.json
 
     def _take(self, data: dict[str, Any]) -> bool:
         """Take over what was saved; returns whether it can be believed."""
         assert self._log is not None
+        for partition, place in removed_places(data).items():
+            self._next[partition] = max(place, self._next.get(partition, place))
         tails = self._log.version().tails
         searched = self._lanes(data)
         if any(rows > (tails[lane] if lane < len(tails) else 0) for lane, rows in searched.items()):
@@ -218,7 +230,7 @@ class LogOffsets:
                 isinstance(data[k], dict) for k in ("options", "places", "searched")
             ):
                 raise ValueError
-            self._places(data), self._lanes(data), self._read_to(data)
+            self._places(data), self._lanes(data), self._read_to(data), removed_places(data)
             _merged(data["sequences"], [])
             if data["since"] is not None:
                 int(data["since"])
@@ -230,14 +242,15 @@ class LogOffsets:
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             raise StoreError("is damaged", where=path, hint="write into another log") from None
 
-    def _write(self, places: dict[int, Place], searched: dict[int, int]) -> None:
+    def _write(self, places: dict[int, Place], searched: dict[int, int], removed: dict[int, Place]) -> None:
         data = {
             "format": FORMAT,
             "topic": self.topic,
             "number": self.number,
             "options": self.options,
             "since": self.since,
-            "places": {str(p): place for p, place in sorted(places.items())},
+            "places": as_json(places),
+            REMOVED: as_json(removed),
             "read": {str(p): offset for p, offset in sorted(self._heard.items())},
             "searched": {str(lane): rows for lane, rows in sorted(searched.items())},
             "sequences": self._sequences,
@@ -269,55 +282,34 @@ class LogOffsets:
 
     def _search(self) -> None:
         """Bring `_next` up to date with the rows that were added since the last search."""
-        log = self._log
+        log, before = self._log, dict(self._searched)
         assert log is not None
         version = log.version()
         for block in log.blocks(version):
             start = max(self._searched.get(block.lane, 0) - block.base, 0)
             if start < block.rows and block.check(self._columns):
-                for partition, place in _last_places(block, self._columns, start):
+                for partition, place in last_places(block, self._columns, start):
                     self._next[partition] = max(place, self._next.get(partition, place))
         for lane, rows in enumerate(version.tails):
             self._searched[lane] = max(rows, self._searched.get(lane, 0))
+        if any(log.first(lane) > before.get(lane, 0) for lane in range(len(version.tails))):
+            with self._locked():
+                data = self._read()
+            if data is not None:  # it has the places of the rows that were removed
+                self._take(data)
 
     # -- locks
 
     def _byte(self, kind: int, at: int) -> None:
-        """Lock or unlock a byte of the lock file, for this open file; the kernel unlocks it when the process dies."""
-        fcntl.fcntl(self._lock, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, at, 1, 0))
+        lock_byte(self._lock, kind, at)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        while True:
-            try:
-                self._byte(fcntl.F_WRLCK, UPDATE)
-                break
-            except BlockingIOError:
-                time.sleep(0.001)
-        try:
-            yield
-        finally:
-            self._byte(fcntl.F_UNLCK, UPDATE)
+    def _locked(self) -> AbstractContextManager[None]:
+        return changing(self._lock)
 
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def _last_places(block: Block, columns: list[int], start: int) -> Iterator[tuple[int, Place]]:
-    """(partition, place after it) of the last row of each partition in the block, from row ``start`` on."""
-    raw = [memoryview(block.buffer(i)).cast("B") for i in columns]
-    partitions, offsets, rows = raw[0].cast("I"), raw[1].cast("Q"), raw[2].cast("I")
-    partitions = partitions[start : block.rows]
-    left = set(partitions)
-    for i in range(len(partitions) - 1, -1, -1):
-        partition = partitions[i]
-        if partition in left and rows[start + i]:
-            yield partition, (offsets[start + i], rows[start + i] + 1)
-            left.discard(partition)
-            if not left:
-                return
 
 
 def _merged(before: list[list[Any]], now: list[list[Any]]) -> list[list[Any]]:

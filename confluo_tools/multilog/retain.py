@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from confluo_tools import units
 from confluo_tools.core.multilog.control import fault
 from confluo_tools.errors import BusyError, StoreError, UsageError
-from confluo_tools.multilog import lane_claim, removal_record
+from confluo_tools.multilog import lane_claim, removal_record, topic_places
 from confluo_tools.multilog.locks import lock, open_lock
 from confluo_tools.multilog.ownership import as_owner
 
@@ -83,7 +83,9 @@ def remove(log: Log, firsts: dict[int, int]) -> tuple[int, int]:
 
     The caller holds `removal_lock`; the rows are whole sealed segments.  Raises OSError.
     """
-    with suppress(OSError):  # a full disk: removing makes room
+    with suppress(OSError, StoreError):  # a full disk: removing makes room
+        topic_places.count_removed(log, _segments_below(log, firsts))
+    with suppress(OSError):
         removal_record.record(log.path, firsts)
     for lane, first in firsts.items():
         log.control.set_first(lane, first)
@@ -95,6 +97,14 @@ def remove(log: Log, firsts: dict[int, int]) -> tuple[int, int]:
         n, freed = sweep(log, lane, first)
         segments, size = segments + n, size + freed
     return segments, size
+
+
+def _segments_below(log: Log, firsts: dict[int, int]) -> Iterator[tuple[str, int, int, int]]:
+    catalog = SegmentCatalog(log)
+    for lane, first in firsts.items():
+        for segment in catalog.lane(lane):
+            if segment.base < first:
+                yield segment.path, lane, segment.base, segment.end - segment.base
 
 
 def sweep(log: Log, lane: int, removed: int = 0) -> tuple[int, int]:

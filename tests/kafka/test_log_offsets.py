@@ -11,10 +11,11 @@ import pytest
 from confluo_tools import multilog
 from confluo_tools.core.block.block import Block
 from confluo_tools.errors import StoreError
-from confluo_tools.kafka.log_offsets import OFFSET, PARTITION, ROW, STATE, LogOffsets
+from confluo_tools.kafka.log_offsets import LogOffsets
 from confluo_tools.kafka.message import Envelope
 from confluo_tools.kafka.sequences import SequenceCheck
-from confluo_tools.multilog import Log, LogWriter
+from confluo_tools.multilog import Log, LogWriter, retain
+from confluo_tools.multilog.topic_places import OFFSET, PARTITION, ROW, STATE
 from confluo_tools.schema import Field, Schema
 
 SCHEMA = Schema("number", [Field("value", "u64")])
@@ -191,3 +192,36 @@ def test_rows_without_their_record_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.ml" / STATE).unlink()
     with pytest.raises(StoreError, match=f"no {STATE}"):
         LogWriterProcess(tmp_path / "t.ml", [[[1]]])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_rows_that_were_removed_are_not_read_again(tmp_path: Path, counted: bool, lost: bool) -> None:
+    """An archive takes the rows of a reader that died before it saved, or while another one begins."""
+    path = tmp_path / "t.ml"
+    messages = [[[1, 3, 5], [7, 9]], [[11]], []]
+    first = LogWriterProcess(path, messages)
+    for partition, count in ((0, 2), (1, 1)):
+        first.claim(partition)
+        for _ in range(count):
+            assert first.read(partition, 9)
+    if counted:
+        first.save()
+    first.die()
+    waiting = LogWriterProcess(path, messages)
+    with multilog.open(str(path)) as log:
+        with retain.removal_lock(log):
+            assert retain.remove(log, {0: 6})[0] == 1
+        assert list(log.blocks()) == []
+    if lost:  # a power failure took rows that were counted
+        state = json.loads((path / STATE).read_text())
+        (path / STATE).write_text(json.dumps(state | {"searched": {"0": 100}}))
+    for process in (waiting, LogWriterProcess(path, messages)):
+        for partition in range(2):
+            process.claim(partition)
+            while process.next[partition] < len(messages[partition]):
+                assert process.read(partition, 9)
+        assert process.writer is None
+        process.save()
+        process.die()
+    assert json.loads((path / STATE).read_text())["removed"] == {"0": [1, 3], "1": [0, 2]}
