@@ -20,9 +20,19 @@ class ConfluoError(Exception):
         self.where = str(where)
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For pickle and copy, whatever the constructor takes: errors go from process to process."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         line = f"{self.where}: {self.what}" if self.where else self.what
         return f"{line}; {self.hint}" if self.hint else line
+
+
+def _restored(kind: type[ConfluoError], args: tuple[object, ...], state: dict[str, object]) -> ConfluoError:
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(state)
+    return made
 
 
 class UsageError(ConfluoError):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import copy
 import gc
 import json
+import multiprocessing
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from confluo_tools import console, multilog
 from confluo_tools.api.answer import gathered
 from confluo_tools.core.block.block import Block
 from confluo_tools.multilog import retain
+from confluo_tools.multilog.archive.writer import DamagedSegmentError
 from log_rows import ALL_TYPES, block_of, random_columns
 from remote_lab import shell
 from running import BIN, CAMPUS, environment, run
@@ -317,6 +322,25 @@ def test_the_first_question_uses_the_connection_of_open(
     lost = ct.open(f"sw1:{campus}")
     os.kill(connections()[-1], signal.SIGKILL)
     assert lost.count("tcp") == there.count("tcp")
+
+
+def test_errors_go_from_process_to_process(campus: str) -> None:
+    """A pool of processes hung, or broke, where the error of a worker could not be read."""
+    with pytest.raises(ct.ConfluoError) as caught:
+        ct.open(campus).count("dst_prt == 443")
+    damaged = DamagedSegmentError(3, "is damaged", where="a.ml")
+    for error in (caught.value, damaged, ct.ConfluoError("is no log", where="x", hint="give one")):
+        for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
+            assert other.args == error.args
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with pytest.raises(ct.ConfluoError, match="no field 'dst_prt'"):
+            pool.submit(counted, campus, "dst_prt == 443").result(60)
+        assert pool.submit(counted, campus, "dst_port == 443").result(60) == ct.open(campus).count("dst_port == 443")
+
+
+def counted(path: str, expression: str) -> int:
+    return ct.open(path).count(expression)
 
 
 def test_errors_are_one_clear_line(campus: str, tmp_path: Path) -> None:
