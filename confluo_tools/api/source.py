@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from confluo_tools.api.answer import Answer, Run, run_of
@@ -379,13 +380,19 @@ def _span(since: Time | None, until: Time | None, local: bool) -> tuple[int | No
 
 
 def _ns(time: int | datetime | None) -> int | None:
+    if time is None:
+        return None
+    if hasattr(time, "__index__") and not isinstance(time, bool):  # also of numpy
+        return index(time)
     if not isinstance(time, datetime):
-        return time
+        hint = "give ns since 1970, a datetime or a text such as '10m'"
+        raise UsageError(f"{time!r} is not a time", hint=hint)
     if time.tzinfo is None:
         raise UsageError(f"{time} has no time zone", hint="give it one: tzinfo=datetime.UTC")
     from datetime import UTC, timedelta
 
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    micros = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return micros * 1000 + getattr(time, "nanosecond", 0)  # of pandas, which has them besides
 
 
 def _text(names: Names | None) -> str | None:

@@ -242,6 +242,24 @@ def test_questions_are_those_of_the_command(campus: str) -> None:
     assert source.query(sample="1/4", fields=["ts"]).to_dicts() == objects(campus, "--sample", "1/4", "-f", "ts")
 
 
+def test_times_of_other_libraries(tmp_path: Path) -> None:
+    """Each ns counts in those of pandas; numpy has whole numbers of its own; what is no time is said."""
+    import pandas
+
+    start = 1_700_000_000_123_456_000
+    with ct.Writer(tmp_path / "t.ml", ct.Schema("t", [ct.Field("ts", "time")])) as writer:
+        writer.append([{"ts": start + i} for i in range(10)])
+    source = ct.open(tmp_path / "t.ml")
+    moments: list[Any] = [pandas.Timestamp(start + 7, tz="Europe/Berlin"), np.int64(start + 7), np.uint64(start + 7)]
+    for moment in moments:
+        assert (source.count(since=moment), source.count(until=moment)) == (3, 7)
+        assert len(source.query(since=moment).to_arrow()) == 3
+    others: list[Any] = [1.5, True, np.float64(start), np.datetime64("2023-11-14"), datetime(2023, 11, 14).date()]
+    for other in others:
+        with pytest.raises(ct.ConfluoError, match="is not a time; give ns since 1970, a datetime or a text"):
+            source.count(since=other)
+
+
 def test_times(campus: str) -> None:
     source = ct.open(campus)
     times = source.query(fields=["ts"]).to_arrow()["ts"].cast(pa.int64()).to_pylist()
