@@ -156,7 +156,7 @@ class Answer:
         pa = _library("pyarrow")
         stream = self.stream()
         try:
-            return pa.RecordBatchReader.from_stream(_Exporter(stream)).read_all()
+            return pa.RecordBatchReader.from_stream(Exporter(stream)).read_all()
         except (pa.ArrowException, OSError):
             if stream.error is not None:
                 raise stream.error from None
@@ -172,7 +172,7 @@ class Answer:
         polars = _library("polars")
         stream = self.stream()
         try:
-            return polars.DataFrame(_Exporter(stream))
+            return polars.DataFrame(Exporter(stream))
         except Exception:
             if stream.error is not None:
                 raise stream.error from None
@@ -183,7 +183,7 @@ class Answer:
         return [row for batch in self for row in batch.to_dicts()]
 
 
-class _Exporter:
+class Exporter:
     """An object with an Arrow stream to give, once."""
 
     def __init__(self, stream: Any) -> None:

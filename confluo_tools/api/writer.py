@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from confluo_tools.api.answer import Batch
+from confluo_tools.api.answer import Answer, Batch, Exporter
 from confluo_tools.api.messages import listen
-from confluo_tools.errors import FormatError, SchemaError, StoreError, UsageError
+from confluo_tools.errors import ConfluoError, FormatError, SchemaError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
@@ -68,6 +68,8 @@ class Writer:
         if isinstance(rows, Batch):
             self._check(rows.schema)
             yield rows._block.project(rows.schema.layout)
+        elif isinstance(rows, Answer):
+            yield from self._answer(rows)
         elif hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
             yield from self._arrow(rows)
         elif isinstance(rows, Mapping):
@@ -80,9 +82,27 @@ class Writer:
             raise FormatError(f"{type(rows).__name__} has no rows", hint="give Arrow data or dictionaries")
 
     def _arrow(self, rows: Any) -> Iterator[Block]:
-        from confluo_tools.formats.arrow_foreign import Foreign, pyarrow
+        from confluo_tools.formats.arrow_foreign import pyarrow
 
         pa = pyarrow("append()")
+        try:
+            yield from self._arrow_blocks(pa, rows)
+        except pa.ArrowException as e:
+            what = f"{type(rows).__name__} cannot be read as rows: {str(e).strip().partition(chr(10))[0]}"
+            raise FormatError(what, where="append()", hint="give Arrow data with named columns") from None
+
+    def _answer(self, rows: Answer) -> Iterator[Block]:
+        stream = rows.stream()
+        try:
+            yield from self._arrow(Exporter(stream))
+        except (ConfluoError, OSError):
+            if stream.error is not None:
+                raise stream.error from None
+            raise
+
+    def _arrow_blocks(self, pa: Any, rows: Any) -> Iterator[Block]:
+        from confluo_tools.formats.arrow_foreign import Foreign
+
         stream = hasattr(rows, "__arrow_c_stream__")
         table = pa.RecordBatchReader.from_stream(rows) if stream else pa.table(pa.record_batch(rows)).to_reader()
         unknown = [name for name in table.schema.names if not self._knows(name)]

@@ -342,6 +342,19 @@ def test_the_first_question_uses_the_connection_of_open(
     assert lost.count("tcp") == there.count("tcp")
 
 
+def test_append_says_what_is_wrong(tmp_path: Path) -> None:
+    """With data that have no rows, and with an answer that fails while it is read."""
+    schema = ct.Schema("n", [ct.Field("ts", "time"), ct.Field("n", "u64")])
+    with ct.Writer(tmp_path / "n.ml", schema) as writer:
+        writer.append([{"n": 2**64 - 1}] * 2)
+        for given in (polars.Series("n", [1]), pa.array([1]), pa.chunked_array([[1]]), pa.array([{"n": 1}, None])):
+            with pytest.raises(ct.ConfluoError, match=r"append\(\): \w+ cannot be read as rows: .*; give Arrow data"):
+                writer.append(given)
+        with pytest.raises(ct.ConfluoError, match=r"^sum\(n\) does not fit u64; use avg\(n\)"):
+            writer.append(ct.open(tmp_path / "n.ml").aggregate("sum(n) as n"))
+        assert writer.rows == 2
+
+
 def test_errors_go_from_process_to_process(campus: str) -> None:
     """A pool of processes hung, or broke, where the error of a worker could not be read."""
     with pytest.raises(ct.ConfluoError) as caught:
