@@ -114,7 +114,8 @@ class Type:
     def zero_is_absent(self) -> bool:
         """Whether a zero element means that there is none, for aggregates and for tests: in lists, and of ``ipv4``.
 
-        A field of type ``ip`` has no address either if it is zero, unless its version field is 4.
+        A field of type ``ip`` has no address either if it is zero, unless its version field is 4.  Aggregates skip zero
+        of type ``mac`` as well; tests match it, because the frames of the loopback interface have it.
         """
         return self.is_list or self.kind == "ipv4"
 

@@ -1,8 +1,9 @@
-"""Zero in a field of type ipv4 is no address, wherever rows are aggregated: next to plain Python."""
+"""Zero in a field of type ipv4 or mac is no address, wherever rows are aggregated: next to plain Python."""
 
 from __future__ import annotations
 
 import json
+import struct
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,6 @@ Row = tuple[int, int, int]  # a, b, n
 
 
 def block_of(rows: list[Row], start: int = START) -> Block:
-    import struct
-
     n = len(rows)
     times = [start + i * 1_000_000 for i in range(n)]
     parts = [struct.pack(f"<{n}q", *times), *(struct.pack(f"<{n}I", *column) for column in zip(*rows, strict=True))]
@@ -76,6 +75,22 @@ def test_roll_ups_skip_absent_addresses(parts: list[list[Row]], grouped: bool, e
             got[values[0] if grouped else 0] = tuple(values[1:] if grouped else values)
     every = [r if grouped else (r[0], r[1], 0) for rows in parts for r in rows]
     assert got == expected(every)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0, 0, 1, 0x0200_0000_0001, (1 << 48) - 1]), min_size=1))
+def test_roll_ups_skip_absent_macs(values: list[int]) -> None:
+    schema = Schema("frames", [Field("ts", "time"), Field("m", "mac")])
+    question = Aggregation(
+        schema, parse_aggregates("distinct(m) as d, distinct~(m) as e, min(m), max(m), count", schema), []
+    )
+    rollup = question.rollup()
+    n = len(values)
+    rollup.update(Block.wrap(schema.layout, n, [bytes(8 * n), struct.pack(f"<{n}Q", *values)]))
+    (block,) = question.answer(rollup)
+    there = [v for v in values if v]
+    wanted = [len(set(there)), len(set(there)), min(there, default=0), max(there, default=0), n]
+    assert [block.get(c, 0) for c in range(5)] == wanted
 
 
 @settings(deadline=None)

@@ -187,7 +187,7 @@ def present(rows: Sequence[Row], field: Field) -> list[Any]:
     """The values of a field: elements of lists that are not zero, addresses that are there."""
     if field.type.is_list:
         return [v for row in rows for v in row.get(field.name, ()) if v]
-    if field.type.kind == "ipv4":
+    if field.type.kind in ("ipv4", "mac"):
         return [row[field.name] for row in rows if row.get(field.name)]
     if field.type.kind == "ip":
         return [row[field.name] for row in rows if row.get(field.name) is not None]

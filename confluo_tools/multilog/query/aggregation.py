@@ -141,7 +141,8 @@ class Aggregation:
     def _value(self, field: Field) -> tuple[Any, ...]:
         # What a function takes; as a key, a zero is a group of its own.
         kind, *rest = self._operand(field)
-        return ("nonzero" if kind == "column" and field.type.zero_is_absent else kind, *rest)
+        absent = field.type.zero_is_absent or field.type.kind == "mac"
+        return ("nonzero" if kind == "column" and absent else kind, *rest)
 
     def _key(self, key: GroupKey, label: str, versions: dict[str, str]) -> Field:
         if key.kind in ("conn", "host"):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 MAX_BUCKET = 1 << 62
-STATES = 1  # format version of the stored roll-ups, part of the digest
+STATES = 2  # version of the stored roll-ups, part of the digest
 
 
 class AggregateView(base.View):

@@ -85,7 +85,7 @@ def test_a_reader_of_aggregates_written_from_the_page(tmp_path):
     view = views.build(log, views.add_aggregate(log, "sums", "count", filter="few", where="len > 99", by="kind"))
     layout = log.schema.layout
     columns = repr([layout.describe(i) for i in range(layout.n)])
-    name = digest("aggregate", "1", "count", "port == 53", "len > 99", "kind", "1000000", columns)
+    name = digest("aggregate", "2", "count", "port == 53", "len > 99", "kind", "1000000", columns)
     found = chunks(Path(view.file(log.segments()[0])).read_bytes(), name, log.uuid)
     total = 0
     for _, chunk in found:
