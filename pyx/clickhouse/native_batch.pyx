@@ -2,7 +2,7 @@
 
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from c_block cimport BYTES, F32, I8, I16, I32, I64, U8, U16, U32
@@ -236,6 +236,7 @@ cdef class NativeBatch:
         cdef uint8_t* out = d.values + d.used
         cdef uint32_t i
         cdef double value
+        cdef int64_t whole
         if t.cast == ARRAY:
             self.lists(t, d, block, picked, n)
             return
@@ -253,7 +254,10 @@ cdef class NativeBatch:
                 memcpy(out + 8 * <size_t>i, &value, 8)
         elif t.cast == DIVIDE:
             for i in range(n):
-                _store(out + <size_t>i * t.to, _whole_units((<const int64_t*>column)[picked[i]], t.unit), t.to)
+                whole = _whole_units((<const int64_t*>column)[picked[i]], t.unit)
+                if t.to == 4:           # a DateTime: its first or last second, not one of another century
+                    whole = min(max(whole, 0), UINT32_MAX)
+                _store(out + <size_t>i * t.to, whole, t.to)
         elif t.cast == MEMBER:
             for i in range(n):
                 memcpy(out + <size_t>i * t.to,

@@ -309,6 +309,23 @@ def test_other_types_of_existing_tables(clickhouse: ClickHouse, columns: dict[st
 
 
 @pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        ("DateTime", [0, 0, 0, 1, (1 << 32) - 1, (1 << 32) - 1]),
+        ("DateTime64(0)", [-9223372037, -1, 0, 1, 1 << 32, 1 << 33]),
+    ],
+)
+def test_times_that_a_column_has_not(column: str, wanted: list[int]) -> None:
+    """The nearest one: a DateTime is of 1970 to 2106."""
+    schema = Schema("k", [Field("ts", "time")])
+    table = ClickHouseTable(parse("clickhouse://h/t"), {"ts": column}, Dialect(), frozenset(), True)
+    batch = NativeBatch(shape_for(schema, table), 6)
+    times = [-(1 << 63), -1, 0, 10**9, (1 << 32) * 10**9, (1 << 33) * 10**9]
+    batch.add_rows(Block.wrap(schema.layout, 6, [struct.pack("<6q", *times)]))
+    assert list(struct.unpack("<6I" if column == "DateTime" else "<6q", batch.pieces()[-1])) == wanted
+
+
+@pytest.mark.parametrize(
     ("type", "column"),
     [
         ("u32", "Int32"),
