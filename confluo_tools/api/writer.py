@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,8 @@ from confluo_tools.errors import ConfluoError, FormatError, SchemaError, StoreEr
 if TYPE_CHECKING:
     from confluo_tools.core.block.block import Block
     from confluo_tools.schema import Schema
+
+_NO_NAME = re.compile(r"__index_level_\d+__")  # what pandas calls an index without a name, as a part of a frame has it
 
 
 class Writer:
@@ -105,13 +108,17 @@ class Writer:
 
         stream = hasattr(rows, "__arrow_c_stream__")
         table = pa.RecordBatchReader.from_stream(rows) if stream else pa.table(pa.record_batch(rows)).to_reader()
-        unknown = [name for name in table.schema.names if not self._knows(name)]
+        names = table.schema.names
+        kept = [i for i, name in enumerate(names) if self._knows(name) or not _NO_NAME.fullmatch(name)]
+        unknown = [names[i] for i in kept if not self._knows(names[i])]
         if unknown:
             raise FormatError(f"the log has no field '{unknown[0]}'", where=self.path, hint="leave the column out")
-        self._check_given(table.schema)
+        schema = pa.schema([table.schema.field(i) for i in kept], metadata=table.schema.metadata)
+        self._check_given(schema)
         from confluo_tools.console import tell, warn
 
-        yield from Foreign(table.schema, iter(table), self.schema, "append()", warn, tell)
+        batches = (batch.select(kept) for batch in table) if len(kept) < len(names) else iter(table)
+        yield from Foreign(schema, batches, self.schema, "append()", warn, tell)
 
     def _check_given(self, given: Any) -> None:
         # Columns of numbers that an answer or a batch gave: texts are compared with the names of the log.

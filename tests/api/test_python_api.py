@@ -342,6 +342,22 @@ def test_the_first_question_uses_the_connection_of_open(
     assert lost.count("tcp") == there.count("tcp")
 
 
+def test_parts_of_a_frame_of_pandas(tmp_path: Path) -> None:
+    """Their rows keep the numbers that they had: an index without a name, which is no field."""
+    import pandas
+
+    frame = pandas.DataFrame({"n": range(10), "k": [1, 1, 1, 2, 2, 3, 3, 3, 1, 1]})
+    schema = ct.Schema("n", [ct.Field("ts", "time"), ct.Field("n", "u64"), ct.Field("k", "u8")])
+    with ct.Writer(tmp_path / "n.ml", schema) as writer:
+        assert writer.append(frame[frame.n.isin([1, 4, 5, 9])]) == 4
+        assert writer.append(frame.sort_values("k", ascending=False, kind="stable").head(2)) == 2
+        assert writer.append(frame.groupby("k").sum()) == 3  # an index with a name
+        with pytest.raises(ct.ConfluoError, match="the log has no field 'z'"):
+            writer.append(frame[frame.n.isin([1, 4, 9])].rename_axis("z"))
+    found = ct.open(tmp_path / "n.ml").query(fields="n,k").to_polars().rows()
+    assert found == [(1, 1), (4, 2), (5, 3), (9, 1), (5, 3), (6, 3), (20, 1), (7, 2), (18, 3)]
+
+
 def test_append_says_what_is_wrong(tmp_path: Path) -> None:
     """With data that have no rows, and with an answer that fails while it is read."""
     schema = ct.Schema("n", [ct.Field("ts", "time"), ct.Field("n", "u64")])
