@@ -149,6 +149,7 @@ class Source:
         from confluo_tools.remote.request import request_analysis, request_rows
 
         span, chosen, specs = _span(since, until, local), _text(fields), _list(analyze)
+        limit = _rows("limit", limit)
         of_paths = path_fields([expr], [chosen])
         request = request_rows(expr, span, sample, chosen, limit, False, None, None, False)
         if specs:
@@ -215,6 +216,7 @@ class Source:
         from confluo_tools.remote.request import request_analysis, request_rows
 
         span, specs = _span(since, until, local), _list(analyze)
+        top = _rows("top", top)
         of_paths = path_fields([where], [aggregates, by])
         request = request_rows(where, span, None, None, None, False, aggregates, by, False, local, having=having)
         if specs:
@@ -393,6 +395,14 @@ def _ns(time: int | datetime | None) -> int | None:
 
     micros = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     return micros * 1000 + getattr(time, "nanosecond", 0)  # of pandas, which has them besides
+
+
+def _rows(name: str, number: int | None) -> int | None:
+    if number is None:
+        return None
+    if not hasattr(number, "__index__") or index(number) < 0:
+        raise UsageError(f"{name}={number!r} is not a number of rows")
+    return index(number)
 
 
 def _text(names: Names | None) -> str | None:

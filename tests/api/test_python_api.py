@@ -398,6 +398,12 @@ def test_errors_are_one_clear_line(campus: str, tmp_path: Path) -> None:
     ]:
         with pytest.raises(ct.ConfluoError, match=message):
             ct.open(path)
+    for number in (-1, 1.5, "5"):
+        with pytest.raises(ct.ConfluoError, match=f"^limit={number!r} is not a number of rows$"):
+            ct.open(campus).query(limit=number)  # type: ignore[arg-type]
+        with pytest.raises(ct.ConfluoError, match=f"^top={number!r} is not a number of rows$"):
+            ct.open(campus).aggregate("count", top=number)  # type: ignore[arg-type]
+    assert len(ct.open(campus).query(limit=np.int64(3)).to_arrow()) == 3  # type: ignore[arg-type]
     with pytest.raises(ct.ConfluoError, match="either a source or at"):
         ct.open()
     source = ct.open(campus)
