@@ -431,6 +431,7 @@ def test_a_new_namespace_joins_a_bridge(tmp_path: Path) -> None:
         words[4:8] = [tmp_path / "c.ml", "--bridge", "br1", "--address"]
         done = host.run(*words, "--", "true", check=False)
         assert done.returncode == 2
+        assert b"--bridge br1: is not a bridge; ip link show type bridge lists those" in done.stderr
         limit = time.monotonic() + 20
         while b"veth" in host.run("ip", "-d", "link").stdout and time.monotonic() < limit:
             time.sleep(0.05)
@@ -451,6 +452,7 @@ def test_a_new_namespace_joins_a_bridge(tmp_path: Path) -> None:
         (["run", "--grade", "exact", "--", "true"], "--grade: not 'exact'; there are strict, default"),
         (["run", "--level", "all", "--", "true"], "--level: not 'all'; there are signals, headers"),
         (["run", "--bridge", "br0", "--", "true"], "--bridge and --address belong together"),
+        (["run", "--gateway", "10.0.0.1", "--", "true"], "--gateway: is reached over a bridge; give --bridge and"),
         (["run", "--", "/no/such/program"], "/no/such/program: cannot be run: No such file or directory"),
     ],
 )
@@ -466,3 +468,64 @@ def test_the_status_is_that_of_the_command(tmp_path: Path) -> None:
     for number, status in ((3, 3), (0, 0)):
         words = [RECORDER, "run", "-q", "-w", str(tmp_path / f"{number}.ml"), "--", "sh", "-c", f"exit {number}"]
         assert subprocess.run(words, check=False).returncode == status
+
+
+STUBBORN = """import signal, socket, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+
+def end(*_):
+    talk()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    (folder / "ended").touch()
+    sys.exit(5)
+
+def talk():
+    with socket.create_connection(listener.getsockname()) as a, listener.accept()[0] as b:
+        a.sendall(b"x")
+        b.recv(1)
+
+signal.signal(signal.SIGTERM, end)
+listener = socket.create_server(("127.0.0.1", 0))
+(folder / "ready").touch()
+while True:
+    time.sleep(0.02)
+    if (folder / "talk").exists():
+        talk()
+"""
+
+
+@contextmanager
+def stubborn(folder: Path, *out: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorder with a command that goes on after SIGTERM: it has a connection, and waits for the file go."""
+    words = [RECORDER, "run", "-q", *out, "--", sys.executable, "-c", STUBBORN, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as recorder:
+        try:
+            limit = time.monotonic() + 20
+            while not (folder / "ready").exists() and time.monotonic() < limit:
+                time.sleep(0.02)
+            yield recorder
+        finally:
+            (folder / "go").touch()
+
+
+def test_a_command_ends_when_its_records_cannot_be_written(tmp_path: Path) -> None:
+    """The reader of the pipe has gone: the command gets SIGTERM, and the recorder waits for it."""
+    (tmp_path / "go").touch()
+    with stubborn(tmp_path, "-o", "ndjson") as recorder:
+        recorder.stdout.close()  # type: ignore[union-attr]
+        (tmp_path / "talk").touch()
+        assert recorder.wait(30) == 141
+        assert (tmp_path / "ended").exists()
+        (tmp_path / "talk").unlink()
+
+
+def test_what_a_command_does_after_a_signal_is_recorded(tmp_path: Path) -> None:
+    with stubborn(tmp_path, "-w", str(tmp_path / "a.ml")) as recorder:
+        recorder.terminate()
+        wait_for_rows(tmp_path / "a.ml", 2)
+        assert [e.packets_sent > 2 for e in ends_of(tmp_path / "a.ml")] == [True, True]
+        assert not (tmp_path / "ended").exists()
+        (tmp_path / "go").touch()
+        assert recorder.wait(30) == 5

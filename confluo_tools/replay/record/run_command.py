@@ -64,6 +64,8 @@ def run(
         raise UsageError("the namespace has its addresses", where="--netns", hint="leave out --bridge and --address")
     if (bridge is None) != (address is None):
         raise UsageError("--bridge and --address belong together")
+    if gateway is not None and bridge is None:
+        raise UsageError("is reached over a bridge", where="--gateway", hint="give --bridge and --address as well")
     schema = recording_schema(headers=headers, lists=source == "bpf")
     if out.listed(schema):
         return cli.OK
@@ -82,10 +84,11 @@ def run(
         with cli.signals(session.stop, counts=session.counts):
             session.begin()
             child = _start(words)
+            stack.callback(_end, child)  # where the records cannot be written
             session.pump(lambda: child.poll() is not None)
             if child.poll() is None:
                 child.terminate()
-            child.wait()
+                session.pump(lambda: child.poll() is not None, stopping=True)
             end = time.monotonic() + QUIET
             session.pump(lambda: not recorder.live or time.monotonic() > end)
             session.finish()
@@ -99,6 +102,18 @@ def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, env=os.environ)
     except OSError as e:
         raise ConfluoError(f"cannot be run: {e.strerror}", where=words[0]) from None
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    # A command that goes on would run without a recorder.
+    if child.poll() is not None:
+        return
+    child.terminate()
+    try:
+        child.wait(QUIET)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _new_namespace(bridge: str | None, address: str | None, gateway: str | None) -> None:
@@ -117,9 +132,10 @@ def _new_namespace(bridge: str | None, address: str | None, gateway: str | None)
         ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", ours)
         try:
             ip("link", "set", name, "master", bridge, "up")
-        except BaseException:
+        except ConfluoError as e:
             ip("link", "del", name)
-            raise
+            hint = "ip link show type bridge lists those of this host"
+            raise ConfluoError("is not a bridge", where=f"--bridge {bridge}", hint=hint) from e
     ip("addr", "add", address, "dev", "eth0")
     ip("link", "set", "eth0", "up")
     if gateway is not None:

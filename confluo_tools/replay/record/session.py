@@ -100,9 +100,9 @@ class RecordingSession:
         if self.recorder.without_options:
             cli.note(self.recorder.without_options, hint="replays of programs that set options will differ")
 
-    def pump(self, over: Callable[[], bool]) -> None:
-        """Record until ``over()`` or a signal."""
-        while not self.stopped and not over():
+    def pump(self, over: Callable[[], bool], *, stopping: bool = False) -> None:
+        """Record until ``over()`` or a signal; with ``stopping`` also after a signal."""
+        while (stopping or not self.stopped) and not over():
             time.sleep(self.recorder.tick)
             if self.recorder.due():
                 self._write()
