@@ -102,12 +102,27 @@ def test_flows_are_the_groups_of_packets(shell: Shell) -> None:
     assert lines[-1] == shell.run("confluo-query examples/data/vlan.pcap.gz --count")[1][0]
 
 
+@pytest.mark.parametrize("form", ["tsv", "csv", "ndjson", "json", "arrow", "parquet"])
+def test_runs_of_every_format_are_expanded(shell: Shell, form: str) -> None:
+    """Text has no kind of records, and CSV and JSON have no types."""
+    capture, fields = "examples/data/vlan.pcap.gz", "-f ts,flow -T | tail -n +3 | sort"
+    _, wanted = shell.run(f"confluo-query {capture} {fields}")
+    assert shell.run(f"confluo-replay sample {capture} --threshold 0 -w runs.{form}")[0] == 0
+    assert shell.run(f"confluo-replay sample --expand -q runs.{form} {fields} 2>&1") == (0, wanted)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
         ("calls.ml --by nothing", 2, "calls.ml: no field 'nothing'"),
         ("calls.ml --threshold 5", 2, "--threshold: '5' is not a duration"),
         ("calls.ml --expand", 2, "calls.ml: holds records of kind 'call', not runs"),
+        ("floats.ml --expand", 2, "floats.ml: holds records of kind 'record', not runs"),
+        ("minus.ml --expand", 2, "minus.ml: a run of -1 records at steps of 5 ns is not possible"),
+        ("long.ml --expand", 2, "long.ml: a run of 2 records at steps of 9223372036854775808 ns is not possible"),
+        ("late.ml --expand", 2, "late.ml: a run of 4 records at steps of 4611686018427387904 ns is not possible"),
+        ("apart.ml --expand", 2, "apart.ml: the times are more than 292 years apart; expand a part of it"),
+        ("many.ml", 2, "many.ml: holds runs; --expand makes single records of them"),
         ("calls.ml --expand --gap 1us", 2, "--expand takes runs as they are; leave --by and --gap out"),
         ("timeless.ml", 2, "timeless.ml: the records have no time"),
         ("empty.ml", 1, ""),
@@ -116,13 +131,20 @@ def test_flows_are_the_groups_of_packets(shell: Shell) -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, words: str, status: int, said: str) -> None:
     time = {"name": "when", "type": "time"}
+    guessed = [time, {"name": "count", "type": "i64"}, {"name": "step", "type": "u64"}]
+    floats = [time, {"name": "count", "type": "i64"}, {"name": "step", "type": "f64"}]
     counted = [time, {"name": "count", "type": "u32"}, {"name": "step", "type": "duration"}]
     rows: list[dict[str, Any]]
     for name, kind, fields, rows in (
         ("calls", "call", [time], [{"when": 5}]),
         ("empty", "call", [time], []),
         ("timeless", "call", [{"name": "size", "type": "u32"}], [{"size": 5}]),
-        ("many", "run", counted, [{"when": 5, "count": (1 << 32) - 1, "step": 1 << 62}]),
+        ("floats", "record", floats, [{"when": 5, "count": 2, "step": 0.5}]),
+        ("minus", "record", guessed, [{"when": 5, "count": -1, "step": 5}]),
+        ("long", "record", guessed, [{"when": 5, "count": 2, "step": 1 << 63}]),
+        ("late", "run", counted, [{"when": 5, "count": 4, "step": 1 << 62}]),
+        ("apart", "run", counted, [{"when": 5 * n, "count": 2, "step": n << 62} for n in (-1, 1)]),
+        ("many", "run", counted, [{"when": 5, "count": (1 << 32) - 1, "step": 1 << 30}]),
     ):
         write(tmp_path / f"{name}.ml", Schema.from_dict({"schema": kind, "fields": fields}), rows)
     done = run("confluo-replay", "sample", *words.split(), "-o", "tsv", cwd=tmp_path)

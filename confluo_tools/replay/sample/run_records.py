@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from confluo_tools.formats.reader import Reader
 
 FLOW = ("ip_version", "proto", "src_ip", "dst_ip", "src_port", "dst_port")
-MAX_EVENTS = 1 << 28
+MAX_EVENTS, LATEST = 1 << 28, (1 << 63) - 1
+_INTEGERS = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64")
 
 
 def runs_schema(schema: Schema, by: Sequence[str]) -> Schema:
@@ -32,6 +33,8 @@ def runs_schema(schema: Schema, by: Sequence[str]) -> Schema:
         raise SchemaError("the records have no time")
     if "step" in by or "count" in by:
         raise SchemaError("runs have a count and a step of their own")
+    if _are_runs(schema) and (schema.kind == "run" or schema["step"].type.kind == "duration"):
+        raise SchemaError("holds runs", hint="--expand makes single records of them")
     fields = schema.project([time.name, *dict.fromkeys(name for name in by if name != time.name)]).fields
     count = Field("count", "u32", description="records of this run")
     step = Field("step", "duration", "ns", "time from one record of the run to the next")
@@ -40,10 +43,19 @@ def runs_schema(schema: Schema, by: Sequence[str]) -> Schema:
 
 def times_schema(schema: Schema) -> Schema:
     """The schema of the single records of runs.  Raises SchemaError for other records."""
-    time = schema.time_field
-    if schema.kind != "run" or time is None or "count" not in schema or "step" not in schema:
+    if not _are_runs(schema):
         raise SchemaError(f"holds records of kind '{schema.kind}', not runs")
     return Schema("event", schema.project([f.name for f in schema.fields if f.name not in ("count", "step")]).fields)
+
+
+def _are_runs(schema: Schema) -> bool:
+    # Text has lost the kind, and CSV and JSON the types.
+    if schema.kind not in ("run", "record") or schema.time_field is None:
+        return False
+    fields = [field for field in schema.fields if field.name in ("count", "step")]
+    return len(fields) == 2 and all(
+        f.type.base in _INTEGERS and f.type.kind in (f.type.base, "duration") for f in fields
+    )
 
 
 class RecordSampler:
@@ -112,13 +124,15 @@ class _Runs:
 
 
 def expanded(reader: Reader, schema: Schema) -> Iterator[Block]:
-    """The single records of runs, by time.  Raises FormatError for more than 2^28 records."""
+    """The single records of runs, by time.  Raises FormatError for more than 2^28 records, and impossible runs."""
     time, *keys = [c.name for c in schema.columns]
     groups: dict[tuple[Any, ...], tuple[array[int], array[int], array[int]]] = {}
     total = 0
     for block in reader:
         columns = [_column(block, name) for name in (time, "step", "count", *keys)]
         for start, step, count, *key in zip(*columns, strict=True):
+            if count < 0 or not -LATEST <= start + step * max(count - 1, 1) <= LATEST:
+                raise FormatError(f"a run of {count} records at steps of {step} ns is not possible", where=reader.name)
             total += count
             if total > MAX_EVENTS:
                 raise FormatError(f"more than {MAX_EVENTS} records", where=reader.name, hint="expand a part of it")
@@ -134,6 +148,8 @@ def expanded(reader: Reader, schema: Schema) -> Iterator[Block]:
         return
     names = list(groups)
     base = min(times)
+    if max(times) - base > LATEST:
+        raise FormatError("the times are more than 292 years apart", where=reader.name, hint="expand a part of it")
     order = time_order(array("q", [t - base for t in times]))
     for start in range(0, len(order), 65536):
         some = order[start : start + 65536]
