@@ -119,6 +119,8 @@ def plan(
             hint = "raise --max-peers, or " + ("--unequal skip" if rules.graph == "mesh" else "--algo mesh")
         elif "would send" in problem:
             hint = "--max-rate limits it"
+        elif "once a day" in problem:
+            hint = "raise --max-rate"
         raise UsageError(problem, where=topology, hint=hint) from None
     text = out.tsv or out.ndjson
     if not is_folder(out.output, out.format, text):
@@ -233,18 +235,19 @@ def rules_of(
     lab: bool,
 ) -> PlanRules:
     """The rules of the options."""
-    from confluo_tools import units
-    from confluo_tools.pingmesh.plan.graphs import MAX_TIMEOUT, MIN_INTERVAL, PlanRules
+    from confluo_tools.pingmesh.plan.graphs import MAX_INTERVAL, MAX_TIMEOUT, MIN_INTERVAL, PlanRules
 
     graph, _, n = algo.partition(":")
     ring = n if graph == "ring" and n else "10"
     if graph not in ("mesh", "ring", "full") or (n and graph != "ring") or not 1 <= decimal(ring) < 1 << 20:
         raise UsageError(f"unknown graph '{algo[:60]}'", where="--algo", hint="use mesh, ring:N or full")
     cli.one_of("--unequal", unequal, ("wrap", "skip"))
-    every = cli.duration("--interval", interval, 1_000_000, 86400 * units.SECOND)
+    every = cli.duration("--interval", interval, 1_000_000, MAX_INTERVAL)
     late = cli.duration("--timeout", timeout, 1_000_000, MAX_TIMEOUT)
     if every < MIN_INTERVAL and not lab:
         raise UsageError(f"{interval} is below the minimum of 10s", where="--interval", hint="in a lab, give --lab")
+    if max_rate and not max_rate >= 1e-6:  # not a number either
+        raise UsageError(f"{max_rate:g} is not a rate", where="--max-rate", hint="write probes per second, such as 200")
     kinds = tuple(probe_of(text) for text in probes)
     if len({(p.kind, p.dscp, p.port) for p in kinds}) < len(kinds):
         raise UsageError("duplicate probe", where="--probe", hint="give the second one another dscp or port")

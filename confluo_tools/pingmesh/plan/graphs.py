@@ -20,6 +20,7 @@ LEVELS = ("pod", "dc", "wan", "vip", "adhoc")  # likewise
 MIN_INTERVAL = 10 * SECOND  # between two probes of a pair; fixed
 MAX_PAYLOAD = 64 << 10
 MAX_TIMEOUT = 60 * SECOND
+MAX_INTERVAL = 86_400 * SECOND  # ns between two probes of a peer
 MAX_PEERS = 5000
 MAX_RATE = 2000  # probes per second of an agent
 MAX_TARGET_RATE = 2  # probes per second of an agent to one address
@@ -227,6 +228,8 @@ class PingmeshPlan:
         probers = len(self._chosen_names) * len(self.probes(("vip",))) if self.fleet.vips else 0
         if probers > r.max_peers:
             raise ValueError(f"each VIP would be probed by {probers} servers, more than {r.max_peers}")
+        if self.interval(max(max_count, 0)) > MAX_INTERVAL:
+            raise ValueError(f"server '{busiest}' would probe each peer less than once a day")
         rate = max_count * SECOND / self.interval(max(max_count, 0))
         if rate > MAX_RATE and not r.lab:
             raise ValueError(f"server '{busiest}' would send {rate:.0f} probes per second, more than {MAX_RATE}")

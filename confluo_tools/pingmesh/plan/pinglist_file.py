@@ -12,6 +12,7 @@ from confluo_tools.network.fleet import NAME_BYTES, PLACE_BYTES, WORD
 from confluo_tools.pingmesh.plan.graphs import (
     KINDS,
     LEVELS,
+    MAX_INTERVAL,
     MAX_TIMEOUT,
     MIN_INTERVAL,
     Pinglist,
@@ -120,7 +121,7 @@ def _check(p: PinglistPeer, lab: bool, where: str) -> None:
             where=where,
             hint="the minimum is 10 s",
         )
-    if not 0 < p.timeout <= MAX_TIMEOUT or p.interval > 86400 * 10**9:
+    if not 0 < p.timeout <= MAX_TIMEOUT or p.interval > MAX_INTERVAL:
         raise FormatError(f"peer '{name}' has an invalid time-out or interval", where=where)
     if not min_payload(p.kind) <= p.payload <= max_payload(p.kind):
         raise FormatError(

@@ -93,9 +93,8 @@ class PinglistFolder:
         if self.key is not None:
             pieces.insert(0, (name + ".sig", self.key.sign(data)))
         new = [piece for piece in pieces if self._existing(piece[0]) != piece[1]]
-        for (_, content), temporary in zip(new, self._new, strict=False):  # write all before replacing any
-            with open(temporary, "wb") as f:
-                f.write(content)
+        for (file, content), temporary in zip(new, self._new, strict=False):  # write all before replacing any
+            self._save(temporary, content, file)
         for (file, _), temporary in zip(new, self._new, strict=False):
             os.replace(temporary, os.path.join(self.path, file))
         if new:
@@ -118,12 +117,21 @@ class PinglistFolder:
     def _write(self, what: dict[str, Any]) -> None:
         import json
 
-        with open(self._new[0], "w", encoding="utf-8") as f:
-            json.dump(what, f, indent=1)
-            f.write("\n")
-            f.flush()
-            os.fsync(f.fileno())
+        self._save(self._new[0], f"{json.dumps(what, indent=1)}\n".encode(), PLAN, sync=True)
         os.replace(self._new[0], os.path.join(self.path, PLAN))
+
+    def _save(self, temporary: str, data: bytes, file: str, *, sync: bool = False) -> None:
+        # ``file``: named if the disk is full.
+        try:
+            with open(temporary, "wb", buffering=0) as f:
+                view = memoryview(data)
+                while view:
+                    view = view[f.write(view) :]
+                if sync:
+                    os.fsync(f.fileno())
+        except OSError as e:
+            e.filename = os.path.join(self.path, file)
+            raise
 
     def __enter__(self) -> PinglistFolder:
         return self

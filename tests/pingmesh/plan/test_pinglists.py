@@ -425,6 +425,30 @@ def test_more_probes_than_an_agent_sends_are_refused(tmp_path: Path) -> None:
     assert planned(*words, "--max-rate", "1000").stdout.count(b"\n") == 20009 + 2
 
 
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        ("nan", b"--max-rate: nan is not a rate; write probes per second, such as 200"),
+        ("1e-300", b"--max-rate: 1e-300 is not a rate; write probes per second, such as 200"),
+        ("0.00009", b"server 'disk06' would probe each peer less than once a day; raise --max-rate"),
+    ],
+)
+def test_a_rate_that_agents_would_refuse_is_refused(tmp_path: Path, rate: str, said: bytes) -> None:
+    done = planned(EXAMPLE, "--max-rate", rate, "-w", f"{tmp_path}/lists/", status=2)
+    assert said in done.stderr
+    assert not (tmp_path / "lists").exists()
+    planned(EXAMPLE, "--max-rate", "0.0001", "-w", f"{tmp_path}/lists/")
+    assert len(read_pinglist((tmp_path / "lists/disk06.yaml").read_bytes()).peers) == 8
+
+
+def test_a_full_disk_names_the_list(tmp_path: Path) -> None:
+    for limit, name in ((800, b"disk01.yaml"), (200, b"plan.json")):
+        words = ["prlimit", f"--fsize={limit}", BIN / PLAN[0], PLAN[1], EXAMPLE, "-w", f"{tmp_path}/lists{limit}/"]
+        done = subprocess.run([str(w) for w in words], capture_output=True, env=environment(), check=False)
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+        assert f"/lists{limit}/".encode() + name + b": File too large" in done.stderr
+
+
 def test_a_laboratory_may_probe_more_often() -> None:
     data = forged(interval=SECOND // 10)
     with pytest.raises(FormatError):
