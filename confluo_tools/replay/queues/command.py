@@ -64,11 +64,11 @@ def queues(
         str | None, option("--simulate", metavar="TIME", help="Make up traffic of this length instead of inputs.")
     ] = None,
     load: Annotated[
-        str, option("--load", metavar="SHARE", help="Simulated: share of the hosts' speed that flows use (30%).")
-    ] = "30%",
+        str | None, option("--load", metavar="SHARE", help="Simulated: share of the hosts' speed that flows use (30%).")
+    ] = None,
     incasts: Annotated[
-        float, option("--incasts", metavar="N", min=0, max=1e6, help="Simulated: incasts a second (2400).")
-    ] = 2400,
+        float | None, option("--incasts", metavar="N", min=0, max=1e6, help="Simulated: incasts a second (2400).")
+    ] = None,
     seed: Annotated[int, option("--seed", metavar="N", min=0, help="Seed of traffic and clocks (1).")] = 1,
     clock_error: Annotated[
         str, option("--clock-error", metavar="TIME", help="Shift the clock of each host by up to TIME (0).")
@@ -100,6 +100,9 @@ def queues(
         return cli.usage(app)
     if simulate is not None and inputs:
         raise UsageError("--simulate makes the packets up", hint="leave the inputs out")
+    if simulate is None and (load is not None or incasts is not None):
+        name = "--incasts" if load is None else "--load"
+        raise UsageError("is of made-up traffic", where=name, hint="give --simulate TIME, or leave it out")
     if topology is None:
         raise UsageError("the network is not known", where="--topology", hint="confluo-topology(5) describes the file")
     clock = cli.duration("--clock-error", clock_error, 0, 10**9)
@@ -109,8 +112,10 @@ def queues(
         cli.picture_format(picture, ("html",), where="--picture")
         if score:
             raise UsageError("--score draws nothing", hint="leave --picture out")
-    if score and drops:
-        raise UsageError("--score tries both ways to drop", hint="leave --drops out")
+    if score:
+        if drops:
+            raise UsageError("--score tries both ways to drop", hint="leave --drops out")
+        _only_text(out)
 
     from confluo_tools.network.topology_file import read_topology
     from confluo_tools.replay.queues.open_loop import OpenLoop
@@ -119,7 +124,8 @@ def queues(
     network = read_topology(topology, "confluo-replay queues")
     if simulate is not None:
         length = cli.duration("--simulate", simulate, 1000, 3600 * 10**9)
-        packets = _simulated(network, length, cli.fraction("--load", load, "a share"), incasts, seed, topology)
+        share = cli.fraction("--load", load or "30%", "a share")
+        packets = _simulated(network, length, share, 2400 if incasts is None else incasts, seed, topology)
     else:
         packets = _collected(inputs, ins, network)
     if not packets:
@@ -143,6 +149,13 @@ def queues(
         return status
     except OverflowError as e:
         raise FormatError(str(e)) from None
+
+
+def _only_text(out: cli.LogOptions) -> None:
+    given = {"-w": out.output not in (None, "-"), "-o": out.format not in (None, "tsv"), "-J": out.ndjson}
+    for name, value in (given | {"-f": out.fields is not None, "--append": out.append}).items():
+        if value:
+            raise UsageError("--score prints lines of text", where=name, hint=f"leave {name} out")
 
 
 def _simulated(network: Topology, length: int, load: float, incasts: float, seed: int, path: str) -> SentPackets:
