@@ -50,11 +50,11 @@ def snapshot(
         return cli.usage(app)
     limit = cli.duration("--deadline", deadline, most=60_000_000_000)
     patience = cli.duration("--wait", wait) / 1e9
-    from confluo_tools.formats.output_file import open_sink
+    from confluo_tools.formats.output_file import open_yaml
     from confluo_tools.remote.snapshot_coordinator import SnapshotCoordinator
 
     named = [(name, cli.remote(name)) for name in logs]
-    with open_sink(output, force=config.truth("clobber", force)) as sink:
+    with open_yaml(output, force=config.truth("clobber", force)) as sink:
         with SnapshotCoordinator(
             named, cli.shell()._replace(wait=patience), cli.here(), partial=partial
         ) as coordinator:

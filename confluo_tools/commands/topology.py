@@ -44,7 +44,7 @@ def topology(
     """
     if network is None:
         return cli.usage(app)
-    from confluo_tools.formats.output_file import open_sink
+    from confluo_tools.formats.output_file import open_yaml
     from confluo_tools.network.topology_file import read_network
     from confluo_tools.network.topology_writer import join, text_of
 
@@ -55,7 +55,7 @@ def topology(
             cli.tell(f"{lost:,} servers of {servers} have no ToR: {network} has no host with their address")
     graph = found.topology() if found.has_links else None
     fleet = found.fleet() if found.has_addresses else None
-    sink = open_sink(output, force=config.truth("clobber", force))
+    sink = open_yaml(output, force=config.truth("clobber", force))
     sink.write(text_of(found).encode())
     sink.close()
     if common.stats:

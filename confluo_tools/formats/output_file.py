@@ -221,6 +221,16 @@ def open_sink(path: str | None, *, force: bool = False, compression: str = "") -
         raise
 
 
+def open_yaml(path: str | None, *, force: bool = False) -> OutputSink:
+    """As `open_sink`.  Raises UsageError for a name of a compressed file: no command reads compressed YAML."""
+    from confluo_tools.formats.registry import COMPRESSED
+
+    suffix = os.path.splitext(path or "")[1]
+    if suffix.lower() in COMPRESSED:
+        raise UsageError("YAML is not compressed", where=path or "", hint=f"leave {suffix} out")
+    return open_sink(path, force=force)
+
+
 class CompressedSink(OutputSink):
     """Compresses what is written into the sink ``below``."""
 

@@ -210,11 +210,11 @@ def read_clos(path: str, warn: bool) -> Clos:
 
 def write_yaml(path: str, clos: Clos, force: bool) -> None:
     """Write the topology file of a Clos."""
-    from confluo_tools.formats.output_file import open_sink
+    from confluo_tools.formats.output_file import open_yaml
     from confluo_tools.network.network_file import NetworkFile
     from confluo_tools.network.topology_writer import text_of
 
-    sink = open_sink(path, force=config.truth("clobber", force))
+    sink = open_yaml(path, force=config.truth("clobber", force))
     sink.write(text_of(NetworkFile(path, clos=clos)).encode())
     sink.close()
 

@@ -296,6 +296,21 @@ def test_the_command_converts_and_joins(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz"])
+def test_no_command_writes_compressed_yaml(tmp_path: Path, suffix: str) -> None:
+    """None could read it."""
+    shell, name = Shell(tmp_path), f"x.yaml{suffix}"
+    (tmp_path / "links.txt").write_text("1 2\n")
+    for words in (
+        f"confluo-topology links.txt -w {name}",
+        f"confluo-snapshot none.ml -w {name}",
+        f"confluo-vote simulate --epochs 1 --write-topology {name}",
+    ):
+        command = " ".join(words.split()[: 2 if "vote" in words else 1])
+        assert shell.run(words) == (2, [f"{command}: {name}: YAML is not compressed; leave {suffix} out"])
+        assert not (tmp_path / name).exists()
+
+
 def test_one_clos_file_for_all_commands(tmp_path: Path) -> None:
     """The link that fails is found with the file that also plans who probes whom."""
     shell = Shell(tmp_path)
