@@ -97,7 +97,7 @@ def _load(path: str) -> dict[str, Setting]:
     try:
         data: Any = guarded_yaml.load(guarded_yaml.read(path))
     except OSError as e:
-        raise UsageError(e.strerror or str(e), where=path) from None
+        raise UsageError(e.strerror or str(e), where=path or "--config ''") from None
     except guarded_yaml.YamlError as e:
         raise UsageError(f"is not YAML: {e}", where=path) from None
     if data is None:
@@ -108,6 +108,9 @@ def _load(path: str) -> dict[str, Setting]:
     for name, value in data.items():
         if name not in KEYS:
             unknown(str(name), path)
+        if isinstance(value, dict | list):
+            hint = f"write e.g. '{name}: {KEYS[name].default or 'tsv'}'"
+            raise UsageError(f"the value of {name} is not a text", where=path, hint=hint)
         word = {True: "true", False: "false", None: ""}.get(value) if isinstance(value, bool | None) else str(value)
         out[name] = _checked(name, word or "", path)
     return out

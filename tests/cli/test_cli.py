@@ -297,6 +297,8 @@ def test_the_strongest_setting_wins(folders: Path, monkeypatch: pytest.MonkeyPat
         ("[1]", "is not a list of settings"),
         ("a: [", "is not YAML"),
         ("local: maybe", "use true, false"),
+        ("rsh: [ssh, -v]", "the value of rsh is not a text; write e.g. 'rsh: ssh'"),
+        ("format: {a: b}", "the value of format is not a text; write e.g. 'format: tsv'"),
     ],
 )
 def test_bad_settings_are_named_with_their_file(text: str, says: str, folders: Path) -> None:
