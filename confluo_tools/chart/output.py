@@ -17,15 +17,24 @@ class ChartOutput:
     """Context manager that gathers the records of a result and draws them at the end.
 
     ``kind``: svg, html or spark.  ``gathered``: takes the records.  ``width``: columns of the terminal.
-    ``command``: the command line, for a page.  ``rows``: records so far.
+    ``command``: the command line, for a page.  ``packed``: how the file is compressed.  ``rows``: records so far.
     """
 
     def __init__(
-        self, kind: str, gathered: ChartGroups, *, path: str | None, force: bool, local: bool, width: int, command: str
+        self,
+        kind: str,
+        gathered: ChartGroups,
+        *,
+        path: str | None,
+        force: bool,
+        local: bool,
+        width: int,
+        command: str,
+        packed: str,
     ) -> None:
         self.kind, self.local, self.width, self.command = kind, local, width, command
         self._gathered = gathered
-        self._sink = open_sink(path, force=force)
+        self._sink = open_sink(path, force=force, compression=packed)
 
     @property
     def rows(self) -> int:

@@ -321,8 +321,17 @@ def draw(groups: GroupedRows | None, kind: str, names: list[str] | None, out: Qu
         raise UsageError("draws groups", where=f"-o {kind}", hint="add --agg and --by: --agg 'sum(len)' --by 1s")
     width = screen_width() if kind == "spark" and out.output in (None, "-") and is_terminal(1) else PIPE_WIDTH
     force, local = config.truth("clobber", out.force), config.truth("local", out.local)
+    from confluo_tools.cli.output import compression_of
+
     return ChartOutput(
-        kind, groups.chart(names), path=out.output, force=force, local=local, width=width, command=cli.command_line()
+        kind,
+        groups.chart(names),
+        path=out.output,
+        force=force,
+        local=local,
+        width=width,
+        command=cli.command_line(),
+        packed=compression_of(out.output, kind),
     )
 
 

@@ -38,6 +38,7 @@ from confluo_tools.formats.table import TableWriter, cut, default_fields
 from confluo_tools.formats.writers import open_writer
 from confluo_tools.schema import Field, Schema, builtin
 from running import CAMPUS, DATA, ROOT
+from sessions import Shell
 
 # -- what an input is ------------------------------------------------------------------------------------------
 
@@ -647,3 +648,20 @@ def test_a_small_parquet_file_with_long_texts_costs_bounded_memory(tmp_path: Pat
     count, peak = done.stdout.split()
     assert count == b"10000"
     assert int(peak) < 500 << 10, "KiB"
+
+
+@pytest.mark.parametrize(("suffix", "unpack"), [(".gz", "gzip -dc"), (".xz", "xz -dc")])
+def test_pictures_are_compressed_by_their_names(tmp_path: Path, suffix: str, unpack: str) -> None:
+    """As files of records are."""
+    (tmp_path / "fat.yaml").write_text("topology: 1\nfat_tree: 4\n")
+    shell, capture = Shell(tmp_path), "examples/data/loss.pcap.gz"
+    flow = "--flow 10.1.0.11:59302-192.0.2.11:443"
+    for name, words in (
+        ("a.svg", f"confluo-replay explain -q {capture} {flow} -w"),
+        ("b.html", f"confluo-query {capture} --agg count --by 1s -w"),
+        ("c.html", "confluo-replay queues --simulate 1ms --topology fat.yaml -o tsv -w /dev/null --picture"),
+        ("d.svg", "confluo-pingmesh simulate --span 20s -o stream | confluo-pingmesh heatmap - -q -w"),
+    ):
+        assert shell.run(f"{words} {name}{suffix}")[0] == 0, name
+        status, lines = shell.run(f"{unpack} {name}{suffix}")
+        assert (status, lines[0][:4].lower()) in ((0, "<svg"), (0, "<!do")), name

@@ -429,9 +429,11 @@ def _local(out: cli.OutputOptions) -> bool:
 
 
 def _sink(out: cli.OutputOptions) -> OutputSink:
+    from confluo_tools.cli.output import compression_of
     from confluo_tools.formats.output_file import open_sink
 
-    return open_sink(out.output, force=config.truth("clobber", out.force))
+    packed = compression_of(out.output, "")
+    return open_sink(out.output, force=config.truth("clobber", out.force), compression=packed)
 
 
 # ---------------------------------------------------------------- pairs of servers of a cell

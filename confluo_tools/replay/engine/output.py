@@ -51,9 +51,11 @@ class ReplayOutput(cli.LogOptions):
     def _sink(self) -> OutputSink:
         """A file that appears when it is complete, or standard output."""
         from confluo_tools import config
+        from confluo_tools.cli.output import compression_of
         from confluo_tools.formats.output_file import open_sink
 
-        return open_sink(self.output, force=config.truth("clobber", self.force))
+        packed = compression_of(self.output, "")
+        return open_sink(self.output, force=config.truth("clobber", self.force), compression=packed)
 
     @contextmanager
     def opened(self) -> Iterator[ReplayWriter]:

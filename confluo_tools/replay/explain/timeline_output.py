@@ -23,6 +23,7 @@ FIELDS = ("tcp_seq", "tcp_ack", "payload_len", "tcp_flags", "tcp_window")
 
 def write_timeline(kind: str, taps: Taps, connections: int, labels: Iterator[Block], out: cli.OutputOptions) -> None:
     """Write the only connection of a run as a picture.  Raises UsageError if there are more, or too many packets."""
+    from confluo_tools.cli.output import compression_of
     from confluo_tools.formats.output_file import open_sink
     from confluo_tools.replay.explain import timeline_html, timeline_svg
     from confluo_tools.replay.explain.taps import read_again
@@ -33,7 +34,8 @@ def write_timeline(kind: str, taps: Taps, connections: int, labels: Iterator[Blo
     if not read_again(taps.inputs):
         raise UsageError("reads the packets twice", where=f"-o {kind}", hint="name a file, not a pipe")
     line = load(taps, labels, MAX_PACKETS[kind])
-    with open_sink(out.output, force=config.truth("clobber", out.force)) as sink:
+    packed = compression_of(out.output, kind)
+    with open_sink(out.output, force=config.truth("clobber", out.force), compression=packed) as sink:
         for text in timeline_svg.svg(line) if kind == "svg" else timeline_html.page(line):
             sink.write(text.encode())
 

@@ -241,10 +241,11 @@ def _write(replay: OpenLoop, times: array[int], lost: Sequence[int] | None, out:
 def _draw(replay: OpenLoop, times: array[int], lost: Sequence[int] | None, path: str, force: bool) -> None:
     # The replay is repeated: first all ports, then the flows in the longest queues.
     from confluo_tools import config
+    from confluo_tools.cli.output import compression_of
     from confluo_tools.formats.output_file import open_sink
     from confluo_tools.replay.queues.picture import STACKS, QueueHeat, QueueStacks, page
 
-    sink = open_sink(path, force=config.truth("clobber", force))
+    sink = open_sink(path, force=config.truth("clobber", force), compression=compression_of(path, "html"))
     span = 0
     for rows in replay.run(times, lost):
         span = max(span, rows.time[rows.count - 1] if rows.count else 0)
