@@ -150,7 +150,7 @@ class Foreign:
     """Blocks of pyarrow record batches.  ``schema`` is ours.
 
     ``dictionaries``: all dictionaries of a column with one; without it, that of the first batch.
-    ``narrow``: gives the batches again, from the first one, with only these columns.
+    ``begun``: batches were read.
     """
 
     def __init__(
@@ -163,10 +163,9 @@ class Foreign:
         tell: Warn | None = None,
         rename: Mapping[str, str] | None = None,
         dictionaries: Callable[[int], Iterable[Any]] | None = None,
-        narrow: Callable[[Sequence[str]], Iterator[Any]] | None = None,
     ) -> None:
         self.name, self._warn = name, warn
-        self._batches, self._dictionaries, self._narrow = batches, dictionaries, narrow
+        self._batches, self._dictionaries = batches, dictionaries
         self._names: list[str] = schema.names
         self._only: list[int] | None = None  # numbers of the fields that are read; None: all
         self.begun = False
@@ -281,22 +280,36 @@ class Foreign:
             width *= 2
         return width
 
-    def only(self, columns: Set[int]) -> None:
-        """Convert only these physical columns, and read no others if the input can; the others are zeros.
+    @property
+    def clear(self) -> bool:
+        """Whether the names say which column is meant: none is there twice; a dot also is a part of a column."""
+        return len({*self._names}) == len(self._names) and not any("." in name for name in self._names)
 
-        Call it before reading.
+    def name_of(self, column: int) -> str:
+        """The name of the given column of this physical column; '' for the second one of an address."""
+        first = 0
+        for i, field, _ in self._sources:
+            if column == first:
+                return self._names[i]
+            first += len(field.columns)
+        return ""
+
+    def only(self, columns: Set[int], read: Callable[[Sequence[str]], Iterator[Any]] | None = None) -> None:
+        """Convert only these physical columns; the others are zeros.  Call it before reading.
+
+        ``read``: gives the batches with only the named columns, from the first batch on.
         """
-        if len({*self._names}) < len(self._names) or any("." in name for name in self._names):
-            return  # a dot also is a part of a column
+        if not self.clear:
+            return
         self._only, first = [], 0
         for i, field, six in self._sources:
             after = first + len(field.columns)
             if not columns.isdisjoint(range(first, after)):
                 self._only += [i] if six < 0 else [i, six]
             first = after
-        if self._narrow is not None:
-            read = self._only or [self._sources[0][0]]  # it says how many rows there are
-            self._batches, self._ahead = self._narrow([self._names[i] for i in read]), []
+        if read is not None:
+            wanted = self._only or [self._sources[0][0]]  # it says how many rows there are
+            self._batches, self._ahead = read([self._names[i] for i in wanted]), []
 
     def _next(self) -> Any:
         import pyarrow as pa

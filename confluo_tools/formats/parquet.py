@@ -232,9 +232,10 @@ class ArrowFileReader(Reader):
         self.format = format
         pa = pyarrow(stream.name)
         self.stream = stream
+        self._parquet: Any = None
         try:
             source: Any = None
-            dictionaries = narrow = None
+            dictionaries = None
             if type(stream) is ObjectStream and format == "parquet":
                 source = stream.file
             elif not stream.waits and stream.offset == 0 and type(stream) is ByteStream:
@@ -252,7 +253,7 @@ class ArrowFileReader(Reader):
                 schema = reader.schema_arrow
                 if reader.num_row_groups > 1:
                     dictionaries = partial(self._dictionaries, reader)
-                narrow = partial(self._columns, reader)
+                self._parquet = reader
                 batches = self._columns(reader)
             self.metadata = {
                 k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (schema.metadata or {}).items()
@@ -264,7 +265,7 @@ class ArrowFileReader(Reader):
                 exact = with_known(exact)
             only_foreign(rename, exact, self.name)
             known = known_fields(types, exact)
-            self._foreign = Foreign(schema, batches, known, self.name, self._report, tell, rename, dictionaries, narrow)
+            self._foreign = Foreign(schema, batches, known, self.name, self._report, tell, rename, dictionaries)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as e:
             raise FormatError(f"is not a complete {format} file: {str(e).splitlines()[0]}", where=self.name) from None
         self.schema = self._foreign.schema
@@ -290,21 +291,28 @@ class ArrowFileReader(Reader):
                 yield found
             before = found
 
-    def _columns(self, reader: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
-        """The batches of these columns; None: of all."""
+    def _columns(
+        self, reader: Any, names: Sequence[str] | None = None, groups: Sequence[int] | None = None
+    ) -> Iterator[Any]:
+        """The batches of these columns and row groups; None: of all."""
         schema = reader.schema_arrow
         types = schema.types if names is None else [schema.field(name).type for name in names]
         size = 65536 if all(map(_fixed_width, types)) else FEW
         if type(self.stream) is ObjectStream:
-            return self._guarded(self._fetched(reader, size, names))
-        return self._guarded(reader.iter_batches(batch_size=size, columns=names))
+            return self._guarded(self._fetched(reader, size, names, groups))
+        if groups is not None and not groups:
+            return iter(())
+        return self._guarded(reader.iter_batches(batch_size=size, columns=names, row_groups=groups))
 
-    def _fetched(self, reader: Any, size: int, names: Sequence[str] | None) -> Iterator[Any]:
+    def _fetched(
+        self, reader: Any, size: int, names: Sequence[str] | None, groups: Sequence[int] | None
+    ) -> Iterator[Any]:
         chosen = names
         names = chosen or [name.split(".")[0] for name in (column.path for column in reader.schema)]
         ranges = ParquetRanges(self.stream.file, reader.metadata)  # type: ignore[attr-defined]
-        ranges.plan(range(reader.num_row_groups), names, ())
-        for group in range(reader.num_row_groups):
+        wanted = range(reader.num_row_groups) if groups is None else groups
+        ranges.plan(wanted, names, ())
+        for group in wanted:
             ranges.fetch(group, names)
             yield from reader.iter_batches(batch_size=size, row_groups=[group], columns=chosen)
 
@@ -320,9 +328,32 @@ class ArrowFileReader(Reader):
     def select(
         self, expr: Any, columns: Sequence[int] | None = None, *, by_time: bool = True
     ) -> Iterator[tuple[Block, Picks | None]]:
-        if columns is not None and not (self._foreign.begun and type(self.stream) is ObjectStream):
-            self._foreign.only({*columns, *expr.program.columns})
+        if self._parquet is None:
+            if columns is not None:
+                self._foreign.only({*columns, *expr.program.columns})
+        elif self._foreign.clear and not (self._foreign.begun and type(self.stream) is ObjectStream):
+            groups = self._possible(expr.tree)
+            needed = range(self.schema.layout.n) if columns is None else [*columns, *expr.program.columns]
+            self._foreign.only({*needed}, partial(self._columns, self._parquet, groups=groups))
         yield from super().select(expr, columns, by_time=by_time)
+
+    def _possible(self, tree: Any) -> list[int]:
+        """The row groups that may have matching rows, by their statistics; the rows of the others count as read."""
+        from confluo_tools.expr import zones
+        from confluo_tools.formats.parquet_zones import ParquetZones
+
+        known, groups = ParquetZones(self._parquet), []
+        whole = {i: self._foreign.name_of(i) for i, c in enumerate(self.schema.columns) if c.field.type.base[0] != "f"}
+
+        def held(group: int) -> int:
+            return zones.holds(tree, lambda column: known.zone(group, whole.get(column, "")))
+
+        for group in range(self._parquet.num_row_groups):
+            if held(group) != zones.NONE:
+                groups.append(group)
+            else:
+                self.rows += self._parquet.metadata.row_group(group).num_rows
+        return groups
 
     def blocks(self) -> Iterator[Block]:
         yield from self._foreign

@@ -294,7 +294,11 @@ def test_other_places_that_are_wrong(clickhouse: ClickHouse) -> None:
     for to, said in cases.items():
         done = run("confluo-convert", CAMPUS, "--to", to)
         assert done.returncode == 2
-        assert said in done.stderr.decode()
+        message = done.stderr.decode()
+        # The port of the other protocol answers, and closes so soon that the answer may be lost on the way.
+        assert said in message or (
+            str(clickhouse.native) in to and "closed the connection without an answer" in message
+        )
         assert done.stderr.count(b"\n") == 1
         assert b"secret" not in done.stderr
 
