@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from confluo_tools.core.query.predicate import Program
     from confluo_tools.expr.aggregates import Conditions, Result
     from confluo_tools.expr.group_keys import GroupKey
+    from confluo_tools.expr.zones import Zone
 
 __all__ = ["Expr", "ExprError", "compile", "parse", "parse_aggregates", "parse_by", "read_list", "unparse"]
 
@@ -56,6 +57,12 @@ class Expr:
         from confluo_tools.core.query.predicate import Program
 
         return Program(self.tree, self.schema.layout)
+
+    def possible(self, zone: Zone) -> bool:
+        """Whether rows may match, by the smallest and largest values of columns: see `zones.holds`."""
+        from confluo_tools.expr import zones
+
+        return zones.holds(self.tree, zone) != zones.NONE
 
     def also(self, other: Expr) -> Expr:
         """The conjunction with ``other``, of the same schema."""

@@ -332,24 +332,23 @@ class ArrowFileReader(Reader):
             if columns is not None:
                 self._foreign.only({*columns, *expr.program.columns})
         elif self._foreign.clear and not (self._foreign.begun and type(self.stream) is ObjectStream):
-            groups = self._possible(expr.tree)
+            groups = self._possible(expr)
             needed = range(self.schema.layout.n) if columns is None else [*columns, *expr.program.columns]
             self._foreign.only({*needed}, partial(self._columns, self._parquet, groups=groups))
         yield from super().select(expr, columns, by_time=by_time)
 
-    def _possible(self, tree: Any) -> list[int]:
+    def _possible(self, expr: Any) -> list[int]:
         """The row groups that may have matching rows, by their statistics; the rows of the others count as read."""
-        from confluo_tools.expr import zones
         from confluo_tools.formats.parquet_zones import ParquetZones
 
         known, groups = ParquetZones(self._parquet), []
         whole = {i: self._foreign.name_of(i) for i, c in enumerate(self.schema.columns) if c.field.type.base[0] != "f"}
 
-        def held(group: int) -> int:
-            return zones.holds(tree, lambda column: known.zone(group, whole.get(column, "")))
+        def held(group: int) -> bool:
+            return bool(expr.possible(lambda column: known.zone(group, whole.get(column, ""))))
 
         for group in range(self._parquet.num_row_groups):
-            if held(group) != zones.NONE:
+            if held(group):
                 groups.append(group)
             else:
                 self.rows += self._parquet.metadata.row_group(group).num_rows

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from confluo_tools import hidden_numpy
-
 
 def binary(paths: Sequence[Sequence[int]], seconds: float = 60.0) -> list[int]:
     """Program (3): the fewest links such that each path has one of them.  RuntimeError when time runs out before one
@@ -63,7 +61,6 @@ def _solve(
     bounds: list[tuple[float, float | None]],
     seconds: float,
 ) -> list[float]:
-    hidden_numpy.show()
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from confluo_tools import hidden_numpy
 from confluo_tools.errors import ConfluoError
 from confluo_tools.vote.model import Judgement, Model
 
@@ -24,6 +25,7 @@ class BinaryProgram(Model):
         return dict.fromkeys(integer_programs.binary([f.parts for f in flows], seconds), 0)
 
     def judge(self, out: Judgement, tally: FlowTally, routes: Routes | None) -> None:
+        hidden_numpy.show()  # scipy needs it
         try:
             found = self.solve([tally.flow(n) for n in range(tally.flows)], out.settings.seconds)
         except ImportError:
