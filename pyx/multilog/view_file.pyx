@@ -100,6 +100,8 @@ cdef class ViewFile:
 
     def __cinit__(self, path, bytes key not None):
         cdef FileHeader h
+        cdef uint64_t end = 0
+        cdef int i
         self.path, self.key, self.damaged, self.fd = path, key, set(), -1
         self.fd = open_log_file(path)
         start = read_head(self.fd, &_shape, key, "something else", &self.blocks)
@@ -109,6 +111,10 @@ cdef class ViewFile:
         if self.table == NULL:
             raise MemoryError
         memcpy(self.table, <const char*>start + TABLE_AT, self.blocks * sizeof(ChunkEntry))
+        for i in range(self.blocks):    # chunks are written before they are published
+            end = max(end, self.table[i].offset + self.table[i].bytes if self.table[i].bytes else 0)
+        if end > <uint64_t>os.fstat(self.fd).st_size:
+            raise ValueError("is cut off")
 
     def __dealloc__(self):
         if self.fd >= 0:

@@ -456,3 +456,19 @@ def test_one_maintainer_at_a_time(log):
             views.bring_up_to_date(log, view, wait=0)
     assert views.Maintainer(log, ["other"]).step() == 0
     assert views.Maintainer(log, ["web"]).step() == 6
+
+
+@pytest.mark.parametrize("kept", [4096, 4097, -1])
+def test_a_file_without_its_last_chunks_is_built_again(tmp_path, kept):
+    """Its head is whole, and its length says that chunks are missing."""
+    log, _ = lab.make(tmp_path / "h.ml", (10_000,))
+    views.add_aggregate(log, "all", "count, sum(len)", by="port")
+    views.Maintainer(log).step()
+    (view,) = views.views(log)
+    (path,) = Path(log.path, "views").rglob("*.view")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:kept])
+    assert [what for _, what in views.check(log, view)] == ["is cut off"]
+    views.Maintainer(log).step()
+    assert list(views.check(log, view)) == []
+    assert path.read_bytes() == whole
