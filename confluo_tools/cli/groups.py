@@ -54,6 +54,7 @@ from confluo_tools.errors import UsageError
 from confluo_tools.inputs.open import no_input, open_records
 
 if TYPE_CHECKING:
+    from confluo_tools.formats.output_file import OutputSink
     from confluo_tools.formats.reader import Reader
     from confluo_tools.schema import Schema
 
@@ -234,6 +235,25 @@ class OutputOptions(OptionGroup):
             readable=self.readable,
             **more,
         )
+
+    def write_rows(
+        self, schema: Schema, kind: str, names: Sequence[str] | None, rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Write rows {physical column: value} as records."""
+        from confluo_tools.formats.block_builder import blocks_of_rows
+
+        with self.records(schema, kind, names) as into:
+            for block in blocks_of_rows(schema, rows):
+                into.write(block)
+
+    def sink(self) -> OutputSink:
+        """The output of what is not records, such as a picture, compressed as its name says."""
+        from confluo_tools import config
+        from confluo_tools.cli.output import compression_of
+        from confluo_tools.formats.output_file import open_sink
+
+        force = config.truth("clobber", self.force)
+        return open_sink(self.output, force=force, compression=compression_of(self.output, ""))
 
 
 class LogOptions(OutputOptions):

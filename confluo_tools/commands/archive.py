@@ -182,11 +182,7 @@ class Plan:
         self.rows: list[Row] = []
 
     def write(self) -> None:
-        from confluo_tools.formats.block_builder import blocks_of_rows
-
-        with self._out.records(self._schema, self._kind, self._names) as into:
-            for block in blocks_of_rows(self._schema, self.rows):
-                into.write(block)
+        self._out.write_rows(self._schema, self._kind, self._names, self.rows)
 
 
 def written(plan: Plan | None, status: int) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confluo_tools.multilog.views.view_request import ViewRequest
     from confluo_tools.multilog.views.view_work import ViewUpdate, ViewWork
     from confluo_tools.remote.view_client import RemoteViews
+    from confluo_tools.schema import Schema
 
 app = cli.command_app(
     """
@@ -93,9 +94,8 @@ def index(
 
     They make queries faster and never change a result: a query uses a view as far as it reaches and scans the rest.
     """
-    from confluo_tools.multilog.views.listing import LISTED, view_schema
-
-    if out.listed(view_schema()):
+    if out.fields == "help":
+        out.listed(listed_schema(True))
         return cli.OK
     if not words:
         return cli.usage(app)
@@ -118,19 +118,25 @@ def index(
     listing = stat or request.verb == "list"
     if not listing:
         out.only_for("list and --stat")
-    schema = view_schema() if len(logs) > 1 else view_schema().project(LISTED)
-    kind, names = out.kind(answers=True), out.names(schema)
+        listed = None
+    else:
+        schema = listed_schema(len(logs) > 1)
+        listed = schema, out.kind(answers=True), out.names(schema)
     run = IndexRun(logs, request, patience, common.stats)
     run.work(rest, views, listing)
     if follow:
         run.follow(pause)
-    if listing and (run.listed or kind != "table"):
-        from confluo_tools.formats.block_builder import blocks_of_rows
-
-        with out.records(schema, kind, names) as into:
-            for block in blocks_of_rows(schema, run.listed):
-                into.write(block)
+    if listed is not None and (run.listed or listed[1] != "table"):
+        out.write_rows(*listed, run.listed)
     return cli.NOTHING if request.verb == "list" and not run.listed else cli.OK
+
+
+def listed_schema(several: bool) -> Schema:
+    """The schema of the list: of ``several`` logs with the log."""
+    from confluo_tools.multilog.views.listing import LISTED, view_schema
+
+    schema = view_schema()
+    return schema if several else schema.project(LISTED)
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluo_tools.errors import ConfluoError, FormatError
 from confluo_tools.formats.arrow_enums import enum_field, enum_numbers
 from confluo_tools.formats.arrow_meta import ArrowField, Message
+from confluo_tools.formats.arrow_values import UNITS
 from confluo_tools.formats.bytestream import ByteStream
 from confluo_tools.formats.foreign_names import detached, our_names, schema_of
 from confluo_tools.formats.reader import Warn
@@ -285,14 +286,18 @@ class Foreign:
         """Whether the names say which column is meant: none is there twice; a dot also is a part of a column."""
         return len({*self._names}) == len(self._names) and not any("." in name for name in self._names)
 
-    def name_of(self, column: int) -> str:
-        """The name of the given column of this physical column; '' for the second one of an address."""
+    @property
+    def given(self) -> dict[int, str]:
+        """{physical column: name of its column in the data}; the second one of an address is not among them."""
+        return {numbers[0]: self._names[i] for numbers, i, _ in self._places()}
+
+    def _places(self) -> Iterator[tuple[range, int, int]]:
+        # The physical columns of each field, the number of its column in the data, and of the second one or -1.
         first = 0
-        for i, field, _ in self._sources:
-            if column == first:
-                return self._names[i]
-            first += len(field.columns)
-        return ""
+        for i, field, six in self._sources:
+            after = first + len(field.columns)
+            yield range(first, after), i, six
+            first = after
 
     def only(self, columns: Set[int], read: Callable[[Sequence[str]], Iterator[Any]] | None = None) -> None:
         """Convert only these physical columns; the others are zeros.  Call it before reading.
@@ -301,12 +306,10 @@ class Foreign:
         """
         if not self.clear:
             return
-        self._only, first = [], 0
-        for i, field, six in self._sources:
-            after = first + len(field.columns)
-            if not columns.isdisjoint(range(first, after)):
+        self._only = []
+        for numbers, i, six in self._places():
+            if not columns.isdisjoint(numbers):
                 self._only += [i] if six < 0 else [i, six]
-            first = after
         if read is not None:
             wanted = self._only or [self._sources[0][0]]  # it says how many rows there are
             self._batches, self._ahead = read([self._names[i] for i in wanted]), []
@@ -494,7 +497,7 @@ def _list(array: Any, field: Field) -> Any:
     if field.type.element in ("time", "duration") and unit is not None:
         import pyarrow as pa
 
-        scale = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}[unit]
+        scale = UNITS[unit]
         array = array.cast(pa.list_(pa.int64()))
     for value in array.to_pylist():
         row = [0 if v is None else v * scale for v in value or ()]

@@ -9,6 +9,8 @@ from typing import Any
 
 from confluo_tools.formats.absent import validity
 
+UNITS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}  # ns
+
 
 def texts(values: Sequence[bytes | None]) -> Any:
     """An array of UTF-8 texts; None is null."""

@@ -307,14 +307,13 @@ class ArrowFileReader(Reader):
     def _fetched(
         self, reader: Any, size: int, names: Sequence[str] | None, groups: Sequence[int] | None
     ) -> Iterator[Any]:
-        chosen = names
-        names = chosen or [name.split(".")[0] for name in (column.path for column in reader.schema)]
+        stored = names or [column.path.split(".")[0] for column in reader.schema]
         ranges = ParquetRanges(self.stream.file, reader.metadata)  # type: ignore[attr-defined]
         wanted = range(reader.num_row_groups) if groups is None else groups
-        ranges.plan(wanted, names, ())
+        ranges.plan(wanted, stored, ())
         for group in wanted:
-            ranges.fetch(group, names)
-            yield from reader.iter_batches(batch_size=size, row_groups=[group], columns=chosen)
+            ranges.fetch(group, stored)
+            yield from reader.iter_batches(batch_size=size, row_groups=[group], columns=names)
 
     def _guarded(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -342,7 +341,8 @@ class ArrowFileReader(Reader):
         from confluo_tools.formats.parquet_zones import ParquetZones
 
         known, groups = ParquetZones(self._parquet), []
-        whole = {i: self._foreign.name_of(i) for i, c in enumerate(self.schema.columns) if c.field.type.base[0] != "f"}
+        given = self._foreign.given.items()
+        whole = {i: name for i, name in given if self.schema.columns[i].field.type.base[0] != "f"}
 
         def held(group: int) -> bool:
             return bool(expr.possible(lambda column: known.zone(group, whole.get(column, ""))))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-UNITS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+from confluo_tools.formats.arrow_values import UNITS
+
 WORDS = {"milliseconds": 10**6, "microseconds": 1000, "nanoseconds": 1}
 
 

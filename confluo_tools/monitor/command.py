@@ -272,15 +272,12 @@ def read_triggers(
 
 def print_list(given: TriggersGiven, out: cli.OutputOptions) -> None:
     """Write the triggers as records; a table without --wide has the parts that one of them has."""
-    from confluo_tools.formats.block_builder import blocks_of_rows
     from confluo_tools.monitor.trigger_list import records_of, trigger_schema
 
     schema, rows = trigger_schema(), records_of(given.triggers, given.notes)
     kind = out.kind(answers=True)
     names = out.names(schema, kind, [f.name for f in schema.fields if any(f.name in row for row in rows)])
-    with out.records(schema, kind, names) as into:
-        for block in blocks_of_rows(schema, rows):
-            into.write(block)
+    out.write_rows(schema, kind, names, rows)
 
 
 def alerts_path(logs: Sequence[str], given: str | None, *, live: bool) -> str | None:

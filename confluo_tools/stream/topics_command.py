@@ -40,7 +40,6 @@ def topics(
     common: cli.TalkOptions,
 ) -> int:
     """List the topics of a cluster, or the partitions of a topic: messages, and the last one of them."""
-    from confluo_tools.formats.block_builder import blocks_of_rows
     from confluo_tools.kafka.address import parse
     from confluo_tools.kafka.settings import settings
     from confluo_tools.kafka.topic_contents import partitions_of, whole_topics
@@ -58,9 +57,7 @@ def topics(
         at = usual.index("messages" if not place.topic else "end") + 1
         usual = (*usual[:at], *(GROUP[:1] if not place.topic else GROUP[::-1]), *usual[at:])
     names = out.names(schema, kind, usual)
-    with out.records(schema, kind, names) as into:
-        for block in blocks_of_rows(schema, found):
-            into.write(block)
+    out.write_rows(schema, kind, names, found)
     return cli.OK if found else cli.NOTHING
 
 

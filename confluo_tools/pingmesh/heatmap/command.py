@@ -11,7 +11,6 @@ from confluo_tools.errors import UsageError
 from confluo_tools.pingmesh.analysis.window_options import Where, zoned
 
 if TYPE_CHECKING:
-    from confluo_tools.formats.output_file import OutputSink
     from confluo_tools.formats.reader import Reader
     from confluo_tools.pingmesh.heatmap.cells import Cells, Unit
     from confluo_tools.pingmesh.heatmap.html import Pairs
@@ -343,7 +342,7 @@ def write_page(
     from confluo_tools.pingmesh.heatmap.html import page
 
     behind = load_pairs(charts, at, source) if pairs and charts[0].by in ("pod", "dc") else []
-    with _sink(out) as sink:
+    with out.sink() as sink:
         for piece in page(
             charts,
             metric,
@@ -381,7 +380,7 @@ def write_picture(
     chart, sheet = charts[number], charts[number].sheets[at[number]]
     text = svg(chart, sheet, metric, span(chart, sheet, _local(out)), palette=palette, theme=theme)
     data = text.encode() if kind == "svg" else png(text, scale)
-    with _sink(out) as sink:
+    with out.sink() as sink:
         sink.write(data)
 
 
@@ -403,7 +402,7 @@ def write_text(charts: list[Map], at: list[int], out: cli.OutputOptions, *, metr
         )
         for chart, i in zip(charts, at, strict=True)
     ]
-    sink = _sink(out)
+    sink = out.sink()
     sink.write("\n".join(texts).encode())
     sink.close()
 
@@ -426,14 +425,6 @@ def span(chart: Map, sheet: Sheet, local: bool) -> str:
 
 def _local(out: cli.OutputOptions) -> bool:
     return config.truth("local", out.local)
-
-
-def _sink(out: cli.OutputOptions) -> OutputSink:
-    from confluo_tools.cli.output import compression_of
-    from confluo_tools.formats.output_file import open_sink
-
-    packed = compression_of(out.output, "")
-    return open_sink(out.output, force=config.truth("clobber", out.force), compression=packed)
 
 
 # ---------------------------------------------------------------- pairs of servers of a cell

@@ -10,7 +10,6 @@ from confluo_tools import cli
 from confluo_tools.errors import UsageError
 
 if TYPE_CHECKING:
-    from confluo_tools.formats.output_file import OutputSink
     from confluo_tools.replay.engine.attempt import Attempt
 
 
@@ -44,18 +43,9 @@ class ReplayOutput(cli.LogOptions):
         for name, value in given.items():
             if value:
                 raise UsageError("--as-packetdrill writes a script", where=name, hint=f"leave {name} out")
-        with self._sink() as sink:
+        with self.sink() as sink:
             for line in lines:
                 sink.write(f"{line}\n".encode())
-
-    def _sink(self) -> OutputSink:
-        """A file that appears when it is complete, or standard output."""
-        from confluo_tools import config
-        from confluo_tools.cli.output import compression_of
-        from confluo_tools.formats.output_file import open_sink
-
-        packed = compression_of(self.output, "")
-        return open_sink(self.output, force=config.truth("clobber", self.force), compression=packed)
 
     @contextmanager
     def opened(self) -> Iterator[ReplayWriter]:
@@ -65,7 +55,7 @@ class ReplayOutput(cli.LogOptions):
             return
         kind = self.kind()
         if kind == "pcap":
-            with self._sink() as sink:
+            with self.sink() as sink:
                 yield CaptureWriter(sink)
             return
         from confluo_tools.schema import builtin

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from confluo_tools import config
 from confluo_tools.errors import UsageError
 from confluo_tools.replay.explain.flows import FlowEnds, ends_of
 from confluo_tools.replay.explain.timeline import TimedLabel, TimedPacket, Timeline, draw
@@ -23,8 +22,6 @@ FIELDS = ("tcp_seq", "tcp_ack", "payload_len", "tcp_flags", "tcp_window")
 
 def write_timeline(kind: str, taps: Taps, connections: int, labels: Iterator[Block], out: cli.OutputOptions) -> None:
     """Write the only connection of a run as a picture.  Raises UsageError if there are more, or too many packets."""
-    from confluo_tools.cli.output import compression_of
-    from confluo_tools.formats.output_file import open_sink
     from confluo_tools.replay.explain import timeline_html, timeline_svg
     from confluo_tools.replay.explain.taps import read_again
 
@@ -34,8 +31,7 @@ def write_timeline(kind: str, taps: Taps, connections: int, labels: Iterator[Blo
     if not read_again(taps.inputs):
         raise UsageError("reads the packets twice", where=f"-o {kind}", hint="name a file, not a pipe")
     line = load(taps, labels, MAX_PACKETS[kind])
-    packed = compression_of(out.output, kind)
-    with open_sink(out.output, force=config.truth("clobber", out.force), compression=packed) as sink:
+    with out.sink() as sink:
         for text in timeline_svg.svg(line) if kind == "svg" else timeline_html.page(line):
             sink.write(text.encode())
 
